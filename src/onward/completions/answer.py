@@ -1,0 +1,33 @@
+"""A running completion as every backend gives it: partial choices, then usage."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from onward.protocol.response import Choice, Usage
+
+
+class Answer(Protocol):
+    """A running completion: iterate it once for its partial choices, then read `usage`.
+
+    Iterating raises ApiError when generation fails part-way. `aclose` cancels what still runs; it may be called
+    at any time, more than once, and never raises.
+    """
+
+    model: str
+    """The id of the model that answers, aliases resolved."""
+    fingerprint: str
+    """`system_fingerprint`: changes exactly when results may."""
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far; final once iteration has ended."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[list[Choice]]:
+        """Partial choices, in lists: all that one engine step made ready. The last of each index carries its
+        finish_reason."""
+        ...
+
+    async def aclose(self) -> None: ...

@@ -1,0 +1,107 @@
+"""All that the engine may ask of a runtime: token ids in, logits out.
+
+A runtime implements `Model`. The engine decides which tokens stand in which KV block; a runtime with paged
+attention uses the block tables as they are, one that owns its cells maps `Row.sequence` to its own sequence id,
+and forks by copy in `copy_block`'s place (`fork`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_TOKENS = 32
+"""Tokens in a KV block. Prefill chunks and shared prefixes are multiples of it: only then are the logits
+bit-identical however a prompt is cut (notes on determinism in docs/explanation)."""
+
+
+@dataclass(slots=True)
+class Row:
+    """One sequence's part of a batch: `tokens` are evaluated at positions `start`, `start + 1`, …
+
+    `blocks` is the sequence's block table (block ids in order), long enough for `start + len(tokens)` tokens;
+    the engine owns the list, a runtime only reads it. `outputs` says for how many of the LAST tokens of this
+    row logits are wanted: 0 while a prompt is part-way through prefill, 1 for its end and for decode, up to
+    `len(tokens)` when the prompt is scored.
+    """
+
+    sequence: int
+    tokens: Sequence[int]
+    start: int
+    blocks: Sequence[int]
+    outputs: int
+
+
+class Model(Protocol):
+    """A decoder with a KV cache of `blocks` blocks of BLOCK_TOKENS tokens. Used by the engine thread only."""
+
+    vocab_size: int
+    """Length of a row of logits; ids 0 … vocab_size - 1 may be fed and drawn."""
+    context_length: int
+    """Most tokens (prompt and completion together) a sequence may have."""
+    blocks: int
+    """How many KV blocks there are; ids 0 … blocks - 1."""
+
+    def evaluate(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        """Evaluate all rows in one step; write their keys and values; give the logits that were asked for.
+
+        Returns float32 [sum of row.outputs, vocab_size], in row order and position order: a view that is
+        valid until the next call. The same row gives the same bits whatever stands beside it.
+        Raises RuntimeError when the runtime fails; the engine then stops.
+        """
+        ...
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy one KV block (copy-on-write of a partly filled block when a sequence forks)."""
+        ...
+
+    def close(self) -> None:
+        """Free what the runtime holds. No call follows."""
+        ...
+
+
+class Vocabulary(Protocol):
+    """What token ids spell. Pure look-up, safe from every thread."""
+
+    size: int
+    end_tokens: frozenset[int]
+    """Ids that end a text when drawn (EOS and its kin)."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """The exact bytes this id stands for inside a text; a special token's bytes are its literal."""
+        ...
+
+    def is_special(self, token: int) -> bool:
+        """Whether this id is a control token, which `skip_special_tokens` hides from texts."""
+        ...
+
+
+class Tokenizer(Vocabulary, Protocol):
+    """A vocabulary that can also read text. Safe from every thread; `encode` may take milliseconds."""
+
+    bos_token: str | None
+    eos_token: str | None
+    """Literals of the start and end tokens, None where the model has none."""
+    start_token: int | None
+    """The id that stands for an empty prompt: the start token, else the end token (spec/completions §2.2)."""
+    special_literals: tuple[str, ...]
+    """The literals of all special tokens, in id order."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of `text`. Literals of special tokens inside it are read as those tokens.
+
+        With `add_special_tokens` the ids may begin with an implicit start token (see `implicit_prefix`).
+        """
+        ...
+
+    def implicit_prefix(self, *, add_special_tokens: bool) -> int:
+        """How many tokens `encode` puts before the text's own: 0, or 1 for an implicit start token."""
+        ...
+
+    def token_id(self, literal: str) -> int | None:
+        """The id of an added or special token by its literal, None where the vocabulary lacks it."""
+        ...

@@ -1,0 +1,65 @@
+"""What arrived: one completion request, every field present, nulls replaced by their defaults."""
+
+from __future__ import annotations
+
+import msgspec
+
+Prompt = str | list[str] | list[int] | list[list[int]]
+"""The four prompt forms of the API (spec/completions §2.2)."""
+
+
+class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that passed the gate: types, ranges and cross-field rules hold (see `protocol.decode`).
+
+    Defaults are those of `protocol.parameters`; a test compares the two. `prompt` None means the start of a
+    document. `logit_bias` maps token ids to −100 … 100. `stop` is never None: () means no stop.
+    """
+
+    model: str | None = None
+    prompt: Prompt | None = None
+    best_of: int | None = None
+    echo: bool = False
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    logprobs: int | None = None
+    max_tokens: int = 16
+    n: int = 1
+    presence_penalty: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stream: bool = False
+    include_usage: bool = False
+    include_obfuscation: bool = False
+    continuous_usage_stats: bool = False
+    suffix: str | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    user: str | None = None
+    # Extensions that real clients send.
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    return_tokens_as_token_ids: bool = False
+    add_special_tokens: bool = True
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """The prompt as a batch: one entry a prompt, in order. `""` stands for a missing prompt."""
+        match self.prompt:
+            case None | []:
+                return [""]
+            case str():
+                return [self.prompt]
+            case [int(), *_]:
+                return [self.prompt]  # type: ignore[list-item]
+            case _:
+                return list(self.prompt)  # type: ignore[arg-type]
+
+    @property
+    def candidates(self) -> int:
+        """How many choices are generated a prompt: best_of, or n where best_of is not given."""
+        return max(self.n, self.best_of or 0)

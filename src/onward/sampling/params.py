@@ -1,0 +1,27 @@
+"""What decides how one choice is drawn. Frozen, fully resolved: nothing optional without meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """Parameters of one job's draws, shared by its choices.
+
+    `seed` is always a number (0 ≤ seed < 2**64): who gave none got a random one. A draw is a function of
+    (seed, choice, position) and the logits alone. `top_k` 0 and `top_p` 1.0 and `min_p` 0.0 mean "off".
+    `logit_bias` holds (token id, value added to the logit) pairs, sorted by id, without repeats.
+    `logprobs` is how many most likely tokens to report beside each drawn one; None: report nothing.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    logprobs: int | None = None
