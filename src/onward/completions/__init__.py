@@ -1,0 +1,1 @@
+"""What the legacy API means: request → jobs, events → partial choices, partial choices → answers."""

@@ -1,0 +1,1 @@
+"""What tokens spell: pure, incremental, each stage owning its tail."""

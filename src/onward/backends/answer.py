@@ -1,0 +1,77 @@
+"""The running answer of the embedded backend: events in on its event loop, partial choices out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from onward.completions.choices import ChoiceStream
+from onward.engine.events import Event, Failed
+from onward.errors import ApiError
+from onward.protocol.response import Choice, Usage
+
+
+class EmbeddedAnswer:
+    """Implements `completions.answer.Answer`. Lives on the event loop that asked; `feed` is called there too.
+
+    `retire` is called once, when the answer has ended or was closed before its end: it forgets the jobs, and with
+    True cancels their work.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        fingerprint: str,
+        stream: ChoiceStream,
+        retire: Callable[[bool], None],
+        failure: Callable[[Failed], ApiError],
+    ) -> None:
+        self.model = model
+        self.fingerprint = fingerprint
+        self.loop = asyncio.get_running_loop()
+        self._stream = stream
+        self._retire = retire
+        self._failure = failure
+        self._ready: asyncio.Queue[list[Choice] | ApiError] = asyncio.Queue()
+        self._retired = False
+
+    @property
+    def usage(self) -> Usage:
+        return self._stream.usage
+
+    def feed(self, events: list[Event]) -> None:
+        """Take the events of one engine step. After the end or a failure, nothing more is taken."""
+        if self._retired:
+            return
+        good: list[Event] = [event for event in events if not isinstance(event, Failed)]
+        choices = self._stream.accept(good)  # type: ignore[arg-type]
+        if choices:
+            self._ready.put_nowait(choices)
+        failed = next((event for event in events if isinstance(event, Failed)), None)
+        if failed is not None:
+            self._ready.put_nowait(self._failure(failed))
+            self._end(cancel=True)
+        elif self._stream.done:
+            self._end(cancel=False)
+
+    async def __aiter__(self) -> AsyncIterator[list[Choice]]:
+        try:
+            while not (self._retired and self._ready.empty()):
+                ready = await self._ready.get()
+                if isinstance(ready, ApiError):
+                    raise ready
+                yield ready
+        finally:
+            self._end(cancel=True)
+
+    async def aclose(self) -> None:
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Cancel what still runs; from any thread."""
+        self._end(cancel=True)
+
+    def _end(self, *, cancel: bool) -> None:
+        if not self._retired:
+            self._retired = True
+            self._retire(cancel)

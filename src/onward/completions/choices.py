@@ -1,0 +1,145 @@
+"""Engine events become partial choices: echo, log-probabilities, best_of, and what is billed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from onward.completions.logprobs import LogprobsWriter, PieceOf, extend
+from onward.completions.plan import Plan, PlannedPrompt
+from onward.engine.events import Piece, Prefilled
+from onward.protocol.response import (
+    Choice,
+    CompletionTokensDetails,
+    Logprobs,
+    PromptTokensDetails,
+    Usage,
+)
+from onward.sampling.sampler import Sampled
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A candidate of `best_of`, kept until all of its prompt are done."""
+
+    parts: list[Choice] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    billed: int = 0
+
+    @property
+    def mean_logprob(self) -> float:
+        """Mean over the completion tokens (end and stop tokens left out); an empty candidate ranks last."""
+        counted = self.logprobs[: self.billed]
+        return sum(counted) / len(counted) if counted else -math.inf
+
+
+@dataclass(slots=True)
+class _PromptState:
+    prompt: PlannedPrompt
+    first_index: int
+    scores: Sequence[Sampled | None] | None = None
+    echoed: set[int] = field(default_factory=set)
+    candidates: dict[int, _Candidate] = field(default_factory=dict)
+    ended: int = 0
+
+
+class ChoiceStream:
+    """Turns a plan's events into partial choices, in order, each index closed by its finish_reason.
+
+    With best_of > n nothing comes until all candidates of a prompt are done; then its n best do, whole.
+    """
+
+    def __init__(self, plan: Plan, piece_of: PieceOf) -> None:
+        request = plan.request
+        self._request = request
+        self._rank = request.candidates > request.n
+        self._writer = (
+            None
+            if request.logprobs is None
+            else LogprobsWriter(request.logprobs, request.return_tokens_as_token_ids, piece_of)
+        )
+        self._prompts = {
+            prompt.job.id: _PromptState(prompt, index * request.n) for index, prompt in enumerate(plan.prompts)
+        }
+        self._prompt_tokens = sum(prompt.billed for prompt in plan.prompts)
+        self._cached_tokens = 0
+        self._billed: dict[tuple[int, int], int] = {}
+        self._open = len(self._prompts) * request.candidates
+
+    @property
+    def done(self) -> bool:
+        """Whether every choice has ended."""
+        return self._open == 0
+
+    @property
+    def usage(self) -> Usage:
+        completion_tokens = sum(self._billed.values())
+        return Usage(
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=completion_tokens,
+            total_tokens=self._prompt_tokens + completion_tokens,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=self._cached_tokens),
+            completion_tokens_details=CompletionTokensDetails(),
+        )
+
+    def accept(self, events: Iterable[Prefilled | Piece]) -> list[Choice]:
+        """Take events of this plan's jobs; give the partial choices they make ready."""
+        choices: list[Choice] = []
+        for event in events:
+            state = self._prompts[event.job]
+            if isinstance(event, Prefilled):
+                self._cached_tokens += event.cached
+                state.scores = event.scores
+            elif self._rank:
+                choices += self._collect(state, event)
+            else:
+                choices += self._parts(state, event, state.first_index + event.choice)
+        return choices
+
+    def _parts(self, state: _PromptState, piece: Piece, index: int) -> list[Choice]:
+        """A piece as one partial choice, or two: a stop comes in a part of its own (spec/completions §4)."""
+        self._billed[piece.job, piece.choice] = piece.billed
+        text, logprobs = piece.text, self._writer and self._writer.generated(piece.records)
+        if self._request.echo and piece.choice not in state.echoed:
+            state.echoed.add(piece.choice)
+            text = state.prompt.text + text
+            logprobs = self._with_prompt(state, logprobs)
+        if piece.ending:
+            self._open -= 1
+        if piece.ending != "stop" or not (text or piece.records):
+            return [Choice(text=text, index=index, logprobs=logprobs or None, finish_reason=piece.ending)]
+        closing = self._writer and self._writer.empty()
+        return [
+            Choice(text=text, index=index, logprobs=logprobs or None),
+            Choice(text="", index=index, logprobs=closing or None, finish_reason="stop"),
+        ]
+
+    def _with_prompt(self, state: _PromptState, logprobs: Logprobs | None) -> Logprobs | None:
+        if logprobs is None or self._writer is None or state.scores is None:
+            return logprobs
+        prompt = state.prompt
+        whole = self._writer.prompt(prompt.tokens, state.scores[prompt.hidden :])
+        extend(whole, logprobs)
+        return whole
+
+    def _collect(self, state: _PromptState, piece: Piece) -> list[Choice]:
+        candidate = state.candidates.setdefault(piece.choice, _Candidate())
+        candidate.parts += self._parts(state, piece, piece.choice)
+        candidate.logprobs += [record.logprob for record in piece.records]
+        candidate.billed = piece.billed
+        state.ended += piece.ending is not None
+        if state.ended < self._request.candidates:
+            return []
+        return self._best(state)
+
+    def _best(self, state: _PromptState) -> list[Choice]:
+        """The n candidates with the highest log-probability a token, renumbered, best first."""
+        ranked = sorted(state.candidates.items(), key=lambda item: (-item[1].mean_logprob, item[0]))
+        choices: list[Choice] = []
+        for rank, (_, candidate) in enumerate(ranked[: self._request.n]):
+            for part in candidate.parts:
+                part.index = state.first_index + rank
+                choices.append(part)
+        state.candidates.clear()
+        return choices

@@ -1,0 +1,88 @@
+"""`suffix`: filling in the middle by the model's own tokens (Bavarian et al. 2022; spec/completions §2.12)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onward.engine.model import Tokenizer
+from onward.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """Literals of a model family's infill tokens. `suffix_first` puts the suffix before the prefix, and then no
+    middle token follows. `ends` are further tokens that end an infill in that family."""
+
+    prefix: str
+    suffix: str
+    middle: str | None
+    ends: tuple[str, ...] = ()
+    suffix_first: bool = False
+
+
+CONVENTIONS = (
+    # Qwen2.5-Coder, CodeGemma, Storyteller
+    Convention(
+        "<|fim_prefix|>",
+        "<|fim_suffix|>",
+        "<|fim_middle|>",
+        ("<|endoftext|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|file_separator|>"),
+    ),
+    # StarCoder, StarCoder2, Granite; SantaCoder writes hyphens
+    Convention("<fim_prefix>", "<fim_suffix>", "<fim_middle>", ("<|endoftext|>", "<fim_pad>", "<file_sep>")),
+    Convention("<fim-prefix>", "<fim-suffix>", "<fim-middle>", ("<|endoftext|>", "<fim-pad>")),
+    # CodeLlama
+    Convention("▁<PRE>", "▁<SUF>", "▁<MID>", ("▁<EOT>",)),
+    Convention("<PRE>", "<SUF>", "<MID>", ("<EOT>",)),
+    # DeepSeek-Coder: begin, prefix, hole, suffix, end
+    Convention("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>", ("<|EOT|>",)),
+    # Codestral: suffix first, then the prefix, which the model goes on from
+    Convention("[PREFIX]", "[SUFFIX]", None, (), suffix_first=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Infill:
+    """The infill tokens of one tokenizer, as ids."""
+
+    prefix: int
+    suffix: int
+    middle: int | None
+    ends: frozenset[int]
+    suffix_first: bool
+
+    def arrange(self, prefix: list[int], suffix: list[int]) -> list[int]:
+        """The prompt that makes the model write what stands between prefix and suffix."""
+        if self.suffix_first:
+            return [self.suffix, *suffix, self.prefix, *prefix]
+        assert self.middle is not None
+        return [self.prefix, *prefix, self.suffix, *suffix, self.middle]
+
+
+def find_infill(tokenizer: Tokenizer) -> Infill | None:
+    """The first convention whose tokens the tokenizer has; None for a model that cannot fill in."""
+    for convention in CONVENTIONS:
+        prefix = tokenizer.token_id(convention.prefix)
+        suffix = tokenizer.token_id(convention.suffix)
+        middle = tokenizer.token_id(convention.middle) if convention.middle else None
+        if prefix is None or suffix is None or (convention.middle and middle is None):
+            continue
+        ends = (tokenizer.token_id(literal) for literal in convention.ends)
+        return Infill(
+            prefix,
+            suffix,
+            middle,
+            frozenset(token for token in ends if token is not None),
+            convention.suffix_first,
+        )
+    return None
+
+
+def require_infill(infill: Infill | None) -> Infill:
+    """Raises InvalidRequest for a model without infill tokens."""
+    if infill is None:
+        raise InvalidRequest(
+            "This model does not support 'suffix': its vocabulary has no fill-in-the-middle tokens.",
+            param="suffix",
+        )
+    return infill

@@ -1,0 +1,120 @@
+"""The engine's thread: jobs and cancels in by a mailbox, events out by one call a step.
+
+Delivery must not block. When the engine breaks, every job it has, and every job that comes later, is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+
+from onward.engine.events import Event, Failed
+from onward.engine.job import Job
+from onward.engine.step import Engine
+from onward.errors import EngineStopped, Overloaded
+
+log = logging.getLogger("onward.engine")
+
+Deliver = Callable[[Sequence[Event]], None]
+
+
+class EngineThread:
+    """Owns an Engine and the thread it lives in. All methods may be called from any thread.
+
+    `deliver` gets the events of one step, called on the engine thread; it must return at once. A job that was
+    submitted ends in exactly one of: its choices' last Pieces, Failed, or its own cancel.
+    """
+
+    def __init__(self, engine: Engine, deliver: Deliver, *, max_waiting: int, name: str = "engine") -> None:
+        self.engine = engine
+        self._deliver = deliver
+        self._max_waiting = max_waiting
+        self._mailbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.RLock()
+        self._posted = 0
+        self._stopping = False
+        self._death: str | None = None
+        self._thread = threading.Thread(target=self._run, name=f"onward-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def death(self) -> str | None:
+        """Why the engine is dead, None while it lives."""
+        return self._death
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that wait for a place, those still in the mailbox included."""
+        return self.engine.scheduler.waiting + self._posted
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Queue the jobs of one request. Raises Overloaded when the queue is full, EngineStopped when dead."""
+        with self._lock:
+            self._raise_if_stopped()
+            if self.waiting >= self._max_waiting:
+                raise Overloaded(retry_after=1)
+            self._posted += len(jobs)
+            self._mailbox.put(lambda: self._add(jobs))
+
+    def cancel(self, request: int) -> None:
+        """Stop a request's work before the next step. Unknown and ended requests are ignored."""
+        self._mailbox.put(lambda: self.engine.cancel(request))
+
+    def stop(self) -> None:
+        """End the thread after the step in progress; what still ran is told Failed. Returns when it has ended."""
+        with self._lock:
+            self._stopping = True
+        self._mailbox.put(lambda: None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _raise_if_stopped(self) -> None:
+        if self._death is not None:
+            raise EngineStopped("The engine has stopped after an internal error; the server must be restarted.")
+        if self._stopping:
+            raise EngineStopped("The server is shutting down.")
+
+    def _add(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self.engine.add(job)
+        with self._lock:
+            self._posted -= len(jobs)
+
+    def _run(self) -> None:
+        reason = "the engine was stopped"
+        try:
+            while not self._stopping:
+                self._read_mailbox(wait=self.engine.idle)
+                if not self._stopping and not self.engine.idle:
+                    self._deliver(self.engine.step())
+        except Exception as error:
+            log.exception("the engine died")
+            reason = f"the engine died: {error}"
+            self._death = reason
+        finally:
+            self._end_all(reason)
+
+    def _read_mailbox(self, *, wait: bool) -> None:
+        if wait:
+            self._mailbox.get()()
+        while True:
+            try:
+                command = self._mailbox.get_nowait()
+            except queue.Empty:
+                return
+            command()
+
+    def _end_all(self, reason: str) -> None:
+        """Tell every job there is, also those still in the mailbox; later ones are refused by `submit`."""
+        with self._lock:
+            self._stopping = True
+            self._read_mailbox(wait=False)
+        doomed = {sequence.job.id: sequence.job for sequence in self.engine.scheduler.sequences()}
+        for job in doomed.values():
+            self.engine.cancel(job.request)
+        self._deliver([Failed(job_id, reason) for job_id in doomed])
+        self.engine.model.close()

@@ -1,0 +1,289 @@
+"""Who computes what in the next step. Decides only: no clock, no logits, no I/O.
+
+Running sequences that write go first, a token each; the rest of a step's token budget reads prompts, in chunks
+that are multiples of a block, so that a long prompt stalls nobody. Requests take turns to have a sequence
+admitted; a sequence that does not fit into memory holds back those behind it, so that none starves. When a
+running sequence needs a block and none is left, the one admitted last gives all its blocks back and is read and
+replayed later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from onward.engine.cache import KVCache
+from onward.engine.job import Job
+from onward.engine.model import BLOCK_TOKENS, Row
+from onward.engine.prefix import Node
+from onward.engine.sequence import Sequence, chain_of
+
+READERS = 4
+"""How many prompts are read side by side before newcomers must wait for the budget's rest."""
+
+LOOK_AHEAD = 8
+"""How many waiting sequences of one request are considered when those before them wait for a shared prefix."""
+
+
+@dataclass(slots=True)
+class Work:
+    """One sequence's share of a step: its next `count` tokens, logits wanted for the last `outputs`."""
+
+    sequence: Sequence
+    count: int
+    outputs: int
+
+    @property
+    def end(self) -> int:
+        return self.sequence.computed + self.count
+
+    def row(self) -> Row:
+        sequence = self.sequence
+        start = sequence.computed
+        return Row(sequence.id, sequence.tokens[start : self.end], start, sequence.blocks, self.outputs)
+
+
+class Scheduler:
+    """Waiting and running sequences. `rows` is the most that run together; one request holds at most three
+    quarters of them, so that a large one cannot shut out the others. Engine thread only."""
+
+    def __init__(self, cache: KVCache, rows: int) -> None:
+        self.cache = cache
+        self.rows = rows
+        self.rows_per_request = max(1, rows * 3 // 4)
+        self.running: list[Sequence] = []
+        self.preemptions = 0
+        self._resumed: deque[Sequence] = deque()
+        self._queues: OrderedDict[int, deque[Sequence]] = OrderedDict()
+        self._rows_held: Counter[int] = Counter()
+        self._being_read: Counter[int] = Counter()
+        self._queued = 0
+        self._next_id = 0
+        self._turn = 0
+
+    # --- what is there -------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        return not self.running and not self._resumed and not self._queues
+
+    @property
+    def waiting(self) -> int:
+        return len(self._resumed) + self._queued
+
+    def sequences(self) -> Iterator[Sequence]:
+        """All sequences, running and waiting."""
+        yield from self.running
+        yield from self._resumed
+        for queue in self._queues.values():
+            yield from queue
+
+    # --- coming and going ----------------------------------------------------------------------------------
+
+    def add(self, job: Job) -> None:
+        """Queue a job: one sequence reads its prompt, the other choices are forked from it."""
+        leader = self._new_sequence(job, 0, chain_of(job.prompt) if self.cache.share_prefixes else ())
+        leader.unforked = job.choices - 1
+        self._enqueue(leader)
+
+    def cancel(self, request: int) -> int:
+        """Drop all work of a request; gives how many sequences that were."""
+        doomed = [sequence for sequence in self.running if sequence.job.request == request]
+        for sequence in doomed:
+            self.finish(sequence)
+        waiting = self._queues.pop(request, deque())
+        self._queued -= len(waiting)
+        resumed = [sequence for sequence in self._resumed if sequence.job.request == request]
+        for sequence in resumed:
+            self._resumed.remove(sequence)
+        return len(doomed) + len(waiting) + len(resumed)
+
+    def finish(self, sequence: Sequence) -> None:
+        """A running sequence has ended: its blocks and row are free."""
+        self._stop_running(sequence)
+
+    # --- one step ------------------------------------------------------------------------------------------
+
+    def schedule(self, prompt_budget: int) -> list[Work]:
+        """Decide the next step: at most about `prompt_budget` prompt tokens, and a token for each writer."""
+        self._make_room()
+        works = [self._write(sequence) for sequence in self.running if not sequence.reading]
+        readers = [sequence for sequence in self.running if sequence.reading]
+        if len(readers) < READERS and (newcomer := self._admit_next()):
+            readers.append(newcomer)
+        budget = prompt_budget
+        for index, sequence in enumerate(self._in_turn(readers)):
+            if budget <= 0:
+                break
+            works.append(self._read(sequence, budget // (len(readers) - index)))
+            budget -= works[-1].count
+        while budget > 0 and (newcomer := self._admit_next()):
+            works.append(self._read(newcomer, budget))
+            budget -= works[-1].count
+        return works
+
+    def advance(self, work: Work) -> None:
+        """The work was evaluated: count its tokens as computed, publish what others may share."""
+        sequence = work.sequence
+        was_reading = sequence.reading
+        sequence.computed = work.end
+        if was_reading:
+            self.cache.publish(sequence)
+            if not sequence.reading:
+                self._mark_read(sequence)
+
+    def fork(self, leader: Sequence) -> tuple[list[Sequence], list[tuple[int, int]]]:
+        """The leader has read its prompt: make the job's other choices.
+
+        Gives those that can draw their first token now, and the block copies to make first (source, target).
+        Choices for which no row or block is free wait, and read the (mostly cached) prompt themselves.
+        """
+        forked: list[Sequence] = []
+        copies: list[tuple[int, int]] = []
+        job = leader.job
+        for choice in range(1, leader.unforked + 1):
+            sequence = self._new_sequence(job, choice, leader.chain)
+            if not self._row_free(job.request) or not self.cache.can_fork():
+                self._enqueue(sequence)
+                continue
+            copy = self.cache.fork(leader, sequence)
+            if copy is not None:
+                copies.append(copy)
+            self._start_running(sequence)
+            forked.append(sequence)
+        leader.unforked = 0
+        return forked, copies
+
+    # --- parts ---------------------------------------------------------------------------------------------
+
+    def _new_sequence(self, job: Job, choice: int, chain: tuple[int, ...]) -> Sequence:
+        self._next_id += 1
+        return Sequence(job, choice, self._next_id, chain)
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        self._queues.setdefault(sequence.job.request, deque()).append(sequence)
+        self._queued += 1
+
+    def _in_turn(self, readers: list[Sequence]) -> list[Sequence]:
+        """The readers, another one first at each step: where the budget is one chunk, they alternate."""
+        self._turn += 1
+        first = self._turn % len(readers) if readers else 0
+        return readers[first:] + readers[:first]
+
+    def _make_room(self) -> None:
+        """Give every writer room for its next token, preempting the latest comers where blocks run out."""
+        for sequence in list(self.running):
+            if sequence.reading:
+                continue
+            while sequence.blocks and not self.cache.can_grow(sequence):
+                self._preempt(self.running[-1])
+            if sequence.blocks:
+                self.cache.grow(sequence)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._stop_running(sequence)
+        self._resumed.appendleft(sequence)
+        self.preemptions += 1
+
+    def _write(self, sequence: Sequence) -> Work:
+        return Work(sequence, 1, 0 if sequence.replaying else 1)
+
+    def _read(self, sequence: Sequence, budget: int) -> Work:
+        """The next chunk of a prompt: a multiple of a block unless it is the last, never a last one of a
+        single token (it would go through the decode kernel)."""
+        left = sequence.prompt_length - sequence.computed
+        count = left
+        if left > budget:
+            count = max(BLOCK_TOKENS, budget // BLOCK_TOKENS * BLOCK_TOKENS)
+            if left - count <= 1:
+                count = left
+        return Work(sequence, count, _outputs_wanted(sequence, count, left))
+
+    def _admit_next(self) -> Sequence | None:
+        """Admit one waiting sequence, if a row and memory allow."""
+        if len(self.running) >= self.rows:
+            return None
+        if self._resumed:
+            return self._resumed.popleft() if self._try_admit(self._resumed[0]) else None
+        for request, queue in self._queues.items():
+            if not self._row_free(request):
+                continue
+            for sequence in islice(queue, LOOK_AHEAD):
+                nodes = self.cache.find(sequence)
+                if self._prefix_is_being_read(sequence, nodes):
+                    continue
+                if not self._try_admit(sequence, nodes):
+                    return None
+                self._take_from_queue(request, queue, sequence)
+                return sequence
+        return None
+
+    def _take_from_queue(self, request: int, queue: deque[Sequence], sequence: Sequence) -> None:
+        queue.remove(sequence)
+        self._queued -= 1
+        if queue:
+            self._queues.move_to_end(request)
+        else:
+            del self._queues[request]
+
+    def _try_admit(self, sequence: Sequence, nodes: list[Node] | None = None) -> bool:
+        if nodes is None:
+            nodes = self.cache.find(sequence)
+        if not self.cache.can_admit(sequence, nodes, reserve=len(self.running)):
+            return False
+        self.cache.admit(sequence, nodes)
+        self._start_running(sequence)
+        self._being_read.update(_unread_blocks(sequence))
+        return True
+
+    def _prefix_is_being_read(self, sequence: Sequence, nodes: list[Node]) -> bool:
+        """Whether a running sequence is computing the very block this one would compute first: then wait, a
+        prefix shared is a prefix not computed again (law 3)."""
+        chain = sequence.chain
+        return len(nodes) < len(chain) and chain[len(nodes)] in self._being_read
+
+    def _row_free(self, request: int) -> bool:
+        return len(self.running) < self.rows and self._rows_held[request] < self.rows_per_request
+
+    def _start_running(self, sequence: Sequence) -> None:
+        self.running.append(sequence)
+        self._rows_held[sequence.job.request] += 1
+
+    def _stop_running(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        request = sequence.job.request
+        self._rows_held[request] -= 1
+        if not self._rows_held[request]:
+            del self._rows_held[request]
+        if sequence.reading:
+            self._mark_read(sequence)
+        self.cache.release(sequence)
+
+    def _mark_read(self, sequence: Sequence) -> None:
+        for block in sequence.unread:
+            self._being_read[block] -= 1
+            if not self._being_read[block]:
+                del self._being_read[block]
+        sequence.unread = ()
+
+
+def _unread_blocks(sequence: Sequence) -> tuple[int, ...]:
+    """Note which shareable blocks this sequence is going to compute."""
+    sequence.unread = sequence.chain[sequence.computed // BLOCK_TOKENS :]
+    return sequence.unread
+
+
+def _outputs_wanted(sequence: Sequence, count: int, left: int) -> int:
+    """For how many of the chunk's last tokens logits are read: those that score a token, and the prompt's end.
+
+    The logits at position p score token p + 1, so a chunk that ends at `end` needs them from position
+    `len(scores) - 1` on.
+    """
+    if not sequence.wants_scores:
+        return 1 if count == left and not sequence.generated else 0
+    assert sequence.scores is not None
+    end = sequence.computed + count
+    first = max(sequence.computed, len(sequence.scores) - 1)
+    return end - first

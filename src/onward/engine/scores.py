@@ -1,0 +1,68 @@
+"""Log-probabilities of a cached block's tokens, packed small: they stay as long as the block does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.sampling.sampler import Sampled
+
+Scores = list[Sampled | None]
+"""An entry a prompt token; None for a prompt's first token, which nothing predicts."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedScores:
+    """Scores of n tokens with `top` alternatives each: 8 bytes a token and 8 an alternative."""
+
+    tokens: NDArray[np.int32]
+    """[n]; -1 where there is no score."""
+    logprobs: NDArray[np.float32]
+    """[n]"""
+    top_tokens: NDArray[np.int32]
+    """[n, top]"""
+    top_logprobs: NDArray[np.float32]
+    """[n, top]"""
+
+    @property
+    def top(self) -> int:
+        return int(self.top_tokens.shape[1])
+
+    def unpack(self, top: int) -> Scores:
+        """The scores with the `top` best alternatives each; `top` at most `self.top`."""
+        rows = zip(
+            self.tokens.tolist(),
+            self.logprobs.tolist(),
+            self.top_tokens[:, :top].tolist(),
+            self.top_logprobs[:, :top].tolist(),
+            strict=True,
+        )
+        return [
+            Sampled(token, logprob, tuple(zip(ids, values, strict=True))) if token >= 0 else None
+            for token, logprob, ids, values in rows
+        ]
+
+
+def pack(scores: Sequence[Sampled | None], top: int) -> PackedScores:
+    """Pack scores that have `top` alternatives each (fewer in a tiny vocabulary: the common number is kept)."""
+    width = min((len(score.top) for score in scores if score is not None), default=0)
+    width = min(width, top)
+    count = len(scores)
+    packed = PackedScores(
+        np.full(count, -1, np.int32),
+        np.zeros(count, np.float32),
+        np.zeros((count, width), np.int32),
+        np.zeros((count, width), np.float32),
+    )
+    for index, score in enumerate(scores):
+        if score is None:
+            continue
+        packed.tokens[index] = score.token
+        packed.logprobs[index] = score.logprob
+        for rank, (token, logprob) in enumerate(score.top[:width]):
+            packed.top_tokens[index, rank] = token
+            packed.top_logprobs[index, rank] = logprob
+    return packed

@@ -1,0 +1,142 @@
+"""A model without weights: deterministic, instant, and unforgiving. For tests, docs and demonstrations.
+
+It writes lower-case pseudo-words. Each KV cell holds a hash of all tokens up to it, computed from the cell before
+it through the block table, and logits are a function of that hash: a wrong block, a lost copy or a stale cell
+changes the text. As real runtimes do, it rounds differently in its decode kernel (one token) and its prefill
+kernel (several), and in prefill chunks that do not begin at a block: who mixes them up changes the text too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.engine.model import BLOCK_TOKENS, Row
+
+SPECIALS = ("<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>")
+WORDS = (" the", " and", " a", " to", " of", "ing", " once", " upon", " time", "\n\n", "🙂", "é")
+END = 256
+
+_MASK = (1 << 64) - 1
+_DECODE_KERNEL, _PREFILL_KERNEL, _UNALIGNED_KERNEL = 1, 2, 3
+
+
+class ToyTokenizer:
+    """Ids 0 … 255 are bytes, then the special tokens, then a few longer pieces (longest match wins)."""
+
+    bos_token = None
+    eos_token = SPECIALS[0]
+    start_token = END
+    special_literals = SPECIALS
+    end_tokens = frozenset({END})
+
+    def __init__(self) -> None:
+        self._pieces = [bytes([byte]) for byte in range(256)]
+        self._pieces += [literal.encode() for literal in (*SPECIALS, *WORDS)]
+        self._ids = {literal: 256 + index for index, literal in enumerate((*SPECIALS, *WORDS))}
+        self._longest_first = sorted(self._ids, key=len, reverse=True)
+        self.size = len(self._pieces)
+
+    def token_bytes(self, token: int) -> bytes:
+        return self._pieces[token]
+
+    def is_special(self, token: int) -> bool:
+        return END <= token < END + len(SPECIALS)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        ids: list[int] = []
+        while text:
+            for literal in self._longest_first:
+                if text.startswith(literal):
+                    ids.append(self._ids[literal])
+                    text = text[len(literal) :]
+                    break
+            else:
+                ids += text[0].encode("utf-8", "replace")
+                text = text[1:]
+        return ids
+
+    def implicit_prefix(self, *, add_special_tokens: bool) -> int:
+        return 0
+
+    def token_id(self, literal: str) -> int | None:
+        return self._ids.get(literal)
+
+
+class ToyModel:
+    """Implements `engine.model.Model`. Keeps count of what it was asked, for tests of what is not computed."""
+
+    def __init__(self, *, blocks: int = 512, context_length: int = 2048) -> None:
+        self.vocab_size = ToyTokenizer().size
+        self.context_length = context_length
+        self.blocks = blocks
+        self.evaluated_tokens = 0
+        self.steps = 0
+        self.fingerprint = "fp_toy"
+        self._cells: list[list[int]] = [[0] * BLOCK_TOKENS for _ in range(blocks)]
+        self._base = _base_logits(self.vocab_size)
+        self._ids = np.arange(1, self.vocab_size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+
+    def evaluate(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        self.steps += 1
+        wanted = [self._row_hashes(row) for row in rows]
+        hashes = [
+            each for row, found in zip(rows, wanted, strict=True) for each in found[len(found) - row.outputs :]
+        ]
+        logits = np.empty((len(hashes), self.vocab_size), np.float32)
+        for index, value in enumerate(hashes):
+            logits[index] = self._logits(value)
+        return logits
+
+    def copy_block(self, source: int, target: int) -> None:
+        self._cells[target] = list(self._cells[source])
+
+    def close(self) -> None:
+        self._cells = []
+
+    def _row_hashes(self, row: Row) -> list[int]:
+        """Write the row's cells; give the hash at each of its positions."""
+        kernel = _PREFILL_KERNEL if row.start % BLOCK_TOKENS == 0 else _UNALIGNED_KERNEL
+        if len(row.tokens) == 1:
+            kernel = _DECODE_KERNEL
+        hashes: list[int] = []
+        value = self._cell(row, row.start - 1) if row.start else 0
+        for position, token in enumerate(row.tokens, row.start):
+            value = _mix(value + token * 4 + kernel)
+            block, offset = divmod(position, BLOCK_TOKENS)
+            self._cells[row.blocks[block]][offset] = value
+            hashes.append(value)
+        self.evaluated_tokens += len(row.tokens)
+        return hashes
+
+    def _cell(self, row: Row, position: int) -> int:
+        block, offset = divmod(position, BLOCK_TOKENS)
+        return self._cells[row.blocks[block]][offset]
+
+    def _logits(self, value: int) -> NDArray[np.float32]:
+        noise = self._ids ^ np.uint64(value)
+        noise *= np.uint64(0xBF58476D1CE4E5B9)
+        noise ^= noise >> np.uint64(29)
+        noise *= np.uint64(0x94D049BB133111EB)
+        noise >>= np.uint64(40)
+        return self._base + noise.astype(np.float32) * np.float32(6 / (1 << 24))
+
+
+def _base_logits(size: int) -> NDArray[np.float32]:
+    """Letters and spaces are likely, ends rare, other bytes next to impossible (never broken UTF-8 by chance)."""
+    base = np.full(size, -20.0, np.float32)
+    base[ord("a") : ord("z") + 1] = 0.0
+    base[ord(" ")] = 1.0
+    base[[ord("."), ord("\n")]] = -2.0
+    base[END] = -3.0
+    base[256 + len(SPECIALS) :] = -1.0
+    return base
+
+
+def _mix(value: int) -> int:
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
