@@ -32,12 +32,13 @@ class EmbeddedAnswer:
         self._stream = stream
         self._retire = retire
         self._failure = failure
-        self._ready: asyncio.Queue[list[Choice] | ApiError] = asyncio.Queue()
+        self._ready: asyncio.Queue[tuple[list[Choice], Usage] | ApiError] = asyncio.Queue()
         self._retired = False
+        self._usage = stream.usage
 
     @property
     def usage(self) -> Usage:
-        return self._stream.usage
+        return self._usage
 
     def feed(self, events: list[Event]) -> None:
         """Take the events of one engine step. After the end or a failure, nothing more is taken."""
@@ -46,7 +47,7 @@ class EmbeddedAnswer:
         good: list[Event] = [event for event in events if not isinstance(event, Failed)]
         choices = self._stream.accept(good)  # type: ignore[arg-type]
         if choices:
-            self._ready.put_nowait(choices)
+            self._ready.put_nowait((choices, self._stream.usage))
         failed = next((event for event in events if isinstance(event, Failed)), None)
         if failed is not None:
             self._ready.put_nowait(self._failure(failed))
@@ -60,7 +61,8 @@ class EmbeddedAnswer:
                 ready = await self._ready.get()
                 if isinstance(ready, ApiError):
                     raise ready
-                yield ready
+                choices, self._usage = ready
+                yield choices
         finally:
             self._end(cancel=True)
 

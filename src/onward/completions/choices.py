@@ -64,6 +64,7 @@ class ChoiceStream:
         }
         self._prompt_tokens = sum(prompt.billed for prompt in plan.prompts)
         self._cached_tokens = 0
+        self._completion_tokens = 0
         self._billed: dict[tuple[int, int], int] = {}
         self._open = len(self._prompts) * request.candidates
 
@@ -74,11 +75,10 @@ class ChoiceStream:
 
     @property
     def usage(self) -> Usage:
-        completion_tokens = sum(self._billed.values())
         return Usage(
             prompt_tokens=self._prompt_tokens,
-            completion_tokens=completion_tokens,
-            total_tokens=self._prompt_tokens + completion_tokens,
+            completion_tokens=self._completion_tokens,
+            total_tokens=self._prompt_tokens + self._completion_tokens,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=self._cached_tokens),
             completion_tokens_details=CompletionTokensDetails(),
         )
@@ -99,8 +99,11 @@ class ChoiceStream:
 
     def _parts(self, state: _PromptState, piece: Piece, index: int) -> list[Choice]:
         """A piece as one partial choice, or two: a stop comes in a part of its own (spec/completions §4)."""
-        self._billed[piece.job, piece.choice] = piece.billed
-        text, logprobs = piece.text, self._writer and self._writer.generated(piece.records)
+        choice = (piece.job, piece.choice)
+        self._completion_tokens += piece.billed - self._billed.get(choice, 0)
+        self._billed[choice] = piece.billed
+        text = piece.text
+        logprobs = None if self._writer is None else self._writer.generated(piece.records)
         if self._request.echo and piece.choice not in state.echoed:
             state.echoed.add(piece.choice)
             text = state.prompt.text + text
@@ -108,11 +111,11 @@ class ChoiceStream:
         if piece.ending:
             self._open -= 1
         if piece.ending != "stop" or not (text or piece.records):
-            return [Choice(text=text, index=index, logprobs=logprobs or None, finish_reason=piece.ending)]
-        closing = self._writer and self._writer.empty()
+            return [Choice(text=text, index=index, logprobs=logprobs, finish_reason=piece.ending)]
+        closing = None if self._writer is None else self._writer.empty()
         return [
-            Choice(text=text, index=index, logprobs=logprobs or None),
-            Choice(text="", index=index, logprobs=closing or None, finish_reason="stop"),
+            Choice(text=text, index=index, logprobs=logprobs),
+            Choice(text="", index=index, logprobs=closing, finish_reason="stop"),
         ]
 
     def _with_prompt(self, state: _PromptState, logprobs: Logprobs | None) -> Logprobs | None:

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 FinishReason = Literal["stop", "length", "content_filter"]
 
 
-class Logprobs(msgspec.Struct, kw_only=True):
+class WireObject(msgspec.Struct):
+    """Attribute access in Python, the API's JSON on the wire, and the conversions that SDK users know."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object as plain dicts and lists, as the wire shows it."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """The object as JSON text; `indent` None writes it on one line."""
+        encoded = msgspec.json.encode(self)
+        return (encoded if indent is None else msgspec.json.format(encoded, indent=indent)).decode()
+
+    model_dump = to_dict
+
+    def model_dump_json(self, *, indent: int | None = None) -> str:
+        return self.to_json(indent=indent)
+
+
+class Logprobs(WireObject, kw_only=True):
     """Four lists of equal length, an entry a token (spec/completions §2.7).
 
     `text_offset` counts Unicode code points from the start of prompt and completion together. The first entry
@@ -23,7 +42,7 @@ class Logprobs(msgspec.Struct, kw_only=True):
     text_offset: list[int]
 
 
-class Choice(msgspec.Struct, kw_only=True):
+class Choice(WireObject, kw_only=True):
     """One choice, whole, or the part of it that one chunk carries."""
 
     text: str
@@ -32,19 +51,19 @@ class Choice(msgspec.Struct, kw_only=True):
     finish_reason: FinishReason | None = None
 
 
-class PromptTokensDetails(msgspec.Struct, kw_only=True):
+class PromptTokensDetails(WireObject, kw_only=True):
     cached_tokens: int = 0
     audio_tokens: int = 0
 
 
-class CompletionTokensDetails(msgspec.Struct, kw_only=True):
+class CompletionTokensDetails(WireObject, kw_only=True):
     reasoning_tokens: int = 0
     audio_tokens: int = 0
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
 
 
-class Usage(msgspec.Struct, kw_only=True):
+class Usage(WireObject, kw_only=True):
     """Tokens billed: each prompt once, each generated candidate whole, end and stop tokens not at all."""
 
     prompt_tokens: int
@@ -54,7 +73,7 @@ class Usage(msgspec.Struct, kw_only=True):
     completion_tokens_details: CompletionTokensDetails
 
 
-class Completion(msgspec.Struct, kw_only=True):
+class Completion(WireObject, kw_only=True):
     """The answer to a request that does not stream. Field order is the wire's."""
 
     id: str
@@ -66,7 +85,7 @@ class Completion(msgspec.Struct, kw_only=True):
     usage: Usage
 
 
-class Chunk(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Chunk(WireObject, kw_only=True, omit_defaults=True):
     """One event of a stream. Fields at UNSET do not appear on the wire (spec/completions §4)."""
 
     id: str

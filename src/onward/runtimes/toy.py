@@ -26,10 +26,10 @@ _DECODE_KERNEL, _PREFILL_KERNEL, _UNALIGNED_KERNEL = 1, 2, 3
 class ToyTokenizer:
     """Ids 0 … 255 are bytes, then the special tokens, then a few longer pieces (longest match wins)."""
 
-    bos_token = None
-    eos_token = SPECIALS[0]
-    start_token = END
-    special_literals = SPECIALS
+    bos_token: str | None = None
+    eos_token: str | None = SPECIALS[0]
+    start_token: int | None = END
+    special_literals: tuple[str, ...] = SPECIALS
     end_tokens = frozenset({END})
 
     def __init__(self) -> None:
@@ -83,7 +83,9 @@ class ToyModel:
         self.steps += 1
         wanted = [self._row_hashes(row) for row in rows]
         hashes = [
-            each for row, found in zip(rows, wanted, strict=True) for each in found[len(found) - row.outputs :]
+            each
+            for row, found in zip(rows, wanted, strict=True)
+            for each in found[len(found) - row.outputs :]
         ]
         logits = np.empty((len(hashes), self.vocab_size), np.float32)
         for index, value in enumerate(hashes):

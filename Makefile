@@ -1,0 +1,44 @@
+# `make serve` and `make test` work from a clean clone: they make .venv first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test test-all check fix docs clean
+
+help:  ## Show what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(BIN)/onward: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Onward needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(BIN)/onward
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS="--port 8123" passes flags on)
+	@$(BIN)/onward serve $(ARGS)
+
+test: $(VENV)/.dev  ## Run the fast tests (under two minutes)
+	$(BIN)/python -m pytest $(ARGS)
+
+test-all: $(VENV)/.dev  ## Run all tests, slow ones too
+	$(BIN)/python -m pytest -m '' $(ARGS)
+
+check: $(VENV)/.dev  ## Lint, format and type checks
+	$(BIN)/ruff check src tests benchmarks training
+	$(BIN)/ruff format --check src tests benchmarks training
+	$(BIN)/mypy
+
+fix: $(VENV)/.dev  ## Format, and mend what the linter can
+	$(BIN)/ruff check --fix src tests benchmarks training
+	$(BIN)/ruff format src tests benchmarks training
+
+clean:  ## Remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,266 @@
+"""What single parameters mean, on the toy model (whose vocabulary is bytes, specials and a few words)."""
+
+import math
+from statistics import mean
+
+import pytest
+
+from onward.completions.infill import CONVENTIONS, Infill, find_infill
+from onward.errors import InvalidRequest
+from onward.runtimes.toy import ToyTokenizer
+
+from ..toy_backend import ask, ask_stream, complete, on_toy
+
+TOY = ToyTokenizer()
+
+
+# --- prompt forms ----------------------------------------------------------------------------------------------
+
+
+def test_text_and_its_token_ids_are_the_same_prompt() -> None:
+    ids = TOY.encode("once upon a time", add_special_tokens=True)
+    by_text, by_ids = (ask(prompt=prompt, temperature=0) for prompt in ("once upon a time", ids))
+    assert by_text.choices == by_ids.choices
+    assert by_text.usage == by_ids.usage
+
+
+def test_a_batch_gives_what_its_prompts_give_alone_prompt_major() -> None:
+    batch = ask(prompt=["a fox", "a bear"], n=2, seed=4)
+    assert [choice.index for choice in batch.choices] == [0, 1, 2, 3]
+    alone = [ask(prompt=prompt, n=2, seed=4).choices for prompt in ("a fox", "a bear")]
+    assert [choice.text for choice in batch.choices] == [choice.text for pair in alone for choice in pair]
+
+
+@pytest.mark.parametrize("fields", [{}, {"prompt": None}, {"prompt": ""}, {"prompt": []}, {"prompt": [""]}])
+def test_an_empty_prompt_is_the_start_of_a_document(fields: dict) -> None:
+    completion = ask(**fields, temperature=0, logprobs=1, echo=True)
+    same = ask(prompt=[TOY.start_token], temperature=0)
+    assert completion.choices[0].text == same.choices[0].text
+    assert completion.choices[0].logprobs.text_offset[0] == 0
+    assert completion.usage.prompt_tokens == 1
+
+
+def test_a_special_token_written_in_a_prompt_is_that_token() -> None:
+    assert ask(prompt="a<|endoftext|>b").usage.prompt_tokens == 3
+
+
+def test_a_prompt_is_billed_once_however_many_choices() -> None:
+    usage = ask(prompt=["the cat", "the cat"], n=3, max_tokens=4, ignore_eos=True).usage
+    assert usage.prompt_tokens == 2 * len(TOY.encode("the cat", add_special_tokens=True))
+    assert usage.completion_tokens == 2 * 3 * 4
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"prompt": [5, 999]},
+            "Invalid token in prompt: 999. Minimum value is 0, maximum value is 272 (inclusive).",
+        ),
+        ({"prompt": [-1]}, "Invalid token in prompt: -1."),
+        ({"logit_bias": {"273": 1}}, "Invalid key in 'logit_bias': 273. Maximum value is 272."),
+        (
+            {"prompt": "x" * 40, "max_tokens": 2009},
+            "This model's maximum context length is 2048 tokens, however you requested 2049 tokens "
+            "(40 in your prompt; 2009 for the completion). Please reduce your prompt; or completion length.",
+        ),
+        ({"prompt": ["x"] * 100, "n": 30}, "Too many parallel completions requested."),
+        ({"prompt": "a", "suffix": "b", "echo": True, "logprobs": 1}, "not supported with 'suffix'"),
+    ],
+)
+def test_what_the_model_cannot_do_is_refused(fields: dict, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=__import__("re").escape(words)):
+        ask(**fields)
+
+
+def test_a_request_that_fills_the_context_exactly_is_served() -> None:
+    assert ask(prompt="x" * 40, max_tokens=2008, logit_bias={"256": 100}).choices[0].finish_reason == "stop"
+
+
+# --- echo and logprobs -----------------------------------------------------------------------------------------
+
+
+def test_scoring_covers_each_prompt_token_and_the_first_has_no_score() -> None:
+    prompt = TOY.encode("the naïve cat", add_special_tokens=True)
+    completion = ask(prompt=prompt, echo=True, logprobs=1, max_tokens=0)
+    logprobs = completion.choices[0].logprobs
+    assert completion.choices[0].text == "the naïve cat"
+    assert completion.choices[0].finish_reason == "length"
+    assert len(logprobs.tokens) == len(prompt)
+    assert logprobs.token_logprobs[0] is None and logprobs.top_logprobs[0] is None
+    assert all(value <= 0 for value in logprobs.token_logprobs[1:])
+    assert completion.usage.completion_tokens == 0
+
+
+def test_scores_are_what_generation_would_have_reported() -> None:
+    """The same token at the same place, drawn or given, has nearly the same log-probability; on the toy, whose
+    kernels differ on purpose, only a prompt's first drawn token has exactly the same."""
+    drawn = ask(prompt="the cat", temperature=0, max_tokens=1, logprobs=2).choices[0]
+    given = ask(prompt="the cat" + drawn.text, echo=True, logprobs=2, max_tokens=0).choices[0]
+    assert given.logprobs.token_logprobs[-1] == drawn.logprobs.token_logprobs[0]
+    assert given.logprobs.top_logprobs[-1] == drawn.logprobs.top_logprobs[0]
+
+
+def test_one_entry_follows_the_prompt_even_when_it_is_the_end_token() -> None:
+    """lm-eval drops the last entry, whatever it is (spec/completions §0.12)."""
+    completion = ask(prompt=[97, 98, 99], echo=True, logprobs=1, max_tokens=1, logit_bias={"256": 100})
+    logprobs = completion.choices[0].logprobs
+    assert len(logprobs.tokens) == 4
+    assert logprobs.tokens[-1] == "<|endoftext|>"
+    assert completion.choices[0].text == "abc"
+    assert completion.usage.completion_tokens == 0
+
+
+def test_the_drawn_token_is_among_the_alternatives_with_the_very_same_number() -> None:
+    logprobs = ask(prompt="the cat", temperature=2, logprobs=2, max_tokens=60, seed=1).choices[0].logprobs
+    sizes = set()
+    for name, value, alternatives in zip(
+        logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True
+    ):
+        assert alternatives[name] == value
+        assert next(iter(alternatives)) == name, "it comes first"
+        others = list(alternatives.values())[1:]
+        assert others == sorted(others, reverse=True)
+        sizes.add(len(alternatives))
+    assert sizes == {2, 3}
+
+
+def test_logprobs_0_gives_no_alternatives() -> None:
+    logprobs = ask(prompt="the cat", logprobs=0).choices[0].logprobs
+    assert logprobs.top_logprobs is None
+    assert len(logprobs.tokens) == len(logprobs.token_logprobs) > 0
+
+
+def test_logprobs_are_the_raw_distribution_whatever_the_sampling() -> None:
+    plain = ask(prompt="the cat", logprobs=5, max_tokens=1, temperature=0).choices[0].logprobs
+    best = plain.tokens[0]
+    banned = TOY.token_id(best) or ord(best)
+    biased = ask(prompt="the cat", logprobs=5, max_tokens=1, temperature=0, logit_bias={str(banned): -100})
+    assert biased.choices[0].logprobs.tokens[0] != best
+    assert max(biased.choices[0].logprobs.top_logprobs[0].values()) == plain.token_logprobs[0]
+
+
+def test_offsets_count_the_prompt_even_without_echo() -> None:
+    logprobs = ask(prompt="naïve 🙂", logprobs=1, max_tokens=4).choices[0].logprobs
+    assert logprobs.text_offset[0] == 7
+
+
+def test_tokens_as_ids_change_names_but_neither_text_nor_offsets() -> None:
+    plain, ids = (
+        ask(prompt="the cat", logprobs=1, seed=2, return_tokens_as_token_ids=flag).choices[0]
+        for flag in (False, True)
+    )
+    assert plain.text == ids.text
+    assert plain.logprobs.text_offset == ids.logprobs.text_offset
+    assert all(name.startswith("token_id:") for name in ids.logprobs.tokens)
+    assert all(key.startswith("token_id:") for top in ids.logprobs.top_logprobs for key in top)
+
+
+# --- best_of ---------------------------------------------------------------------------------------------------
+
+
+def test_best_of_returns_the_likeliest_a_token_renumbered_best_first_and_bills_all() -> None:
+    fields = {"prompt": ["the cat", "a"], "logprobs": 0, "seed": 6, "max_tokens": 7}
+    all_of_them = ask(**fields, n=5).choices
+    best = ask(**fields, n=2, best_of=5)
+    for prompt in range(2):
+        candidates = all_of_them[prompt * 5 : prompt * 5 + 5]
+        ranked = sorted(candidates, key=lambda choice: -mean(choice.logprobs.token_logprobs or [-math.inf]))
+        chosen = best.choices[prompt * 2 : prompt * 2 + 2]
+        assert [choice.text for choice in chosen] == [choice.text for choice in ranked[:2]]
+    assert [choice.index for choice in best.choices] == [0, 1, 2, 3]
+    assert best.usage.completion_tokens == sum(len(choice.logprobs.tokens) for choice in all_of_them)
+
+
+def test_best_of_without_logprobs_ranks_the_same_and_shows_none() -> None:
+    fields = {"prompt": "the cat", "seed": 6, "max_tokens": 7, "best_of": 4}
+    shown, hidden = ask(**fields, logprobs=0).choices[0], ask(**fields).choices[0]
+    assert shown.text == hidden.text
+    assert hidden.logprobs is None
+
+
+# --- stop, suffix, stream --------------------------------------------------------------------------------------
+
+
+def test_a_stop_in_the_prompt_is_not_a_stop() -> None:
+    completion = ask(prompt="STOP here", stop="STOP", echo=True, max_tokens=5, ignore_eos=True)
+    assert completion.choices[0].text.startswith("STOP here")
+    assert completion.choices[0].finish_reason == "length"
+
+
+def test_a_stop_comes_in_a_chunk_of_its_own_and_a_length_on_the_last_token() -> None:
+    stopped = ask_stream(prompt="x", stop="e", max_tokens=200, seed=1)
+    assert (stopped[-1].choices[0].text, stopped[-1].choices[0].finish_reason) == ("", "stop")
+    cut = ask_stream(prompt="x", max_tokens=5, ignore_eos=True)
+    assert len(cut) == 5
+    assert cut[-1].choices[0].text and cut[-1].choices[0].finish_reason == "length"
+
+
+def test_an_echo_comes_with_the_first_token() -> None:
+    first = ask_stream(prompt="the cat", echo=True, logprobs=1, ignore_eos=True)[0].choices[0]
+    assert first.text.startswith("the cat") and len(first.text) > len("the cat")
+    assert len(first.logprobs.tokens) == len(TOY.encode("the cat", add_special_tokens=True)) + 1
+
+
+def test_every_token_has_an_event_of_its_own_so_that_latencies_can_be_measured() -> None:
+    chunks = ask_stream(prompt="x", max_tokens=30, ignore_eos=True, stop=["qqqq"], seed=3)
+    assert len(chunks) == 30
+
+
+def test_usage_comes_last_and_alone_and_is_null_before() -> None:
+    chunks = ask_stream(prompt="x", stream_options={"include_usage": True})
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+    assert chunks[-1].choices == [] and chunks[-1].usage.prompt_tokens == 1
+
+
+def test_usage_may_run_along() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = ask_stream(prompt="x", max_tokens=4, ignore_eos=True, stream_options=options)
+    assert [chunk.usage.completion_tokens for chunk in chunks] == [1, 2, 3, 4, 4]
+
+
+def test_a_suffix_is_read_and_billed_and_neither_prompt_nor_suffix_is_answered() -> None:
+    plain = ask(prompt="the cat", temperature=0)
+    filled = ask(prompt="the cat", suffix="the mat", temperature=0)
+    assert filled.choices[0].text != plain.choices[0].text
+    both = len(TOY.encode("the catthe mat", add_special_tokens=True))
+    assert filled.usage.prompt_tokens == both + 3
+    echoed = ask(prompt="the cat", suffix="the mat", temperature=0, echo=True)
+    assert echoed.choices[0].text == "the cat" + filled.choices[0].text
+
+
+class OnlyTokens:
+    """A tokenizer that knows nothing but some literals."""
+
+    def __init__(self, *literals: str) -> None:
+        self._literals = literals
+
+    def token_id(self, literal: str) -> int | None:
+        return self._literals.index(literal) if literal in self._literals else None
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+def test_every_convention_is_found_by_its_tokens_and_arranged_as_the_model_was_trained(convention) -> None:
+    literals = [convention.prefix, convention.suffix, *([convention.middle] if convention.middle else [])]
+    infill = find_infill(OnlyTokens(*literals, *convention.ends))
+    assert infill.ends == frozenset(range(len(literals), len(literals) + len(convention.ends)))
+    arranged = infill.arrange([70, 71], [80])
+    expected = [1, 80, 0, 70, 71] if convention.suffix_first else [0, 70, 71, 1, 80, 2]
+    assert arranged == expected
+
+
+def test_a_model_without_infill_tokens_refuses_a_suffix() -> None:
+    assert find_infill(OnlyTokens("<s>")) is None
+    assert isinstance(find_infill(TOY), Infill)
+
+    async def refused(backend):
+        from dataclasses import replace
+
+        model = backend.served["toy"]
+        model.served = replace(model.served, infill=None)
+        await complete(backend, prompt="a", suffix="b")
+
+    with pytest.raises(InvalidRequest) as caught:
+        on_toy(refused)
+    assert caught.value.param == "suffix"

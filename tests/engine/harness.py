@@ -1,0 +1,131 @@
+"""Runs an engine on the toy model without threads, and gathers what it tells."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from onward.engine.events import Ending, Piece, Prefilled
+from onward.engine.job import Job
+from onward.engine.step import Engine
+from onward.runtimes.toy import END, ToyModel, ToyTokenizer
+from onward.sampling.params import SamplingParams
+from onward.sampling.sampler import Sampled
+from onward.text.assembler import TextRules, TokenRecord
+
+_ids = itertools.count()
+TOKENIZER = ToyTokenizer()
+
+
+def make_engine(*, blocks: int = 256, rows: int = 64, share: bool = True, context: int = 2048) -> Engine:
+    model = ToyModel(blocks=blocks, context_length=context)
+    ticks = itertools.count()
+    return Engine(model, TOKENIZER, rows=rows, share_prefixes=share, clock=lambda: float(next(ticks)))
+
+
+def make_job(
+    prompt: str | list[int] = "once upon a time",
+    *,
+    request: int | None = None,
+    choices: int = 1,
+    max_tokens: int = 16,
+    rules: TextRules | None = None,
+    score_top: int | None = None,
+    ignore_end: bool = False,
+    min_tokens: int = 0,
+    **sampling: object,
+) -> Job:
+    ids = TOKENIZER.encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
+    number = next(_ids)
+    return Job(
+        id=number,
+        request=number if request is None else request,
+        prompt=tuple(ids),
+        choices=choices,
+        max_tokens=max_tokens,
+        sampling=SamplingParams(**{"temperature": 1.0, "seed": 7, "logprobs": 2, **sampling}),
+        rules=rules or TextRules(),
+        end_tokens=frozenset() if ignore_end else frozenset({END}),
+        min_tokens=min_tokens,
+        score_top=score_top,
+    )
+
+
+@dataclass
+class ChoiceResult:
+    text: str = ""
+    records: list[TokenRecord] = field(default_factory=list)
+    billed: int = 0
+    ending: Ending | None = None
+
+    @property
+    def tokens(self) -> list[int]:
+        return [record.token for record in self.records]
+
+    @property
+    def bits(self) -> object:
+        """All that law 2 promises, comparable by ==."""
+        return (self.text, self.ending, self.billed, [(r.token, r.logprob, r.top, r.offset) for r in self.records])
+
+
+@dataclass
+class JobResult:
+    choices: dict[int, ChoiceResult] = field(default_factory=dict)
+    cached: int | None = None
+    scores: list[Sampled | None] | None = None
+
+    @property
+    def bits(self) -> object:
+        scores = None if self.scores is None else list(self.scores)
+        return (scores, [self.choices[index].bits for index in sorted(self.choices)])
+
+
+class Results:
+    """Collects events by job and checks that each job ends exactly once (law 4)."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, JobResult] = {}
+
+    def take(self, events: list) -> None:
+        for event in events:
+            job = self.jobs.setdefault(event.job, JobResult())
+            if isinstance(event, Prefilled):
+                assert job.cached is None, "a prompt is reported once"
+                job.cached, job.scores = event.cached, event.scores
+                continue
+            assert isinstance(event, Piece)
+            assert job.cached is not None, "the prompt is reported first"
+            choice = job.choices.setdefault(event.choice, ChoiceResult())
+            assert choice.ending is None, "nothing follows an ending"
+            choice.text += event.text
+            choice.records += event.records
+            choice.billed = event.billed
+            choice.ending = event.ending
+
+
+def run(engine: Engine, jobs: list[Job], *, before_step: Callable[[int], None] = lambda step: None) -> Results:
+    """Submit all jobs and step until idle, checking blocks after every step."""
+    results = Results()
+    for job in jobs:
+        engine.add(job)
+    step = 0
+    while not engine.idle:
+        before_step(step)
+        if engine.idle:
+            break
+        results.take(engine.step())
+        engine.check()
+        step += 1
+        assert step < 20_000, "the engine does not come to an end"
+    return results
+
+
+def all_ended(result: JobResult) -> bool:
+    return all(choice.ending for choice in result.choices.values())
+
+
+def run_alone(job: Job, **engine_options: object) -> JobResult:
+    result = run(make_engine(**engine_options), [job]).jobs[job.id]
+    assert all_ended(result) and len(result.choices) == job.choices
+    return result

@@ -1,0 +1,237 @@
+"""DESIGN's laws 2 to 5, on the toy model: its text changes with any wrong block, copy, kernel or random number."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from onward.engine.model import BLOCK_TOKENS
+from onward.text.assembler import TextRules
+
+from .harness import END, TOKENIZER, all_ended, make_engine, make_job, run, run_alone
+
+STORY = "once upon a time there was a little fox who lived at the edge of the wood and the fox was very "
+
+
+def neighbours(count: int, rng: random.Random) -> list:
+    return [
+        make_job(
+            [rng.randrange(97, 123) for _ in range(rng.randrange(1, 200))],
+            choices=rng.randrange(1, 4),
+            max_tokens=rng.randrange(1, 40),
+            seed=rng.getrandbits(64),
+        )
+        for _ in range(count)
+    ]
+
+
+def again(job):
+    """The same work under another id."""
+    return replace(job, id=make_job().id, request=make_job().id)
+
+
+# --- law 2: same request, same seed, same bytes ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 34, 63, 64, 65, 66, 97, 200])
+def test_law_2_a_seeded_job_gives_the_same_bytes_alone_and_among_31_others(length: int) -> None:
+    prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:length]
+    job = make_job(prompt, choices=3, max_tokens=24, score_top=2)
+    alone = run_alone(job).bits
+    rng = random.Random(length)
+    for _ in range(3):
+        jobs = neighbours(31, rng)
+        twin = again(job)
+        jobs.insert(rng.randrange(len(jobs)), twin)
+        assert run(make_engine(), jobs).jobs[twin.id].bits == alone
+
+
+def test_law_2_preemption_changes_no_byte() -> None:
+    jobs = [make_job(STORY[:40], max_tokens=150, seed=seed, ignore_end=True, choices=2) for seed in range(6)]
+    alone = [run_alone(job, context=512).bits for job in jobs]
+    engine = make_engine(blocks=24, context=512)
+    together = run(engine, jobs)
+    assert engine.scheduler.preemptions > 0, "the scene must be tight enough to preempt"
+    assert [together.jobs[job.id].bits for job in jobs] == alone
+
+
+def test_law_2_different_seeds_and_choices_draw_different_texts() -> None:
+    first = run_alone(make_job(choices=4, max_tokens=30, seed=1))
+    second = run_alone(make_job(choices=4, max_tokens=30, seed=2))
+    texts = [choice.text for result in (first, second) for choice in result.choices.values()]
+    assert len(set(texts)) == 8
+
+
+# --- law 3: cached = uncached ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("score_top", [None, 0, 2])
+@pytest.mark.parametrize("length", [33, 34, 64, 65, 66, 96, 97, 130, 161])
+def test_law_3_a_cached_prompt_gives_the_same_bytes_and_is_not_computed_again(
+    length: int, score_top: int | None
+) -> None:
+    prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:length]
+    engine = make_engine()
+    first, second = (make_job(prompt, score_top=score_top, max_tokens=3) for _ in range(2))
+    cold = run(engine, [first]).jobs[first.id]
+    before = engine.model.evaluated_tokens
+    warm = run(engine, [second]).jobs[second.id]
+    assert cold.cached == 0
+    assert warm.bits == cold.bits
+    shareable = (length - 2) // BLOCK_TOKENS
+    blocks = shareable if score_top is None else max(0, shareable - 1)
+    assert warm.cached == blocks * BLOCK_TOKENS
+    written = len(warm.choices[0].tokens) - (warm.choices[0].ending == "length")
+    assert engine.model.evaluated_tokens - before == length - warm.cached + written
+
+
+def test_law_3_prompts_that_come_together_compute_their_common_prefix_once() -> None:
+    context = TOKENIZER.encode(STORY * 6, add_special_tokens=True)[:320]
+    jobs = [
+        make_job([*context, *map(ord, ending)], request=0, max_tokens=1, score_top=1, temperature=0.0)
+        for ending in ("alpha", "beta", "gamma", "delta")
+    ]
+    engine = make_engine()
+    results = run(engine, jobs)
+    assert engine.model.evaluated_tokens < 320 + 4 * (BLOCK_TOKENS + 8)
+    for job in jobs:
+        assert results.jobs[job.id].bits == run_alone(job).bits
+
+
+def test_law_3_scores_kept_with_fewer_alternatives_are_not_used_for_more() -> None:
+    prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:130]
+    engine = make_engine()
+    few, many, few_again = (make_job(prompt, score_top=top, max_tokens=1) for top in (1, 4, 1))
+    run(engine, [few])
+    results = run(engine, [many])
+    assert results.jobs[many.id].cached == 0
+    assert results.jobs[many.id].bits == run_alone(many).bits
+    after = run(engine, [few_again])
+    assert after.jobs[few_again.id].cached > 0
+    assert after.jobs[few_again.id].bits == run_alone(few).bits
+
+
+def test_law_3_with_sharing_off_nothing_is_reused_and_nothing_changes() -> None:
+    job = make_job(STORY, max_tokens=8)
+    engine = make_engine(share=False)
+    run(engine, [again(job)])
+    twin = again(job)
+    result = run(engine, [twin]).jobs[twin.id]
+    assert result.cached == 0
+    assert result.bits == run_alone(job).bits
+
+
+# --- law 4: every job ends exactly once, nothing is lost ---------------------------------------------------------
+
+
+def test_law_4_a_cancelled_request_leaves_no_block_and_the_others_unharmed() -> None:
+    engine = make_engine()
+    jobs = [make_job(STORY * 3, max_tokens=60, seed=seed, choices=3) for seed in range(4)]
+    doomed = jobs[2]
+
+    def cancel(step: int) -> None:
+        if step == 5:
+            engine.cancel(doomed.request)
+
+    results = run(engine, jobs, before_step=cancel)
+    for job in jobs:
+        if job is not doomed:
+            assert results.jobs[job.id].bits == run_alone(job).bits
+    assert not any(choice.ending for choice in results.jobs[doomed.id].choices.values())
+    assert engine.cache.pool.used == 0
+    assert not list(engine.scheduler.sequences())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_law_4_random_work_in_tight_memory_always_ends_and_equals_work_alone(data: st.DataObject) -> None:
+    """Two-letter prompts, because small vocabularies collide most."""
+    engine = make_engine(blocks=14, rows=data.draw(st.integers(1, 6)), context=320, share=data.draw(st.booleans()))
+    jobs = [
+        make_job(
+            data.draw(st.lists(st.sampled_from([97, 98]), min_size=1, max_size=130)),
+            request=data.draw(st.integers(0, 3)),
+            choices=data.draw(st.integers(1, 3)),
+            max_tokens=data.draw(st.integers(0, 40)),
+            seed=data.draw(st.integers(0, 3)),
+            score_top=data.draw(st.sampled_from([None, None, 1])),
+        )
+        for _ in range(data.draw(st.integers(1, 6)))
+    ]
+    cancels = data.draw(st.dictionaries(st.integers(0, 30), st.integers(0, 3), max_size=2))
+    gone: set[int] = set()
+
+    def before(step: int) -> None:
+        if step in cancels:
+            engine.cancel(cancels[step])
+            gone.add(cancels[step])
+
+    results = run(engine, jobs, before_step=before)
+    for job in jobs:
+        if job.request not in gone:
+            assert all_ended(results.jobs[job.id])
+            assert results.jobs[job.id].bits == run_alone(job, context=320).bits
+    assert engine.cache.pool.used == 0
+
+
+# --- law 5: one prefill, each choice its own first token ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [31, 32, 33, 64, 70])
+def test_law_5_choices_share_one_prefill_and_draw_their_own_first_token(length: int) -> None:
+    prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:length]
+    job = make_job(prompt, choices=8, max_tokens=12, ignore_end=True)
+    engine = make_engine()
+    result = run(engine, [job]).jobs[job.id]
+    assert engine.model.evaluated_tokens == length + 8 * 11
+    assert len({choice.tokens[0] for choice in result.choices.values()}) > 1
+    assert sorted(result.choices) == list(range(8))
+
+
+def test_law_5_a_choice_is_the_same_whatever_the_number_of_choices() -> None:
+    three = run_alone(make_job(STORY, choices=3, max_tokens=20))
+    eight = run_alone(make_job(STORY, choices=8, max_tokens=20))
+    assert [three.choices[index].bits for index in range(3)] == [eight.choices[index].bits for index in range(3)]
+
+
+def test_law_5_more_choices_than_rows_are_all_written() -> None:
+    job = make_job(STORY, choices=9, max_tokens=10)
+    few_rows = run_alone(job, rows=2)
+    assert few_rows.bits == run_alone(job).bits
+
+
+# --- endings -----------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_without_wanted_tokens_ends_at_once() -> None:
+    result = run_alone(make_job(STORY, max_tokens=0, choices=2, score_top=0))
+    assert [choice.ending for choice in result.choices.values()] == ["length", "length"]
+    assert [choice.billed for choice in result.choices.values()] == [0, 0]
+    assert len(result.scores) == len(make_job(STORY).prompt)
+    assert result.scores[0] is None
+
+
+def test_the_end_token_ends_a_choice_and_is_not_billed() -> None:
+    result = run_alone(make_job(STORY, max_tokens=500, logit_bias=((END, 5.0),)))
+    (choice,) = result.choices.values()
+    assert choice.ending == "stop"
+    assert choice.billed == len(choice.records)
+    assert END not in choice.tokens
+
+
+def test_end_tokens_do_not_come_before_min_tokens() -> None:
+    result = run_alone(make_job(STORY, max_tokens=50, min_tokens=20, logit_bias=((END, 100.0),)))
+    (choice,) = result.choices.values()
+    assert choice.billed == 20
+    assert choice.ending == "stop"
+
+
+def test_a_stop_ends_generation_at_the_step_that_completes_it() -> None:
+    engine = make_engine()
+    job = make_job(STORY, max_tokens=400, rules=TextRules(stops=(" ",)), logit_bias=((END, -100.0),))
+    (choice,) = run(engine, [job]).jobs[job.id].choices.values()
+    assert choice.ending == "stop"
+    assert " " not in choice.text
+    assert engine.counters.decode_tokens <= choice.billed + 1

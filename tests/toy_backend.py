@@ -1,0 +1,77 @@
+"""The embedded backend over the toy model, asked as the server asks it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from onward.backends.embedded import EmbeddedBackend, EmbeddedModel, Limits
+from onward.completions.fold import fold_chunks, fold_whole
+from onward.protocol.decode import check_request
+from onward.protocol.models import Model
+from onward.protocol.response import Chunk, Completion
+from onward.runtimes.toy import ToyModel, ToyTokenizer
+
+T = TypeVar("T")
+
+
+def make_backend(limits: Limits | None = None, **model_options: int) -> EmbeddedBackend:
+    limits = limits or Limits()
+    model = EmbeddedModel("toy", ToyModel(**model_options), ToyTokenizer(), "fp_toy", limits)
+    listed = [Model(id="toy", created=1, owned_by="onward"), Model(id="gpt-old", created=1, owned_by="onward")]
+    return EmbeddedBackend({"toy": model}, listed, {"gpt-old": "toy"}, limits)
+
+
+@asynccontextmanager
+async def running(backend: EmbeddedBackend) -> AsyncIterator[EmbeddedBackend]:
+    """Closes the backend at the end, and checks that no block and no answer is left (law 4)."""
+    try:
+        yield backend
+        await settle(backend)
+    finally:
+        await backend.aclose()
+
+
+async def settle(backend: EmbeddedBackend) -> None:
+    """Wait until the engines have nothing to do, then check their books."""
+    for model in backend.served.values():
+        for _ in range(2000):
+            if model.engine.idle and not model.thread.waiting:
+                break
+            await asyncio.sleep(0.005)
+        assert model.engine.idle, "work is left over"
+        model.engine.check()
+        assert model.engine.cache.pool.used == 0
+        assert not model.answers
+
+
+async def complete(backend: EmbeddedBackend, **fields: Any) -> Completion:
+    request = check_request({"model": "toy", **fields})
+    return await fold_whole(await backend.complete(request))
+
+
+async def stream(backend: EmbeddedBackend, **fields: Any) -> list[Chunk]:
+    request = check_request({"model": "toy", "stream": True, **fields})
+    answer = await backend.complete(request)
+    return [chunk async for chunks in fold_chunks(answer, request) for chunk in chunks]
+
+
+def on_toy(test: Callable[[EmbeddedBackend], Coroutine[Any, Any, T]], **options: Any) -> T:
+    """Run an async test with a fresh backend, from a synchronous test."""
+
+    async def run() -> T:
+        async with running(make_backend(**options)) as backend:
+            return await test(backend)
+
+    return asyncio.run(run())
+
+
+def ask(**fields: Any) -> Completion:
+    """One whole completion of a fresh toy."""
+    return on_toy(lambda backend: complete(backend, **fields))
+
+
+def ask_stream(**fields: Any) -> list[Chunk]:
+    return on_toy(lambda backend: stream(backend, **fields))
