@@ -7,6 +7,7 @@ OnwardError
 │   └── MemoryTooSmall             the KV cache could not hold one sequence
 ├── ApiError                       an answer to a client: status, type, param, code (spec/completions §11)
 │   ├── InvalidRequest        400
+│   │   ├── UnreadableBody
 │   │   └── UnsupportedContentType
 │   ├── AuthenticationFailed  401
 │   ├── NotFound              404
@@ -75,6 +76,10 @@ class ApiError(OnwardError):
 class InvalidRequest(ApiError):
     status = 400
     type = "invalid_request_error"
+
+
+class UnreadableBody(InvalidRequest):
+    """The body is not JSON."""
 
 
 class UnsupportedContentType(InvalidRequest):

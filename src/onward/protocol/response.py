@@ -94,5 +94,5 @@ class Chunk(WireObject, kw_only=True, omit_defaults=True):
     choices: list[Choice]
     model: str
     system_fingerprint: str | msgspec.UnsetType = msgspec.UNSET
-    usage: Usage | None | msgspec.UnsetType = msgspec.UNSET
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     obfuscation: str | msgspec.UnsetType = msgspec.UNSET

@@ -1,0 +1,225 @@
+"""The routes as OpenAPI describes them; the schemas they name are put together in `protocol.schema`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Node = dict[str, Any]
+
+_ERRORS = {
+    "400": "The request cannot be served as it is.",
+    "401": "The API key is missing or wrong.",
+    "404": "No such model or URL.",
+    "405": "The URL does not take this method.",
+    "413": "The body is too large.",
+    "429": "Too many requests.",
+    "500": "Something broke in the server.",
+    "503": "The server is overloaded, starting or draining. `Retry-After` says when to try again.",
+}
+
+_COMPLETION_EXAMPLE = {
+    "id": "cmpl-C47L3RG6ICY37W3Q0flVHr4BPTPMS",
+    "object": "text_completion",
+    "created": 1755097557,
+    "model": "storyteller",
+    "system_fingerprint": "fp_2f1a9c0b7d",
+    "choices": [
+        {"text": " there was a fox", "index": 0, "logprobs": None, "finish_reason": "length"},
+    ],
+    "usage": {
+        "prompt_tokens": 4,
+        "completion_tokens": 4,
+        "total_tokens": 8,
+        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    },
+}
+_STREAM_EXAMPLE = (
+    'data: {"id":"cmpl-C47L3RG6ICY37W3Q0flVHr4BPTPMS","object":"text_completion","created":1755097557,'
+    '"choices":[{"text":" there","index":0,"logprobs":null,"finish_reason":null}],"model":"storyteller"}\n\n'
+    "data: [DONE]\n\n"
+)
+_REQUEST_EXAMPLES = {
+    "text": {"model": "storyteller", "prompt": "Once upon a time", "max_tokens": 32},
+    "stream": {
+        "model": "storyteller",
+        "prompt": "Once upon a time",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    },
+    "score": {
+        "model": "storyteller",
+        "prompt": "Once upon a time",
+        "max_tokens": 0,
+        "echo": True,
+        "logprobs": 1,
+    },
+}
+
+
+def ref(name: str) -> Node:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def paths() -> Node:
+    """Every route. The examples inside are shared: copy before changing."""
+    return {**_completions(), **_catalogue(), **_tokens(), **_pages()}
+
+
+def _completions() -> Node:
+    return {
+        "/v1/completions": {"post": _complete("createCompletion")},
+        "/openai/v1/completions": {"post": _complete("createCompletionWithSchema", linked=True)},
+        "/v1/engines/{id}/completions": {
+            "parameters": [_model_id()],
+            "post": _complete("createEngineCompletion"),
+        },
+    }
+
+
+def _catalogue() -> Node:
+    return {
+        **_names("/v1/models", "Models", "Model"),
+        **_names("/openai/v1/models", "ModelsWithSchema", "Model"),
+        **_names("/v1/engines", "Engines", "Engine"),
+    }
+
+
+def _names(root: str, operation: str, schema: str) -> Node:
+    """The list of all names under a root, and one of them."""
+    return {
+        root: {"get": _get(f"list{operation}", f"All {schema.lower()}s.", schema=f"{schema}List")},
+        f"{root}/{{id}}": {
+            "parameters": [_model_id()],
+            "get": _get(f"retrieve{operation}", f"One {schema.lower()}.", schema=schema, errors=("401", "404")),
+        },
+    }
+
+
+def _tokens() -> Node:
+    about = _get("tokenizerInfo", "About a model's tokenizer.", schema="TokenizerInfo", errors=("401", "404"))
+    text = _post("detokenize", "The text of token ids.", "DetokenizeRequest", "DetokenizeResponse")
+    return {
+        "/tokenize": {"post": _post("tokenize", "Token ids of a text.", "TokenizeRequest", "TokenizeResponse")},
+        "/detokenize": {"post": text},
+        "/tokenizer_info": {"parameters": [_model_query()], "get": about},
+    }
+
+
+def _pages() -> Node:
+    """What people and monitors read. All but /metrics is open to everybody."""
+    schema = _get("completionSchema", "The JSON Schema of a completion.", "application/schema+json")
+    document = _get("openapi", "This document.", schema="JsonObject")
+    reference = _get("docs", "The API reference as a page.", "text/html")
+    front = _get("playground", "The page for people.", "text/html")
+    return {
+        "/openai/schemas/Completion.json": {"get": _open(schema)},
+        "/health": {"get": _open(_health())},
+        "/metrics": {"get": _get("metrics", "Counters in Prometheus text format.", "text/plain")},
+        "/openapi.json": {"get": _open(document)},
+        "/docs": {"get": _open(reference)},
+        "/": {"get": _open(front)},
+    }
+
+
+def _open(operation: Node) -> Node:
+    """The same operation for everybody, with or without a key."""
+    responses = {status: answer for status, answer in operation["responses"].items() if status != "401"}
+    return operation | {"security": [], "responses": responses}
+
+
+def _complete(operation: str, *, linked: bool = False) -> Node:
+    """The operation of one completions route; a linked one answers with `$schema` and a Link header."""
+    whole: Node = {"application/json": {"schema": ref("Completion"), "example": _COMPLETION_EXAMPLE}}
+    if linked:
+        whole["application/json"]["schema"] = ref("LinkedCompletion")
+        del whole["application/json"]["example"]
+    stream = {"text/event-stream": {"schema": {"type": "string"}, "example": _STREAM_EXAMPLE}}
+    answer: Node = {
+        "description": "The completion. With `stream`, server-sent events: each `data:` line holds one "
+        "CompletionChunk, and `data: [DONE]` ends the stream. An error after the first event is one more event "
+        "with an `error` object. Lines that begin with a colon are keep-alives.",
+        "content": {**whole, **stream},
+        "headers": {"x-request-id": {"schema": {"type": "string"}}},
+    }
+    if linked:
+        answer["headers"]["link"] = {"schema": {"type": "string"}}
+    examples = {name: {"value": value} for name, value in _REQUEST_EXAMPLES.items()}
+    return {
+        "operationId": operation,
+        "summary": "Continue a prompt.",
+        "tags": ["Completions"],
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": ref("CompletionRequest"), "examples": examples}},
+        },
+        "responses": {"200": answer, **_errors(*_ERRORS)},
+    }
+
+
+def _get(
+    operation: str,
+    summary: str,
+    media: str = "application/json",
+    *,
+    schema: str | None = None,
+    errors: tuple[str, ...] = ("401",),
+) -> Node:
+    content: Node = {media: {"schema": ref(schema) if schema else {"type": "string"}}}
+    if media.endswith("json") and schema is None:
+        content = {media: {"schema": ref("JsonObject")}}
+    return {
+        "operationId": operation,
+        "summary": summary,
+        "responses": {"200": {"description": summary, "content": content}, **_errors(*errors)},
+    }
+
+
+def _post(operation: str, summary: str, request: str, answer: str) -> Node:
+    return {
+        "operationId": operation,
+        "summary": summary,
+        "tags": ["Tokens"],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": ref(request)}}},
+        "responses": {
+            "200": {"description": summary, "content": {"application/json": {"schema": ref(answer)}}},
+            **_errors("400", "401", "404", "413"),
+        },
+    }
+
+
+def _health() -> Node:
+    operation = _get("health", "Whether the server takes requests.", schema="Health", errors=())
+    operation["responses"]["503"] = operation["responses"]["200"] | {
+        "description": "It takes none: it is draining, or its engine is dead."
+    }
+    return operation
+
+
+def _errors(*statuses: str) -> Node:
+    body = {"application/json": {"schema": ref("Error")}}
+    return {status: {"description": _ERRORS[status], "content": body} for status in statuses}
+
+
+def _model_id() -> Node:
+    return {
+        "name": "id",
+        "in": "path",
+        "required": True,
+        "description": "A model id or alias.",
+        "schema": {"type": "string"},
+    }
+
+
+def _model_query() -> Node:
+    return {
+        "name": "model",
+        "in": "query",
+        "description": "A model id or alias; the first model where it is left out.",
+        "schema": {"type": "string"},
+    }

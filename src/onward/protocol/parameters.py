@@ -1,0 +1,21 @@
+"""The one table of request parameters.
+
+The decoder, the command line, OpenAPI, the documentation and the playground are made from it; nothing else
+declares a parameter's name, type, range, default or meaning.
+"""
+
+from __future__ import annotations
+
+from onward.protocol.extension_parameters import EXTENSION_PARAMETERS
+from onward.protocol.openai_parameters import OPENAI_PARAMETERS
+from onward.protocol.parameter import Kind, Origin, Parameter, Profile
+
+__all__ = ["BY_NAME", "PARAMETERS", "Kind", "Origin", "Parameter", "Profile", "known_parameters"]
+
+PARAMETERS: tuple[Parameter, ...] = (*OPENAI_PARAMETERS, *EXTENSION_PARAMETERS)
+BY_NAME: dict[str, Parameter] = {parameter.name: parameter for parameter in PARAMETERS}
+
+
+def known_parameters(profile: Profile, among: tuple[Parameter, ...] = PARAMETERS) -> dict[str, Parameter]:
+    """The parameters that a profile knows, by name: OpenAI's own in strict, all others too elsewhere."""
+    return {row.name: row for row in among if profile != "strict" or row.origin == "openai"}

@@ -1,0 +1,199 @@
+"""OpenAI's words for a request that may not be said.
+
+Types and ranges speak as the API has since 2024 ("G3" in spec/completions §2), the others as they were
+recorded on this endpoint (§2, §11). `path` is where the value stands: `stop`, `stop[1]`,
+`stream_options.include_usage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from onward.errors import InvalidRequest, UnreadableBody
+
+NOT_JSON = (
+    "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP "
+    "library correctly. The OpenAI API expects a JSON payload, but what was sent was not valid JSON. If you "
+    "have trouble figuring out how to fix this, please contact us through our help center at help.openai.com.)"
+)
+NO_MODEL = "you must provide a model parameter"
+
+Noun = Literal["integer", "decimal"]
+
+_TYPE_NAMES: dict[type, str] = {
+    type(None): "null",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a decimal number",
+    str: "a string",
+    list: "an array",
+    tuple: "an array",
+    dict: "an object",
+}
+
+
+def _show(value: object) -> str:
+    """A value as it appears in words; digits without end are not printed (Python refuses past 4,300)."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    return str(value)
+
+
+def not_json() -> UnreadableBody:
+    return UnreadableBody(NOT_JSON)
+
+
+def not_an_object(value: object) -> InvalidRequest:
+    got = _TYPE_NAMES.get(type(value), "something else")
+    return InvalidRequest(
+        f"Invalid type for the request body: expected an object, but got {got} instead.", code="invalid_type"
+    )
+
+
+def no_model() -> InvalidRequest:
+    return InvalidRequest(NO_MODEL)
+
+
+def model_and_engine() -> InvalidRequest:
+    return InvalidRequest("Cannot specify both model and engine", param="model")
+
+
+def unrecognized(names: Sequence[str]) -> InvalidRequest:
+    plural = "s" if len(names) > 1 else ""
+    return InvalidRequest(f"Unrecognized request argument{plural} supplied: {', '.join(names)}")
+
+
+def unknown_inner(path: str) -> InvalidRequest:
+    return InvalidRequest(f"Unknown parameter: '{path}'.", param=path, code="unknown_parameter")
+
+
+def wrong_type(path: str, expected: str, value: object) -> InvalidRequest:
+    """`expected` comes with its article: "an integer", "one of a string or array of strings"."""
+    got = _TYPE_NAMES.get(type(value)) or f"a value of type {type(value).__name__}"
+    return InvalidRequest(
+        f"Invalid type for '{path}': expected {expected}, but got {got} instead.",
+        param=path,
+        code="invalid_type",
+    )
+
+
+def below_minimum(path: str, noun: Noun, minimum: float, value: object) -> InvalidRequest:
+    return InvalidRequest(
+        f"Invalid '{path}': {noun} below minimum value. "
+        f"Expected a value >= {minimum}, but got {_show(value)} instead.",
+        param=path,
+        code=f"{noun}_below_min_value",
+    )
+
+
+def above_maximum(path: str, noun: Noun, maximum: float, value: object) -> InvalidRequest:
+    return InvalidRequest(
+        f"Invalid '{path}': {noun} above maximum value. "
+        f"Expected a value <= {maximum}, but got {_show(value)} instead.",
+        param=path,
+        code=f"{noun}_above_max_value",
+    )
+
+
+def array_too_long(path: str, maximum: int, length: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"Invalid '{path}': array too long. Expected an array with maximum length {maximum}, "
+        f"but got an array with length {length} instead.",
+        param=path,
+        code="array_above_max_length",
+    )
+
+
+def empty_array(path: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Invalid '{path}': empty array. Expected an array with minimum length 1, but got an empty array instead.",
+        param=path,
+        code="empty_array",
+    )
+
+
+def empty_string(path: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Invalid '{path}': empty string. Expected a string with minimum length 1, "
+        "but got an empty string instead.",
+        param=path,
+        code="empty_string",
+    )
+
+
+def not_unicode(path: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Invalid '{path}': string is not valid Unicode. A surrogate code point cannot be encoded as UTF-8.",
+        param=path,
+        code="invalid_unicode",
+    )
+
+
+def too_many_properties(path: str, maximum: int, count: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"Invalid '{path}': too many properties. Expected an object with at most {maximum} properties, "
+        f"but got an object with {count} properties instead.",
+        param=path,
+        code="object_above_max_properties",
+    )
+
+
+def unsupported_value(path: str, value: object, supported: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Unsupported value: '{path}' does not support {json_word(value)}. Only {supported} is supported.",
+        param=path,
+        code="unsupported_value",
+    )
+
+
+def json_word(value: object) -> str:
+    """A value in JSON's spelling where it has a short one."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | float() | str():
+            return _show(value)[:64]
+        case []:
+            return "an empty array"
+        case _:
+            return _TYPE_NAMES.get(type(value), "this value")
+
+
+def logit_bias_key(key: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Invalid key in 'logit_bias': {key}. You should only be submitting non-negative integers.",
+        param="logit_bias",
+    )
+
+
+def logit_bias_key_too_large(key: str, maximum: int) -> InvalidRequest:
+    return InvalidRequest(f"Invalid key in 'logit_bias': {key}. Maximum value is {maximum}.", param="logit_bias")
+
+
+def token_out_of_range(token: int, maximum: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"Invalid token in prompt: {_show(token)}. Minimum value is 0, maximum value is {maximum} (inclusive)."
+    )
+
+
+def best_of_below_n(n: int, best_of: int) -> InvalidRequest:
+    return InvalidRequest(
+        "You requested that the server return more choices than it will generate (HINT: you must set 'n' "
+        f"(currently {n}) to be at most 'best_of' (currently {best_of}), or omit either parameter if you "
+        "don't specifically want to use them.)"
+    )
+
+
+def best_of_streamed(n: int, best_of: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"Results cannot be streamed when 'best_of' (currently {best_of}) is greater than 'n' "
+        f"(currently {n}): the best candidates are known only when all of them are complete.",
+        param="best_of",
+    )
+
+
+def stream_options_without_stream() -> InvalidRequest:
+    return InvalidRequest(
+        "The 'stream_options' parameter is only allowed when 'stream' is enabled.", param="stream_options"
+    )

@@ -1,0 +1,106 @@
+"""The JSON Schema of a completion request, made from the parameter table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onward.protocol.parameter import Parameter, Profile
+from onward.protocol.parameters import PARAMETERS, known_parameters
+
+Schema = dict[str, Any]
+
+
+def request_schema(profile: Profile = "default") -> Schema:
+    """What a profile accepts, as far as single fields can say it. A fresh dict at each call."""
+    rows = known_parameters(profile, PARAMETERS)
+    return {
+        "title": "CompletionRequest",
+        "type": "object",
+        "properties": {name: parameter_schema(row, profile) for name, row in rows.items()},
+        "required": [name for name, row in rows.items() if row.required and profile != "lenient"],
+        "additionalProperties": profile == "lenient",
+    }
+
+
+def parameter_schema(row: Parameter, profile: Profile = "default") -> Schema:
+    """The schema of one field, with its description, default and example."""
+    schema = {"description": row.help, **_form(row, profile), "examples": [row.example]}
+    if row.default is not None:
+        schema["default"] = row.default
+    return schema
+
+
+def _form(row: Parameter, profile: Profile) -> Schema:
+    match row.kind:
+        case "prompt":
+            return _prompt()
+        case "stop":
+            return _stop(row, profile)
+        case "logit_bias":
+            return _logit_bias(row)
+        case "object":
+            return _object(row, profile)
+        case "fixed":
+            return {"enum": [*row.only, None]}
+        case "duration":
+            return {"type": ["string", "number", "null"]}
+        case "link":
+            return {"type": ["string", "null"], "format": "uri-reference"}
+        case "integer" | "number":
+            return {"type": _type(row, profile)} | _bounds(row, profile)
+        case "string" | "boolean":
+            required = row.required and profile != "lenient"
+            return {"type": _type(row, profile)} | ({"minLength": 1} if required else {})
+
+
+def _type(row: Parameter, profile: Profile) -> str | list[str]:
+    return [row.kind, "null"] if row.nullable or profile == "lenient" else row.kind
+
+
+def _bounds(row: Parameter, profile: Profile) -> Schema:
+    maximum = row.strict_maximum if profile == "strict" and row.strict_maximum is not None else row.maximum
+    bounds: Schema = {"format": "int64"} if row.kind == "integer" else {}
+    if row.minimum is not None:
+        bounds["minimum"] = row.minimum
+    if maximum is not None:
+        bounds["maximum"] = maximum
+    return bounds
+
+
+def _prompt() -> Schema:
+    tokens: Schema = {"type": "array", "items": {"type": "integer", "format": "int64"}, "minItems": 1}
+    return {
+        "anyOf": [
+            {"type": "string"},
+            {"type": "array", "items": {"type": "string"}},
+            tokens,
+            {"type": "array", "items": tokens, "minItems": 1},
+            {"type": "null"},
+        ]
+    }
+
+
+def _stop(row: Parameter, profile: Profile) -> Schema:
+    text: Schema = {"type": "string", "minLength": 1}
+    texts: Schema = {"type": "array", "items": text}
+    if profile != "lenient":
+        texts["maxItems"] = row.max_items
+    return {"anyOf": [text, texts, {"type": "null"}]}
+
+
+def _logit_bias(row: Parameter) -> Schema:
+    return {
+        "type": ["object", "null"],
+        "maxProperties": row.max_items,
+        "propertyNames": {"pattern": "^[0-9]+$"},
+        "additionalProperties": {"type": "number", "minimum": row.minimum, "maximum": row.maximum},
+    }
+
+
+def _object(row: Parameter, profile: Profile) -> Schema:
+    inner = known_parameters(profile, row.inner)
+    return {
+        "type": ["object", "null"],
+        "properties": {name: parameter_schema(each, profile) for name, each in inner.items()},
+        "additionalProperties": profile == "lenient",
+    }

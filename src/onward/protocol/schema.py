@@ -1,0 +1,52 @@
+"""The wire described for machines: JSON Schemas and the OpenAPI document."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from onward.protocol.openapi_paths import paths, ref
+from onward.protocol.parameter import Profile
+from onward.protocol.request_schema import parameter_schema, request_schema
+from onward.protocol.response_schema import completion_schema, error_schema, response_schemas
+from onward.protocol.server_schemas import server_schemas
+
+__all__ = ["completion_schema", "error_schema", "openapi", "parameter_schema", "request_schema"]
+
+Schema = dict[str, Any]
+
+
+def openapi(server_version: str, *, profile: Profile = "default") -> Schema:
+    """The OpenAPI 3.1 document of all routes. A fresh dict at each call."""
+    document = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Onward",
+            "version": server_version,
+            "description": "OpenAI's legacy Completions API, complete, on a model of your own.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{}, {"bearer": []}],
+        "tags": [{"name": "Completions"}, {"name": "Tokens"}],
+        "paths": paths(),
+        "components": {
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "schemas": _components(profile),
+        },
+    }
+    return copy.deepcopy(document)
+
+
+def _components(profile: Profile) -> dict[str, Schema]:
+    answers = response_schemas("#/components/schemas/{name}")
+    answers["CompletionChunk"] = answers.pop("Chunk") | {"title": "CompletionChunk"}
+    link = {"type": "string", "format": "uri", "description": "The URL of this object's JSON Schema."}
+    linked = {"type": "object", "properties": {"$schema": link}, "required": ["$schema"]}
+    return {
+        "CompletionRequest": request_schema(profile),
+        **answers,
+        "LinkedCompletion": {"allOf": [linked, ref("Completion")]},
+        "Error": error_schema(),
+        **server_schemas(),
+    }

@@ -1,0 +1,97 @@
+"""The parameter table is whole, consistent, and says what CompletionRequest holds."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from onward.errors import ApiError
+from onward.protocol.decode import check_request
+from onward.protocol.parameters import BY_NAME, PARAMETERS, Parameter, known_parameters
+from onward.protocol.request import CompletionRequest
+
+OPENAI = {
+    "model", "prompt", "best_of", "echo", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n",
+    "presence_penalty", "seed", "stop", "stream", "stream_options", "suffix", "temperature", "top_p", "user",
+}  # fmt: skip
+EXTENSIONS = {
+    "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "skip_special_tokens",
+    "include_stop_str_in_output", "return_tokens_as_token_ids", "max_completion_tokens", "add_special_tokens",
+    "$schema",
+}  # fmt: skip
+EMPTY: dict[str, object] = {"stop": (), "logit_bias": {}}
+"""Request fields that are never None: what stands for a table default of None."""
+
+NEEDS: dict[str, dict[str, object]] = {"stream_options": {"stream": True}, "best_of": {"n": 2}}
+"""What a parameter's example needs beside it."""
+
+ROWS = [*PARAMETERS, *(inner for row in PARAMETERS for inner in row.inner)]
+
+
+def request_defaults() -> dict[str, object]:
+    return {
+        field.name: getattr(CompletionRequest(), field.name) for field in msgspec.structs.fields(CompletionRequest)
+    }
+
+
+def test_the_fields_and_defaults_of_a_request_are_those_of_the_table() -> None:
+    table = {
+        row.field: EMPTY.get(row.name) if row.default is None else row.default
+        for row in ROWS
+        if row.field is not None and row.alias_of is None
+    }
+    assert table == request_defaults()
+
+
+def test_every_field_of_openais_schema_is_in_the_table_and_nothing_else_claims_to_be() -> None:
+    assert {row.name for row in PARAMETERS if row.origin == "openai"} == OPENAI
+
+
+def test_every_promised_extension_is_in_the_table() -> None:
+    extensions = {row.name for row in PARAMETERS if row.origin == "extension" and row.dialect is None}
+    assert extensions == EXTENSIONS
+
+
+def test_no_name_appears_twice() -> None:
+    assert len(BY_NAME) == len(PARAMETERS)
+
+
+def test_an_alias_stands_for_a_field_of_the_request() -> None:
+    aliases = {row.alias_of for row in ROWS if row.alias_of is not None}
+    assert aliases <= set(request_defaults())
+
+
+def test_the_strict_profile_knows_openais_fields_only() -> None:
+    assert set(known_parameters("strict")) == OPENAI
+    assert set(known_parameters("strict", BY_NAME["stream_options"].inner)) == {
+        "include_usage",
+        "include_obfuscation",
+    }
+    assert set(known_parameters("default")) == set(known_parameters("lenient")) == set(BY_NAME)
+
+
+@pytest.mark.parametrize("row", PARAMETERS, ids=lambda row: row.name)
+def test_the_example_of_every_parameter_is_accepted_and_acts(row: Parameter) -> None:
+    needs = NEEDS.get(row.name, {})
+    request = check_request({"model": "m", **needs, row.name: row.example})
+    plain = check_request({"model": "m", **needs})
+    assert (request != plain) == (row.kind not in ("fixed", "duration", "link"))
+
+
+@pytest.mark.parametrize("row", PARAMETERS, ids=lambda row: row.name)
+def test_null_is_the_default_of_every_optional_parameter(row: Parameter) -> None:
+    fields = {"model": "m", row.name: None}
+    if row.nullable:
+        assert check_request(fields) == CompletionRequest(model="m")
+    else:
+        with pytest.raises(ApiError):
+            check_request(fields)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_parameter_is_explained_in_a_sentence(row: Parameter) -> None:
+    assert row.help.endswith(".") and 15 < len(row.help) < 300
+
+
+def test_a_parameters_flag_has_hyphens() -> None:
+    assert BY_NAME["max_completion_tokens"].flag == "--max-completion-tokens"
