@@ -1,0 +1,1 @@
+"""Where weights come from: built-in folders, local folders, the hub."""

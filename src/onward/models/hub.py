@@ -1,0 +1,77 @@
+"""Model folders from the hub: downloaded once, resumed when broken off, used from the cache when offline."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from onward.errors import ModelNameError
+from onward.models.check import FILES, GRAPH, export_command
+
+_ID = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    """`org/name`, or `org/name@revision` for a branch, tag or commit."""
+
+    repository: str
+    revision: str | None
+
+
+def hub_name(text: str) -> HubName | None:
+    """`text` as a name on the hub, None when it does not look like one."""
+    found = _ID.fullmatch(text)
+    return HubName(found["repository"], found["revision"]) if found else None
+
+
+def fetch(name: HubName, *, allow_download: bool, fetcher: Callable[..., str] | None = None) -> Path:
+    """The folder of a model on the hub. Downloads show the hub's own progress bars; checksums are the hub's.
+
+    `fetcher` stands for huggingface_hub.snapshot_download. Raises ModelNameError: not found, not allowed, no
+    network and nothing cached, or no OpenVINO model in it.
+    """
+    # Imported on first use: it takes 0.13 s, which a start with a built-in model should not pay.
+    download = fetcher or import_module("huggingface_hub").snapshot_download
+    try:
+        folder = Path(
+            download(
+                repo_id=name.repository,
+                revision=name.revision,
+                allow_patterns=list(FILES),
+                local_files_only=not allow_download,
+            )
+        )
+    except (OSError, ValueError) as error:  # all of the hub's errors derive from one or the other
+        raise ModelNameError(_reason(name, error, allow_download)) from error
+    if not (folder / GRAPH).is_file():
+        raise ModelNameError(
+            f"{name.repository} holds no OpenVINO model ({GRAPH}); make one with "
+            f"{export_command(name.repository)} and give that folder."
+        )
+    return folder
+
+
+def _reason(name: HubName, error: Exception, allow_download: bool) -> str:
+    """One sentence for each way a download can fail. The order matters: these classes derive from each other."""
+    errors = import_module("huggingface_hub.errors")
+    model = name.repository
+    if isinstance(error, errors.GatedRepoError):
+        return f"{model} is gated: accept its terms on the hub, then log in with `hf auth login`."
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"{model} has no revision {name.revision!r}."
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
+            f"There is no folder {model}, and the hub has no model of that name (or it is private: log in with "
+            "`hf auth login`)."
+        )
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        if not allow_download:
+            return f"{model} is not in the local cache, and downloads are off."
+        return f"{model} is not in the local cache, and the hub cannot be reached: check the network."
+    if isinstance(error, errors.HFValidationError):
+        return f"{model!r} is neither a folder nor a name that the hub could have."
+    return f"{model} could not be downloaded ({error})."

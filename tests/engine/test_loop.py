@@ -1,0 +1,115 @@
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from onward.engine.events import Event, Failed, Piece
+from onward.engine.loop import EngineThread
+from onward.errors import EngineStopped, Overloaded
+
+from .harness import make_engine, make_job
+
+
+class Inbox:
+    """Takes events on the engine thread and lets a test wait for what it looks for."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        with self._changed:
+            self.events += events
+            self._changed.notify_all()
+
+    def wait_for(self, predicate) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(map(predicate, self.events)), timeout=30)
+
+
+def started(**options):
+    inbox = Inbox()
+    thread = EngineThread(make_engine(), inbox, **{"max_waiting": 8, **options})
+    thread.start()
+    return thread, inbox
+
+
+def ended(job):
+    return lambda event: isinstance(event, Piece) and event.job == job.id and event.ending
+
+
+def test_a_job_is_done_and_the_thread_waits_for_the_next() -> None:
+    thread, inbox = started()
+    for _ in range(2):
+        job = make_job(max_tokens=5)
+        thread.submit([job])
+        inbox.wait_for(ended(job))
+    thread.stop()
+    assert thread.engine.cache.pool.used == 0
+
+
+def test_over_the_limit_a_submission_is_refused_and_later_ones_are_taken() -> None:
+    thread, inbox = started(max_waiting=2)
+    inbox_gate = threading.Event()
+    original = thread.engine.model.evaluate
+    thread.engine.model.evaluate = lambda rows: (inbox_gate.wait(30), original(rows))[1]
+    first = make_job(max_tokens=2)
+    thread.submit([first])
+    jobs = [make_job(max_tokens=2, request=9) for _ in range(2)]
+    thread.submit(jobs)
+    with pytest.raises(Overloaded) as refused:
+        for _ in range(3):
+            thread.submit([make_job(max_tokens=2)])
+    assert int(refused.value.headers["retry-after"]) >= 1
+    inbox_gate.set()
+    for job in (first, *jobs):
+        inbox.wait_for(ended(job))
+    late = make_job(max_tokens=2)
+    thread.submit([late])
+    inbox.wait_for(ended(late))
+    thread.stop()
+
+
+def test_a_cancelled_request_is_silent_from_the_next_step_on() -> None:
+    thread, inbox = started()
+    endless = make_job(max_tokens=1900, ignore_end=True)
+    thread.submit([endless])
+    inbox.wait_for(lambda event: isinstance(event, Piece))
+    thread.cancel(endless.request)
+    marker = make_job(max_tokens=1)
+    thread.submit([marker])
+    inbox.wait_for(ended(marker))
+    thread.stop()
+    assert not any(map(ended(endless), inbox.events))
+    assert not any(isinstance(event, Failed) for event in inbox.events)
+
+
+def test_death_is_told_to_every_job_present_and_future() -> None:
+    thread, inbox = started()
+
+    def broken(rows):
+        raise RuntimeError("no more memory")
+
+    thread.engine.model.evaluate = broken
+    jobs = [make_job(max_tokens=5) for _ in range(3)]
+    thread.submit(jobs)
+    for job in jobs:
+        inbox.wait_for(lambda event, job=job: isinstance(event, Failed) and event.job == job.id)
+    assert "no more memory" in (thread.death or "")
+    with pytest.raises(EngineStopped):
+        thread.submit([make_job()])
+    thread.stop()
+
+
+def test_stopping_ends_what_runs_once_and_refuses_what_comes() -> None:
+    thread, inbox = started()
+    jobs = [make_job(max_tokens=1900, ignore_end=True) for _ in range(3)]
+    thread.submit(jobs)
+    inbox.wait_for(lambda event: isinstance(event, Piece))
+    thread.stop()
+    failed = [event.job for event in inbox.events if isinstance(event, Failed)]
+    assert sorted(failed) == sorted(job.id for job in jobs)
+    assert thread.engine.cache.pool.used == 0
+    with pytest.raises(EngineStopped):
+        thread.submit([make_job()])
+    thread.stop()

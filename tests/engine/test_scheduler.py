@@ -1,0 +1,118 @@
+from onward.engine.model import BLOCK_TOKENS
+from onward.engine.pacing import MOST, PrefillPacer
+
+from .harness import all_ended, make_engine, make_job, run
+
+
+def reading(works):
+    return [work for work in works if work.count > 1]
+
+
+def prompt(length: int, letter: str = "a") -> list[int]:
+    return [ord(letter)] * length
+
+
+def test_a_long_prompt_is_read_in_whole_blocks_beside_the_others() -> None:
+    engine = make_engine()
+    scheduler = engine.scheduler
+    writer, long = make_job(max_tokens=500, ignore_end=True), make_job(prompt(1000), max_tokens=1)
+    engine.add(writer)
+    engine.step()
+    engine.add(long)
+    chunks = []
+    while scheduler.waiting or any(sequence.reading for sequence in scheduler.running):
+        works = scheduler.schedule(96)
+        assert [work.sequence.job for work in works if work.count == 1] == [writer]
+        chunks += [work.count for work in reading(works)]
+        for work in works:
+            scheduler.advance(work)
+    assert sum(chunks) == 1000
+    assert all(count % BLOCK_TOKENS == 0 for count in chunks[:-1])
+    assert max(chunks) <= 96
+
+
+def test_no_prompt_leaves_a_single_token_for_the_last_chunk() -> None:
+    for length in (33, 65, 97, 129):
+        engine = make_engine()
+        engine.add(make_job(prompt(length)))
+        counts = []
+        while not counts or engine.scheduler.running[0].reading:
+            (work,) = engine.scheduler.schedule(32)
+            counts.append(work.count)
+            engine.scheduler.advance(work)
+        assert sum(counts) == length and 1 not in counts
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
+    engine = make_engine()
+    long, short = make_job(prompt(1500), max_tokens=1), make_job(prompt(40, "b"), max_tokens=1)
+    engine.add(long)
+    engine.scheduler.schedule(32)
+    engine.add(short)
+    steps = 0
+    while any(sequence.job is short for sequence in engine.scheduler.sequences()):
+        engine.step()
+        steps += 1
+    assert steps <= 4
+
+
+def test_requests_take_turns_so_that_a_large_one_does_not_hold_up_a_small_one() -> None:
+    engine = make_engine(rows=8)
+    for letter in "abcdefghijklmnopqrst":
+        engine.add(make_job(prompt(40, letter), request=1, max_tokens=50, ignore_end=True))
+    small = make_job(prompt(40, "z"), request=2, max_tokens=2, ignore_end=True)
+    engine.add(small)
+    steps = 0
+    while any(sequence.job is small for sequence in engine.scheduler.sequences()):
+        engine.step()
+        steps += 1
+    assert steps < 10
+
+
+def test_one_request_never_takes_all_rows() -> None:
+    engine = make_engine(rows=8)
+    engine.add(make_job(choices=20, max_tokens=100, ignore_end=True))
+    for _ in range(5):
+        engine.step()
+    assert len(engine.scheduler.running) == 6
+
+
+def test_what_does_not_fit_holds_back_what_comes_later_and_is_served_in_time() -> None:
+    engine = make_engine(blocks=20, context=600)
+    holder = make_job(prompt(300), max_tokens=100, ignore_end=True)
+    large = make_job(prompt(500, "b"), max_tokens=4, ignore_end=True)
+    small = [make_job(prompt(40, letter), max_tokens=4, ignore_end=True) for letter in "cdef"]
+    jobs = [holder, large, *small]
+    results = run(engine, jobs)
+    assert all(all_ended(results.jobs[job.id]) for job in jobs)
+
+
+def test_preempted_work_goes_on_before_new_work() -> None:
+    engine = make_engine(blocks=10, context=320)
+    old = [make_job(prompt(40, letter), max_tokens=150, ignore_end=True) for letter in "ab"]
+    for job in old:
+        engine.add(job)
+    while not engine.scheduler.preemptions:
+        engine.step()
+    late = make_job(prompt(40, "z"), max_tokens=150, ignore_end=True)
+    engine.add(late)
+    ended: list[int] = []
+    while not engine.idle:
+        ended += [event.job for event in engine.step() if getattr(event, "ending", None)]
+    assert ended[-1] == late.id
+
+
+def test_the_pacer_reads_much_when_nobody_writes_and_little_beside_writers() -> None:
+    pacer = PrefillPacer()
+    assert pacer.budget(writers=0) == MOST
+    for _ in range(50):
+        pacer.observe(prompt_tokens=0, writers=8, seconds=0.020)
+        pacer.observe(prompt_tokens=64, writers=8, seconds=0.020 + 64 * 0.0002)
+    assert pacer.budget(writers=8) == 96, "a hundred prompt tokens cost another 20 ms"
+
+
+def test_the_pacer_always_lets_a_block_be_read() -> None:
+    pacer = PrefillPacer()
+    pacer.observe(prompt_tokens=0, writers=1, seconds=0.001)
+    pacer.observe(prompt_tokens=64, writers=1, seconds=1.0)
+    assert pacer.budget(writers=1) == BLOCK_TOKENS

@@ -1,0 +1,139 @@
+"""The house holds: rooms import downwards only, without cycles, without late imports, in small pieces."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "onward"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+LEVELS = {
+    "errors": 0,
+    "values": 0,
+    "settings": 0,
+    "protocol": 1,
+    "text": 1,
+    "sampling": 1,
+    "engine": 2,
+    "runtimes": 3,
+    "completions": 3,
+    "models": 3,
+    "backends": 4,
+    "compose": 5,
+    "server": 6,
+    "cli": 6,
+    "playground": 6,
+    "client": 6,
+    "__init__": 7,
+    "__main__": 7,
+}
+SIDEWAYS = {
+    ("settings", "errors"),
+    ("settings", "values"),
+    ("cli", "server"),  # `onward serve` runs the server
+    ("cli", "client"),  # `onward completions create` without a server
+    ("server", "playground"),  # the server hands the page out
+}
+"""Imports within one level that are meant."""
+
+FORBIDDEN = {
+    "engine": {"onward.protocol", "asyncio", "json", "msgspec", "starlette"},
+    "text": {"numpy"},
+    "server": {"onward.engine", "onward.sampling", "onward.text"},
+    "cli": {"onward.engine", "onward.sampling"},
+    "client": {"onward.engine", "onward.sampling", "onward.text"},
+}
+"""Room → what it must not import, whatever its level."""
+
+LATE_IMPORTS = {"compose", "__init__", "cli"}
+"""Rooms that may import inside functions: the wiring, and the command line, whose help must come at once."""
+
+LONGEST_FILE, LONGEST_FUNCTION = 400, 60
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def imports_of(path: Path) -> list[tuple[str, bool]]:
+    """(module, whether it is imported inside a function) of every import, TYPE_CHECKING ones left out."""
+    found: list[tuple[str, bool]] = []
+
+    def visit(node: ast.AST, inside: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                continue
+            if isinstance(child, ast.Import):
+                found.extend((alias.name, inside) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom) and child.module:
+                found.append((child.module, inside))
+                found.extend((f"{child.module}.{alias.name}", inside) for alias in child.names)
+            visit(child, inside or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+    visit(ast.parse(path.read_text(encoding="utf-8")), False)
+    return found
+
+
+def own_rooms(path: Path) -> set[str]:
+    names = (module.split(".") for module, _ in imports_of(path) if module.startswith("onward."))
+    return {parts[1] for parts in names if parts[1] in LEVELS} - {room_of(path)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_room_imports_only_from_below(path: Path) -> None:
+    room = room_of(path)
+    for other in own_rooms(path):
+        below = LEVELS[other] < LEVELS[room] or (room, other) in SIDEWAYS
+        assert below, f"{path.name} in {room} imports {other}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_room_keeps_away_from_what_is_not_its_business(path: Path) -> None:
+    for module, _ in imports_of(path):
+        for forbidden in FORBIDDEN.get(room_of(path), ()):
+            assert module != forbidden and not module.startswith(forbidden + "."), f"{path} imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_own_modules_are_imported_at_the_top(path: Path) -> None:
+    if room_of(path) in LATE_IMPORTS:
+        return
+    late = [module for module, inside in imports_of(path) if inside and module.startswith("onward")]
+    assert not late, f"{path} imports {late} inside a function"
+
+
+def test_there_is_no_cycle_of_modules() -> None:
+    graph = {}
+    for path in FILES:
+        name = ".".join(["onward", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
+        graph[name] = {module for module, inside in imports_of(path) if not inside}
+    graph = {name: {module for module in modules if module in graph} - {name} for name, modules in graph.items()}
+    finished: set[str] = set()
+
+    def walk(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join([*trail[trail.index(name) :], name])
+        if name not in finished:
+            for module in graph[name]:
+                walk(module, (*trail, name))
+            finished.add(name)
+
+    for name in graph:
+        walk(name, ())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_files_and_functions_stay_small(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= LONGEST_FILE, f"{path} is a room to divide"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert lines <= LONGEST_FUNCTION, f"{path}: {node.name} has {lines} lines"
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [path for path in FILES if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text()))]
+    assert not silent, [str(path.relative_to(SOURCE)) for path in silent]
