@@ -136,10 +136,10 @@ class AsyncCompletions:
 
         Raises InvalidRequest (a bad parameter), ModelNotFound, Overloaded, ServerError.
         """
-        fields: dict[str, object] = {**params}
+        fields: dict[str, object] = {**params, "model": params.get("model") or self._default_model}
         if stream is not None:
             fields["stream"] = stream
-        request = check_request(fields, profile="default", path_model=self._default_model)
+        request = check_request(fields, profile="default")
         answer = await self._backend.complete(request)
         if request.stream:
             return AsyncStream(answer, request)

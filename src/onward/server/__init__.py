@@ -1,0 +1,1 @@
+"""The HTTP face: an ASGI application over a Backend, and the process that serves it."""

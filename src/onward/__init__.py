@@ -1,0 +1,28 @@
+"""OpenAI's legacy Completions API, complete, on a model of your own.
+
+Importing the package is cheap: what it offers is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # type checkers know this name; importing typing costs more than the rest of this module
+if TYPE_CHECKING:
+    from typing import Any
+
+    from onward.client import AsyncOnward, Onward
+
+    __version__: str
+
+__all__ = ["AsyncOnward", "Onward", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("onward")
+    if name in ("Onward", "AsyncOnward"):
+        from onward import client
+
+        return getattr(client, name)
+    raise AttributeError(f"module 'onward' has no attribute {name!r}")

@@ -1,0 +1,74 @@
+"""`onward`: a group whose commands are loaded when they run, so that help comes at once."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from onward.errors import SetupError
+
+COMMANDS = {
+    "serve": ("onward.cli.serve", "Serve the Completions API over HTTP."),
+}
+"""Name → (module whose `command` it is, line in the help)."""
+
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """Finds its commands in COMMANDS. Turns SetupError into one line and exit code 1."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            raise click.UsageError(f"There is no command {name!r}.{_suggestion(name)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SetupError as problem:
+            click.echo(f"onward: {problem}", err=True)
+            ctx.exit(1)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+
+
+def _suggestion(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        import onward
+
+        click.echo(f"onward {onward.__version__}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+)
+def main() -> None:
+    """OpenAI's legacy Completions API, complete, on a model of your own."""

@@ -1,0 +1,92 @@
+"""Click options made of the settings' declaration, and help that shows them in their groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onward import values
+from onward.errors import SetupError
+from onward.settings import GROUPS, Group, Option, Resolved, options, resolve
+
+
+class SettingType(click.ParamType[str]):
+    """Checks a flag's text by the setting's own reader and hands the text on, for `resolve` to read."""
+
+    def __init__(self, option: Option) -> None:
+        self.name = option.metavar or "text"
+        self._option = option
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            self._option.read(value, self._option.flag)
+        except SetupError as problem:
+            raise click.UsageError(str(problem), ctx) from None
+        return value
+
+
+class SettingsCommand(click.Command):
+    """A command whose help shows the settings by group. Its callback gets them resolved, as `resolved`."""
+
+    def __init__(self, name: str, *, groups: Iterable[Group] = GROUPS, **attributes: Any) -> None:
+        self._settings = [option for option in options() if option.group in set(groups)]
+        parameters: list[click.Parameter] = [_click_option(option) for option in self._settings]
+        parameters.append(_config_option())
+        super().__init__(name, params=parameters, **attributes)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        ctx.params = {"resolved": self._resolved(ctx.params)}
+        return super().invoke(ctx)
+
+    def _resolved(self, given: dict[str, Any]) -> Resolved:
+        flags: dict[str, str | list[str]] = {}
+        for option in self._settings:
+            value = given[option.name]
+            if value is None or value == ():
+                continue
+            flags[option.name] = list(value) if option.many else str(value).lower() if option.switch else value
+        return resolve(flags, config=given["config"])
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        by_name = {option.name: option for option in self._settings}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                option = by_name.get(parameter.name or "")
+                sections.setdefault(option.group if option else "Other", []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def _click_option(option: Option) -> click.Option:
+    help = f"{option.help}  [{_default_words(option)}{option.environment}]"
+    if option.switch:
+        off = "/--no-" + option.flag.removeprefix("--") if option.default else ""
+        return click.Option([option.flag + off], is_flag=True, default=None, help=help)
+    return click.Option(
+        [option.flag], type=SettingType(option), metavar=option.metavar, multiple=option.many, help=help
+    )
+
+
+def _default_words(option: Option) -> str:
+    if option.default in (None, (), False):
+        return ""
+    shown = option.default[0] if option.many else option.default
+    if option.parse is values.size:
+        words = values.size_text(shown)
+    else:
+        words = "on" if shown is True else f"{shown:g}" if isinstance(shown, float) else str(shown)
+    return f"default {words.replace(str(Path.home()), '~')}; "
+
+
+def _config_option() -> click.Option:
+    return click.Option(
+        ["--config"],
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        help="File of settings instead of ./onward.toml or the one in the configuration folder.  [ONWARD_CONFIG]",
+    )

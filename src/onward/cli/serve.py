@@ -1,0 +1,24 @@
+"""`onward serve`."""
+
+from __future__ import annotations
+
+import click
+
+from onward.cli.options import SettingsCommand
+from onward.settings import Resolved
+
+
+def run(resolved: Resolved) -> None:
+    from onward.compose import compose
+    from onward.server.run import serve
+
+    click.get_current_context().exit(serve(resolved.settings, compose))
+
+
+command = SettingsCommand(
+    "serve",
+    callback=run,
+    help="Serve the Completions API over HTTP.\n\nReady when GET /health answers 200. Every flag may also be "
+    "given in the environment, under the name in brackets, or in onward.toml.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)

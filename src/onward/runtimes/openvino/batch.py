@@ -1,0 +1,134 @@
+"""Lays the rows of a step out in the graph's inputs: fixed buffers, resized in place, bound once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.engine.model import BLOCK_TOKENS, Row
+from onward.runtimes.openvino.graph import ROWS_INPUT
+from onward.runtimes.openvino.library import ov
+
+_KINDS: dict[str, type[np.signedinteger]] = {
+    "input_ids": np.int64,
+    "position_ids": np.int64,
+    "past_lens": np.int32,
+    "subsequence_begins": np.int32,
+    "block_indices": np.int32,
+    "block_indices_begins": np.int32,
+    ROWS_INPUT: np.int32,
+}
+_LONGEST = "max_context_len"
+INPUTS = frozenset({*_KINDS, _LONGEST})
+"""The inputs, beside the caches, that a paged graph may have."""
+
+_PADDING_TOKENS = 2
+_LEAST_OUTPUTS = 2
+
+
+class Buffer:
+    """A vector input of varying length over memory that grows by doubling. A bound tensor is the same object."""
+
+    def __init__(self, request: ov.InferRequest, name: str, kind: type[np.signedinteger]) -> None:
+        self._request, self._name, self._kind = request, name, kind
+        self.values: NDArray[np.signedinteger] = np.zeros(0, kind)
+        self._tensor: ov.Tensor | None = None
+        self._length = 0
+
+    def resize(self, length: int) -> NDArray[np.signedinteger]:
+        """The buffer's memory, of which the first `length` values will be read by the next step."""
+        if self._tensor is None or length > len(self.values):
+            self.values = np.zeros(max(512, 2 * length), self._kind)
+            self._tensor = ov.Tensor(self.values, shared_memory=True)
+            self._request.set_tensor(self._name, self._tensor)
+            self._length = -1
+        if length != self._length:
+            self._tensor.shape = [length]
+            self._length = length
+        return self.values
+
+
+class Batch:
+    """The step's inputs, filled anew by `fill`. Engine thread only; not to be touched while a step runs."""
+
+    def __init__(self, request: ov.InferRequest, names: frozenset[str], scratch: int, threads: int) -> None:
+        """`names`: the inputs that this graph has; `scratch`: the block that padding writes to; `threads`:
+        how many threads the step runs on."""
+        self._buffers = {name: Buffer(request, name, kind) for name, kind in _KINDS.items() if name in names}
+        self._longest = np.zeros((), np.int32)
+        if _LONGEST in names:
+            request.set_tensor(_LONGEST, ov.Tensor(self._longest, shared_memory=True))
+        self._padding = Row(-1, (0,) * _PADDING_TOKENS, 0, (scratch,), 0)
+        self._threads = threads
+
+    def fill(self, rows: Sequence[Row]) -> int:
+        """Write all inputs; give the number of logit rows asked for (the output may hold padding after them).
+
+        OpenVINO splits attention otherwise when single tokens are fewer than its threads, and that shows in
+        the last bits; a padding row of two tokens in the scratch block keeps such a step on the common path.
+        A MatMul over a single row is another kernel too, so never fewer than two rows go through the output
+        layer, or none. Raises RuntimeError for a block table that is too short.
+        """
+        rows = self._padded(rows)
+        lengths = [len(row.tokens) for row in rows]
+        self._fill_tokens(rows, lengths)
+        self._fill_tables(rows, lengths)
+        return self._fill_outputs(rows, lengths)
+
+    def _padded(self, rows: Sequence[Row]) -> Sequence[Row]:
+        if len(rows) >= max(2, self._threads) or any(len(row.tokens) > 1 for row in rows):
+            return rows
+        return [*rows, self._padding]
+
+    def _fill_tokens(self, rows: Sequence[Row], lengths: list[int]) -> None:
+        total = sum(lengths)
+        tokens = self._buffers["input_ids"].resize(total)
+        starts = self._buffers["past_lens"].resize(len(rows))
+        starts[: len(rows)] = [row.start for row in rows]
+        begins = self._buffers["subsequence_begins"].resize(len(rows) + 1)
+        positions = self._buffers["position_ids"].resize(total) if "position_ids" in self._buffers else None
+        begin = 0
+        for index, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            end = begin + length
+            if length == 1:
+                tokens[begin] = row.tokens[0]
+                if positions is not None:
+                    positions[begin] = row.start
+            else:
+                tokens[begin:end] = row.tokens
+                if positions is not None:
+                    positions[begin:end] = np.arange(row.start, row.start + length)
+            begin = begins[index + 1] = end
+
+    def _fill_tables(self, rows: Sequence[Row], lengths: list[int]) -> None:
+        table: list[int] = []
+        begins = [0]
+        longest = 0
+        for row, length in zip(rows, lengths, strict=True):
+            context = row.start + length
+            longest = max(longest, context)
+            needed = -(-context // BLOCK_TOKENS)
+            table += row.blocks[:needed]
+            begins.append(begins[-1] + needed)
+            if len(table) != begins[-1]:
+                raise RuntimeError(f"Sequence {row.sequence} needs {needed} blocks for {context} tokens.")
+        self._buffers["block_indices"].resize(len(table))[: len(table)] = table
+        self._buffers["block_indices_begins"].resize(len(begins))[: len(begins)] = begins
+        self._longest[...] = longest
+
+    def _fill_outputs(self, rows: Sequence[Row], lengths: list[int]) -> int:
+        wanted: list[int] = []
+        end = 0
+        for row, length in zip(rows, lengths, strict=True):
+            end += length
+            if row.outputs == 1:
+                wanted.append(end - 1)
+            elif row.outputs:
+                wanted.extend(range(end - row.outputs, end))
+        count = len(wanted)
+        if 0 < count < _LEAST_OUTPUTS:
+            wanted *= _LEAST_OUTPUTS
+        self._buffers[ROWS_INPUT].resize(len(wanted))[: len(wanted)] = wanted
+        return count

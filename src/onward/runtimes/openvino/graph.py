@@ -1,0 +1,129 @@
+"""From an IR on disk to a graph with block tables whose output layer computes only the rows asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onward.errors import ModelFolderError
+from onward.runtimes.openvino.library import ops, ov, paged_attention_transformation
+
+MODEL_FILE = "openvino_model.xml"
+WEIGHTS_FILE = "openvino_model.bin"
+ROWS_INPUT = "output_rows"
+"""Name of the input that says which tokens' hidden states the output layer sees: int32 [rows]."""
+
+# What may stand between the output layer's MatMul and the result: biases, scales, soft caps, casts, views.
+_AFTER_OUTPUT_LAYER = {
+    *("Convert", "Reshape", "Squeeze", "Unsqueeze"),
+    *("Add", "Subtract", "Multiply", "Divide"),
+    *("Tanh", "Clamp", "Minimum", "Maximum"),
+}
+
+
+def read_paged(core: ov.Core, folder: Path) -> ov.Model:
+    """Read the folder's IR and rebuild it for paged attention with an output layer on demand.
+
+    Raises ModelFolderError when a file is missing or broken or the graph is no stateful decoder.
+    """
+    model = _read(core, folder)
+    names = {name for port in model.inputs for name in port.get_names()}
+    if "input_ids" not in names:
+        raise ModelFolderError(
+            f"{folder} holds no text decoder: its graph has no input_ids (inputs: {', '.join(sorted(names))})."
+        )
+    if not any(op.get_type_name() == "ReadValue" for op in model.get_ops()):
+        raise ModelFolderError(
+            f"{folder} holds a decoder without a KV state; export it with its cache and stateful: "
+            "`optimum-cli export openvino --task text-generation-with-past --model … OUT`."
+        )
+    try:
+        paged_attention_transformation(model)
+    except RuntimeError as error:
+        raise ModelFolderError(
+            f"{folder}: OpenVINO cannot page this model's attention ({last_line(error)})."
+        ) from error
+    if not any(name.startswith("key_cache.") for port in model.inputs for name in port.get_names()):
+        raise ModelFolderError(f"{folder}: no attention layer of this model could be paged.")
+    _select_output_rows(model, folder)
+    return model
+
+
+def _read(core: ov.Core, folder: Path) -> ov.Model:
+    for name in (MODEL_FILE, WEIGHTS_FILE):
+        if not (folder / name).is_file():
+            raise ModelFolderError(f"{folder} is no OpenVINO model folder: it lacks {name}.")
+    try:
+        return core.read_model(folder / MODEL_FILE)
+    except RuntimeError as error:
+        raise ModelFolderError(
+            f"{folder}: OpenVINO cannot read {MODEL_FILE} with {WEIGHTS_FILE} ({last_line(error)})."
+        ) from error
+
+
+def _select_output_rows(model: ov.Model, folder: Path) -> None:
+    """Put a Gather by ROWS_INPUT before the output layer, and make the result float32. Changes `model`."""
+    result = _logits_result(model, folder)
+    layer = _output_layer(result, folder)
+    hidden = layer.input(_token_port(layer))
+    source = hidden.get_source_output()
+    rows = ops.parameter([-1], np.int32, name=ROWS_INPUT)
+    rows.output(0).set_names({ROWS_INPUT})
+    axis = _first_dynamic(source.get_partial_shape())
+    hidden.replace_source_output(ops.gather(source, rows, ops.constant(axis)).output(0))
+    logits = result.input(0).get_source_output()
+    if logits.get_element_type() != ov.Type.f32:
+        names = logits.get_names()
+        result.input(0).replace_source_output(ops.convert(logits, "f32").output(0))
+        result.output(0).set_names(names)
+    model.add_parameters([rows])
+    try:
+        model.validate_nodes_and_infer_types()
+    except RuntimeError as error:
+        raise ModelFolderError(
+            f"{folder}: the output layer does not take a choice of rows ({last_line(error)})."
+        ) from error
+
+
+def _logits_result(model: ov.Model, folder: Path) -> Any:
+    results = model.get_results()
+    if len(results) == 1:
+        return results[0]
+    for result in results:
+        if "logits" in result.input(0).get_source_output().get_names():
+            return result
+    raise ModelFolderError(f"{folder}: the graph has {len(results)} results and none is called logits.")
+
+
+def _output_layer(result: Any, folder: Path) -> Any:
+    """Walk back from the logits to the MatMul that makes them."""
+    node = result.input(0).get_source_output().get_node()
+    while node.get_type_name() != "MatMul":
+        if node.get_type_name() not in _AFTER_OUTPUT_LAYER:
+            raise ModelFolderError(
+                f"{folder}: the logits come from a {node.get_type_name()}, not from an output layer."
+            )
+        node = node.input(_token_port(node)).get_source_output().get_node()
+    return node
+
+
+def _token_port(node: Any) -> int:
+    """The input that depends on the tokens; the others are weights, biases, scales and shapes."""
+    for port in range(node.get_input_size()):
+        if node.input_value(port).get_partial_shape().is_dynamic:
+            return port
+    return 0
+
+
+def _first_dynamic(shape: ov.PartialShape) -> int:
+    if shape.rank.is_dynamic:
+        return 0
+    return next((axis for axis, length in enumerate(shape) if length.is_dynamic), 0)
+
+
+def last_line(error: Exception) -> str:
+    """What OpenVINO says in its last line; the ones before tell places in its source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

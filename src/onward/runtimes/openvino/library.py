@@ -1,0 +1,22 @@
+"""Imports openvino for this room, without its model converter: that would load a telemetry client as well.
+
+Where openvino is imported already, it stays as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+
+_CONVERTER = "openvino.tools.ovc"
+_blocked = "openvino" not in sys.modules
+if _blocked:
+    sys.modules[_CONVERTER] = None  # type: ignore[assignment]  # the documented way to make an import fail
+try:
+    import openvino as ov
+    from openvino import opset13 as ops
+    from openvino._offline_transformations import paged_attention_transformation
+finally:
+    if _blocked:
+        del sys.modules[_CONVERTER]
+
+__all__ = ["ops", "ov", "paged_attention_transformation"]

@@ -1,0 +1,145 @@
+"""From a model folder to an OpenVINOModel ready for its first step."""
+
+from __future__ import annotations
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from onward.engine.model import Row
+from onward.errors import ModelFolderError, SetupError
+from onward.runtimes.openvino import kv_cache
+from onward.runtimes.openvino.batch import INPUTS, Batch
+from onward.runtimes.openvino.cpus import quota_threads
+from onward.runtimes.openvino.fingerprint import fingerprint
+from onward.runtimes.openvino.graph import MODEL_FILE, WEIGHTS_FILE, last_line, read_paged
+from onward.runtimes.openvino.kv_cache import KVCache
+from onward.runtimes.openvino.library import ov
+from onward.runtimes.openvino.memory import available_memory
+from onward.runtimes.openvino.model import OpenVINOModel
+from onward.runtimes.openvino.options import RuntimeOptions
+
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len")
+_CONTEXT_GUESS = 2048
+
+
+def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOModel:
+    """Read, rebuild and compile the folder's model, allocate its KV cache, and prove it with a small step.
+
+    Raises ModelFolderError (files, graph), MemoryTooSmall (KV cache), SetupError (options that do not fit).
+    """
+    options = options or RuntimeOptions()
+    core = ov.Core()
+    with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing:
+        model = read_paged(core, folder)
+        identity = hashing.submit(fingerprint, _files(folder), _facts(core, options), options.cache_dir)
+        context_length, notes = _context_length(folder, options)
+        compiled = _compile(core, model, folder, options)
+        del model
+        names = _input_names(compiled, folder)
+        layers = kv_cache.layers_of(compiled)
+        plan = kv_cache.plan(layers, context_length, available_memory(), options.kv_memory)
+        request = compiled.create_infer_request()
+        cache = KVCache(layers, plan.blocks)
+        cache.bind(request)
+        batch = Batch(request, names, cache.scratch, int(compiled.get_property("INFERENCE_NUM_THREADS")))
+        return OpenVINOModel(
+            folder.name,
+            request,
+            cache,
+            batch,
+            vocab_size=_trial_step(request, batch, cache, folder),
+            context_length=plan.context_length,
+            fingerprint=identity.result(),
+            notes=[*notes, *plan.notes],
+        )
+
+
+def _files(folder: Path) -> list[Path]:
+    return [folder / MODEL_FILE, folder / WEIGHTS_FILE]
+
+
+def _facts(core: ov.Core, options: RuntimeOptions) -> list[str]:
+    """What results depend on beside the files. The thread count is not among it: tests say why."""
+    return [ov.get_version(), options.precision, str(core.get_property("CPU", "FULL_DEVICE_NAME"))]
+
+
+def _compile(core: ov.Core, model: ov.Model, folder: Path, options: RuntimeOptions) -> ov.CompiledModel:
+    config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+    threads = options.threads or quota_threads()
+    if threads:
+        config["INFERENCE_NUM_THREADS"] = threads
+    if options.precision == "exact":
+        config |= {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "KV_CACHE_PRECISION": "f16",
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+        }
+    try:
+        return core.compile_model(model, "CPU", config)
+    except RuntimeError as error:
+        raise ModelFolderError(
+            f"{folder}: OpenVINO cannot compile this model ({last_line(error)})."
+        ) from error
+
+
+def _input_names(compiled: ov.CompiledModel, folder: Path) -> frozenset[str]:
+    names = frozenset(
+        name
+        for name in (port.get_any_name() for port in compiled.inputs)
+        if not name.startswith(("key_cache.", "value_cache."))
+    )
+    if unknown := names - INPUTS:
+        raise ModelFolderError(
+            f"{folder} is not a text-only decoder: its graph also wants {', '.join(sorted(unknown))}."
+        )
+    return names
+
+
+def _trial_step(request: ov.InferRequest, batch: Batch, cache: KVCache, folder: Path) -> int:
+    """Evaluate three tokens in the scratch block, reading two of their rows; give the vocabulary's size."""
+    batch.fill([Row(-1, (0, 0, 0), 0, (cache.scratch,), 2)])
+    try:
+        logits = request.infer(share_outputs=True)[0]
+    except RuntimeError as error:
+        raise ModelFolderError(
+            f"{folder}: the model fails at its first step ({last_line(error)})."
+        ) from error
+    vocab_size = int(logits.shape[-1])
+    if math.prod(logits.shape) != 2 * vocab_size:
+        raise ModelFolderError(
+            f"{folder}: asked for 2 rows of logits, the graph gave the shape {list(logits.shape)}."
+        )
+    return vocab_size
+
+
+def _context_length(folder: Path, options: RuntimeOptions) -> tuple[int, list[str]]:
+    """The tokens a sequence may have, and a note where that had to be guessed."""
+    stated = _stated_context(folder)
+    if stated is None:
+        length = options.context_length or _CONTEXT_GUESS
+        return length, [f"config.json does not say the context length; taking {length} tokens."]
+    wanted = options.context_length or stated
+    if wanted > stated:
+        raise SetupError(
+            f"A context of {wanted} tokens was asked for, but {folder.name} was made for {stated}: ask for "
+            f"{stated} or less."
+        )
+    return wanted, []
+
+
+def _stated_context(folder: Path) -> int | None:
+    path = folder / "config.json"
+    if not path.is_file():
+        return None
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelFolderError(f"{path} is not valid JSON ({error}).") from error
+    for part in (config, config.get("text_config") or {}):
+        for key in _CONTEXT_KEYS:
+            if isinstance(part.get(key), int) and part[key] > 0:
+                return int(part[key])
+    return None

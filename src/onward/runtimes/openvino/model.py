@@ -1,0 +1,63 @@
+"""The engine's Model over a compiled paged graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.engine.model import Row
+from onward.runtimes.openvino.batch import Batch
+from onward.runtimes.openvino.kv_cache import KVCache
+from onward.runtimes.openvino.library import ov
+
+
+class OpenVINOModel:
+    """Implements engine.model.Model. Made by `load_model`; engine thread only.
+
+    `blocks` leaves out the scratch block of the padding rows; `kv_bytes` counts it. `notes` are sentences for
+    the operator: what was lowered, what was guessed. `fingerprint` changes with whatever may change results.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        request: ov.InferRequest,
+        cache: KVCache,
+        batch: Batch,
+        *,
+        vocab_size: int,
+        context_length: int,
+        fingerprint: str,
+        notes: Sequence[str],
+    ) -> None:
+        self.name = name
+        self.vocab_size = vocab_size
+        self.context_length = context_length
+        self.blocks = cache.blocks
+        self.block_bytes = cache.block_bytes
+        self.kv_bytes = cache.bytes
+        self.fingerprint = fingerprint
+        self.notes = list(notes)
+        self._batch = batch
+        self._cache: KVCache | None = cache
+        self._request: ov.InferRequest | None = request
+
+    def evaluate(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        """See engine.model.Model. The view's memory is OpenVINO's; `rows` may be mixed in any way."""
+        if self._request is None:
+            raise RuntimeError("The model is closed.")
+        wanted = self._batch.fill(rows)
+        logits: NDArray[np.float32] = self._request.infer(share_outputs=True)[0]
+        return logits.reshape(-1, self.vocab_size)[:wanted]
+
+    def copy_block(self, source: int, target: int) -> None:
+        if self._cache is None:
+            raise RuntimeError("The model is closed.")
+        self._cache.copy_block(source, target)
+
+    def close(self) -> None:
+        """Free the weights and the KV cache. May be called again; views of logits must be gone."""
+        self._request = None
+        self._cache = None

@@ -1,0 +1,90 @@
+"""Which handler answers which URL."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from onward.errors import ApiError, MethodNotAllowed, UnknownUrl
+from onward.server.exchange import Exchange
+
+Handler = Callable[[Exchange, str | None], Awaitable[None]]
+"""Answers the exchange. The string is what `{id}` of the route's template stands for, if it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One URL and one method. `open`: needs no key."""
+
+    method: str
+    template: str
+    handler: Handler
+    open: bool = False
+
+
+class Routes:
+    """Finds the route of a request. Templates may hold one `{id}`, which may contain slashes."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._exact: dict[str, dict[str, Route]] = {}
+        self._patterns: list[tuple[str, str, dict[str, Route]]] = []
+        for route in routes:
+            self._methods_of(route.template)[route.method] = route
+
+    def _methods_of(self, template: str) -> dict[str, Route]:
+        if "{id}" not in template:
+            return self._exact.setdefault(template, {})
+        prefix, _, suffix = template.partition("{id}")
+        for known_prefix, known_suffix, methods in self._patterns:
+            if (known_prefix, known_suffix) == (prefix, suffix):
+                return methods
+        self._patterns.append((prefix, suffix, {}))
+        self._patterns.sort(key=lambda pattern: -len(pattern[1]))  # the most specific first
+        return self._methods_of(template)
+
+    def find(self, method: str, path: str) -> tuple[Route, str | None]:
+        """The route, and what `{id}` stands for. Raises UnknownUrl or MethodNotAllowed."""
+        methods, name = self._match(path)
+        if not methods:
+            raise unknown_url(method, path)
+        route = methods.get("GET" if method == "HEAD" else method)
+        if route is None:
+            raise method_not_allowed(method, path, methods)
+        return route, name
+
+    def _match(self, path: str) -> tuple[dict[str, Route], str | None]:
+        if methods := self._exact.get(path):
+            return methods, None
+        for prefix, suffix, methods in self._patterns:
+            if path.startswith(prefix) and path.endswith(suffix) and len(path) > len(prefix) + len(suffix):
+                return methods, path[len(prefix) : len(path) - len(suffix)]
+        return {}, None
+
+    def methods(self, path: str) -> str:
+        """What an Allow header says of this path."""
+        return _allowed(self._match(path)[0])
+
+
+def _allowed(methods: Iterable[str]) -> str:
+    known = {*methods, "OPTIONS"} | ({"HEAD"} if "GET" in methods else set())
+    return ", ".join(sorted(known))
+
+
+def unknown_url(method: str, path: str) -> ApiError:
+    """404 in the words of the layer that would have answered (spec/completions §11)."""
+    if path.startswith(("/v1/", "/openai/")):
+        return UnknownUrl(f"Invalid URL ({method} {path})")
+    return UnknownUrl(
+        f"Unknown request URL: {method} {path}. Please check the URL for typos, or see the docs at /docs.",
+        code="unknown_url",
+    )
+
+
+def method_not_allowed(method: str, path: str, methods: Iterable[str]) -> ApiError:
+    headers = {"allow": _allowed(methods)}
+    if list(methods) == ["POST"] and path.endswith("/completions"):
+        return MethodNotAllowed("Only POST requests are accepted.", code="method_not_supported", headers=headers)
+    return MethodNotAllowed(
+        f"Not allowed to {method} on {path}. (HINT: Perhaps you meant to use a different HTTP method?)",
+        headers=headers,
+    )

@@ -1,0 +1,27 @@
+"""`$schema` and its Link header on JSON completions of /openai/v1 (spec/completions §10)."""
+
+from __future__ import annotations
+
+import re
+
+from onward.server.exchange import Exchange
+
+SCHEMA_PATH = "/openai/schemas/Completion.json"
+LINK = (b"link", f'<{SCHEMA_PATH}>; rel="describedBy"'.encode())
+_HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
+
+
+def schema_url(exchange: Exchange) -> str:
+    """The schema's address as the client reaches this server, through a proxy as well."""
+    forwarded = _forwarded(exchange.header(b"forwarded") or "")
+    scheme = exchange.header(b"x-forwarded-proto") or forwarded.get("proto") or exchange.scheme
+    host = exchange.header(b"x-forwarded-host") or forwarded.get("host") or exchange.header(b"host") or ""
+    if not _HOST.fullmatch(host) or scheme not in ("http", "https"):
+        return SCHEMA_PATH
+    return f"{scheme}://{host}{SCHEMA_PATH}"
+
+
+def _forwarded(header: str) -> dict[str, str]:
+    """The pairs of the nearest client's element of a Forwarded header (RFC 7239)."""
+    pairs = (pair.partition("=") for pair in header.partition(",")[0].split(";"))
+    return {name.strip().lower(): value.strip().strip('"') for name, _, value in pairs}

@@ -1,0 +1,108 @@
+"""/tokenize, /detokenize and /tokenizer_info, in the shapes evaluation harnesses know (spec/applications C1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from onward.backends.base import Backend
+from onward.protocol import refusals
+from onward.protocol.decode import decode_object
+from onward.server.completions import check_content_type
+from onward.server.exchange import Exchange
+
+LONG_TEXT = 16_384
+"""Texts of more characters are tokenized beside the event loop: a megabyte takes a second."""
+
+
+class Tokens:
+    """What a model's tokenizer does, over HTTP."""
+
+    def __init__(self, backend: Backend, max_body: int) -> None:
+        self._backend = backend
+        self._max_body = max_body
+
+    async def tokenize(self, exchange: Exchange, _: str | None = None) -> None:
+        """{"prompt", "model"?, "add_special_tokens"?, "return_token_strs"?} → {"tokens", "count", …}."""
+        fields = await self._fields(exchange, {"model", "prompt", "add_special_tokens", "return_token_strs"})
+        model = _take(fields, "model", "a string", _is_string, None)
+        text = _take(fields, "prompt", "a string", _is_string)
+        special = _take(fields, "add_special_tokens", "a boolean", _is_boolean, True)
+        with_strings = _take(fields, "return_token_strs", "a boolean", _is_boolean, False)
+        exchange.record.model = model or "-"
+        info = self._backend.tokenizer_info(model)
+        if len(text) > LONG_TEXT:
+            tokens = await asyncio.to_thread(self._backend.tokenize, model, text, special)
+        else:
+            tokens = self._backend.tokenize(model, text, special)
+        strings = [_text(one) for one in self._backend.token_bytes(model, tokens)] if with_strings else None
+        answer = {"count": len(tokens), "max_model_len": info.context_length, "tokens": tokens}
+        await _answer(exchange, answer | {"token_strs": strings})
+
+    async def detokenize(self, exchange: Exchange, _: str | None = None) -> None:
+        """{"tokens", "model"?} → {"prompt"}."""
+        fields = await self._fields(exchange, {"model", "tokens"})
+        model = _take(fields, "model", "a string", _is_string, None)
+        tokens = _take(fields, "tokens", "an array of integers", _is_token_list)
+        exchange.record.model = model or "-"
+        await _answer(exchange, {"prompt": _text(b"".join(self._backend.token_bytes(model, tokens)))})
+
+    async def info(self, exchange: Exchange, _: str | None = None) -> None:
+        """Of the first model, or the one of `?model=`."""
+        info = self._backend.tokenizer_info(exchange.query("model"))
+        answer: dict[str, object] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": info.bos_token,
+            "eos_token": info.eos_token,
+            "additional_special_tokens": list(info.special_tokens),
+            "vocab_size": info.vocab_size,
+            "model_max_length": info.context_length,
+            "infill": info.infill,
+        }
+        await _answer(exchange, answer | info.extra)
+
+    async def _fields(self, exchange: Exchange, known: set[str]) -> dict[str, Any]:
+        check_content_type(exchange)
+        fields = decode_object(await exchange.body(self._max_body))
+        if unknown := [name for name in fields if name not in known]:
+            raise refusals.unrecognized(unknown)
+        return fields
+
+
+_REQUIRED = object()
+
+
+def _take(
+    fields: dict[str, Any], name: str, expected: str, fits: Callable[[object], bool], default: object = _REQUIRED
+) -> Any:
+    """A field's value; null and absence are its default. Raises InvalidRequest."""
+    value = fields.get(name)
+    if value is None and default is not _REQUIRED:
+        return default
+    if not fits(value):
+        raise refusals.wrong_type(name, expected, value)
+    return value
+
+
+def _is_string(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_boolean(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_token_list(value: object) -> bool:
+    return isinstance(value, list) and all(type(item) is int for item in value)
+
+
+def _text(raw: bytes) -> str:
+    """Bytes as text; a token may hold a part of a character, which JSON cannot carry."""
+    return raw.decode("utf-8", "replace")
+
+
+async def _answer(exchange: Exchange, value: dict[str, object]) -> None:
+    await exchange.answer(200, msgspec.json.encode(value), "application/json")

@@ -1,0 +1,188 @@
+"""`onward`: help at once, clear words, right exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import onward
+from onward.cli.main import COMMANDS, main
+from onward.cli.options import SettingsCommand
+from onward.errors import SetupError
+from onward.settings import GROUPS, Resolved, options
+
+HEAVY = (
+    "numpy",
+    "openvino",
+    "numba",
+    "starlette",
+    "uvicorn",
+    "httpx",
+    "prometheus_client",
+    "msgspec",
+    "tokenizers",
+)
+
+
+@pytest.fixture
+def onward_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return lambda *arguments: CliRunner().invoke(main, list(arguments), prog_name="onward")
+
+
+def modules_after(code: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after running `code`."""
+    script = f"import sys\n{code}\nprint('loaded:', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.rpartition("loaded:")[2].split())
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    loaded = modules_after("import onward")
+    assert not loaded & {*HEAVY, "typing", "asyncio", "click"}
+
+
+def test_help_loads_nothing_heavy() -> None:
+    loaded = modules_after("from onward.cli.main import main\nmain(['--help'], standalone_mode=False)")
+    assert not loaded & {*HEAVY, "asyncio", "rich", "onward.cli.serve"}
+
+
+def test_the_help_of_serve_loads_no_model_and_no_server() -> None:
+    loaded = modules_after("from onward.cli.main import main\nmain(['serve', '-h'], standalone_mode=False)")
+    assert not loaded & set(HEAVY)
+
+
+def test_help_lists_every_command(onward_command: Callable[..., Result]) -> None:
+    for flag in ("-h", "--help"):
+        result = onward_command(flag)
+        assert result.exit_code == 0
+        for name, (_, line) in COMMANDS.items():
+            assert f"  {name}" in result.stdout and line in result.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_can_be_loaded(name: str, onward_command: Callable[..., Result]) -> None:
+    result = onward_command(name, "-h")
+    assert result.exit_code == 0
+    assert f"Usage: onward {name}" in result.stdout
+
+
+def test_the_version_is_the_packages(onward_command: Callable[..., Result]) -> None:
+    assert onward_command("--version").stdout == f"onward {onward.__version__}\n"
+
+
+def test_the_help_of_serve_shows_every_setting_in_its_group(onward_command: Callable[..., Result]) -> None:
+    text = onward_command("serve", "--help").stdout
+    sections = [text.index(f"\n{group}:\n") for group in GROUPS]
+    assert sections == sorted(sections)
+    for option in options():
+        assert option.flag in text
+        assert option.environment in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["srve"], "There is no command 'srve'. Did you mean 'serve'?"),
+        (["zzz"], "There is no command 'zzz'."),
+        (["serve", "--prot", "1"], "--port"),
+        (["serve", "--port", "x"], "'x' from --port does not work: it must be a whole number"),
+        (["serve", "--api-key", "my secret"], "(hidden) from --api-key"),
+        (["serve", "surplus"], "unexpected extra argument"),
+        (["serve", "--port"], "requires an argument"),
+    ],
+)
+def test_a_usage_error_is_code_2(arguments: list[str], words: str, onward_command: Callable[..., Result]) -> None:
+    result = onward_command(*arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert "my secret" not in result.output
+
+
+def test_a_setup_error_is_one_line_and_code_1(
+    onward_command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONWARD_PORT", "x")
+    result = onward_command("serve")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert (
+        result.stderr
+        == "onward: 'x' from ONWARD_PORT does not work: it must be a whole number, from 0 to 65535.\n"
+    )
+
+
+def test_a_missing_settings_file_is_code_1(onward_command: Callable[..., Result]) -> None:
+    result = onward_command("serve", "--config", "nowhere.toml")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("onward: The settings file nowhere.toml cannot be read")
+
+
+class Probe:
+    """A command with the settings' flags that keeps what it was given."""
+
+    def __init__(self, problem: BaseException | None = None) -> None:
+        self.resolved: Resolved | None = None
+        self._problem = problem
+
+    def run(self, *arguments: str) -> Result:
+        command = SettingsCommand("probe", callback=self._keep)
+        group = type(main)("onward")
+        group.resolve_command = lambda ctx, args: ("probe", command, args[1:])  # type: ignore[method-assign]
+        return CliRunner().invoke(group, ["probe", *arguments])
+
+    def _keep(self, resolved: Resolved) -> None:
+        self.resolved = resolved
+        if self._problem is not None:
+            raise self._problem
+
+
+def test_flags_become_settings(onward_command: Callable[..., Result]) -> None:
+    probe = Probe()
+    result = probe.run(
+        "--model", "a", "--model", "b", "--alias", "x=a", "--port", "1", "--no-prefix-cache", "--no-auth"
+    )
+    assert result.exit_code == 0, result.output
+    assert probe.resolved is not None
+    settings = probe.resolved.settings
+    assert settings.model == ("a", "b")
+    assert settings.alias == (("x", "a"),)
+    assert (settings.port, settings.prefix_cache, settings.no_auth, settings.access_log) == (1, False, True, True)
+    origins = probe.resolved.origins
+    assert (origins["prefix_cache"], origins["access_log"]) == ("--prefix-cache", "default")
+
+
+def test_a_switch_on_the_command_line_beats_the_environment(
+    onward_command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONWARD_ACCESS_LOG", "false")
+    probe = Probe()
+    assert probe.run("--access-log").exit_code == 0
+    assert probe.resolved is not None and probe.resolved.settings.access_log
+
+
+@pytest.mark.parametrize(("problem", "code"), [(SetupError("No."), 1), (KeyboardInterrupt(), 130)])
+def test_the_exit_code_tells_how_a_command_ended(
+    problem: BaseException, code: int, onward_command: Callable[..., Result]
+) -> None:
+    result = Probe(problem).run()
+    assert result.exit_code == code
+    assert "Traceback" not in result.output
+
+
+def test_the_package_is_a_command_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "onward", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"onward {onward.__version__}\n"
+
+
+def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        onward.nope  # noqa: B018

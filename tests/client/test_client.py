@@ -1,0 +1,117 @@
+"""The Python API, in process, on the toy model: what blocks and what awaits give the same."""
+
+import asyncio
+import json
+import typing
+from pathlib import Path
+
+import pytest
+
+import onward
+from onward.client import CreateParams, StreamOptions
+from onward.errors import InvalidRequest, ModelNotFound, NotFound, SetupError
+from onward.protocol.parameters import PARAMETERS
+from onward.protocol.response import Completion
+
+
+def ask_blocking(**params):
+    with onward.Onward("toy") as client:
+        made = client.completions.create(**params)
+        return list(made) if params.get("stream") else made
+
+
+def ask_awaiting(**params):
+    async def ask():
+        async with onward.AsyncOnward("toy") as client:
+            made = await client.completions.create(**params)
+            return [chunk async for chunk in made] if params.get("stream") else made
+
+    return asyncio.run(ask())
+
+
+both = pytest.mark.parametrize("ask", [ask_blocking, ask_awaiting], ids=["sync", "async"])
+
+
+@both
+def test_a_completion_has_the_shape_of_the_api(ask) -> None:
+    completion = ask(prompt="once upon a time", max_tokens=4, seed=1, n=2, logprobs=1)
+    assert isinstance(completion, Completion)
+    assert completion.object == "text_completion" and completion.model == "toy"
+    assert [choice.index for choice in completion.choices] == [0, 1]
+    assert completion.usage.completion_tokens <= 8
+    assert json.loads(completion.to_json()) == completion.to_dict() == completion.model_dump()
+    assert list(completion.to_dict())[:3] == ["id", "object", "created"]
+
+
+@both
+def test_a_stream_folds_to_the_completion(ask) -> None:
+    whole = ask(prompt="once upon a time", seed=1)
+    chunks = ask(prompt="once upon a time", seed=1, stream=True, stream_options={"include_usage": True})
+    assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == whole.choices[0].text
+    assert chunks[-1].usage == whole.usage
+
+
+@both
+def test_a_bad_parameter_is_refused_in_the_words_of_the_api(ask) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        ask(prompt="x", temperature=3)
+    assert (refused.value.status, refused.value.param) == (400, "temperature")
+    with pytest.raises(InvalidRequest, match="Unrecognized request argument supplied: nonsense"):
+        ask(prompt="x", nonsense=1)
+
+
+@both
+def test_another_model_is_not_found(ask) -> None:
+    with pytest.raises(ModelNotFound):
+        ask(prompt="x", model="davinci-002")
+
+
+def test_a_stream_that_is_left_stops_its_work() -> None:
+    with onward.Onward("toy") as client:
+        for _ in client.completions.create(prompt="x", max_tokens=2000, ignore_eos=True, stream=True):
+            break
+        with client.completions.create(prompt="x", max_tokens=2000, ignore_eos=True, stream=True) as stream:
+            next(stream)
+        backend = client._client._backend
+        for _ in range(500):
+            if backend.served["toy"].engine.idle:
+                break
+            client.completions.create(prompt="x", max_tokens=1)
+        assert not backend.served["toy"].answers
+
+
+def test_models_are_listed_and_retrieved() -> None:
+    with onward.Onward("toy") as client:
+        assert [model.id for model in client.models.list().data] == ["toy"]
+        assert client.models.retrieve("toy").object == "model"
+        with pytest.raises(NotFound):
+            client.models.retrieve("gpt-5")
+
+
+def test_several_threads_may_ask_at_once() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with onward.Onward("toy") as client, ThreadPoolExecutor(8) as pool:
+        texts = pool.map(
+            lambda seed: client.completions.create(prompt="x", seed=seed, max_tokens=9).choices[0].text,
+            [1, 2, 3, 1, 2, 3, 1, 2, 3],
+        )
+        texts = list(texts)
+    assert texts[:3] == texts[3:6] == texts[6:]
+    assert len(set(texts)) == 3
+
+
+def test_closing_twice_is_fine_and_an_unknown_model_says_what_to_do(tmp_path: Path) -> None:
+    client = onward.Onward("toy")
+    client.close()
+    client.close()
+    with pytest.raises(SetupError, match="storyteller"):
+        onward.Onward(str("storyteler"))
+
+
+def test_the_keywords_are_those_of_the_one_table() -> None:
+    """Law 7: no parameter is declared here that the table lacks, nor the other way round."""
+    public = {row.name for row in PARAMETERS if not row.dialect and row.kind != "link"} - {"stream"}
+    assert set(typing.get_type_hints(CreateParams)) == public
+    (options,) = (row for row in PARAMETERS if row.name == "stream_options")
+    assert set(typing.get_type_hints(StreamOptions)) == {row.name for row in options.inner}

@@ -1,0 +1,146 @@
+"""An environment for each client, made on demand: their pins contradict each other, so none is shared."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+HOME = ROOT / ".venv-clients"
+INSTALL_SECONDS = 900
+
+
+class Unavailable(Exception):
+    """The client cannot be installed here, and why: a missing tool, or a registry that does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PythonEnvironment:
+    """A virtual environment with `requirements` in it."""
+
+    name: str
+    requirements: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        return HOME / self.name
+
+    def make(self) -> None:
+        """Create it where it is not there or not what is wanted. Raises Unavailable."""
+        stamp = self.folder / "requirements.txt"
+        wanted = "\n".join(self.requirements)
+        if stamp.is_file() and stamp.read_text() == wanted:
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
+        venv.create(self.folder, with_pip=True)
+        pip = [str(self.program("python")), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _install([*pip, *self.requirements], self.folder)
+        stamp.write_text(wanted)
+
+    def program(self, name: str) -> Path:
+        return self.folder / ("Scripts" if os.name == "nt" else "bin") / name
+
+    def version(self, package: str) -> str:
+        """The installed version of `package`."""
+        words = f"import importlib.metadata as m; print(m.version({package!r}))"
+        ran = subprocess.run([self.program("python"), "-c", words], capture_output=True, text=True, check=True)
+        return ran.stdout.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEnvironment:
+    """An npm folder with `packages` in it."""
+
+    name: str
+    packages: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        return HOME / self.name
+
+    def make(self) -> None:
+        """Create it where it is not there or not what is wanted. Raises Unavailable."""
+        npm = shutil.which("npm")
+        if npm is None:
+            raise Unavailable("npm is not on this machine")
+        stamp, wanted = self.folder / "packages.txt", "\n".join(self.packages)
+        if stamp.is_file() and stamp.read_text() == wanted:
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        (self.folder / "package.json").write_text('{"private": true, "type": "module"}')
+        _install([npm, "install", "--no-audit", "--no-fund", "--silent", *self.packages], self.folder)
+        stamp.write_text(wanted)
+
+    def program(self, name: str) -> Path:
+        """`node` of this folder where it has one of its own, else the machine's."""
+        own = self.folder / "node_modules" / "node" / "bin" / name
+        found = own if own.is_file() else Path(shutil.which(name) or "")
+        if not found.name:
+            raise Unavailable(f"{name} is not on this machine")
+        return found
+
+    def version(self, package: str) -> str:
+        words = f"console.log(JSON.parse(require('fs').readFileSync('node_modules/{package}/package.json')).version)"
+        node = shutil.which("node") or "node"
+        ran = subprocess.run([node, "-e", words], cwd=self.folder, capture_output=True, text=True, check=True)
+        return ran.stdout.strip()
+
+
+Environment = PythonEnvironment | NodeEnvironment
+
+
+def _install(command: list[str], cwd: Path) -> None:
+    try:
+        ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"installing took more than {INSTALL_SECONDS} s") from None
+    if ran.returncode:
+        lines = (ran.stderr or ran.stdout).strip().splitlines() or [f"exit code {ran.returncode}"]
+        raise Unavailable(lines[-1])
+
+
+PYTHON = {
+    environment.name: environment
+    for environment in (
+        PythonEnvironment("openai-3", ("openai>=3,<4")),
+        PythonEnvironment("openai-2.34", ("openai==2.34.0",)),
+        PythonEnvironment("openai-0.28", ("openai==0.28.1",)),
+        PythonEnvironment("langchain", ("langchain-openai>=1.0")),
+        PythonEnvironment("llama-index", ("llama-index-llms-openai-like",)),
+        PythonEnvironment("llm", ("llm>=0.27",)),
+        PythonEnvironment("litellm", ("litellm",)),
+        PythonEnvironment("lm-eval", ("lm-eval[api]>=0.4.9",)),
+    )
+}
+NODE = {
+    environment.name: environment
+    for environment in (
+        NodeEnvironment("node-openai-6", ("openai@6",)),
+        NodeEnvironment("node-openai-7", ("openai@7", "node@22")),
+    )
+}
+
+
+def main(names: list[str]) -> int:
+    """Make the named environments, or all."""
+    failed = 0
+    for environment in (*PYTHON.values(), *NODE.values()):
+        if names and environment.name not in names:
+            continue
+        try:
+            environment.make()
+            print(f"{environment.name}: ready", flush=True)
+        except Unavailable as problem:
+            failed += 1
+            print(f"{environment.name}: UNAVAILABLE: {problem}", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

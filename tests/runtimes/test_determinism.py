@@ -1,0 +1,225 @@
+"""The same row gives the same bits: alone or in company, in any blocks, however its prompt is cut.
+
+Two things are not promised, and the scheduler avoids them: a prompt cut so that one token is left at its end
+(a single token takes the decode kernel), and evaluating a position again in a block that holds it already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from onward.engine.model import BLOCK_TOKENS, Row
+from onward.models.resolve import built_in_folder
+from onward.runtimes.openvino.load import load_model
+from onward.runtimes.openvino.model import OpenVINOModel
+from onward.runtimes.openvino.options import RuntimeOptions
+from tests.runtimes.tiny_ir import Shape, write_folder
+
+STORYTELLER = built_in_folder("storyteller")
+TABLE = 8
+"""Blocks a sequence has in these tests."""
+
+
+@dataclass
+class Company:
+    """Other sequences, in blocks of their own, that join steps as decoding rows."""
+
+    model: OpenVINOModel
+    size: int
+    past: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        random = np.random.default_rng(self.size)
+        for index in range(self.size):
+            prompt = random.integers(0, self.model.vocab_size, 33 + index).tolist()
+            self.model.evaluate([Row(index, prompt, 0, self.blocks(index), 0)])
+            self.past.append(len(prompt))
+
+    def blocks(self, index: int) -> list[int]:
+        return list(range(100 + 4 * index, 104 + 4 * index))
+
+    def rows(self) -> list[Row]:
+        rows = [
+            Row(index, [(7 * index + past) % self.model.vocab_size], past, self.blocks(index), 1)
+            for index, past in enumerate(self.past)
+        ]
+        self.past = [past + 1 for past in self.past]
+        return rows
+
+
+@dataclass
+class Run:
+    """One sequence's life: how its prompt is cut, where it stands, who stands beside it."""
+
+    model: OpenVINOModel
+    prompt: list[int]
+    blocks: list[int]
+    company: Company
+
+    def prefill(self, chunks: list[int], outputs: int = 1) -> NDArray[np.float32]:
+        """Logits of the prompt's last `outputs` tokens; company stands before and after the row."""
+        assert sum(chunks) == len(self.prompt)
+        start = 0
+        for chunk in chunks:
+            last = start + chunk == len(self.prompt)
+            row = Row(-1, self.prompt[start : start + chunk], start, self.blocks, outputs if last else 0)
+            logits = self._step(row)
+            start += chunk
+        return logits
+
+    def decode(self, tokens: list[int]) -> NDArray[np.float32]:
+        """Feed `tokens` one by one; the logits after each."""
+        steps = [
+            self._step(Row(-1, [token], len(self.prompt) + index, self.blocks, 1))
+            for index, token in enumerate(tokens)
+        ]
+        return np.concatenate([np.empty((0, self.model.vocab_size), np.float32), *steps])
+
+    def _step(self, row: Row) -> NDArray[np.float32]:
+        others = self.company.rows()
+        half = len(others) // 2
+        logits = self.model.evaluate([*others[:half], row, *others[half:]])
+        assert len(logits) == len(others) + row.outputs
+        return logits[half : half + row.outputs].copy()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("int8", "fast"),
+        ("int8", "exact"),
+        ("int4", "fast"),
+        ("f16", "fast"),
+        pytest.param(("storyteller", "fast"), marks=pytest.mark.real),
+    ],
+    ids="-".join,
+)
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OpenVINOModel]:
+    weights, precision = request.param
+    if weights == "storyteller":
+        if not (STORYTELLER / "openvino_model.xml").is_file():
+            pytest.skip("the built-in model is not there yet")
+        folder: Path = STORYTELLER
+    else:
+        shape = Shape(weights=weights, tied=weights == "int8", head="softcap")
+        folder = write_folder(tmp_path_factory.mktemp("determinism") / weights, shape)
+    model = load_model(folder, RuntimeOptions(precision=precision))
+    random = np.random.default_rng(1)
+    for block in range(0, 256, TABLE):  # what other sequences left behind
+        dirt = random.integers(0, model.vocab_size, TABLE * BLOCK_TOKENS).tolist()
+        model.evaluate([Row(-1, dirt, 0, range(block, block + TABLE), 0)])
+    yield model
+    model.close()
+
+
+def prompt_of(model: OpenVINOModel, length: int) -> list[int]:
+    return np.random.default_rng(length).integers(0, model.vocab_size, length).tolist()
+
+
+def plain(model: OpenVINOModel, prompt: list[int], tokens: list[int]) -> NDArray[np.float32]:
+    """The prompt in one piece and lone decode steps: what every other way must equal."""
+    run = Run(model, prompt, list(range(TABLE)), Company(model, 0))
+    return np.concatenate([run.prefill([len(prompt)]), run.decode(tokens)])
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> list[int]:
+    """Chunk lengths of a prompt: multiples of 32, then a tail that is not a single token after others."""
+    chunks = [32 * count for count in draw(st.lists(st.integers(1, 3), max_size=2))]
+    tail = draw(st.integers(2 if chunks else 1, 40))
+    return [*chunks, tail]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    chunks=cuts(),
+    blocks=st.permutations(range(90)).map(lambda ids: list(ids[:TABLE])),
+    others=st.sampled_from([0, 1, 2, 7, 31]),
+    tokens=st.lists(st.integers(0, 255), min_size=1, max_size=4),
+)
+def test_chunks_blocks_and_company_do_not_change_a_bit(
+    model: OpenVINOModel, chunks: list[int], blocks: list[int], others: int, tokens: list[int]
+) -> None:
+    prompt = prompt_of(model, sum(chunks))
+    run = Run(model, prompt, blocks, Company(model, others))
+    logits = np.concatenate([run.prefill(chunks), run.decode(tokens)])
+    assert logits.tobytes() == plain(model, prompt, tokens).tobytes()
+
+
+def test_a_prefill_beside_another_prefill_gives_the_same_bits(model: OpenVINOModel) -> None:
+    prompt = prompt_of(model, 70)
+    expected = plain(model, prompt, [])
+    rows = [
+        Row(1, prompt_of(model, 64), 0, [40, 41], 0),
+        Row(2, prompt, 0, [50, 51, 52], 1),
+        Row(3, prompt_of(model, 5), 0, [60], 1),
+    ]
+    assert model.evaluate(rows)[:1].tobytes() == expected.tobytes()
+
+
+def test_a_lone_decode_row_equals_one_among_thirty_two(model: OpenVINOModel) -> None:
+    prompt = prompt_of(model, 45)
+    run = Run(model, prompt, list(range(20, 28)), Company(model, 31))
+    logits = np.concatenate([run.prefill([45]), run.decode([1, 2, 3])])
+    assert logits.tobytes() == plain(model, prompt, [1, 2, 3]).tobytes()
+
+
+@pytest.mark.parametrize("length", [2, 31, 33, 64, 65, 100])
+def test_scoring_every_token_gives_the_last_the_same_bits(model: OpenVINOModel, length: int) -> None:
+    prompt = prompt_of(model, length)
+    run = Run(model, prompt, list(range(8, 16)), Company(model, 0))
+    scored = run.prefill([length], outputs=length)
+    assert scored.shape == (length, model.vocab_size)
+    assert scored[-1:].tobytes() == plain(model, prompt, []).tobytes()
+
+
+def test_scoring_behind_a_shared_prefix_equals_scoring_the_whole(model: OpenVINOModel) -> None:
+    prompt = prompt_of(model, 100)
+    run = Run(model, prompt, list(range(8, 16)), Company(model, 3))
+    whole = run.prefill([100], outputs=100)
+    model.evaluate([Row(-1, prompt[:64], 0, [30, 31], 0)])
+    behind = model.evaluate([Row(-1, prompt[64:], 64, [30, 31, 32, 33], 36)])
+    assert behind.tobytes() == whole[64:].tobytes()
+
+
+def test_a_fork_of_a_partly_filled_block_goes_on_with_the_same_bits(model: OpenVINOModel) -> None:
+    prompt, tokens = prompt_of(model, 40), list(range(40))
+    expected = plain(model, prompt, tokens)[1:]
+    parent = Run(model, prompt, [70, 71, 72, 73], Company(model, 0))
+    parent.prefill([40])
+    model.copy_block(71, 80)
+    child = Run(model, prompt, [70, 80, 81, 82], Company(model, 2))
+    parent.decode(tokens[::-1])
+    assert child.decode(tokens).tobytes() == expected.tobytes()
+
+
+def test_replaying_decode_steps_after_a_preemption_restores_every_bit(model: OpenVINOModel) -> None:
+    prompt, tokens = prompt_of(model, 50), [3, 1, 4, 1, 5, 9, 2, 6]
+    expected = plain(model, prompt, tokens)
+    resumed = Run(model, prompt, [85, 86, 87], Company(model, 5))
+    resumed.prefill([32, 18])
+    assert resumed.decode(tokens)[-1:].tobytes() == expected[-1:].tobytes()
+
+
+def test_padding_rows_never_touch_the_blocks_of_a_sequence(model: OpenVINOModel) -> None:
+    prompt = prompt_of(model, 40)
+    run = Run(model, prompt, [model.blocks - 1, model.blocks - 2], Company(model, 0))
+    logits = np.concatenate([run.prefill([40]), run.decode([5, 6, 7])])
+    assert logits.tobytes() == plain(model, prompt, [5, 6, 7]).tobytes()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_number_of_threads_does_not_change_a_bit(tiny_folder: Path, threads: int) -> None:
+    prompt = list(range(70))
+    many, few = load_model(tiny_folder), load_model(tiny_folder, RuntimeOptions(threads=threads))
+    assert plain(few, prompt, [1, 2, 3]).tobytes() == plain(many, prompt, [1, 2, 3]).tobytes()

@@ -1,0 +1,134 @@
+"""The kernels against the plain numpy reference.
+
+Both draw with the same numbers, so they must give the same token, unless a comparison on the way (the random
+number against a cumulative sum, the mass above a token against top_p) is nearer to a tie than the float32 sums
+are exact.
+The reference measures that distance (`Decision.margin`), so the exception is no wider than it has to be.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onward.sampling.choice import ChoiceSampler
+from onward.sampling.params import SamplingParams
+from onward.sampling.reference import ReferenceSampler, decide, edited
+from onward.sampling.sampler import Sampler
+from tests.sampling.drawing import Logits, choice, draw_many, draw_one, exact_logprobs, normal
+
+ROUNDING = 3e-6
+"""How far in probability the kernels' float32 sums may be off."""
+
+SIZES = (1, 2, 7, 255, 256, 257, 511, 512, 513, 1500)
+SAMPLERS = {size: Sampler(size) for size in SIZES}
+
+
+@st.composite
+def rows_of_logits(draw: st.DrawFn) -> Logits:
+    """Rows of many shapes: flat, peaked, with ties, with impossible tokens."""
+    size = draw(st.sampled_from(SIZES))
+    row = normal(
+        size, scale=draw(st.sampled_from((0.0, 0.1, 1.0, 5.0, 30.0))), seed=draw(st.integers(0, 9999))
+    )
+    if draw(st.booleans()):
+        row = np.round(row * 2) / np.float32(2)
+    impossible = draw(st.sampled_from((0.0, 0.0, 0.3, 0.95)))
+    keep = int(draw(st.integers(0, size - 1)))
+    hidden = np.random.default_rng(keep).random(size) < impossible
+    hidden[keep] = False
+    row[hidden] = -np.inf
+    return row + np.float32(draw(st.sampled_from((0.0, -40.0, 1000.0))))
+
+
+def drawn_for() -> st.SearchStrategy[ChoiceSampler]:
+    fractions = st.floats(0, 1) | st.sampled_from((0.0, 1e-9, 0.1, 0.5, 0.9, 0.95, 1.0))
+    params = st.builds(
+        SamplingParams,
+        temperature=st.sampled_from((0.0, 1e-6, 0.1, 0.7, 1.0, 1.0, 2.0)),
+        top_p=fractions,
+        top_k=st.sampled_from((0, 0, 0, 1, 2, 5, 40, 300, 100_000)),
+        min_p=st.sampled_from((0.0, 0.0, 0.01, 0.2, 1.0)) | fractions,
+        presence_penalty=st.sampled_from((0.0, 0.0, 2.0, -2.0, 0.3)),
+        frequency_penalty=st.sampled_from((0.0, 0.0, 2.0, -2.0, 0.3)),
+        repetition_penalty=st.sampled_from((1.0, 1.0, 1.3, 0.01, 100.0)),
+        logit_bias=st.sampled_from(((), ((0, 100.0),), ((0, -100.0),), ((0, 1.5),))),
+        seed=st.integers(0, 2**64 - 1),
+    )
+    return st.builds(ChoiceSampler, params, st.integers(0, 127))
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    row=rows_of_logits(),
+    drawn=drawn_for(),
+    accepted=st.lists(st.integers(0, 600), max_size=5),
+    ban=st.booleans(),
+)
+def test_the_kernels_draw_what_the_reference_draws(
+    row: Logits, drawn: ChoiceSampler, accepted: list[int], ban: bool
+) -> None:
+    for token in accepted:
+        drawn.accept(token % row.size)
+    banned = frozenset({int(row.argmax())}) if ban and np.isfinite(row).sum() > 1 else None
+    token = draw_one(SAMPLERS[row.size], row, drawn, banned).token
+    final = edited(row, drawn, banned)
+    decision = decide(final, drawn)
+    if decision.margin > ROUNDING:
+        assert token == decision.token
+    assert final[token] > -np.inf
+    assert_inside_the_kept_set(final, token, drawn.params)
+
+
+def assert_inside_the_kept_set(row: Logits, token: int, params: SamplingParams) -> None:
+    """By a full sort and float64 sums, up to rounding of the sums."""
+    if params.temperature == 0 or params.top_p == 0:
+        assert token == int(row.argmax())
+        return
+    order = np.lexsort((np.arange(row.size), -row)).tolist()
+    rank = order.index(token)
+    with np.errstate(over="ignore"):
+        logprobs = exact_logprobs(row, params.temperature)
+    assert params.top_k <= 0 or rank < params.top_k
+    if params.min_p > 0:
+        assert logprobs[token] - logprobs.max() >= np.log(params.min_p) - 1e-5 * (1 + 1 / params.temperature)
+    kept = np.exp(logprobs[order])[: params.top_k or None]
+    if params.min_p > 0:
+        kept = kept[kept >= params.min_p * kept[0] * (1 - 1e-9)]
+    assert rank == 0 or kept[:rank].sum() < params.top_p * kept.sum() * (1 + 1e-5) + ROUNDING
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"top_p": 0.5}, {"top_p": 0.25, "top_k": 512}, {"top_k": 100}, {"min_p": 1.0}, {"temperature": 0.3}],
+)
+def test_where_sums_are_exact_the_tokens_are_equal_without_exception(params: dict[str, Any]) -> None:
+    row = np.full(2048, -np.inf, np.float32)
+    row[::2] = (
+        3.25  # 1024 tokens of weight 1: every sum is a whole number, and top_p cuts between two of them
+    )
+    tokens = draw_many(Sampler(2048), row, 400, seed=11, **params)
+    assert tokens.tolist() == draw_many(ReferenceSampler(2048), row, 400, seed=11, **params).tolist()
+
+
+def test_a_large_vocabulary_agrees_too() -> None:
+    logits = normal(151_936, rows=4)
+    kernels = Sampler(151_936)
+    checked = 0
+    for seed, row in enumerate(logits):
+        for params in (
+            {"top_p": 0.95, "temperature": 0.8},
+            {"top_k": 2000},
+            {"min_p": 0.02, "top_p": 0.9},
+            {},
+        ):
+            drawn = choice(seed=seed, **params)
+            decision = decide(row, drawn)
+            if decision.margin > ROUNDING:
+                assert draw_one(kernels, row, drawn).token == decision.token
+                checked += 1
+    assert checked >= 8

@@ -1,0 +1,28 @@
+"""The state of one choice."""
+
+from __future__ import annotations
+
+from tests.sampling.drawing import choice
+
+
+def test_accepting_moves_the_position_and_counts_the_token() -> None:
+    sampler = choice(seed=1, number=3)
+    for token in (5, 9, 5, 5):
+        sampler.accept(token)
+    assert (sampler.choice, sampler.position) == (3, 4)
+    assert [sampler.counts[token] for token in (5, 9, 7)] == [3, 1, 0]
+
+
+def test_counts_of_many_distinct_tokens_are_kept_in_order_of_appearance() -> None:
+    sampler = choice()
+    for token in [*range(100, 0, -1), *range(1, 41)]:
+        sampler.accept(token)
+    assert len(sampler.counts) == 100
+    assert sampler.counts.ids.tolist() == list(range(100, 0, -1))
+    assert sampler.counts.counts.tolist() == [1.0] * 60 + [2.0] * 40
+
+
+def test_two_choices_of_one_job_do_not_share_counts() -> None:
+    first, second = choice(number=0), choice(number=1)
+    first.accept(4)
+    assert (second.position, second.counts[4]) == (0, 0)

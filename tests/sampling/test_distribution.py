@@ -1,0 +1,96 @@
+"""Draws against the exact distribution: chi-square with fixed seeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from onward.sampling.sampler import Sampler
+from tests.sampling.drawing import Logits, choice, draw_many, exact_logprobs, normal
+
+DRAWS = 20_000
+
+
+def exact_distribution(
+    row: Logits, *, temperature: float = 1, top_k: int = 0, top_p: float = 1, min_p: float = 0
+) -> NDArray[np.float64]:
+    order = np.lexsort((np.arange(row.size), -row))
+    p: NDArray[np.float64] = np.exp(exact_logprobs(row, temperature))
+    kept = np.zeros(row.size, bool)
+    kept[order[: top_k or None]] = True
+    kept &= p >= min_p * p.max()
+    p = np.where(kept, p, 0) / p[kept].sum()
+    ahead = np.cumsum(p[order]) - p[order]
+    p[order[ahead >= top_p]] = 0
+    p /= p.sum()
+    return p
+
+
+def drawn_by_100_choices(row: Logits, **params: Any) -> list[int]:
+    """DRAWS tokens: an equal number of positions of each choice."""
+    sampler, logits = Sampler(row.size), row.reshape(1, -1)
+    choices = [choice(number=number, seed=2024, **params) for number in range(100)]
+    tokens = []
+    for _ in range(DRAWS // 100):
+        drawn = [sampled.token for sampled in sampler.draw(logits, [0] * 100, choices, [None] * 100)]
+        for one, token in zip(choices, drawn, strict=True):
+            one.accept(token)
+        tokens += drawn
+    return tokens
+
+
+@pytest.mark.parametrize("size", [40, 1300])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 0.7},
+        {"temperature": 2.0, "top_p": 0.9},
+        {"top_p": 0.5},
+        {"top_k": 12},
+        {"min_p": 0.1},
+        {"temperature": 1.3, "top_k": 30, "top_p": 0.8, "min_p": 0.02},
+    ],
+)
+def test_draws_follow_the_exact_distribution(size: int, params: dict[str, Any]) -> None:
+    row = np.round(normal(size, scale=1.5, seed=size) * 4) / np.float32(4)  # with ties
+    expected = exact_distribution(row, **params) * DRAWS
+    counts = np.bincount(drawn_by_100_choices(row, **params), minlength=size)
+    assert counts[expected == 0].sum() == 0
+    common = expected >= 8
+    observed = np.append(counts[common], counts[~common].sum())
+    wanted = np.append(expected[common], expected[~common].sum())
+    statistic = float(((observed - wanted)[wanted > 0] ** 2 / wanted[wanted > 0]).sum())
+    degrees = int((wanted > 0).sum()) - 1
+    assert statistic < degrees + 4 * np.sqrt(2 * degrees) + 4
+
+
+def test_the_positions_of_one_choice_draw_independently() -> None:
+    """Successive draws of one sequence, as pairs: every pair as often as it should be."""
+    drawn, sampler = choice(seed=5), Sampler(8)
+    logits = np.zeros((1, 8), np.float32)
+    tokens = []
+    for _ in range(6400):
+        [sampled] = sampler.draw(logits, [0], [drawn], [None])
+        drawn.accept(sampled.token)
+        tokens.append(sampled.token)
+    pairs = np.bincount(np.array(tokens[:-1]) * 8 + tokens[1:], minlength=64)
+    statistic = float(((pairs - 100) ** 2 / 100).sum())
+    assert abs(statistic - 63) < 4 * np.sqrt(2 * 63)
+
+
+def test_choices_of_one_job_draw_different_first_tokens() -> None:
+    tokens = draw_many(Sampler(1000), np.zeros(1000, np.float32), 50, seed=1)
+    assert len(set(tokens.tolist())) > 40
+
+
+def test_a_rare_token_is_not_truncated_away() -> None:
+    """One token takes half of the mass, the other half is spread over 100,000: half of the draws are distinct."""
+    row = np.zeros(100_001, np.float32)
+    row[0] = np.log(100_000)
+    tokens = draw_many(Sampler(row.size), row, 400, seed=3)
+    assert 150 < (tokens == 0).sum() < 250
+    assert len(set(tokens.tolist())) > 140

@@ -1,0 +1,118 @@
+"""Any vocabulary, any parameters, broken logits: always an answer or an error, never a wrong token or a hang."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onward.sampling import kernels
+from onward.sampling.blocks import compiled
+from onward.sampling.reference import ReferenceSampler
+from onward.sampling.sampler import Sampler
+from tests.sampling.drawing import as_row, choice, draw_many, draw_one, normal, support
+
+
+@pytest.mark.parametrize("size", [1, 7, 255, 256, 257, 8192, 151_936])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 1e-6},
+        {"temperature": 5e-324},
+        {"temperature": 2.0, "top_p": 0.999_999_999},
+        {"top_p": 1e-9},
+        {"top_p": 5e-324},
+        {"top_k": 2**60},
+        {"min_p": 5e-324, "top_p": 0.3},
+        {"top_k": 3, "top_p": 0.5, "min_p": 0.5},
+    ],
+)
+def test_extreme_parameters_draw_a_possible_token(size: int, params: dict[str, Any]) -> None:
+    row = normal(size, scale=5, seed=1)
+    row[1::3] = -np.inf
+    tokens = draw_many(Sampler(size), row, 3, seed=9, **params)
+    assert np.isfinite(row[tokens]).all()
+    if params.get("temperature", 1) < 1e-5 or params.get("top_p", 1) < 1e-8:
+        assert (tokens == row.argmax()).all()
+
+
+@pytest.mark.parametrize("size", [1, 7, 255, 256, 257, 8192, 151_936])
+def test_equal_logits_are_cut_by_id(size: int) -> None:
+    row = np.zeros(size, np.float32)
+    half = draw_many(Sampler(size), row, 50, top_p=0.5, seed=4)
+    assert half.max() <= (size - 1) // 2
+    tenth = draw_many(Sampler(size), row, 50, top_k=max(size // 10, 1), seed=4)
+    assert tenth.max() < max(size // 10, 1)
+    assert (draw_many(Sampler(size), row, 3, top_p=1e-9) == 0).all()
+
+
+def test_a_single_possible_token_is_always_drawn() -> None:
+    row = np.full(5000, -np.inf, np.float32)
+    row[4321] = -2e38
+    for params in ({}, {"temperature": 2.0}, {"top_p": 0.1}, {"top_k": 4000}, {"min_p": 0.5, "logprobs": 3}):
+        assert support(Sampler(5000), row, **params) == {4321}
+
+
+def test_the_largest_finite_logits_can_be_drawn_from() -> None:
+    largest = float(np.finfo(np.float32).max)
+    row = as_row([largest, -largest, largest, 0])
+    assert support(Sampler(4), row) == {0, 2}
+    assert support(Sampler(4), row, logit_bias=((0, 100.0), (2, -100.0)), temperature=0.5) == {0, 2}
+    assert support(Sampler(4), row, accepted=(0, 1), repetition_penalty=0.01) == {0, 2}
+
+
+@pytest.mark.parametrize("kind", [Sampler, ReferenceSampler])
+@pytest.mark.parametrize("place", [0, 700, 1499])
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf])
+@pytest.mark.parametrize(
+    "params", [{"temperature": 0.0}, {"logprobs": 1}, {"top_p": 0.5, "temperature": 0.7}]
+)
+def test_logits_that_are_not_finite_are_an_error(
+    kind: type[Sampler], place: int, bad: float, params: dict[str, Any]
+) -> None:
+    row = normal(1500)
+    row[place] = bad
+    with pytest.raises(RuntimeError, match="logits are not finite"):
+        draw_one(kind(1500), row, choice(**params))
+
+
+def test_a_row_without_any_possible_token_is_an_error_that_names_it() -> None:
+    logits = normal(20, rows=3)
+    logits[1] = -np.inf
+    with pytest.raises(RuntimeError, match=r"logits are not finite \(row 1\)"):
+        Sampler(20).score(logits, 0, [1, 2, 3], 2)
+
+
+def test_a_bad_row_that_nobody_reads_disturbs_nobody() -> None:
+    logits = normal(20, rows=3)
+    logits[1] = np.nan
+    assert len(Sampler(20).draw(logits, [0, 2], [choice(), choice()], [None, None])) == 2
+
+
+def test_parameters_and_reference_do_not_import_numba() -> None:
+    code = "import sys, onward.sampling.params, onward.sampling.reference; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_without_a_folder_for_the_cache_the_kernels_still_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def no_locator(*relaxed: str, cache: bool = False) -> Any:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return compiled(*relaxed)
+
+    monkeypatch.setattr(kernels, "compiled", no_locator)
+    assert kernels.entry_point().targetoptions["nogil"] is True
+
+
+def test_the_kernels_cache_is_keyed_by_every_file_they_are_compiled_from() -> None:
+    """numba keys it by closure values: the digest of the three files has to be among them."""
+    [digest] = [cell.cell_contents for cell in kernels.entry_point().py_func.__closure__]
+    assert digest == kernels.source_digest()
+    folder = Path(kernels.__file__).parent
+    compiling = {path.name for path in folder.glob("*.py") if "@compiled" in path.read_text()}
+    assert compiling == set(kernels.SOURCES)

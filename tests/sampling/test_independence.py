@@ -1,0 +1,89 @@
+"""A row's results depend on that row and its choice alone, bit for bit; nothing that is read is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onward.sampling.sampler import Sampler
+from tests.sampling.drawing import choice, draw_one, normal
+
+SIZE = 1531  # not a multiple of anything: rows begin at every alignment
+KINDS: list[dict[str, Any]] = [
+    {"logprobs": 5},
+    {"temperature": 0.0, "logprobs": 2},
+    {"temperature": 0.7, "top_p": 0.9},
+    {"top_k": 50, "logprobs": 0},
+    {"min_p": 0.05, "logprobs": 20},
+    {"presence_penalty": 1.0, "logit_bias": ((1, 5.0), (7, -100.0)), "logprobs": 3},
+    {"repetition_penalty": 1.2, "top_p": 0.8},
+    {"temperature": 1.5, "logprobs": 70},
+]
+
+
+def numbered(i: int) -> Any:
+    return choice(number=i, seed=40 + i, accepted=range(i), **KINDS[i % len(KINDS)])
+
+
+def test_a_row_among_others_gives_the_same_bits_as_alone() -> None:
+    logits, sampler = normal(SIZE, rows=32), Sampler(SIZE)
+    banned = [frozenset({3, i}) if i % 5 == 0 else None for i in range(32)]
+    together = sampler.draw(logits, range(32), [numbered(i) for i in range(32)], banned)
+    for i, sampled in enumerate(together):
+        # repr compares NaN with NaN, and floats to the last bit
+        assert repr(draw_one(sampler, logits[i].copy(), numbered(i), banned[i])) == repr(sampled)
+    backwards = sampler.draw(
+        logits, range(31, -1, -1), [numbered(i) for i in range(31, -1, -1)], banned[::-1]
+    )
+    assert repr(backwards[::-1]) == repr(together)
+
+
+def test_choices_that_share_a_row_draw_as_if_each_had_its_own() -> None:
+    logits, sampler = normal(SIZE, rows=2), Sampler(SIZE)
+    rows = [0, 0, 1, 0, 1, 1, 0, 0]
+    shared = sampler.draw(logits, rows, [numbered(i) for i in range(8)], [None] * 8)
+    own = sampler.draw(logits[rows], range(8), [numbered(i) for i in range(8)], [None] * 8)
+    assert repr(shared) == repr(own)
+
+
+def test_one_sampler_has_no_memory_of_earlier_calls() -> None:
+    logits, sampler = normal(SIZE, rows=40), Sampler(SIZE)
+    first = draw_one(sampler, logits[0], numbered(5))
+    sampler.draw(logits, range(40), [numbered(i) for i in range(40)], [None] * 40)
+    assert repr(draw_one(sampler, logits[0], numbered(5))) == repr(first)
+    assert repr(draw_one(Sampler(SIZE), logits[0], numbered(5))) == repr(first)
+
+
+def test_neither_logits_nor_choices_are_written() -> None:
+    logits, sampler = normal(SIZE, rows=8), Sampler(SIZE)
+    before, choices = logits.copy(), [numbered(i) for i in range(8)]
+    sampler.draw(logits, range(8), choices, [frozenset({1})] * 8)
+    assert np.array_equal(logits, before)
+    assert [drawn_for.position for drawn_for in choices] == list(range(8))
+
+
+def test_read_only_and_strided_logits_are_read_as_they_are() -> None:
+    wide, sampler = normal(2 * SIZE, rows=3), Sampler(SIZE)
+    strided = wide[:, ::2]
+    plain = np.ascontiguousarray(strided)
+    expected = sampler.draw(plain, [2], [numbered(0)], [None])
+    assert sampler.draw(strided, [2], [numbered(0)], [None]) == expected
+    plain.flags.writeable = False
+    assert sampler.draw(plain, [2], [numbered(0)], [None]) == expected
+
+
+@pytest.mark.parametrize("logits", [np.zeros((2, 5), np.float32), np.zeros((2, 4)), np.zeros(4, np.float32)])
+def test_logits_of_another_shape_or_type_are_refused(logits: Any) -> None:
+    with pytest.raises(ValueError, match=r"float32 \[rows, 4\]"):
+        Sampler(4).draw(logits, [0], [choice()], [None])
+
+
+def test_rows_that_are_not_there_are_refused() -> None:
+    for row in (-1, 2):
+        with pytest.raises(IndexError, match="not there"):
+            Sampler(4).draw(np.zeros((2, 4), np.float32), [row], [choice()], [None])
+    with pytest.raises(ValueError, match="differ in length"):
+        Sampler(4).draw(np.zeros((2, 4), np.float32), [0, 1], [choice()], [None])
+    assert Sampler(4).draw(np.zeros((0, 4), np.float32), [], [], []) == []

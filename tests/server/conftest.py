@@ -1,0 +1,67 @@
+"""Real servers for the tests of this folder."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+class Process:
+    """A server process that has said it is ready. `port` is the one it found free."""
+
+    def __init__(self, *flags: str) -> None:
+        self.popen = start_process("0", *flags)
+        assert self.popen.stdout is not None
+        self.ready_line = self.popen.stdout.readline()
+        found = re.search(r":(\d+)/v1", self.ready_line)
+        assert found, self.popen.communicate()[1]
+        self.port = int(found[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def end(self) -> str:
+        """Kill it where it still runs; what it wrote to stderr."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+        return self.popen.communicate()[1]
+
+
+def start_process(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.server.served", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Process]:
+    """One server for all tests that do not end it. Its keep-alive comments come every 50 ms."""
+    process = Process("keep_alive=0.05", "max_body=10000")
+    yield process
+    process.end()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Process]]:
+    """Starts servers of a test's own."""
+    with ExitStack() as stack:
+
+        def begin(*flags: str) -> Process:
+            process = Process(*flags)
+            stack.callback(process.end)
+            return process
+
+        yield begin

@@ -1,0 +1,272 @@
+"""A scripted Backend, and a driver that speaks ASGI's receive and send with no client library in between."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from onward.backends.base import Health, Load, TokenizerInfo
+from onward.errors import EngineStopped, InvalidRequest, ModelNotFound
+from onward.protocol.models import Model
+from onward.protocol.request import CompletionRequest
+from onward.protocol.response import Choice, CompletionTokensDetails, PromptTokensDetails, Usage
+from onward.settings import Settings
+
+Step = list[Choice] | Exception | asyncio.Event
+PATIENCE_SECONDS = 10
+
+
+def part(text: str, index: int = 0, finish: Any = None) -> list[Choice]:
+    return [Choice(text=text, index=index, finish_reason=finish)]
+
+
+STORY: tuple[Step, ...] = (part(" there"), part(" was"), part(" a fox", finish="length"))
+
+
+class FakeAnswer:
+    """Plays a script: partial choices are given, events awaited, exceptions raised."""
+
+    fingerprint = "fp_fake"
+
+    def __init__(self, model: str, script: list[Step]) -> None:
+        self.model = model
+        self._script = script
+        self._ended = asyncio.Event()
+        self.given = 0
+        self.closed = asyncio.Event()
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            prompt_tokens=7,
+            completion_tokens=self.given,
+            total_tokens=7 + self.given,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=4),
+            completion_tokens_details=CompletionTokensDetails(),
+        )
+
+    async def __aiter__(self) -> AsyncIterator[list[Choice]]:
+        for step in self._script:
+            if isinstance(step, Exception):
+                raise step
+            if isinstance(step, asyncio.Event):
+                await self._event_or_end(step)
+            else:
+                self.given += 1
+                yield step
+
+    async def _event_or_end(self, event: asyncio.Event) -> None:
+        waits = [asyncio.create_task(event.wait()), asyncio.create_task(self._ended.wait())]
+        try:
+            await asyncio.wait(waits, return_when="FIRST_COMPLETED")
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self._ended.is_set():
+            raise EngineStopped
+
+    def end(self) -> None:
+        self._ended.set()
+
+    async def aclose(self) -> None:
+        self.closed.set()
+
+
+class FakeBackend:
+    """Answers every request with the same script, or with what `script_of` makes of it."""
+
+    def __init__(self, *script: Step, script_of: Callable[[CompletionRequest], list[Step]] | None = None) -> None:
+        self._script_of = script_of or (lambda _: list(script or STORY))
+        self.requests: list[CompletionRequest] = []
+        self.answers: list[FakeAnswer] = []
+        self.refusal: Exception | None = None
+        self.admission: asyncio.Event | None = None
+        self.admission_cancelled = asyncio.Event()
+        self.answer_model = "fake-model:1"
+        self.state: Any = "ready"
+        self.closed = False
+
+    def models(self) -> list[Model]:
+        return [Model(id=name, created=1, owned_by="onward") for name in ("storyteller", "org/tiny")]
+
+    async def complete(self, request: CompletionRequest) -> FakeAnswer:
+        self.requests.append(request)
+        if self.state != "ready":
+            raise EngineStopped
+        if self.refusal is not None:
+            raise self.refusal
+        if self.admission is not None:
+            try:
+                await self.admission.wait()
+            except asyncio.CancelledError:
+                self.admission_cancelled.set()
+                raise
+        answer = FakeAnswer(self.answer_model, self._script_of(request))
+        self.answers.append(answer)
+        return answer
+
+    def tokenizer_info(self, model: str | None) -> TokenizerInfo:
+        if model not in (None, "storyteller"):
+            raise ModelNotFound(f"The model '{model}' does not exist", param="model")
+        return TokenizerInfo(
+            eos_token="<end>", bos_token=None, vocab_size=256, context_length=512, special_tokens=("<end>",)
+        )
+
+    def tokenize(self, model: str | None, text: str, add_special_tokens: bool) -> list[int]:
+        return ([0] if add_special_tokens else []) + list(text.encode())
+
+    def token_bytes(self, model: str | None, tokens: list[int]) -> list[bytes]:
+        if any(not 0 <= token < 256 for token in tokens):
+            raise InvalidRequest("Invalid token in prompt")
+        return [bytes([token]) for token in tokens]
+
+    def health(self) -> Health:
+        return Health(self.state)
+
+    def load(self) -> dict[str, Load]:
+        return {"fake-model:1": Load(running=3, waiting=2, blocks_total=10, blocks_used=4, preemptions=1, steps=9)}
+
+    def drain(self) -> None:
+        self.state = "draining"
+
+    async def aclose(self) -> None:
+        self.closed = True
+        for answer in self.answers:
+            answer.end()
+
+
+def settings(**given: Any) -> Settings:
+    return Settings(**{"access_log": True, **given})
+
+
+def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run an async test in a fresh event loop; one that hangs fails."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await test(*arguments, **named)
+
+        asyncio.run(bounded())
+
+    return run
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait, from a thread of no event loop, for something that is about to become true."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not become true"
+        time.sleep(0.01)
+
+
+class Call:
+    """One request to an ASGI application, whose body pieces, departure and answer the test sees one by one."""
+
+    def __init__(self, app: Any, method: str, target: str, body: bytes | None = b"", **headers: str) -> None:
+        path, _, query = target.partition("?")
+        named = {"content-type": "application/json"} if method == "POST" else {}
+        named |= {name.replace("_", "-"): value for name, value in headers.items()}
+        self.scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": query.encode(),
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in named.items() if value],
+            "client": ("192.0.2.7", 1),
+            "scheme": "http",
+        }
+        self._app = app
+        self._incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._changed = asyncio.Event()
+        self.sent: list[dict[str, Any]] = []
+        if body is not None:
+            self.feed(body, more=False)
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self._app(self.scope, self._incoming.get, self._send)
+        finally:
+            self._changed.set()
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        assert not self.ended, "nothing may follow the end of an answer"
+        self.sent.append(message)
+        self._changed.set()
+
+    def feed(self, piece: bytes, *, more: bool = True) -> None:
+        self._incoming.put_nowait({"type": "http.request", "body": piece, "more_body": more})
+
+    def leave(self) -> None:
+        self._incoming.put_nowait({"type": "http.disconnect"})
+
+    async def until(self, messages: int) -> None:
+        """Wait until so many messages were sent, or the application is done."""
+        while len(self.sent) < messages and not self.task.done():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def done(self) -> Call:
+        await self.task
+        return self
+
+    @property
+    def unread(self) -> int:
+        """Pieces of the body that the application has not asked for."""
+        return self._incoming.qsize()
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.sent) and self.sent[-1].get("more_body") is False
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name.decode(): value.decode() for name, value in self.sent[0]["headers"]}
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent[1:])
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        envelope = self.json
+        assert set(envelope) == {"error"}
+        assert set(envelope["error"]) == {"message", "type", "param", "code"}
+        found: dict[str, Any] = envelope["error"]
+        return found
+
+
+def completion(
+    app: Any, *, path: str = "/v1/completions", headers: dict[str, str] | None = None, **fields: Any
+) -> Call:
+    """A completion request to the application."""
+    body = json.dumps({"model": "storyteller", "prompt": "Once"} | fields).encode()
+    return Call(app, "POST", path, body, **(headers or {}))
+
+
+def events(body: bytes) -> list[Any]:
+    """The events of a stream, strictly read: LF, `data: `, one line, a blank line; comments as None."""
+    assert body.endswith(b"\n\n")
+    found: list[Any] = []
+    for block in body[:-2].decode().split("\n\n"):
+        assert "\n" not in block and "\r" not in block
+        if block.startswith(":"):
+            found.append(None)
+        else:
+            assert block.startswith("data: ")
+            found.append(block[6:] if block == "data: [DONE]" else json.loads(block[6:]))
+    return found

@@ -1,0 +1,39 @@
+"""A real server process over a scripted backend, for the tests of sockets and signals: `python served.py PORT …`.
+
+The prompt chooses the script: "hang" gives one part and then nothing, "fail" one part and an error, "slow" waits
+for ever before its first part; all others get a story.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+
+from onward.protocol.request import CompletionRequest
+from onward.server.run import serve
+from onward.settings import Settings, resolve
+from tests.server.fakes import STORY, FakeBackend, Step, part
+
+
+def script_of(request: CompletionRequest) -> list[Step]:
+    match request.prompt:
+        case "hang":
+            return [part("a"), asyncio.Event()]
+        case "slow":
+            return [asyncio.Event()]
+        case "fail":
+            return [part("a"), RuntimeError("secret")]
+    return list(STORY)
+
+
+def compose(settings: Settings, progress: Callable[[str], None]) -> FakeBackend:
+    return FakeBackend(script_of=script_of)
+
+
+def main(port: str, *flags: str) -> int:
+    return serve(resolve({"port": port, **dict(flag.split("=") for flag in flags)}, environ={}).settings, compose)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

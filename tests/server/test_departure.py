@@ -1,0 +1,99 @@
+"""A client that leaves: its work stops at once, whatever it was waiting for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from onward.server.app import make_app
+from tests.server.fakes import STORY, Call, FakeBackend, completion, in_loop, part, settings
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@in_loop
+async def test_leaving_during_prefill_closes_the_answer(stream: bool) -> None:
+    backend = FakeBackend(asyncio.Event(), *STORY)
+    app = make_app(backend, settings())
+    call = completion(app, stream=stream)
+    while not backend.answers:
+        await asyncio.sleep(0)
+    assert app.running == 1
+    call.leave()
+    await call.done()
+    assert backend.answers[0].closed.is_set()
+    assert call.sent == []
+    assert app.running == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@in_loop
+async def test_leaving_mid_way_closes_the_answer(stream: bool) -> None:
+    backend = FakeBackend(part("a"), asyncio.Event())
+    call = completion(make_app(backend, settings()), stream=stream)
+    while not (backend.answers and backend.answers[0].given):
+        await asyncio.sleep(0)
+    call.leave()
+    await call.done()
+    assert backend.answers[0].closed.is_set()
+    assert not call.ended
+
+
+@in_loop
+async def test_leaving_before_the_request_is_accepted_cancels_it() -> None:
+    backend = FakeBackend()
+    backend.admission = asyncio.Event()
+    call = completion(make_app(backend, settings()))
+    while not backend.requests:
+        await asyncio.sleep(0)
+    call.leave()
+    await call.done()
+    assert backend.admission_cancelled.is_set()
+    assert backend.answers == []
+
+
+@in_loop
+async def test_leaving_while_the_body_arrives_asks_for_nothing() -> None:
+    backend = FakeBackend()
+    call = Call(make_app(backend, settings()), "POST", "/v1/completions", None)
+    call.feed(b'{"model":')
+    call.leave()
+    await call.done()
+    assert backend.requests == []
+    assert call.sent == []
+
+
+@in_loop
+async def test_a_server_that_tells_of_departure_by_oserror_is_understood(caplog: pytest.LogCaptureFixture) -> None:
+    backend = FakeBackend(part("a"), asyncio.Event())
+
+    async def broken_send(message: object) -> None:
+        raise OSError("connection lost")
+
+    call = completion(make_app(backend, settings()), stream=True)
+    call._send = broken_send  # type: ignore[method-assign]
+    await call.done()
+    assert backend.answers[0].closed.is_set()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@in_loop
+async def test_stopping_the_server_closes_the_answer() -> None:
+    backend = FakeBackend(part("a"), asyncio.Event())
+    call = completion(make_app(backend, settings()), stream=True)
+    await call.until(2)
+    call.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call.task
+    assert backend.answers[0].closed.is_set()
+
+
+@in_loop
+async def test_a_departure_after_the_end_changes_nothing() -> None:
+    app = make_app(FakeBackend(), settings())
+    call = completion(app, stream=True)
+    await call.until(5)
+    call.leave()
+    await call.done()
+    assert call.ended
+    assert 'status="200"' in (await Call(app, "GET", "/metrics").done()).body.decode()

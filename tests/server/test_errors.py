@@ -1,0 +1,192 @@
+"""Every failure on every route comes in the envelope."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from onward.server import exchange
+from onward.server.app import make_app
+from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
+
+URL_ERRORS = [
+    ("POST", "/v1/nope", 404, "Invalid URL (POST /v1/nope)", None),
+    ("GET", "/v1/", 404, "Invalid URL (GET /v1/)", None),
+    ("POST", "/openai/v1/nope", 404, "Invalid URL (POST /openai/v1/nope)", None),
+    ("POST", "/chat/completions", 404, "Unknown request URL: POST /chat/completions. Please", "unknown_url"),
+    ("GET", "/favicon.ico", 404, "Unknown request URL: GET /favicon.ico. Please", "unknown_url"),
+    ("GET", "/v1/models/", 404, "Invalid URL (GET /v1/models/)", None),
+    ("GET", "/v1/completions", 405, "Only POST requests are accepted.", "method_not_supported"),
+    ("DELETE", "/openai/v1/completions", 405, "Only POST requests are accepted.", "method_not_supported"),
+    ("GET", "/v1/engines/x/completions", 405, "Only POST requests are accepted.", "method_not_supported"),
+    ("POST", "/v1/models", 405, "Not allowed to POST on /v1/models. (HINT: Perhaps you meant", None),
+    ("DELETE", "/v1/models/storyteller", 405, "Not allowed to DELETE on /v1/models/storyteller. (HINT", None),
+    ("POST", "/health", 405, "Not allowed to POST on /health. (HINT", None),
+    ("GET", "/tokenize", 405, "Not allowed to GET on /tokenize. (HINT", None),
+    ("GET", "/v1/models/nope", 404, "The model 'nope' does not exist", "model_not_found"),
+    ("GET", "/v1/engines/nope", 404, "The model 'nope' does not exist", "model_not_found"),
+    ("GET", "/tokenizer_info?model=nope", 404, "The model 'nope' does not exist", "model_not_found"),
+]
+
+
+@pytest.mark.parametrize(("method", "target", "status", "message", "code"), URL_ERRORS)
+@in_loop
+async def test_a_wrong_url_or_method_is_told_in_the_envelope(
+    method: str, target: str, status: int, message: str, code: str | None
+) -> None:
+    call = await Call(make_app(FakeBackend(), settings()), method, target).done()
+    assert call.status == status
+    assert call.error["message"].startswith(message)
+    assert (call.error["type"], call.error["code"]) == ("invalid_request_error", code)
+    assert call.headers["content-type"] == "application/json; charset=utf-8"
+    assert ("allow" in call.headers) == (status == 405)
+
+
+BODY_ERRORS = [
+    ("/v1/completions", b"{", "We could not parse the JSON body", None),
+    ("/v1/completions", b"", "We could not parse the JSON body", None),
+    ("/v1/completions", b"\xff\xfe", "We could not parse the JSON body", None),
+    ("/v1/completions", b"[]", "Invalid type for the request body", None),
+    ("/v1/completions", b'{"prompt": "x"}', "you must provide a model parameter", None),
+    ("/v1/completions", b'{"model": "m", "foo": 1}', "Unrecognized request argument supplied: foo", None),
+    ("/v1/completions", b'{"model": "m", "n": "2"}', "Invalid type for 'n'", "n"),
+    ("/tokenize", b"{", "We could not parse the JSON body", None),
+    ("/tokenize", b"{}", "Invalid type for 'prompt': expected a string", "prompt"),
+    ("/tokenize", b'{"prompt": 5}', "Invalid type for 'prompt': expected a string", "prompt"),
+    (
+        "/tokenize",
+        b'{"prompt": "", "add_special_tokens": 1}',
+        "Invalid type for 'add_special_tokens'",
+        "add_special_tokens",
+    ),
+    ("/tokenize", b'{"prompt": "", "messages": []}', "Unrecognized request argument supplied: messages", None),
+    ("/detokenize", b'{"tokens": [1, "2"]}', "Invalid type for 'tokens': expected an array of integers", "tokens"),
+    ("/detokenize", b'{"tokens": [true]}', "Invalid type for 'tokens': expected an array of integers", "tokens"),
+    ("/detokenize", b'{"tokens": [256]}', "Invalid token in prompt", None),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "message", "param"), BODY_ERRORS)
+@in_loop
+async def test_a_wrong_body_is_told_in_the_envelope(
+    path: str, body: bytes, message: str, param: str | None
+) -> None:
+    call = await Call(make_app(FakeBackend(), settings()), "POST", path, body).done()
+    assert call.status == 400
+    assert call.error["message"].startswith(message)
+    assert call.error["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("application/json", 200),
+        ("application/json; charset=utf-8", 200),
+        ("Application/JSON;charset=UTF-8", 200),
+        ("", 200),
+        ("text/plain", 400),
+        ("application/x-www-form-urlencoded", 400),
+        ("multipart/form-data; boundary=x", 400),
+    ],
+)
+@in_loop
+async def test_the_content_type_must_be_json(content_type: str, status: int) -> None:
+    call = await completion(make_app(FakeBackend(), settings()), headers={"content-type": content_type}).done()
+    assert call.status == status
+    if status == 400:
+        kind = content_type.partition(";")[0]
+        assert call.error["code"] == "unsupported_content_type"
+        assert call.error["message"] == (
+            f"Unsupported content type: '{kind}'. This API method only accepts 'application/json' requests, but "
+            f"you specified the header 'Content-Type: {content_type}'. Please try again with a supported content "
+            "type."
+        )
+
+
+@pytest.mark.parametrize("declared", ["1000", ""])
+@in_loop
+async def test_a_body_over_the_limit_is_413_declared_or_chunked(declared: str) -> None:
+    backend = FakeBackend()
+    call = Call(
+        make_app(backend, settings(max_body=100)), "POST", "/v1/completions", None, **{"content-length": declared}
+    )
+    for _ in range(9):
+        call.feed(b"x" * 100)
+    call.feed(b"x" * 100, more=False)
+    await call.done()
+    assert call.status == 413
+    assert call.error["type"] == "invalid_request_error"
+    assert call.headers["connection"] == "close"
+    assert call.unread == 0
+    assert backend.requests == []
+
+
+@in_loop
+async def test_a_body_of_just_the_limit_is_read() -> None:
+    body = b'{"model": "m", "prompt": "x"}'
+    app = make_app(FakeBackend(), settings(max_body=len(body)))
+    assert (await Call(app, "POST", "/v1/completions", body).done()).status == 200
+    assert (await Call(app, "POST", "/v1/completions", body + b" ").done()).status == 413
+
+
+@in_loop
+async def test_a_client_that_waits_to_be_told_is_refused_before_it_sends() -> None:
+    call = Call(
+        make_app(FakeBackend(), settings(max_body=100)),
+        "POST",
+        "/v1/completions",
+        None,
+        **{"content-length": "1000", "expect": "100-continue"},
+    )
+    await call.done()
+    assert call.status == 413
+
+
+@in_loop
+async def test_a_body_that_stalls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "BODY_SECONDS", 0.01)
+    call = Call(make_app(FakeBackend(), settings()), "POST", "/v1/completions", None)
+    call.feed(b"{")
+    await call.done()
+    assert call.status == 400
+    assert "not complete" in call.error["message"]
+    assert call.headers["connection"] == "close"
+
+
+@in_loop
+async def test_an_oversized_body_that_stalls_is_refused_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "DISCARD_SECONDS", 0.01)
+    call = Call(make_app(FakeBackend(), settings(max_body=10)), "POST", "/v1/completions", None)
+    call.feed(b"x" * 11)
+    await call.done()
+    assert call.status == 413
+
+
+@in_loop
+async def test_draining_tells_clients_to_close_their_connections() -> None:
+    backend = FakeBackend()
+    backend.drain()
+    call = await completion(make_app(backend, settings())).done()
+    assert call.status == 503
+    assert call.headers["connection"] == "close"
+    assert call.headers["retry-after"] == "1"
+
+
+@in_loop
+async def test_a_failure_in_a_page_is_500_without_its_cause() -> None:
+    backend = FakeBackend()
+    backend.models = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    call = await Call(make_app(backend, settings()), "GET", "/v1/models").done()
+    assert call.status == 500
+    assert "division" not in call.body.decode()
+    assert call.error["type"] == "server_error"
+
+
+@in_loop
+async def test_exactly_one_answer_is_sent_to_each_of_many() -> None:
+    app = make_app(FakeBackend(), settings())
+    calls = [completion(app, stream=index % 2 == 0) for index in range(20)]
+    await asyncio.gather(*(call.done() for call in calls))
+    assert all(call.ended and call.status == 200 for call in calls)
+    assert app.running == 0

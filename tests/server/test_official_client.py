@@ -1,0 +1,92 @@
+"""The official client against an application whose backend the test holds in its hands."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import openai
+import pytest
+import uvicorn
+
+from onward.errors import Overloaded
+from onward.server.app import make_app
+from onward.server.run import bind, server_config
+from tests.server.fakes import STORY, FakeBackend, Step, part, settings, wait_for
+
+
+@contextmanager
+def served(backend: FakeBackend, *keys: str) -> Iterator[str]:
+    """The application in a thread of this process; gives its base URL."""
+    server = uvicorn.Server(server_config(make_app(backend, settings(api_key=keys, access_log=False))))
+    listener = bind("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+    thread.start()
+    while not server.started:
+        thread.join(0.005)
+    try:
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def test_keys_are_asked_for_and_accepted() -> None:
+    with served(FakeBackend(), "sk-right") as url:
+        with openai.OpenAI(base_url=url, api_key="sk-wrong-0123456789") as client:
+            with pytest.raises(openai.AuthenticationError) as told:
+                client.completions.create(model="storyteller", prompt="x")
+            assert told.value.code == "invalid_api_key"
+            assert told.value.request_id is not None
+        with openai.OpenAI(base_url=url, api_key="sk-right") as client:
+            assert client.completions.create(model="storyteller", prompt="x").choices[0].text
+            headers = client.completions.with_raw_response.create(model="storyteller", prompt="x").headers
+            assert headers["openai-model"] == "fake-model:1"
+            assert headers["content-type"] == "application/json"
+
+
+def test_an_overloaded_server_is_asked_again() -> None:
+    backend = FakeBackend()
+    backend.refusal = Overloaded(retry_after=0)
+    with served(backend) as url, openai.OpenAI(base_url=url, api_key="any", max_retries=1) as client:
+        with pytest.raises(openai.InternalServerError, match="currently overloaded"):
+            client.completions.create(model="storyteller", prompt="x")
+        assert len(backend.requests) == 2
+
+
+def test_the_async_client_completes_and_streams() -> None:
+    async def talk(url: str) -> tuple[str, str]:
+        async with openai.AsyncOpenAI(base_url=url, api_key="any") as client:
+            whole = await client.completions.create(model="storyteller", prompt="x")
+            stream = await client.completions.create(model="storyteller", prompt="x", stream=True)
+            return whole.choices[0].text, "".join([chunk.choices[0].text async for chunk in stream])
+
+    with served(FakeBackend()) as url:
+        assert asyncio.run(talk(url)) == (" there was a fox", " there was a fox")
+
+
+def test_every_form_of_prompt_and_every_null_arrives() -> None:
+    backend = FakeBackend()
+    with served(backend) as url, openai.OpenAI(base_url=url, api_key="any") as client:
+        for prompt in ("x", ["x", "y"], [1, 2], [[1], [2, 3]]):
+            client.completions.create(model="storyteller", prompt=prompt, stop=None, logprobs=None, seed=None)
+        assert [request.prompt for request in backend.requests] == ["x", ["x", "y"], [1, 2], [[1], [2, 3]]]
+
+
+def test_a_client_that_does_not_read_delays_nobody_and_is_noticed_when_it_leaves() -> None:
+    tick = asyncio.Event()
+    tick.set()
+    flood: list[Step] = [part("x" * 100_000), tick] * 200
+    backend = FakeBackend(script_of=lambda request: list(flood) if request.stream else list(STORY))
+    with served(backend) as url, httpx.Client(base_url=url) as client:
+        fields = {"model": "m", "prompt": "x", "stream": True}
+        with client.stream("POST", "/completions", json=fields) as unread:
+            assert unread.status_code == 200
+            assert client.post("/completions", json={"model": "m", "prompt": "x"}).status_code == 200
+            assert not backend.answers[0].closed.is_set()
+        wait_for(backend.answers[0].closed.is_set)
+        assert backend.answers[0].given < 200

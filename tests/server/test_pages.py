@@ -1,0 +1,242 @@
+"""Models, engines, tokens, health, metrics, schemas, pages, preflight, access log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+
+import pytest
+
+import onward
+from onward.protocol.schema import openapi
+from onward.server import access_log
+from onward.server.app import make_app
+from onward.server.reference_page import landing_page, reference_page
+from tests.server.fakes import Call, FakeBackend, completion, in_loop, part, settings
+
+
+async def get(target: str, backend: FakeBackend | None = None) -> Call:
+    return await Call(make_app(backend or FakeBackend(), settings()), "GET", target).done()
+
+
+@pytest.mark.parametrize("root", ["/v1", "/openai/v1"])
+@in_loop
+async def test_models_are_listed_and_found(root: str) -> None:
+    listed = (await get(f"{root}/models")).json
+    assert listed["object"] == "list"
+    assert listed["data"][0] == {"id": "storyteller", "object": "model", "created": 1, "owned_by": "onward"}
+    assert (await get(f"{root}/models/org/tiny")).json["id"] == "org/tiny"
+
+
+@in_loop
+async def test_engines_are_models_in_the_words_of_the_first_clients() -> None:
+    engine = (await get("/v1/engines")).json["data"][0]
+    assert engine["object"] == "engine"
+    assert engine["ready"] is True
+    assert (await get("/v1/engines/org/tiny")).json["id"] == "org/tiny"
+
+
+@in_loop
+async def test_text_becomes_tokens_and_text_again() -> None:
+    app = make_app(FakeBackend(), settings())
+    answer = (await Call(app, "POST", "/tokenize", b'{"prompt": "hi"}').done()).json
+    assert answer == {"count": 3, "max_model_len": 512, "tokens": [0, 104, 105], "token_strs": None}
+    body = b'{"prompt": "hi", "model": null, "add_special_tokens": false, "return_token_strs": true}'
+    answer = (await Call(app, "POST", "/tokenize", body).done()).json
+    assert (answer["tokens"], answer["token_strs"]) == ([104, 105], ["h", "i"])
+    answer = (await Call(app, "POST", "/detokenize", b'{"tokens": [104, 105]}').done()).json
+    assert answer == {"prompt": "hi"}
+
+
+@in_loop
+async def test_a_long_text_is_tokenized_too() -> None:
+    text = "word " * 10_000
+    body = b'{"prompt": "%s", "add_special_tokens": false}' % text.encode()
+    answer = (await Call(make_app(FakeBackend(), settings()), "POST", "/tokenize", body).done()).json
+    assert answer["count"] == len(text)
+
+
+@in_loop
+async def test_the_tokenizer_tells_what_evaluators_ask() -> None:
+    info = (await get("/tokenizer_info?model=storyteller")).json
+    assert info["eos_token"] == "<end>"
+    assert info["bos_token"] is None
+    assert info["model_max_length"] == 512
+
+
+@pytest.mark.parametrize(("state", "status"), [("ready", 200), ("draining", 503), ("dead", 503)])
+@in_loop
+async def test_health_tells_the_backends_state(state: str, status: int) -> None:
+    backend = FakeBackend()
+    backend.state = state
+    call = await get("/health", backend)
+    assert (call.status, call.json["status"]) == (status, state)
+
+
+@in_loop
+async def test_a_head_request_is_a_get_without_its_body() -> None:
+    call = await Call(make_app(FakeBackend(), settings()), "HEAD", "/health").done()
+    assert call.status == 200
+    assert int(call.headers["content-length"]) > 0
+
+
+def metric(text: str, line: str) -> float:
+    found = re.search(rf"^{re.escape(line)} (\S+)$", text, re.MULTILINE)
+    assert found, f"{line} is not in the metrics"
+    return float(found[1])
+
+
+@in_loop
+async def test_metrics_count_what_happened() -> None:
+    backend = FakeBackend()
+    app = make_app(backend, settings())
+    await completion(app).done()
+    await completion(app, stream=True).done()
+    await Call(app, "POST", "/v1/nope").done()
+    backend._script_of = lambda _: [part("a"), asyncio.Event()]
+    gone = completion(app, stream=True)
+    await gone.until(2)
+    gone.leave()
+    await gone.done()
+    text = (await Call(app, "GET", "/metrics").done()).body.decode()
+    model = 'model="fake-model:1"'
+    assert metric(text, f'onward_requests_total{{{model},route="/v1/completions",status="200"}}') == 3
+    assert metric(text, 'onward_requests_total{model="",route="-",status="404"}') == 1
+    assert metric(text, "onward_requests_cancelled_total") == 1
+    assert metric(text, "onward_requests_in_flight") == 1
+    assert metric(text, f"onward_prompt_tokens_total{{{model}}}") == 21
+    assert metric(text, f"onward_completion_tokens_total{{{model}}}") == 7
+    assert metric(text, f"onward_cached_tokens_total{{{model}}}") == 12
+    assert metric(text, f"onward_time_to_first_token_seconds_count{{{model}}}") == 3
+    assert metric(text, f"onward_inter_token_seconds_count{{{model}}}") == 4
+    assert metric(text, 'onward_request_seconds_count{route="/v1/completions"}') == 3
+    assert metric(text, f"onward_engine_running{{{model}}}") == 3
+    assert metric(text, f"onward_engine_waiting{{{model}}}") == 2
+    assert metric(text, f"onward_kv_blocks_used{{{model}}}") == 4
+    assert metric(text, f"onward_engine_preemptions_total{{{model}}}") == 1
+    assert metric(text, f"onward_engine_steps_total{{{model}}}") == 9
+
+
+@in_loop
+async def test_preflight_lets_pages_of_any_origin_ask() -> None:
+    call = await Call(
+        make_app(FakeBackend(), settings(api_key=("sk-a",))),
+        "OPTIONS",
+        "/v1/completions",
+        b"",
+        **{"access-control-request-headers": "authorization,content-type"},
+    ).done()
+    assert (call.status, call.body) == (204, b"")
+    assert call.headers["access-control-allow-origin"] == "*"
+    assert call.headers["access-control-allow-methods"] == "OPTIONS, POST"
+    assert call.headers["access-control-allow-headers"] == "authorization,content-type"
+    assert "content-length" not in call.headers
+
+
+@in_loop
+async def test_every_documented_path_is_served() -> None:
+    app = make_app(FakeBackend(), settings())
+    document = (await Call(app, "GET", "/openapi.json").done()).json
+    assert document["info"]["version"] == onward.__version__
+    for path, methods in document["paths"].items():
+        for method in {"get", "post"} & set(methods):
+            target = re.sub(r"\{\w+\}", "storyteller", path)
+            call = await Call(app, method.upper(), target, b'{"model": null, "prompt": "x", "tokens": []}').done()
+            assert call.status in (200, 400), (method, path)
+
+
+@in_loop
+async def test_the_schema_of_completions_is_where_links_point() -> None:
+    schema = (await get("/openai/schemas/Completion.json")).json
+    assert schema["title"] == "Completion"
+    assert set(schema["required"]) >= {"id", "object", "created", "model", "choices"}
+
+
+@in_loop
+async def test_the_pages_need_nothing_from_the_network() -> None:
+    for path in ("/", "/docs"):
+        call = await get(path)
+        page = call.body.decode()
+        assert call.headers["content-type"] == "text/html; charset=utf-8"
+        assert not re.search(r"<(script|link|img|iframe)|url\(|@import", page)
+
+
+def test_the_reference_page_names_every_path_and_request_field() -> None:
+    document = openapi("1")
+    page = reference_page(document)
+    for path in document["paths"]:
+        assert path in page
+    for name in document["components"]["schemas"]["CompletionRequest"]["properties"]:
+        assert f"<code>{name}</code>" in page
+
+
+def test_names_of_models_are_escaped() -> None:
+    assert "<b>" not in landing_page(["<b>"])
+
+
+@in_loop
+async def test_a_request_is_one_line_in_the_access_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "onward.access")
+    app = make_app(FakeBackend(), settings())
+    call = await completion(app, user="eve\nstatus=500 " + "x" * 100, stream=True).done()
+    await Call(app, "GET", "/health").done()
+    (record,) = [record for record in caplog.records if record.name == "onward.access"]
+    line = record.getMessage()
+    pairs = dict(pair.split("=") for pair in line.split(" "))
+    assert pairs["id"] == call.headers["x-request-id"]
+    assert pairs["user"] == "eve_status_500_" + "x" * 49 + "…"
+    assert {
+        "status": "200",
+        "prompt": "7",
+        "completion": "3",
+        "cached": "4",
+        "stream": "true",
+    }.items() <= pairs.items()
+    assert (pairs["client"], pairs["route"], pairs["model"]) == ("192.0.2.7", "/v1/completions", "fake-model:1")
+    assert pairs["cancelled"] == "false"
+    assert float(pairs["ttft_ms"]) <= float(pairs["ms"])
+
+
+@in_loop
+async def test_the_log_tells_of_cancelled_and_failed_streams(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "onward.access")
+    app = make_app(FakeBackend(asyncio.Event()), settings())
+    call = completion(app)
+    await asyncio.sleep(0.001)
+    call.leave()
+    await call.done()
+    await completion(make_app(FakeBackend(part("a"), RuntimeError()), settings()), stream=True).done()
+    cancelled, failed = [one.getMessage() for one in caplog.records if one.name == "onward.access"]
+    assert "status=499" in cancelled and "cancelled=true" in cancelled
+    assert "status=200" in failed and "error=server_error" in failed
+
+
+@in_loop
+async def test_the_access_log_can_be_turned_off(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    await completion(make_app(FakeBackend(), settings(access_log=False))).done()
+    assert not [record for record in caplog.records if record.name == "onward.access"]
+
+
+@pytest.mark.parametrize("value", ["", " ", "\x00\x1b[31m", "a=b", 'a"b', "a\u2028b"])
+def test_a_logged_value_is_one_harmless_word(value: str) -> None:
+    cleaned = access_log.clean(value)
+    assert cleaned and cleaned.isprintable()
+    assert not set(cleaned) & set(' ="\n')
+
+
+@in_loop
+async def test_the_application_lives_with_any_asgi_server() -> None:
+    incoming: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    sent: list[str] = []
+
+    async def send(message: dict[str, str]) -> None:
+        sent.append(message["type"])
+
+    app = make_app(FakeBackend(), settings())
+    for kind in ("lifespan.startup", "lifespan.shutdown"):
+        incoming.put_nowait({"type": kind})
+    await app({"type": "lifespan"}, incoming.get, send)  # type: ignore[arg-type]
+    await app({"type": "websocket"}, incoming.get, send)  # type: ignore[arg-type]
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete", "websocket.close"]

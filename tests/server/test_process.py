@@ -1,0 +1,188 @@
+"""The serving process: starts that cannot work, signals, the drain."""
+
+from __future__ import annotations
+
+import io
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from onward.errors import SetupError
+from onward.server import progress
+from onward.server.run import bind, ready_line, serve
+from onward.settings import Settings
+from tests.server.conftest import Process
+from tests.server.fakes import FakeBackend, events, settings
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="drains on signals of POSIX")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """`serve` sets up the process's logging."""
+    loggers = [logging.getLogger(name) for name in ("onward", "uvicorn")]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)
+
+
+class Streaming:
+    """A request in the background that has received its first part."""
+
+    def __init__(self, server: Process, prompt: str = "hang") -> None:
+        self.body = b""
+        self._begun = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(server.url, prompt), daemon=True)
+        self._thread.start()
+        assert self._begun.wait(10)
+
+    def _run(self, url: str, prompt: str) -> None:
+        fields = {"model": "m", "prompt": prompt, "stream": True}
+        with httpx.stream("POST", f"{url}/v1/completions", json=fields, timeout=20) as answer:
+            for piece in answer.iter_raw():
+                self.body += piece
+                self._begun.set()
+
+    def wait(self) -> list[Any]:
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        return events(self.body)
+
+
+Start = Callable[..., Process]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_idle_server_ends_at_once_and_its_port_is_free_again(start: Start, number: signal.Signals) -> None:
+    server = start()
+    httpx.get(f"{server.url}/health")
+    server.popen.send_signal(number)
+    assert server.popen.wait(10) == 0
+    bind("127.0.0.1", server.port).close()
+    assert server.end() == ""
+
+
+def test_a_drain_refuses_the_new_and_ends_the_old_with_an_error_event(start: Start) -> None:
+    server = start("drain=0.5")
+    streams = [Streaming(server) for _ in range(4)]
+    server.popen.send_signal(signal.SIGTERM)
+    health = httpx.get(f"{server.url}/health")
+    while health.status_code == 200:
+        health = httpx.get(f"{server.url}/health")
+    assert health.json()["status"] == "draining"
+    refused = httpx.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "x"})
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"] == "1"
+    assert refused.headers["connection"] == "close"
+    for streaming in streams:
+        first, last = streaming.wait()
+        assert first["choices"][0]["text"] == "a"
+        assert last["error"]["type"] == "server_error"
+    assert server.popen.wait(10) == 0
+    assert "Traceback" not in server.end()
+
+
+def test_a_second_ctrl_c_ends_at_once(start: Start) -> None:
+    server = start("drain=300")
+    streaming = Streaming(server)
+    server.popen.send_signal(signal.SIGINT)
+    while httpx.get(f"{server.url}/health").status_code == 200:
+        pass
+    server.popen.send_signal(signal.SIGINT)
+    assert server.popen.wait(10) == 130
+    assert "error" in streaming.wait()[-1]
+
+
+def no_model(settings: Settings, progress: object) -> FakeBackend:
+    raise SetupError("The model is broken.")
+
+
+def test_a_port_taken_while_the_model_loads_is_told() -> None:
+    backend = FakeBackend()
+    with bind("127.0.0.1", 0) as other:  # both may be bound while neither listens
+        port = other.getsockname()[1]
+
+        def slow(settings: Settings, progress: object) -> FakeBackend:
+            other.listen()
+            return backend
+
+        with pytest.raises(SetupError, match=f"Port {port} on 127.0.0.1 is in use"):
+            serve(settings(port=port), slow)
+    assert backend.closed
+
+
+def test_a_port_in_use_is_told_before_the_model_loads() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SetupError) as told:
+            serve(settings(port=port), no_model)
+    assert str(told.value) == (
+        f"Port {port} on 127.0.0.1 is in use: stop the program that has it, or give another --port."
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "The model is broken"),
+        ({"host": "0.0.0.0"}, "without a key"),
+        ({"host": "203.0.113.7", "no_auth": True}, "203.0.113.7 is no address of this machine"),
+        ({"host": "no.such.host.invalid", "no_auth": True}, "is no address of this machine"),
+        ({"api_key_file": Path("/nowhere/keys")}, "cannot be read"),
+    ],
+)
+def test_a_start_that_cannot_work_is_one_sentence_and_nothing_listens(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        serve(settings(port=0, **given), no_model)
+
+
+def test_nothing_answers_before_the_model_is_loaded() -> None:
+    listener = bind("127.0.0.1", 0)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(listener.getsockname())
+    listener.close()
+
+
+def test_a_privileged_port_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(SetupError, match="needs more rights"):
+        bind("127.0.0.1", 80)
+
+
+def test_the_ready_line_of_several_models_on_ipv6() -> None:
+    listener = bind("::1", 0)
+    line = ready_line(settings(host="::1", model=("a", "b")), listener)
+    assert line == f"Onward is ready at http://[::1]:{listener.getsockname()[1]}/v1 (models: a, b)"
+    listener.close()
+
+
+def test_stages_of_loading_are_a_line_on_a_terminal_that_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "INTERVAL_SECONDS", 0.001)
+    with progress.loading() as show:
+        show("Loading storyteller")
+        while "Loading storyteller …" not in terminal.getvalue():
+            pass
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_stages_of_loading_are_logged_where_nobody_watches(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with progress.loading() as show:
+        show("Loading storyteller")
+    assert "Loading storyteller" in caplog.text

@@ -1,0 +1,216 @@
+"""Settings: one declaration, four sources, clear words for what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from onward import values
+from onward.errors import SetupError
+from onward.settings import GROUPS, Resolved, Settings, options, resolve
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def settle(flags: dict[str, Any] | None = None, home: Path | None = None, **environ: str) -> Resolved:
+    return resolve(flags, environ={"XDG_CONFIG_HOME": str(home or "/nowhere"), **environ})
+
+
+def test_flags_beat_the_environment_which_beats_the_file_which_beats_defaults() -> None:
+    Path("onward.toml").write_text('port = 1\nthreads = 1\nmax_rows = 1\nmodel = ["c"]')
+    resolved = settle({"port": "3"}, ONWARD_PORT="2", ONWARD_THREADS="2", ONWARD_MODEL="a, b")
+    settings = resolved.settings
+    assert (settings.port, settings.threads, settings.max_rows, settings.drain) == (3, 2, 1, 30.0)
+    assert settings.model == ("a", "b")
+    assert {name: resolved.origins[name] for name in ("port", "threads", "max_rows", "drain")} == {
+        "port": "--port",
+        "threads": "ONWARD_THREADS",
+        "max_rows": "onward.toml",
+        "drain": "default",
+    }
+
+
+def test_every_setting_has_an_origin() -> None:
+    assert settle().origins == {option.name: "default" for option in options()}
+
+
+def test_defaults_are_what_the_declaration_says() -> None:
+    settings = settle().settings
+    assert settings == Settings()
+    assert (settings.model, settings.host, settings.port) == (("storyteller",), "127.0.0.1", 8000)
+    assert (settings.max_body, settings.keep_alive, settings.kv_memory) == (32_000_000, 15.0, None)
+
+
+@pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
+def test_every_setting_is_documented_and_spelled_by_its_name(option: Any) -> None:
+    assert option.flag == "--" + option.name.replace("_", "-")
+    assert option.environment == "ONWARD_" + option.name.upper()
+    assert option.group in GROUPS
+    assert option.help.endswith(".")
+    assert option.switch or option.metavar
+
+
+@pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
+def test_every_setting_can_come_from_each_source(option: Any, tmp_path: Path) -> None:
+    raw = EXAMPLES[option.name]
+    flag = [raw] if option.many else raw
+    path = tmp_path / "my.toml"
+    path.write_text(f'{option.name} = "{raw}"')
+    by_flag = getattr(settle({option.name: flag}).settings, option.name)
+    by_environment = getattr(resolve(environ={option.environment: raw}).settings, option.name)
+    by_file = getattr(resolve(environ={}, config=path).settings, option.name)
+    assert by_flag == by_environment == by_file != option.default
+
+
+EXAMPLES = {
+    "model": "tiny",
+    "alias": "davinci-002=tiny",
+    "context_length": "512",
+    "cache_dir": "/somewhere",
+    "host": "localhost",
+    "port": "8123",
+    "keep_alive": "5",
+    "drain": "2.5s",
+    "api_key": "sk-a",
+    "api_key_file": "/keys",
+    "no_auth": "true",
+    "profile": "Strict",
+    "max_body": "16MB",
+    "max_waiting": "5",
+    "max_parallel": "5",
+    "max_rows": "5",
+    "kv_memory": "2GiB",
+    "threads": "3",
+    "precision": "exact",
+    "prefix_cache": "off",
+    "log_level": "debug",
+    "access_log": "no",
+}
+
+
+def test_the_file_speaks_toml() -> None:
+    Path("onward.toml").write_text(
+        'port = 9\ndrain = 1.5\nno_auth = true\nmodel = "one"\n[alias]\n"gpt-3.5-turbo-instruct" = "one"\n'
+    )
+    settings = settle().settings
+    assert (settings.port, settings.drain, settings.no_auth, settings.model) == (9, 1.5, True, ("one",))
+    assert settings.alias == (("gpt-3.5-turbo-instruct", "one"),)
+
+
+def test_the_file_is_looked_for_here_then_in_the_configuration_folder(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "onward").mkdir(parents=True)
+    (home / "onward" / "onward.toml").write_text("port = 1")
+    assert settle(home=home).settings.port == 1
+    Path("onward.toml").write_text("port = 2")
+    assert settle(home=home).settings.port == 2
+    other = tmp_path / "other.toml"
+    other.write_text("port = 3")
+    assert settle(home=home, ONWARD_CONFIG=str(other)).settings.port == 3
+    assert resolve(environ={"ONWARD_CONFIG": "/nowhere"}, config=other).settings.port == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("prot = 1", r"unknown setting 'prot'; did you mean 'port'\?"),
+        ("max-body = 1", r"unknown setting 'max-body'; did you mean 'max_body'\?"),
+        ("zzz = 1", "unknown setting 'zzz'. Known are: model, "),
+        ("port = [1]", "port in onward.toml takes a single value, not a list"),
+        ("port = ", "not valid TOML"),
+        ("port = 1.5", "'1.5' from onward.toml does not work: it must be a whole number, from 0 to 65535"),
+        ("model = ['']", "'' from onward.toml does not work: it must not be empty"),
+    ],
+)
+def test_a_wrong_file_is_told_in_a_sentence(content: str, words: str) -> None:
+    Path("onward.toml").write_text(content)
+    with pytest.raises(SetupError, match=words):
+        settle()
+
+
+def test_a_missing_file_that_was_asked_for_is_an_error() -> None:
+    with pytest.raises(SetupError, match="cannot be read"):
+        resolve(environ={}, config=Path("/nowhere/onward.toml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "words"),
+    [
+        ("port", "65536", "'65536' from --port does not work: it must be a whole number, from 0 to 65535"),
+        ("port", "x", "whole number"),
+        ("max_rows", "0", "1 or more"),
+        ("drain", "-1", "0 or more"),
+        ("drain", "inf", "0 or more"),
+        ("drain", "nan", "0 or more"),
+        ("max_body", "12 parsecs", "such as 4096, 16MB or 2GiB"),
+        ("max_body", "0", "such as"),
+        ("kv_memory", "much", "or auto"),
+        ("profile", "loose", "one of strict, default, lenient"),
+        ("prefix_cache", "maybe", "true or false"),
+        ("alias", ["a"], "NAME=MODEL"),
+        ("host", " ", "empty"),
+    ],
+)
+def test_a_wrong_value_names_itself_its_origin_and_what_is_allowed(name: str, raw: Any, words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        settle({name: raw})
+
+
+def test_a_wrong_secret_is_not_shown() -> None:
+    with pytest.raises(SetupError) as told:
+        settle(ONWARD_API_KEY="my secret")
+    assert "secret" not in str(told.value)
+    assert "ONWARD_API_KEY" in str(told.value)
+
+
+def test_keys_are_hidden_where_settings_are_shown() -> None:
+    settings = Settings(api_key=("sk-a", "sk-b"))
+    assert "sk-" not in repr(settings)
+    assert "<2 hidden>" in repr(settings)
+    assert "sk-" not in repr(Resolved(settings, {}))
+
+
+def test_no_auth_and_keys_exclude_each_other() -> None:
+    with pytest.raises(SetupError, match="exclude each other"):
+        settle({"no_auth": "true"}, ONWARD_API_KEY="sk-a")
+
+
+@pytest.mark.parametrize(
+    ("raw", "amount"),
+    [
+        ("4096", 4096),
+        ("1 KB", 1000),
+        ("1kib", 1024),
+        ("2GiB", 2**31),
+        ("1.5MB", 1_500_000),
+        ("4G", 2**32),
+        ("7b", 7),
+    ],
+)
+def test_sizes_are_read_in_their_units(raw: str, amount: int) -> None:
+    assert values.size(raw) == amount
+
+
+@given(st.integers(1, 2**50))
+@hypothesis_settings(max_examples=100)
+def test_a_size_reads_back_as_it_was_written(amount: int) -> None:
+    assert values.size(values.size_text(amount)) == amount
+
+
+@given(st.text(max_size=12))
+@hypothesis_settings(max_examples=200)
+def test_any_text_is_read_or_refused(raw: str) -> None:
+    for option in options():
+        try:
+            option.parse(raw)
+        except ValueError as problem:
+            assert str(problem)
