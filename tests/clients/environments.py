@@ -108,10 +108,10 @@ def _install(command: list[str], cwd: Path) -> None:
 PYTHON = {
     environment.name: environment
     for environment in (
-        PythonEnvironment("openai-3", ("openai>=3,<4")),
+        PythonEnvironment("openai-3", ("openai>=3,<4",)),
         PythonEnvironment("openai-2.34", ("openai==2.34.0",)),
         PythonEnvironment("openai-0.28", ("openai==0.28.1",)),
-        PythonEnvironment("langchain", ("langchain-openai>=1.0")),
+        PythonEnvironment("langchain", ("langchain-openai>=1.0",)),
         PythonEnvironment("llama-index", ("llama-index-llms-openai-like",)),
         PythonEnvironment("llm", ("llm>=0.27",)),
         PythonEnvironment("litellm", ("litellm",)),

@@ -104,23 +104,23 @@ def mib(size: int) -> str:
 
 
 class KVCache:
-    """`blocks` usable blocks, then the scratch blocks. Bound to a request for its whole life."""
+    """`blocks` usable blocks, then the scratch blocks. `tensors` by input name share this cache's memory."""
 
     def __init__(self, layers: list[Layer], blocks: int) -> None:
         self.blocks = blocks
         self.block_bytes = sum(layer.block_bytes for layer in layers)
         self.bytes = self.block_bytes * (blocks + SCRATCH_BLOCKS)
         self.scratch = blocks
-        self._tensors: list[tuple[str, ov.Tensor]] = []
+        self.tensors: list[tuple[str, ov.Tensor]] = []
         self._blocks: list[NDArray[np.uint8]] = []
         for layer in layers:
             count = blocks + SCRATCH_BLOCKS
             memory = np.frombuffer(mmap.mmap(-1, count * layer.block_bytes), np.uint8)
             self._blocks.append(memory.reshape(count, layer.block_bytes))
-            self._tensors.append((layer.name, ov.Tensor(memory, ov.Shape([count, *layer.block]), layer.kind)))
+            self.tensors.append((layer.name, ov.Tensor(memory, ov.Shape([count, *layer.block]), layer.kind)))
 
     def bind(self, request: ov.InferRequest) -> None:
-        for name, tensor in self._tensors:
+        for name, tensor in self.tensors:
             request.set_tensor(name, tensor)
 
     def copy_block(self, source: int, target: int) -> None:

@@ -1,0 +1,167 @@
+"""Real server processes on real sockets, one a profile, all on the toy model; and how rows ask them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parents[2]
+KEY = "sk-parity-0123456789abcdef"
+PROFILES: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "strict": ("--profile", "strict"),
+    "lenient": ("--profile", "lenient", "--alias", "gpt-3.5-turbo-instruct=toy"),
+    "guarded": (
+        *("--api-key", KEY, "--max-body", "4000", "--max-parallel", "20"),
+        *("--max-rows", "2", "--max-waiting", "2"),
+    ),
+}
+"""What each server is started with. "guarded" has a key and small limits."""
+BASE: dict[str, Any] = {"model": "toy", "prompt": "Say this is a test", "temperature": 0}
+"""Every request's body, before a row's own fields."""
+ABSENT = object()
+"""As a field's value: leave the field out."""
+COMPLETIONS = "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back, whole."""
+
+    status: int
+    headers: httpx.Headers
+    raw: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.raw)
+
+    @property
+    def choices(self) -> list[dict[str, Any]]:
+        return self.json["choices"]
+
+    @property
+    def texts(self) -> list[str]:
+        return [choice["text"] for choice in self.choices]
+
+    @property
+    def text(self) -> str:
+        return self.choices[0]["text"]
+
+    @property
+    def finish(self) -> str:
+        return self.choices[0]["finish_reason"]
+
+    @property
+    def logprobs(self) -> dict[str, Any]:
+        return self.choices[0]["logprobs"]
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        return self.json["usage"]
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return self.json["error"]
+
+    @property
+    def data(self) -> list[str]:
+        """The data of every event, which must be exactly `data: ` and one line each (spec/wire-rules 4)."""
+        assert self.raw.endswith(b"\n\n") and b"\r" not in self.raw
+        events = self.raw.decode().removesuffix("\n\n").split("\n\n")
+        assert all(event.startswith("data: ") and "\n" not in event for event in events), events
+        return [event.removeprefix("data: ") for event in events]
+
+    @property
+    def chunks(self) -> list[dict[str, Any]]:
+        """The chunks of a stream that ended with [DONE]."""
+        *events, done = self.data
+        assert done == "[DONE]"
+        return [json.loads(event) for event in events]
+
+    def joined(self, index: int = 0) -> str:
+        """The text of one choice, put together from its chunks."""
+        parts = (choice for chunk in self.chunks for choice in chunk["choices"])
+        return "".join(choice["text"] for choice in parts if choice["index"] == index)
+
+
+class Server:
+    """One `onward serve` process."""
+
+    def __init__(self, *flags: str) -> None:
+        command = [sys.executable, "-m", "onward", "serve", "--model", "toy", "--port", "0"]
+        quiet = ["--no-access-log", "--log-level", "warning"]
+        self._process = subprocess.Popen(
+            [*command, *quiet, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        found = re.search(r"http://([\d.]+):(\d+)/v1", line)
+        assert found, self._process.communicate()[1]
+        self.port = int(found[2])
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.http = httpx.Client(base_url=self.url, timeout=30)
+
+    def close(self) -> str:
+        """End the process; what it wrote to stderr."""
+        self.http.close()
+        self._process.terminate()
+        try:
+            return self._process.communicate(timeout=10)[1]
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.communicate()[1]
+
+    def ask(self, path: str = COMPLETIONS, **fields: Any) -> Answer:
+        """Ask for a completion: BASE and `fields`, those that are ABSENT left out."""
+        body = {name: value for name, value in {**BASE, **fields}.items() if value is not ABSENT}
+        return self.send("POST", path, json.dumps(body).encode())
+
+    def stream(self, **fields: Any) -> Answer:
+        return self.ask(**fields, stream=True)
+
+    def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
+        """Send a request as it is; JSON unless `headers` say something else."""
+        given = {"content-type": "application/json"} if body else {}
+        got = self.http.request(method, path, content=body, headers=given | dict(headers or {}))
+        return Answer(got.status_code, got.headers, got.content)
+
+    def tokens(self, text: str) -> list[int]:
+        """The toy's token ids of `text`."""
+        body = json.dumps({"prompt": text}).encode()
+        return self.send("POST", "/tokenize", body).json["tokens"]
+
+    def metric(self, name: str) -> float:
+        """The value of a metric of the toy model."""
+        text = self.send("GET", "/metrics").raw.decode()
+        found = re.search(rf'^{name}{{model="toy"}} (\S+)$', text, re.MULTILINE)
+        assert found, text
+        return float(found[1])
+
+
+class Servers:
+    """Starts each server when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Server] = {}
+
+    def __getitem__(self, name: str) -> Server:
+        if name not in self._running:
+            self._running[name] = Server(*PROFILES[name])
+        return self._running[name]
+
+    def close(self) -> list[str]:
+        """End all; what each wrote to stderr."""
+        return [server.close() for server in self._running.values()]
+
+
+Check = Callable[[Server], None]
+Texts = Sequence[str]

@@ -1,0 +1,47 @@
+"""One string for everything that results depend on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from onward.runtimes.openvino.fingerprint import fingerprint
+
+
+def test_other_content_or_facts_give_another_fingerprint(tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(b"one")
+    first = fingerprint([file], ["fast"], None)
+    assert first == fingerprint([file], ["fast"], None)
+    assert first != fingerprint([file], ["exact"], None)
+    file.write_bytes(b"two")
+    assert first != fingerprint([file], ["fast"], None)
+
+
+def test_the_same_content_elsewhere_gives_the_same_fingerprint(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"same")
+    assert fingerprint([tmp_path / "a"], [], None) == fingerprint([tmp_path / "b"], [], None)
+
+
+def test_a_known_file_is_not_read_again(tmp_path: Path) -> None:
+    file, cache = tmp_path / "weights", tmp_path / "cache"
+    file.write_bytes(b"one")
+    os.utime(file, ns=(10**18, 10**18))
+    first = fingerprint([file], [], cache)
+    file.write_bytes(b"two")
+    os.utime(file, ns=(10**18, 10**18))  # looks untouched: size and time are the same
+    assert fingerprint([file], [], cache) == first
+    os.utime(file, ns=(10**18, 10**18 + 1))
+    assert fingerprint([file], [], cache) != first
+
+
+def test_a_broken_or_unwritable_cache_costs_nothing_but_time(tmp_path: Path) -> None:
+    file, cache = tmp_path / "weights", tmp_path / "cache"
+    file.write_bytes(b"one")
+    cache.mkdir()
+    (cache / "hashes.json").write_text("[not json")
+    assert fingerprint([file], [], cache) == fingerprint([file], [], None)
+    blocked = tmp_path / "a file, no folder"
+    blocked.write_text("")
+    assert fingerprint([file], [], blocked) == fingerprint([file], [], None)

@@ -1,0 +1,210 @@
+"""Text to ids and ids to exact bytes, for the tokenizer families that decoders of today have."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, processors
+
+from onward.errors import ModelFolderError
+from onward.runtimes.tokenizer import HuggingFaceTokenizer
+from tests.runtimes.tiny_tokenizers import END, START, byte_level, save, sentencepiece
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+pieces = st.lists(texts | st.sampled_from([END, START, "<note>", "é è", " ", "\n\n"]), max_size=6).map(
+    "".join
+)
+
+
+def spelled(tokenizer: HuggingFaceTokenizer, ids: list[int]) -> bytes:
+    return b"".join(map(tokenizer.token_bytes, ids))
+
+
+@pytest.fixture(scope="module")
+def bytewise(tmp_path_factory: pytest.TempPathFactory) -> HuggingFaceTokenizer:
+    names = {"eos_token": END, "bos_token": None}
+    return HuggingFaceTokenizer(
+        save(byte_level(), tmp_path_factory.mktemp("bytewise"), tokenizer_config=names)
+    )
+
+
+@pytest.fixture(scope="module", params=["normalizer", "metaspace"])
+def piecewise(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> HuggingFaceTokenizer:
+    config = {"bos_token_id": 1, "eos_token_id": 2}
+    folder = save(sentencepiece(request.param), tmp_path_factory.mktemp("piecewise"), config=config)
+    return HuggingFaceTokenizer(folder)
+
+
+@settings(max_examples=200)
+@given(text=pieces)
+def test_byte_level_ids_spell_the_text_exactly(bytewise: HuggingFaceTokenizer, text: str) -> None:
+    assert spelled(bytewise, bytewise.encode(text, add_special_tokens=True)) == text.encode()
+
+
+@settings(max_examples=100)
+@given(text=texts.filter(lambda text: "▁" not in text))
+def test_sentencepiece_ids_spell_the_text_behind_a_space(piecewise: HuggingFaceTokenizer, text: str) -> None:
+    joined = spelled(piecewise, piecewise.encode(text, add_special_tokens=False))
+    assert joined in ((b" " + text.encode()), text.encode())
+    if text and text[0] not in " ":
+        assert joined == b" " + text.encode()
+
+
+def test_each_byte_of_a_character_cut_by_tokens_is_kept(piecewise: HuggingFaceTokenizer) -> None:
+    ids = piecewise.encode("🎉", add_special_tokens=False)
+    assert [piecewise.token_bytes(token) for token in ids[-4:]] == [bytes([byte]) for byte in "🎉".encode()]
+
+
+def test_the_leading_space_rule_is_told(
+    bytewise: HuggingFaceTokenizer, piecewise: HuggingFaceTokenizer
+) -> None:
+    assert piecewise.leading_space
+    assert not bytewise.leading_space
+
+
+def test_special_literals_in_a_text_are_read_as_special_tokens(bytewise: HuggingFaceTokenizer) -> None:
+    ids = bytewise.encode(f"a{END}b", add_special_tokens=False)
+    end = bytewise.token_id(END)
+    assert end in ids
+    assert end is not None
+    assert bytewise.is_special(end)
+    assert bytewise.token_bytes(end) == END.encode()
+    assert bytewise.special_literals == (END, START)
+
+
+def test_added_tokens_that_are_not_special_are_literal_and_shown(bytewise: HuggingFaceTokenizer) -> None:
+    note, accents = bytewise.token_id("<note>"), bytewise.token_id("é è")
+    assert note is not None
+    assert accents is not None
+    assert not bytewise.is_special(note)
+    assert bytewise.token_bytes(accents) == "é è".encode()
+    assert bytewise.token_id("cat") is None
+
+
+def test_an_implicit_start_token_comes_first_and_is_counted(piecewise: HuggingFaceTokenizer) -> None:
+    plain = piecewise.encode("the cat", add_special_tokens=False)
+    assert piecewise.encode("the cat", add_special_tokens=True) == [1, *plain]
+    assert piecewise.implicit_prefix(add_special_tokens=True) == 1
+    assert piecewise.implicit_prefix(add_special_tokens=False) == 0
+    assert piecewise.encode("", add_special_tokens=True) == [1]
+
+
+def test_an_end_token_that_the_post_processor_appends_is_left_out(tmp_path: Path) -> None:
+    tokenizer = sentencepiece("metaspace")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="$A $B", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    loaded = HuggingFaceTokenizer(save(tokenizer, tmp_path))
+    assert loaded.encode("cat", add_special_tokens=True) == [
+        1,
+        *loaded.encode("cat", add_special_tokens=False),
+    ]
+
+
+@pytest.mark.parametrize(("choice", "prefix"), [(True, 1), (False, 0)])
+def test_add_bos_token_rules_where_transformers_obeys_it(tmp_path: Path, choice: bool, prefix: int) -> None:
+    tokenizer = sentencepiece("metaspace")
+    if choice:
+        tokenizer.post_processor = processors.ByteLevel()
+    names = {
+        "tokenizer_class": "LlamaTokenizerFast",
+        "add_bos_token": choice,
+        "bos_token": {"content": "<s>"},
+    }
+    loaded = HuggingFaceTokenizer(save(tokenizer, tmp_path, tokenizer_config=names))
+    assert loaded.implicit_prefix(add_special_tokens=True) == prefix
+
+
+def test_start_and_end_tokens_come_from_all_the_configs(tmp_path: Path) -> None:
+    names = {"bos_token": {"content": "<s>"}, "eos_token": "</s>"}
+    folder = save(
+        sentencepiece("normalizer"),
+        tmp_path,
+        special_tokens_map=names,
+        generation_config={"eos_token_id": [2, 40]},
+        config={"eos_token_id": 41},
+    )
+    loaded = HuggingFaceTokenizer(folder)
+    assert (loaded.bos_token, loaded.eos_token, loaded.start_token) == ("<s>", "</s>", 1)
+    assert loaded.end_tokens == {2, 40, 41}
+
+
+def test_without_a_start_token_the_end_token_stands_for_an_empty_prompt(
+    bytewise: HuggingFaceTokenizer,
+) -> None:
+    assert (bytewise.bos_token, bytewise.eos_token) == (None, END)
+    assert bytewise.start_token == bytewise.token_id(END)
+
+
+def test_a_folder_that_names_no_ends_has_none(tmp_path: Path) -> None:
+    loaded = HuggingFaceTokenizer(save(byte_level(), tmp_path))
+    assert (loaded.bos_token, loaded.eos_token, loaded.start_token) == (None, None, None)
+    assert loaded.end_tokens == frozenset()
+
+
+def test_ids_that_the_vocabulary_lacks_spell_nothing(bytewise: HuggingFaceTokenizer, tmp_path: Path) -> None:
+    assert bytewise.token_bytes(bytewise.size) == b""
+    assert bytewise.token_bytes(-1) == b""
+    holes = Tokenizer(models.BPE(vocab={"a": 0, "b": 5}, merges=[]))
+    loaded = HuggingFaceTokenizer(save(holes, tmp_path))
+    assert loaded.size == 6
+    assert [loaded.token_bytes(token) for token in range(6)] == [b"a", b"", b"", b"", b"", b"b"]
+
+
+def test_truncation_and_padding_saved_with_a_tokenizer_are_switched_off(tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=8)
+    loaded = HuggingFaceTokenizer(save(tokenizer, tmp_path))
+    assert spelled(loaded, loaded.encode("xyz uvw", add_special_tokens=True)) == b"xyz uvw"
+
+
+def test_a_lone_surrogate_is_read_as_a_question_mark(bytewise: HuggingFaceTokenizer) -> None:
+    assert spelled(bytewise, bytewise.encode("a\ud800b", add_special_tokens=False)) == b"a?b"
+
+
+def test_byte_like_literals_are_literal_without_byte_fallback(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.BPE(vocab={"<0x41>": 0}, merges=[]))
+    tokenizer.decoder = decoders.Metaspace()
+    assert HuggingFaceTokenizer(save(tokenizer, tmp_path)).token_bytes(0) == b"<0x41>"
+
+
+def test_an_added_token_of_spaces_spells_spaces(tmp_path: Path) -> None:
+    tokenizer = sentencepiece("normalizer")
+    text = next(piece for piece in tokenizer.get_vocab() if piece.startswith("▁") and len(piece) > 1)
+    tokenizer.add_tokens([AddedToken(text, normalized=False)])
+    loaded = HuggingFaceTokenizer(save(tokenizer, tmp_path))
+    assert loaded.token_bytes(tokenizer.token_to_id(text)) == text.replace("▁", " ").encode()
+
+
+def test_threads_may_encode_at_once(bytewise: HuggingFaceTokenizer) -> None:
+    lines = [f"the cat {number} sat" * 20 for number in range(64)]
+    with ThreadPoolExecutor(4) as pool:
+        encoded = pool.map(lambda line: bytewise.encode(line, add_special_tokens=False), lines)
+        assert [spelled(bytewise, ids).decode() for ids in encoded] == lines
+
+
+def test_a_missing_tokenizer_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelFolderError, match=r"lacks tokenizer\.json"):
+        HuggingFaceTokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "{}", json.dumps({"model": {"type": "Nonsense"}})])
+def test_a_broken_tokenizer_file_is_a_broken_folder(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ModelFolderError, match="no tokenizer that can be read"):
+        HuggingFaceTokenizer(tmp_path)
+
+
+def test_a_decoder_whose_bytes_cannot_be_told_is_refused(tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    tokenizer.decoder = decoders.WordPiece()
+    with pytest.raises(ModelFolderError, match="WordPiece"):
+        HuggingFaceTokenizer(save(tokenizer, tmp_path))
