@@ -16,6 +16,8 @@ $(BIN)/onward: pyproject.toml
 		{ echo "Onward needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@echo "Compiling the sampling kernels (once)"
+	@$(BIN)/python -c "from onward.sampling.sampler import Sampler; Sampler(1)"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(BIN)/onward
@@ -32,13 +34,16 @@ test-all: $(VENV)/.dev  ## Run all tests, slow ones too
 	$(BIN)/python -m pytest -m '' $(ARGS)
 
 check: $(VENV)/.dev  ## Lint, format and type checks
-	$(BIN)/ruff check src tests benchmarks training
-	$(BIN)/ruff format --check src tests benchmarks training
+	$(BIN)/ruff check src tests benchmarks docs training
+	$(BIN)/ruff format --check src tests benchmarks docs training
 	$(BIN)/mypy
 
 fix: $(VENV)/.dev  ## Format, and mend what the linter can
-	$(BIN)/ruff check --fix src tests benchmarks training
-	$(BIN)/ruff format src tests benchmarks training
+	$(BIN)/ruff check --fix src tests benchmarks docs training
+	$(BIN)/ruff format src tests benchmarks docs training
+
+docs: $(VENV)/.dev  ## Write the reference pages that come from the code
+	$(BIN)/python docs/generate.py
 
 clean:  ## Remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,21 +1,27 @@
-"""The only wiring: Settings → Backend. Runtimes are imported here, when a model asks for them."""
+"""The only wiring: Settings → Backend.
+
+Heavy rooms are imported here, late and side by side: the engine (numba loads its kernels) in a thread, while this
+one reads and compiles a model.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from collections.abc import Callable
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from onward.backends.embedded import EmbeddedBackend, EmbeddedModel, Limits
 from onward.errors import SetupError
 from onward.models.registry import listed_models
 from onward.settings import Settings
 
 if TYPE_CHECKING:
+    from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
     from onward.engine.model import Model as RuntimeModel
     from onward.engine.model import Tokenizer
+    from onward.models.resolve import ModelFolder
 
 TOY = "toy"
 """The weightless model, for tests and demonstrations."""
@@ -26,65 +32,98 @@ DRAWING_REVISION = 1
 Progress = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A model read from its folder, not running yet."""
+
+    id: str
+    runtime: RuntimeModel
+    tokenizer: Tokenizer
+    fingerprint: str
+    created: int
+
+
 def compose(settings: Settings, progress: Progress = lambda message: None) -> EmbeddedBackend:
     """Load every model and start its engine. Slow; blocks. `progress` gets a sentence for each stage.
 
     Raises SetupError (which names the model and what to do) with nothing left running.
     """
+    with ThreadPoolExecutor(1, thread_name_prefix="onward-kernels") as beside:
+        kernels = beside.submit(_load_kernels)
+        loaded = _load_all(settings, progress)
+        kernels.result()
+    aliases = _aliases(settings, loaded)
+    return _start(settings, loaded, aliases)
+
+
+def _load_kernels() -> None:
+    from onward.sampling.sampler import Sampler
+
+    Sampler(1)
+
+
+def _load_all(settings: Settings, progress: Progress) -> dict[str, _Loaded]:
+    """What each of `settings.model` names, by that name. Raises SetupError."""
+    loaded: dict[str, _Loaded] = {}
+    for name in settings.model:
+        model = _load(name, settings, progress)
+        if any(model.id == other.id for other in loaded.values()):
+            raise SetupError(f"Two models are called {model.id!r}: give each folder a name of its own.")
+        loaded[name] = model
+    return loaded
+
+
+def _start(settings: Settings, loaded: dict[str, _Loaded], aliases: dict[str, str]) -> EmbeddedBackend:
+    from onward.backends.embedded import EmbeddedBackend, EmbeddedModel, Limits
+
     limits = Limits(
         rows=settings.max_rows,
         max_waiting=settings.max_waiting,
         max_parallel=settings.max_parallel,
         share_prefixes=settings.prefix_cache,
     )
-    served: dict[str, EmbeddedModel] = {}
-    names: dict[str, str] = {}
-    created: dict[str, int] = {}
-    try:
-        for name in settings.model:
-            model, created_at = _load(name, settings, limits, progress)
-            if model.id in served:
-                model.thread.stop()
-                raise SetupError(f"Two models are called {model.id!r}: give each folder a name of its own.")
-            served[model.id] = model
-            created[model.id] = created_at
-            names[name] = model.id
-        aliases = _aliases(settings, served, names)
-    except BaseException:
-        for model in served.values():
-            model.thread.stop()
-        raise
-    return EmbeddedBackend(served, listed_models(created, aliases), names | aliases, limits)
+    served: dict[str, EmbeddedModel] = {
+        model.id: EmbeddedModel(model.id, model.runtime, model.tokenizer, model.fingerprint, limits)
+        for model in loaded.values()
+    }
+    created = {model.id: model.created for model in loaded.values()}
+    names = {name: model.id for name, model in loaded.items()}
+    return EmbeddedBackend(
+        served,
+        listed_models(created, aliases),
+        names | aliases,
+        limits,
+        any_name=settings.profile == "lenient",
+    )
 
 
-def _load(name: str, settings: Settings, limits: Limits, progress: Progress) -> tuple[EmbeddedModel, int]:
+def _load(name: str, settings: Settings, progress: Progress) -> _Loaded:
     progress(f"Loading {name}")
     if name == TOY:
-        runtime, tokenizer, fingerprint = _toy()
-        return EmbeddedModel(TOY, runtime, tokenizer, fingerprint, limits), int(time.time())
+        return _toy()
     from onward.models.resolve import resolve
 
     folder = resolve(name, progress=progress)
-    runtime, tokenizer, fingerprint = _openvino(folder.path, settings, progress)
-    return EmbeddedModel(folder.id, runtime, tokenizer, fingerprint, limits), folder.created
+    return _openvino(folder, settings, progress)
 
 
-def _toy() -> tuple[RuntimeModel, Tokenizer, str]:
+def _toy() -> _Loaded:
     from onward.runtimes.toy import ToyModel, ToyTokenizer
 
     model = ToyModel()
-    return model, ToyTokenizer(), model.fingerprint
+    return _Loaded(TOY, model, ToyTokenizer(), model.fingerprint, int(time.time()))
 
 
-def _aliases(settings: Settings, served: dict[str, EmbeddedModel], names: dict[str, str]) -> dict[str, str]:
+def _aliases(settings: Settings, loaded: dict[str, _Loaded]) -> dict[str, str]:
     """Alias → model id. Raises SetupError for one that leads nowhere or hides a model."""
+    served = {model.id for model in loaded.values()}
     aliases: dict[str, str] = {}
     for alias, target in settings.alias:
-        model_id = names.get(target, target)
+        model_id = loaded[target].id if target in loaded else target
         if model_id not in served:
             raise SetupError(
                 f"The alias {alias}={target} leads nowhere: {target!r} is not served. Served are: "
-                f"{', '.join(served)}."
+                f"{', '.join(sorted(served))}."
             )
         if alias in served:
             raise SetupError(f"The alias {alias!r} is already the name of a model.")
@@ -92,12 +131,12 @@ def _aliases(settings: Settings, served: dict[str, EmbeddedModel], names: dict[s
     return aliases
 
 
-def _openvino(path: Path, settings: Settings, progress: Progress) -> tuple[RuntimeModel, Tokenizer, str]:
+def _openvino(folder: ModelFolder, settings: Settings, progress: Progress) -> _Loaded:
     from onward.runtimes.openvino.load import load_model
     from onward.runtimes.openvino.options import RuntimeOptions
     from onward.runtimes.tokenizer import HuggingFaceTokenizer
 
-    tokenizer = HuggingFaceTokenizer(path)
+    tokenizer = HuggingFaceTokenizer(folder.path)
     options = RuntimeOptions(
         threads=settings.threads,
         precision=settings.precision,
@@ -105,10 +144,10 @@ def _openvino(path: Path, settings: Settings, progress: Progress) -> tuple[Runti
         cache_dir=settings.cache_dir,
         context_length=settings.context_length or None,
     )
-    model = load_model(path, options)
+    model = load_model(folder.path, options)
     for note in model.notes:
         progress(note)
-    return model, tokenizer, _fingerprint(model.fingerprint)
+    return _Loaded(folder.id, model, tokenizer, _fingerprint(model.fingerprint), folder.created)
 
 
 def _fingerprint(runtime: str) -> str:

@@ -136,7 +136,7 @@ class Overloaded(ApiError):
     type = "server_error"
     WORDS: ClassVar[str] = (
         "That model is currently overloaded with other requests. You can retry your request, "
-        "or contact the operator of this server if the error persists."
+        "or contact us through our help center at help.openai.com if the error persists."
     )
 
     def __init__(self, message: str = WORDS, *, retry_after: int = 1) -> None:

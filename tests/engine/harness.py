@@ -10,8 +10,8 @@ from onward.engine.events import Ending, Piece, Prefilled
 from onward.engine.job import Job
 from onward.engine.step import Engine
 from onward.runtimes.toy import END, ToyModel, ToyTokenizer
+from onward.sampling.choice import Sampled
 from onward.sampling.params import SamplingParams
-from onward.sampling.sampler import Sampled
 from onward.text.assembler import TextRules, TokenRecord
 
 _ids = itertools.count()

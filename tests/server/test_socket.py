@@ -135,11 +135,13 @@ def test_a_body_over_the_limit_is_answered_while_it_is_sent(server: Process, chu
 
 
 def test_leaving_behind_a_pipeline_ends_the_work(server: Process) -> None:
+    cancelled = gauge(server, "onward_requests_cancelled_total")
     hanging = post(prompt="hang", stream=True).replace(b"connection: close\r\n", b"")
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(hanging + b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
         wait_for(lambda: gauge(server, "onward_requests_in_flight") == 2)
     wait_for(lambda: gauge(server, "onward_requests_in_flight") == 1)
+    assert gauge(server, "onward_requests_cancelled_total") == cancelled + 1
 
 
 def test_bytes_that_are_no_http_are_told_in_the_envelope(server: Process) -> None:

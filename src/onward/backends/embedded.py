@@ -119,13 +119,15 @@ class EmbeddedModel:
 class EmbeddedBackend:
     """Implements `backends.base.Backend` for models in this process.
 
-    `listed` are the names that /v1/models shows; `aliases` map further names to model ids.
+    `listed` are the names that /v1/models shows; `aliases` map further names to model ids. With `any_name`
+    (the lenient profile) the only model answers to every name.
     """
 
     served: dict[str, EmbeddedModel]
     listed: list[Model]
     aliases: dict[str, str]
     limits: Limits
+    any_name: bool = False
     _draining: bool = False
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _job_ids: itertools.count[int] = field(default_factory=itertools.count)
@@ -199,7 +201,7 @@ class EmbeddedBackend:
 
     def _find(self, name: str | None) -> EmbeddedModel:
         """Raises ModelNotFound. A missing name means the first model (the gate decides whether it may miss)."""
-        if not name:
+        if not name or (self.any_name and len(self.served) == 1):
             return next(iter(self.served.values()))
         found = self.served.get(self.aliases.get(name, name))
         if found is None:

@@ -16,7 +16,7 @@ from onward.protocol.response import (
     PromptTokensDetails,
     Usage,
 )
-from onward.sampling.sampler import Sampled
+from onward.sampling.choice import Sampled
 
 
 @dataclass(slots=True)

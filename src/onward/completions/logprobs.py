@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from onward.protocol.response import Logprobs
-from onward.sampling.sampler import Sampled
+from onward.sampling.choice import Sampled
 from onward.text.assembler import TokenRecord
 from onward.text.offsets import token_offsets
 from onward.text.rendering import render_token

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from onward.sampling.sampler import Sampled
+from onward.sampling.choice import Sampled
 from onward.text.assembler import TokenRecord
 
 Ending = Literal["stop", "length"]

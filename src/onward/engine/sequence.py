@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onward.engine.job import Job
 from onward.engine.model import BLOCK_TOKENS
-from onward.sampling.sampler import ChoiceSampler, Sampled
+from onward.sampling.choice import ChoiceSampler, Sampled
 from onward.text.assembler import Assembler
 
 

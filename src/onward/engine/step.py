@@ -16,7 +16,8 @@ from onward.engine.model import Model, Vocabulary
 from onward.engine.pacing import PrefillPacer
 from onward.engine.scheduler import Scheduler, Work
 from onward.engine.sequence import Sequence
-from onward.sampling.sampler import Sampled, Sampler
+from onward.sampling.choice import Sampled
+from onward.sampling.sampler import Sampler
 from onward.text.assembler import TokenRecord
 
 

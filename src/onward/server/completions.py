@@ -94,6 +94,7 @@ class _Run:
             await (self._send_stream(answer) if self._request.stream else self._send_whole(answer))
         finally:
             await answer.aclose()
+            answer.settle()
 
     async def comment(self) -> None:
         """Keep a silent stream's connection alive. Before the first chunk this settles on status 200.

@@ -102,7 +102,6 @@ class MeasuredAnswer:
         self._bound = metrics.of(answer.model)
         self._record = record
         self._started = started
-        self._settled = False
         self.model = record.model = answer.model
         self.fingerprint = answer.fingerprint
 
@@ -124,13 +123,9 @@ class MeasuredAnswer:
 
     async def aclose(self) -> None:
         await self._answer.aclose()
-        self._settle()
 
-    def _settle(self) -> None:
-        """Count the tokens, once, whether the answer ended or was cancelled."""
-        if self._settled:
-            return
-        self._settled = True
+    def settle(self) -> None:
+        """Count the tokens; to be called once, when the answer has ended or was cancelled."""
         usage, record = self._answer.usage, self._record
         record.prompt_tokens = usage.prompt_tokens
         record.completion_tokens = usage.completion_tokens

@@ -1,0 +1,133 @@
+"""Writes the reference pages that come from the code's own tables. `make docs` runs it; a test compares.
+
+python docs/generate.py           write the pages
+python docs/generate.py --check   exit 1 if one is out of date
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from onward import errors
+from onward.protocol.parameter import Parameter
+from onward.protocol.parameters import PARAMETERS
+from onward.settings import GROUPS, Option, options
+
+REFERENCE = Path(__file__).parent / "reference"
+NOTE = "<!-- Written by docs/generate.py. Do not edit. -->"
+
+
+def settings_page() -> Iterator[str]:
+    yield "# Settings"
+    yield NOTE
+    yield (
+        "Each setting is a flag of `onward serve`, an environment variable, and a key of `onward.toml`; the "
+        "first of these that is given counts. The file is `./onward.toml`, else `onward/onward.toml` in the "
+        "user's configuration folder, else what `--config` names. `onward config show` tells each value and "
+        "where it came from. Sizes may be written `512MB` or `2GiB`."
+    )
+    for group in GROUPS:
+        yield f"## {group}"
+        rows = [option for option in options() if option.group == group]
+        yield "| flag | variable | default | meaning |\n|---|---|---|---|\n" + "\n".join(map(setting_row, rows))
+
+
+def setting_row(option: Option) -> str:
+    flag = f"`{option.flag}{'' if option.switch else ' ' + option.metavar}`".replace("|", "\\|")
+    return f"| {flag} | `{option.environment}` | {default_of(option)} | {cell(option.help)} |"
+
+
+def default_of(option: Option) -> str:
+    if option.name == "cache_dir":
+        return "the user's cache folder"
+    if option.switch:
+        return "on" if option.default else "off"
+    if option.default in ((), None):
+        return "auto" if "auto" in option.metavar else "none"
+    value = option.default[0] if isinstance(option.default, tuple) else option.default
+    return f"`{value}`"
+
+
+def parameters_page() -> Iterator[str]:
+    yield "# Request parameters"
+    yield NOTE
+    yield (
+        "The fields of a request to `/v1/completions`, one table for server, command line and Python. Every "
+        "field but `model` may be null, which means its default. What is not here is refused, unless the "
+        "server runs with `--profile lenient`."
+    )
+    own = [row for row in PARAMETERS if not row.dialect]
+    yield "## OpenAI's"
+    yield parameter_table([row for row in own if row.origin == "openai"])
+    yield "## Inside `stream_options`"
+    yield parameter_table([inner for row in own for inner in row.inner])
+    yield "## Extensions"
+    yield parameter_table([row for row in own if row.origin == "extension"])
+    yield "## Spellings of other servers"
+    yield parameter_table([row for row in PARAMETERS if row.dialect])
+
+
+def parameter_table(rows: list[Parameter]) -> str:
+    lines = [f"| `{row.name}` | {type_of(row)} | {shown(row.default)} | {cell(row.help)} |" for row in rows]
+    return "| field | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(lines)
+
+
+def type_of(row: Parameter) -> str:
+    if row.minimum is None and row.maximum is None:
+        return row.kind
+    low = "" if row.minimum is None else f"{row.minimum:g}"
+    high = "" if row.maximum is None else f"{row.maximum:g}"
+    return f"{row.kind}, {low} … {high}".rstrip()
+
+
+def shown(value: object) -> str:
+    return "" if value is None else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def errors_page() -> Iterator[str]:
+    yield "# Errors"
+    yield NOTE
+    yield (
+        'Every error of the API is `{"error": {"message", "type", "param", "code"}}` with all four keys. In '
+        "Python the same errors are exceptions of `onward.errors`; in a stream that has begun, one last event."
+    )
+    classes = [each for each in vars(errors).values() if isinstance(each, type)]
+    lines = [
+        f"| {each.status} | `{each.__name__}` | `{each.type}` | {f'`{each.code}`' if each.code else 'null, or as told'} |"
+        for each in classes
+        if issubclass(each, errors.ApiError) and each is not errors.ApiError
+    ]
+    yield "| status | class | type | code |\n|---|---|---|---|\n" + "\n".join(lines)
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+PAGES: dict[str, Callable[[], Iterator[str]]] = {
+    "settings.md": settings_page,
+    "parameters.md": parameters_page,
+    "errors.md": errors_page,
+}
+
+
+def main() -> int:
+    stale = []
+    for name, page in PAGES.items():
+        path = REFERENCE / name
+        text = "\n\n".join(page()) + "\n"
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if "--check" not in sys.argv:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    if stale:
+        print(("Out of date: " if "--check" in sys.argv else "Wrote ") + ", ".join(stale))
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""From arguments, files and standard input to the JSON body of a request."""

@@ -1,0 +1,126 @@
+"""How the text of a flag becomes a JSON value, by the kind of its parameter (spec/cli A1, value parsing).
+
+Texts that merely look like YAML stay texts: YAML counts where it is written with brackets or quotes and its type
+is one that the parameter has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from onward.cli.request.contents import STDIN_NAMES, Stdin, embed
+from onward.cli.request.yaml12 import NotYaml, load
+from onward.protocol.parameter import Parameter
+
+TRUE_WORDS = frozenset({"true", "t", "1"})
+FALSE_WORDS = frozenset({"false", "f", "0"})
+TRI_STATE_WORDS = frozenset({"true", "false", "null"})
+"""What a bare boolean flag takes from the argument that follows it."""
+
+
+def value_of(row: Parameter, text: str, stdin: Stdin) -> Any:
+    """The JSON value that `text` means for this parameter.
+
+    Raises ValueError, whose words say what is allowed; UsageError for contents that cannot be read.
+    """
+    if text == "null" and row.nullable:
+        return None
+    if row.kind == "prompt" and text in STDIN_NAMES:
+        return stdin.take(row.flag)
+    return embed(_READERS[row.kind](text), stdin, row.flag)
+
+
+def _string(text: str) -> str:
+    return text
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        hint = f": write {text.lstrip('+-0') or '0'} or 0o…" if text.lstrip("+-").isdigit() else ""
+        raise ValueError(f"it must be a whole number or null{hint}") from None
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or "_" in text:
+        raise ValueError("it must be a number or null")
+    return value
+
+
+def _boolean(text: str) -> bool:
+    word = text.lower()
+    if word in TRUE_WORDS:
+        return True
+    if word in FALSE_WORDS:
+        return False
+    raise ValueError("it must be true, false or null")
+
+
+def _prompt(text: str) -> Any:
+    """A string, strings, token ids, or lists of token ids; any other YAML is the literal text."""
+    value = _flow(text)
+    lists_of_ids = isinstance(value, list) and all(_is_ids(item) for item in value)
+    return value if isinstance(value, str) or _is_strings(value) or _is_ids(value) or lists_of_ids else text
+
+
+def _stop(text: str) -> Any:
+    value = _flow(text)
+    return value if isinstance(value, str) or _is_strings(value) else text
+
+
+def _mapping(text: str) -> Any:
+    try:
+        value = load(text)
+    except NotYaml:
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError("it must be an object in YAML or JSON, such as '{key: value}', or null")
+    return value
+
+
+def _anything(text: str) -> Any:
+    """Fields of other servers: whatever YAML says, else the text."""
+    try:
+        return load(text)
+    except NotYaml:
+        return text
+
+
+def _flow(text: str) -> Any:
+    try:
+        return load(text, flow_only=True)
+    except NotYaml:
+        return text
+
+
+def _is_strings(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_ids(value: object) -> bool:
+    return isinstance(value, list) and all(type(item) is int for item in value)
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "string": _string,
+    "integer": _integer,
+    "number": _number,
+    "boolean": _boolean,
+    "prompt": _prompt,
+    "stop": _stop,
+    "logit_bias": _mapping,
+    "object": _mapping,
+    "fixed": _anything,
+    "duration": _anything,
+}

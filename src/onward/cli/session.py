@@ -1,0 +1,161 @@
+"""The global flags: who is asked, and how answers are written. They may stand before or after the subcommand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+FORMATS = ("auto", "json", "jsonl", "pretty", "raw", "yaml", "text")
+VALUE_FLAGS = {
+    "--api-key": "api_key", "-k": "api_key",
+    "--base-url": "base_url", "-b": "base_url", "--api-base": "base_url",
+    "--organization": "organization", "-o": "organization",
+    "--project": "project",
+    "--format": "format", "--format-error": "format_error",
+    "--transform": "transform", "--transform-error": "transform_error",
+}  # fmt: skip
+SWITCHES = {"--raw-output": "raw_output", "-r": "raw_output", "--debug": "debug"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Where requests go. `base_url` None: to a model in this process. `origin` names what said so."""
+
+    base_url: str | None = None
+    origin: str = "default"
+    api_key: str | None = field(default=None, repr=False)
+    organization: str | None = None
+    project: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    debug: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """How results and errors are written."""
+
+    format: str = "auto"
+    format_error: str = "auto"
+    transform: str | None = None
+    transform_error: str | None = None
+    raw_strings: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    connection: Connection
+    output: Output
+
+
+_CONNECTION_OPTIONS = (
+    (["--base-url", "--api-base", "-b"], "URL", "Ask the server at this address, such as http://127.0.0.1:8000/v1, "
+     "instead of a model in this process.  [OPENAI_BASE_URL, ONWARD_BASE_URL]"),
+    (["--api-key", "-k"], "KEY", "Key to present to the server.  [OPENAI_API_KEY]"),
+    (["--organization"], "ID", "Sent as OpenAI-Organization.  [OPENAI_ORG_ID]"),
+    (["--project"], "ID", "Sent as OpenAI-Project.  [OPENAI_PROJECT_ID]"),
+)  # fmt: skip
+
+
+def connection_options() -> list[click.Parameter]:
+    made: list[click.Parameter] = [
+        click.Option(names, metavar=metavar, help=text) for names, metavar, text in _CONNECTION_OPTIONS
+    ]
+    text = "Log the headers of requests and answers to stderr, secrets left out."
+    return [*made, click.Option(["--debug"], is_flag=True, help=text)]
+
+
+def output_options() -> list[click.Parameter]:
+    choice = click.Choice(FORMATS, case_sensitive=False)
+    return [
+        click.Option(
+            ["--format"], type=choice, default="auto",
+            help="How results are written. auto: live text on a terminal, JSON elsewhere.",
+        ),
+        click.Option(
+            ["--transform"], metavar="PATH",
+            help="Show only what this GJSON path finds in each result, such as choices.0.text.",
+        ),
+        click.Option(["raw_output", "-r", "--raw-output"], is_flag=True, help="Strings without quotes."),
+        click.Option(
+            ["--format-error"], type=choice, default="auto",
+            help="How an API error is written to stderr. auto: in words.",
+        ),
+        click.Option(["--transform-error"], metavar="PATH", help="As --transform, for API errors."),
+    ]  # fmt: skip
+
+
+def session_of(params: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Session:
+    """What flags and environment say together. Raises UsageError for an address without a scheme."""
+    environ = os.environ if environ is None else environ
+    base_url, origin = _base_url(params, environ)
+    connection = Connection(
+        base_url=base_url,
+        origin=origin,
+        api_key=params.get("api_key") or _key(origin, environ),
+        organization=params.get("organization") or environ.get("OPENAI_ORG_ID"),
+        project=params.get("project") or environ.get("OPENAI_PROJECT_ID"),
+        headers=_custom_headers(environ.get("OPENAI_CUSTOM_HEADERS", "")),
+        debug=bool(params.get("debug")),
+    )
+    output = Output(
+        format=params.get("format") or "auto",
+        format_error=params.get("format_error") or "auto",
+        transform=params.get("transform"),
+        transform_error=params.get("transform_error"),
+        raw_strings=bool(params.get("raw_output")),
+    )
+    return Session(connection, output)
+
+
+def _base_url(params: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str | None, str]:
+    sources = (
+        (params.get("base_url"), "--base-url"),
+        (environ.get("ONWARD_BASE_URL"), "ONWARD_BASE_URL"),
+        (environ.get("OPENAI_BASE_URL"), "OPENAI_BASE_URL"),
+    )
+    for value, origin in sources:
+        if value:
+            if not value.lower().startswith(("http://", "https://")):
+                raise click.UsageError(f'{origin} "{value}" is missing a scheme (expected http:// or https://)')
+            return value.rstrip("/"), origin
+    return None, "default"
+
+
+def _key(origin: str, environ: Mapping[str, str]) -> str | None:
+    """ONWARD_API_KEY lists the keys of a server of one's own: it goes to the server that ONWARD_BASE_URL names
+    and to no other."""
+    own = environ.get("ONWARD_API_KEY", "").split(",")[0].strip() if origin == "ONWARD_BASE_URL" else ""
+    return own or environ.get("OPENAI_API_KEY") or None
+
+
+def _custom_headers(lines: str) -> dict[str, str]:
+    """`Name: value`, one a line."""
+    pairs = (line.partition(":") for line in lines.splitlines() if ":" in line)
+    return {name.strip(): value.strip() for name, _, value in pairs if name.strip()}
+
+
+def hoist(arguments: list[str]) -> list[str]:
+    """Moves global flags that stand before a subcommand behind its name, where they are declared."""
+    end = 0
+    while end < len(arguments) and arguments[end].startswith("-"):
+        name, separator, _ = arguments[end].partition("=")
+        if name in VALUE_FLAGS:
+            end += 1 if separator else 2
+        elif arguments[end] in SWITCHES:
+            end += 1
+        else:
+            return arguments
+    if end == 0 or end >= len(arguments):
+        return arguments
+    return [arguments[end], *arguments[:end], *arguments[end + 1 :]]
+
+
+class Group(click.Group):
+    """A group of commands that passes global flags on to them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, hoist(args))

@@ -1,0 +1,1 @@
+"""What people and programs see: text, documents, colours, figures, errors."""

@@ -1,0 +1,61 @@
+"""Terminals: whether colours are wanted, the colours, and text that cannot command the terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass
+from typing import IO, Any
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def wants_colour(stream: IO[Any]) -> bool:
+    """NO_COLOR, then FORCE_COLOR, then whether the stream is a terminal that can."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    force = os.environ.get("FORCE_COLOR", "")
+    if force:
+        return force.lower() not in ("0", "false")
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def visible(text: str) -> str:
+    """Control characters but newline and tab spelled out (`\\x1b`): a model's text must not steer a terminal."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Wraps texts in colours, or leaves them alone."""
+
+    on: bool
+
+    def __call__(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.on and text else text
+
+    def dim(self, text: str) -> str:
+        return self(text, "2")
+
+    def bold(self, text: str) -> str:
+        return self(text, "1")
+
+    def red(self, text: str) -> str:
+        return self(text, "31")
+
+    def green(self, text: str) -> str:
+        return self(text, "32")
+
+    def yellow(self, text: str) -> str:
+        return self(text, "33")
+
+
+def style_of(stream: IO[Any]) -> Style:
+    return Style(wants_colour(stream))
+
+
+def note(text: str) -> None:
+    """A dimmed remark on stderr, for a person only."""
+    if sys.stderr.isatty():
+        print(style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)

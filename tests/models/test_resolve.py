@@ -1,0 +1,177 @@
+"""From what an operator types to a checked folder, with the hub played by a function."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from huggingface_hub import errors
+
+from onward.errors import ModelFolderError, ModelNameError
+from onward.models.check import FILES
+from onward.models.resolve import built_in_folder, resolve
+
+
+def fill(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "openvino_model.xml").write_text("<net/>")
+    (folder / "openvino_model.bin").write_bytes(b"weights")
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+class Hub:
+    """Stands for snapshot_download: gives `folder` or raises `error`; `calls` holds what it was asked."""
+
+    def __init__(self, folder: Path | None = None, error: Exception | None = None) -> None:
+        self.folder, self.error = folder, error
+        self.calls: list[dict[str, Any]] = []
+
+    def __call__(self, **asked: Any) -> str:
+        self.calls.append(asked)
+        if self.error is not None:
+            raise self.error
+        return str(self.folder)
+
+
+def http_error(kind: type[errors.HfHubHTTPError]) -> errors.HfHubHTTPError:
+    request = httpx.Request("GET", "http://hub.invalid/")
+    return kind("refused", response=httpx.Response(404, request=request))
+
+
+def test_a_folder_answers_to_its_own_name(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "my-model")
+    os.utime(folder / "openvino_model.xml", (1_700_000_000, 1_700_000_000))
+    found = resolve(str(folder) + "/")
+    assert (found.path, found.id, found.created, found.source) == (
+        folder,
+        "my-model",
+        1_700_000_000,
+        "folder",
+    )
+
+
+def test_the_current_folder_answers_to_its_real_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(fill(tmp_path / "here"))
+    assert resolve(".").id == "here"
+
+
+def test_a_folder_that_is_no_model_is_told_its_faults(tmp_path: Path) -> None:
+    with pytest.raises(ModelFolderError, match=r"lacks tokenizer\.json"):
+        resolve(str(tmp_path))
+
+
+def test_a_built_in_name_wins_over_a_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "storyteller")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "onward.models.resolve.built_in_folder", lambda name: fill(tmp_path / "package" / name)
+    )
+    found = resolve("storyteller")
+    assert (found.path, found.source) == (tmp_path / "package" / "storyteller", "built-in")
+    assert resolve("./storyteller").source == "folder"
+
+
+def test_built_in_models_lie_in_this_room() -> None:
+    assert built_in_folder("storyteller").parent.name == "models"
+
+
+def test_a_hub_name_is_downloaded_with_only_the_files_that_are_read(tmp_path: Path) -> None:
+    hub = Hub(fill(tmp_path / "snapshot"))
+    told: list[str] = []
+    found = resolve("org/small-ov", fetcher=hub, progress=told.append)
+    assert (found.path, found.id, found.source) == (tmp_path / "snapshot", "org/small-ov", "hub")
+    assert hub.calls == [
+        {
+            "repo_id": "org/small-ov",
+            "revision": None,
+            "allow_patterns": list(FILES),
+            "local_files_only": False,
+        }
+    ]
+    assert "org/small-ov" in told[0]
+
+
+def test_a_revision_may_be_pinned(tmp_path: Path) -> None:
+    hub = Hub(fill(tmp_path))
+    assert resolve("org/small-ov@v1.0", fetcher=hub).id == "org/small-ov"
+    assert hub.calls[0]["revision"] == "v1.0"
+
+
+def test_without_downloads_only_the_cache_is_asked(tmp_path: Path) -> None:
+    hub = Hub(fill(tmp_path))
+    resolve("org/small-ov", allow_download=False, fetcher=hub)
+    assert hub.calls[0]["local_files_only"] is True
+
+
+def test_an_existing_folder_is_never_looked_for_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "org" / "model")
+    monkeypatch.chdir(tmp_path)
+    hub = Hub()
+    assert resolve("org/model", fetcher=hub).source == "folder"
+    assert hub.calls == []
+
+
+def test_a_hub_model_without_an_openvino_graph_tells_the_export_command(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelNameError, match="optimum-cli export openvino --model org/plain "):
+        resolve("org/plain", fetcher=Hub(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (http_error(errors.RepositoryNotFoundError), "no model of that name"),
+        (http_error(errors.GatedRepoError), "gated"),
+        (http_error(errors.RevisionNotFoundError), "no revision 'v9'"),
+        (errors.LocalEntryNotFoundError("nothing"), "cannot be reached"),
+        (errors.OfflineModeIsEnabled("offline"), "could not be downloaded"),
+        (errors.HFValidationError("bad"), "neither a folder nor a name"),
+        (OSError("No space left on device"), "No space left on device"),
+    ],
+)
+def test_every_way_a_download_fails_has_its_sentence(error: Exception, words: str) -> None:
+    with pytest.raises(ModelNameError, match=words):
+        resolve("org/model@v9", fetcher=Hub(error=error))
+
+
+def test_nothing_cached_and_no_downloads_says_both() -> None:
+    hub = Hub(error=errors.LocalEntryNotFoundError("nothing"))
+    with pytest.raises(ModelNameError, match="downloads are off"):
+        resolve("org/model", allow_download=False, fetcher=hub)
+
+
+def test_a_mistyped_built_in_name_is_recognised() -> None:
+    with pytest.raises(ModelNameError, match=r"Did you mean 'storyteller'\?"):
+        resolve("storyteler")
+
+
+def test_a_mistyped_folder_is_recognised(tmp_path: Path) -> None:
+    (tmp_path / "qwen-small").mkdir()
+    with pytest.raises(ModelNameError, match="Did you mean 'qwen-small'"):
+        resolve(str(tmp_path / "qwen-smal"))
+
+
+def test_a_path_is_never_taken_for_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    hub = Hub(tmp_path)
+    with pytest.raises(ModelNameError, match="There is no folder"):
+        resolve("./model", fetcher=hub)
+    assert hub.calls == []
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [("openvino_model.xml", "give its folder"), ("m.gguf", "GGUF"), ("m.bin", "is a file")],
+)
+def test_a_file_in_place_of_a_folder_is_told(tmp_path: Path, file: str, words: str) -> None:
+    (tmp_path / file).write_text("")
+    with pytest.raises(ModelNameError, match=words):
+        resolve(str(tmp_path / file))

@@ -1,0 +1,17 @@
+"""The servers that the parity rows ask, started once a session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .servers import Servers
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    running = Servers()
+    yield running
+    logs = running.close()
+    assert not any("Traceback" in log for log in logs), logs
