@@ -14,6 +14,7 @@ OnwardError
 │   │   ├── ModelNotFound
 │   │   └── UnknownUrl
 │   ├── MethodNotAllowed      405
+│   ├── BodyTimeout           408
 │   ├── RequestTooLarge       413
 │   ├── RateLimited           429
 │   ├── ServerError           500
@@ -106,6 +107,13 @@ class UnknownUrl(NotFound):
 
 class MethodNotAllowed(ApiError):
     status = 405
+    type = "invalid_request_error"
+
+
+class BodyTimeout(ApiError):
+    """The rest of a request's body did not come."""
+
+    status = 408
     type = "invalid_request_error"
 
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from . import rows_values
+from . import rows_output, rows_prompt, rows_sampling, rows_values
 from .table import Row
 
-AREAS = (rows_values.AREA,)
+AREAS = (
+    rows_prompt.AREA,
+    rows_sampling.LENGTH,
+    rows_sampling.STOP,
+    rows_sampling.SAMPLING,
+    rows_sampling.CHOICES,
+    rows_output.AREA,
+    rows_values.AREA,
+)
 ROWS: tuple[Row, ...] = tuple(row for area in AREAS for row in area.rows)

@@ -108,7 +108,9 @@ def wrong_types(name: str, expected: str, fits: tuple[type, ...], **more: Any) -
         )
 
 
-def out_of_range(name: str, noun: str, low: float | None, high: float | None, values: list[Any], **more: Any) -> None:
+def out_of_range(
+    name: str, noun: str, low: float | None, high: float | None, values: list[Any], **more: Any
+) -> None:
     for value in values:
         below = low is not None and value < low
         side, sign, bound = ("below minimum", ">=", low) if below else ("above maximum", "<=", high)
@@ -136,7 +138,10 @@ def spec_of(name: str) -> dict[str, Any]:
 
 for name, (low, high) in INTEGERS.items():
     wrong_types(name, "an integer", (int,), **spec_of(name))
-    outside = [*([low - 1] if low is not None and name != "seed" else []), *([high + 1] if high and high < 999 else [])]
+    outside = [
+        *([low - 1] if low is not None and name != "seed" else []),
+        *([high + 1] if high and high < 999 else []),
+    ]
     out_of_range(name, "integer", low, high, outside, **spec_of(name))
     fields: dict[str, Any] = {"max_tokens": 2, name: low}
     if name in ("max_completion_tokens", "n_predict"):
@@ -174,7 +179,14 @@ for name in BOOLEANS:
 
 for name in STRINGS:
     wrong_types(name, "a string", (str,), **spec_of(name))
-AREA.same("user", "user: a name changes nothing in the answer", {"user": "u"}, {}, golden=(8,), source="spec/completions §2.14")
+AREA.same(
+    "user",
+    "user: a name changes nothing in the answer",
+    {"user": "u"},
+    {},
+    golden=(8,),
+    source="spec/completions §2.14",
+)
 AREA.same(
     "$schema", "$schema: accepted in the body, changes nothing", {"$schema": "https://e.x/s"}, {}, source=EXTENSION
 )

@@ -149,7 +149,7 @@ async def test_a_body_that_stalls_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     call = Call(make_app(FakeBackend(), settings()), "POST", "/v1/completions", None)
     call.feed(b"{")
     await call.done()
-    assert call.status == 400
+    assert call.status == 408
     assert "not complete" in call.error["message"]
     assert call.headers["connection"] == "close"
 

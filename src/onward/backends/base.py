@@ -57,13 +57,16 @@ class Backend(Protocol):
     async def complete(self, request: CompletionRequest) -> Answer:
         """Check the request against the model, queue it, and give its running answer.
 
-        Raises ModelNotFound, InvalidRequest (context length, token ids, suffix), Overloaded, EngineStopped.
+        Cancelling this call leaves nothing running. Raises ModelNotFound, InvalidRequest (context length, token
+        ids, suffix), Overloaded, EngineStopped.
         """
         ...
 
     def tokenizer_info(self, model: str | None) -> TokenizerInfo: ...
 
-    def tokenize(self, model: str | None, text: str, add_special_tokens: bool) -> list[int]: ...
+    def tokenize(self, model: str | None, text: str, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text. May be called from a thread."""
+        ...
 
     def token_bytes(self, model: str | None, tokens: list[int]) -> list[bytes]:
         """The exact bytes of each token. Raises InvalidRequest for an id outside the vocabulary."""

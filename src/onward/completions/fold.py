@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -41,7 +41,7 @@ async def fold_whole(answer: Answer, identity: Identity | None = None) -> Comple
 
 async def fold_chunks(
     answer: Answer, request: CompletionRequest, identity: Identity | None = None
-) -> AsyncIterator[list[Chunk]]:
+) -> AsyncGenerator[list[Chunk]]:
     """The chunks that each engine step makes ready; with `include_usage` one more at the end.
 
     Raises ApiError when generation fails part-way.

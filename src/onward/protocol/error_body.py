@@ -7,6 +7,7 @@ import msgspec
 from onward.errors import (
     ApiError,
     AuthenticationFailed,
+    BodyTimeout,
     MethodNotAllowed,
     NotFound,
     RateLimited,
@@ -18,6 +19,7 @@ from onward.errors import (
 
 _GATEWAY = (
     AuthenticationFailed,
+    BodyTimeout,
     NotFound,
     MethodNotAllowed,
     RequestTooLarge,

@@ -8,7 +8,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from onward.errors import InvalidRequest, RequestTooLarge
+from onward.errors import BodyTimeout, RequestTooLarge
 from onward.server.access_log import Record
 
 Scope = MutableMapping[str, Any]
@@ -63,7 +63,7 @@ class Exchange:
         return dict(reversed(urllib.parse.parse_qsl(self._query.decode("latin-1")))).get(name)
 
     async def body(self, limit: int) -> bytes:
-        """The whole request body. Raises RequestTooLarge over `limit` bytes, InvalidRequest when it stalls."""
+        """The whole request body. Raises RequestTooLarge over `limit` bytes, BodyTimeout when it stalls."""
         declared = self.header(b"content-length") or "0"
         too_large = declared.isdecimal() and int(declared) > limit
         more = True
@@ -79,7 +79,7 @@ class Exchange:
         except TimeoutError:
             self.headers.append((b"connection", b"close"))
             words = f"The request body was not complete after {BODY_SECONDS:.0f} seconds."
-            raise InvalidRequest(words) from None
+            raise BodyTimeout(words) from None
         if not too_large:
             return b"".join(pieces)
         pieces.clear()
