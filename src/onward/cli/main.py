@@ -7,10 +7,19 @@ from typing import Any
 
 import click
 
+from onward.cli.session import hoist
 from onward.errors import SetupError
 
 COMMANDS = {
     "serve": ("onward.cli.serve", "Serve the Completions API over HTTP."),
+    "completions": ("onward.cli.completions", "Continue a text: `completions create`."),
+    "models": ("onward.cli.models", "List, show and download models."),
+    "tokenize": ("onward.cli.tokenize", "Show the tokens of a text."),
+    "batch": ("onward.cli.batch", "Answer a file of requests."),
+    "config": ("onward.cli.config", "Show the settings and where they came from."),
+    "doctor": ("onward.cli.doctor", "Tell what this machine offers and what is missing."),
+    "completion": ("onward.cli.completion", "Print a completion script for a shell."),
+    "api": ("onward.cli.api", "The old command line's spelling: `api completions.create`."),
 }
 """Name → (module whose `command` it is, line in the help)."""
 
@@ -19,6 +28,9 @@ INTERRUPTED = 130
 
 class LazyGroup(click.Group):
     """Finds its commands in COMMANDS. Turns SetupError into one line and exit code 1."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, hoist(args))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

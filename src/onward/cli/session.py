@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
+from onward.cli.show.failures import told
+
+CONTEXT: dict[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+    "token_normalize_func": lambda token: token.replace("_", "-"),
+}
+"""Of every command: names of flags may be written with underscores, as the old command line did."""
 FORMATS = ("auto", "json", "jsonl", "pretty", "raw", "yaml", "text")
 VALUE_FLAGS = {
     "--api-key": "api_key", "-k": "api_key",
     "--base-url": "base_url", "-b": "base_url", "--api-base": "base_url",
-    "--organization": "organization", "-o": "organization",
+    "--organization": "organization",
     "--project": "project",
     "--format": "format", "--format-error": "format_error",
     "--transform": "transform", "--transform-error": "transform_error",
@@ -159,3 +167,19 @@ class Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, hoist(args))
+
+
+def session_command(
+    name: str, callback: Callable[..., None], help: str, params: Iterable[click.Parameter] = ()
+) -> click.Command:
+    """A command that takes the global flags. Its callback gets `session` and its own parameters."""
+
+    def run(**given: Any) -> None:
+        own = {parameter.name: given[parameter.name] for parameter in params if parameter.name}
+        session = session_of(given)
+        with told(session):
+            callback(session=session, **own)
+
+    params = list(params)
+    every = [*params, *output_options(), *connection_options()]
+    return click.Command(name, callback=run, help=help, params=every, context_settings=CONTEXT)

@@ -6,8 +6,10 @@ from onward.engine.model import BLOCK_TOKENS
 
 MOST = 512
 """Prompt tokens a step when nothing decodes: larger steps read no faster, and only delay a cancel."""
-STRETCH = 1.0
-"""How much longer a step may become by reading prompts, as a share of a plain decode step."""
+STRETCH = 1.4
+"""How much longer a step may become by reading prompts, as a share of a plain decode step, when no more sequences
+wait to be read than write. The more wait, the longer it may become: each delayed token of one writer is
+weighed against the first token of those who have none yet."""
 SMOOTHING = 0.2
 """Weight of the newest measurement in the running averages."""
 
@@ -29,13 +31,15 @@ class PrefillPacer:
         if extra > 0:
             self._seconds_per_token = _blend(self._seconds_per_token, extra / prompt_tokens)
 
-    def budget(self, writers: int) -> int:
-        """Prompt tokens that the next step may read beside `writers` decodes: a multiple of a block."""
+    def budget(self, writers: int, readers: int) -> int:
+        """Prompt tokens that the next step may read beside `writers` decodes, when `readers` sequences are read
+        or wait to be: a multiple of a block."""
         if not writers:
             return MOST
         if not self._decode_seconds or not self._seconds_per_token:
             return 2 * BLOCK_TOKENS
-        tokens = int(STRETCH * self._decode_seconds / self._seconds_per_token)
+        stretch = STRETCH * max(1.0, readers / writers)
+        tokens = int(stretch * self._decode_seconds / self._seconds_per_token)
         return min(MOST, max(BLOCK_TOKENS, tokens // BLOCK_TOKENS * BLOCK_TOKENS))
 
 

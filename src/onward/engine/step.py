@@ -69,8 +69,7 @@ class Engine:
         Raises what the runtime raises; the engine is unusable then.
         """
         started = self._clock()
-        writers = sum(not sequence.reading for sequence in self.scheduler.running)
-        works = self.scheduler.schedule(self._pacer.budget(writers))
+        works = self.scheduler.schedule(self._prompt_budget())
         assert works, "jobs wait, and none can be admitted"
         logits = self.model.evaluate([work.row() for work in works])
         events = self._accept(works, logits)
@@ -80,6 +79,11 @@ class Engine:
     def check(self) -> None:
         """AssertionError if a block or row is lost. For tests, between steps."""
         self.cache.check(list(self.scheduler.sequences()))
+
+    def _prompt_budget(self) -> int:
+        writers = sum(not sequence.reading for sequence in self.scheduler.running)
+        readers = len(self.scheduler.running) - writers + self.scheduler.waiting
+        return self._pacer.budget(writers, readers)
 
     def _accept(self, works: list[Work], logits: NDArray[np.float32]) -> list[Event]:
         events: list[Event] = []

@@ -115,7 +115,7 @@ def _connection_advice(session: Session) -> str:
 
 
 def _advice(problem: ApiError | RemoteError, session: Session) -> str:
-    near = getattr(problem, "suggestion", "")
+    near: str = getattr(problem, "suggestion", "")
     match problem.status:
         case 401 | 403:
             return "Give a key with --api-key or OPENAI_API_KEY."

@@ -24,17 +24,21 @@ class _Choice:
 class LiveText:
     """Writes partial choices. Choice 0 appears live; the others wait for their turn and then catch up.
 
-    `write` gets terminal text to show at once. `fields` is the request.
+    `write` gets the text to show at once. `fields` is the request. `bare`, for pipes: texts as they are, without
+    prompts and scores, under the old Python command line's headings.
     """
 
-    def __init__(self, write: Callable[[str], object], style: Style, fields: dict[str, Any]) -> None:
+    def __init__(
+        self, write: Callable[[str], object], style: Style, fields: dict[str, Any], *, bare: bool = False
+    ) -> None:
+        self._bare = bare
         self._write = write
         self._style = style
         self._prompts = _prompts(fields.get("prompt"))
         self._n = fields.get("n") or 1
         self._echo = bool(fields.get("echo"))
-        self._scores = fields.get("logprobs") is not None
-        self._suffix = fields.get("suffix")
+        self._scores = fields.get("logprobs") is not None and not bare
+        self._suffix = None if bare else fields.get("suffix")
         self._choices: dict[int, _Choice] = {}
         self._current = 0
         self._opened = False
@@ -76,13 +80,10 @@ class LiveText:
 
     def _open(self, choice: _Choice) -> None:
         self._opened = True
-        total = self._n * len(self._prompts)
-        if total > 1:
-            place, number = divmod(self._current, self._n)
-            several = f"Prompt {place + 1} of {len(self._prompts)}" if len(self._prompts) > 1 else ""
-            own = f"Choice {number + 1} of {self._n}" if self._n > 1 else ""
-            gap = "\n" if self._current else ""
-            self._put(gap + self._style.bold(f"── {', '.join(filter(None, (several, own)))} ──") + "\n")
+        if self._n * len(self._prompts) > 1:
+            self._put(self._heading() + "\n")
+        if self._bare:
+            return
         prompt = self._prompts[min(self._current // self._n, len(self._prompts) - 1)]
         if self._echo:
             choice.echoed = len(prompt) if isinstance(prompt, str) else 0
@@ -90,8 +91,20 @@ class LiveText:
             shown = prompt if isinstance(prompt, str) else f"[{len(prompt)} tokens] "
             self._put(self._style.dim(visible(shown)))
 
+    def _heading(self) -> str:
+        if self._bare:
+            return f"===== Completion {self._current} ====="
+        place, number = divmod(self._current, self._n)
+        several = f"Prompt {place + 1} of {len(self._prompts)}" if len(self._prompts) > 1 else ""
+        own = f"Choice {number + 1} of {self._n}" if self._n > 1 else ""
+        gap = "\n" if self._current else ""
+        return gap + self._style.bold(f"── {', '.join(filter(None, (several, own)))} ──")
+
     def _put_part(self, choice: _Choice, part: dict[str, Any]) -> None:
         text, logprobs = part.get("text") or "", part.get("logprobs")
+        if self._bare:
+            self._put(text)
+            return
         if logprobs:
             for key in ("tokens", "token_logprobs", "top_logprobs"):
                 choice.logprobs.setdefault(key, []).extend(logprobs.get(key) or [])

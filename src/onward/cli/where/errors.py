@@ -24,6 +24,8 @@ class RemoteError(OnwardError):
         self.type = body.get("type")
         self.url = url
         self.request_id = request_id
+        self.suggestion = ""
+        """What else may have been meant, for a person."""
         super().__init__(self.message)
 
 

@@ -100,7 +100,7 @@ def blocks_for(tokens: int) -> int:
 
 def mib(size: int) -> str:
     """`size` bytes for a person."""
-    return f"{-(-size // 2**20):,} MiB"
+    return f"{-(-size // 2**20):,} MiB" if size >= 2**24 else f"{-(-size // 2**10):,} KiB"
 
 
 class KVCache:

@@ -40,24 +40,23 @@ class OpenVINOModel:
         self.kv_bytes = cache.bytes
         self.fingerprint = fingerprint
         self.notes = list(notes)
-        self._batch = batch
-        self._cache: KVCache | None = cache
-        self._request: ov.InferRequest | None = request
+        self._parts: tuple[ov.InferRequest, Batch, KVCache] | None = (request, batch, cache)
 
     def evaluate(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """See engine.model.Model. The view's memory is OpenVINO's; `rows` may be mixed in any way."""
-        if self._request is None:
-            raise RuntimeError("The model is closed.")
-        wanted = self._batch.fill(rows)
-        logits: NDArray[np.float32] = self._request.infer(share_outputs=True)[0]
+        request, batch, _ = self._open()
+        wanted = batch.fill(rows)
+        logits: NDArray[np.float32] = request.infer(share_outputs=True)[0]
         return logits.reshape(-1, self.vocab_size)[:wanted]
 
     def copy_block(self, source: int, target: int) -> None:
-        if self._cache is None:
-            raise RuntimeError("The model is closed.")
-        self._cache.copy_block(source, target)
+        self._open()[2].copy_block(source, target)
 
     def close(self) -> None:
         """Free the weights and the KV cache. May be called again; views of logits must be gone."""
-        self._request = None
-        self._cache = None
+        self._parts = None
+
+    def _open(self) -> tuple[ov.InferRequest, Batch, KVCache]:
+        if self._parts is None:
+            raise RuntimeError("The model is closed.")
+        return self._parts

@@ -1,0 +1,104 @@
+"""`onward completions create`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from onward.cli.request.flags import click_options, complete_bare_booleans, request_flags
+from onward.cli.session import CONTEXT, Group, Session, connection_options, output_options, session_of
+from onward.cli.show.failures import told
+
+SECTIONS = {
+    "prompt": "What to continue",
+    "length": "How long",
+    "sampling": "How freely",
+    "choices": "How many",
+    "output": "What to report",
+    "stream": "Streaming",
+    "other": "Other fields",
+}
+HELP = """Continue a text.
+
+PROMPT, --prompt, or what is piped in is the text: `onward completions create "Once upon a time"`. Without
+--base-url or OPENAI_BASE_URL a model in this process answers. Only flags that were given are sent.
+
+Values: `null` sends null. @FILE stands for a file's contents, @- (and - for the prompt) for standard input.
+'["a", "b"]', '[1, 2]' and '"\\n"' are YAML; anything else is the text as it stands. A map piped in, JSON or YAML,
+is a request body; flags win over its keys.
+"""
+
+
+class RequestCommand(click.Command):
+    """A command whose flags are a request's; its help shows them in the table's groups."""
+
+    def __init__(self, name: str, **attributes: Any) -> None:
+        argument = click.Argument(["positional"], required=False, metavar="[PROMPT]")
+        self._sections: dict[str, list[click.Parameter]] = {title: [] for title in SECTIONS.values()}
+        for flag, option in zip(request_flags(), click_options(), strict=True):
+            self._sections[SECTIONS[flag.row.group]].append(option)
+        self._sections["What to show"] = [*_own_options(), *output_options()]
+        self._sections["Who answers"] = connection_options()
+        options = [option for section in self._sections.values() for option in section]
+        super().__init__(name, params=[argument, *options], **attributes)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, complete_bare_booleans(args, self.get_params(ctx)))
+
+    def sections(self, ctx: click.Context) -> dict[str, list[click.Parameter]]:
+        """Every option by the title it stands under, in order."""
+        known = {id(option) for options in self._sections.values() for option in options}
+        others = [each for each in self.get_params(ctx) if id(each) not in known and isinstance(each, click.Option)]
+        return {**self._sections, "Help": list(others)}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, parameters in self.sections(ctx).items():
+            records = [record for each in parameters if (record := each.get_help_record(ctx)) is not None]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def _own_options() -> list[click.Parameter]:
+    return [
+        click.Option(["--stats"], is_flag=True, help="Tell tokens, speed, and time to the first token on stderr."),
+        click.Option(
+            ["--max-items"], type=click.IntRange(min=1), metavar="N", help="Stop after this many chunks of a stream."
+        ),
+        click.Option(["--dry-run"], is_flag=True, help="Print the body that would be sent, and send nothing."),
+    ]
+
+
+def create(positional: str | None, **params: Any) -> None:
+    session = session_of(params)
+    with told(session):
+        from onward.cli.request.body import request_body
+
+        fields = request_body({flag.variable: params.get(flag.variable) for flag in request_flags()}, positional)
+        if params["dry_run"]:
+            _print_body(fields, session)
+            return
+        if session.connection.base_url is not None and "model" not in fields:
+            raise click.UsageError(
+                'Required flag "model" not set. A server must be told which model; `onward models list` shows its own.'
+            )
+        from onward.cli.asking import Asked, ask
+
+        ask(Asked(fields, session, stats=params["stats"], max_items=params["max_items"]))
+
+
+def _print_body(fields: dict[str, Any], session: Session) -> None:
+    from onward.cli.show.formats import render
+
+    shown = "json" if session.output.format in ("auto", "text") else session.output.format
+    click.echo(render(fields, format=shown, terminal=sys.stdout.isatty()))
+
+
+command = Group(
+    "completions",
+    commands={"create": RequestCommand("create", callback=create, help=HELP, context_settings=CONTEXT)},
+    help="Create completions.",
+    context_settings=CONTEXT,
+)

@@ -1,0 +1,108 @@
+"""`onward tokenize`: the tokens of a text, as ids, pieces and bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from itertools import cycle
+from typing import Any
+
+import click
+
+from onward.cli.request.contents import STDIN_NAMES, Stdin, embed
+from onward.cli.session import Session, session_command
+from onward.cli.show.emit import emit
+from onward.cli.show.terminal import style_of, visible
+
+_BACKGROUNDS = ("48;5;24", "48;5;58", "48;5;53", "48;5;22", "48;5;94")
+
+
+def tokenize(session: Session, text: str | None, model: str | None, special: bool) -> None:
+    stdin = Stdin()
+    if text is None or text in STDIN_NAMES:
+        whole = stdin.take("TEXT") if text is not None else stdin.offered(wait=True)
+    else:
+        whole = embed(text, stdin, "TEXT")
+    if whole is None:
+        raise click.UsageError("Give the text as an argument, or through a pipe.")
+    if session.connection.base_url is not None:
+        found = asyncio.run(_remote(session, model, whole, special))
+    else:
+        found = _local(model, whole, special)
+    emit(session.output, found, lambda: _shown(found))
+
+
+def _local(model: str | None, text: str, special: bool) -> dict[str, Any]:
+    tokenizer = _tokenizer(model)
+    ids = tokenizer.encode(text, add_special_tokens=special)
+    pieces = [tokenizer.token_bytes(token) for token in ids]
+    return _answer(ids, pieces)
+
+
+def _tokenizer(model: str | None) -> Any:
+    """The tokenizer alone: weights are not loaded."""
+    from onward.compose import TOY
+    from onward.models.resolve import resolve
+    from onward.runtimes.tokenizer import HuggingFaceTokenizer
+    from onward.runtimes.toy import ToyTokenizer
+    from onward.settings import resolve as resolve_settings
+
+    settings = resolve_settings().settings
+    name = dict(settings.alias).get(model or settings.model[0], model or settings.model[0])
+    return ToyTokenizer() if name == TOY else HuggingFaceTokenizer(resolve(name).path)
+
+
+def _answer(ids: list[int], pieces: list[bytes]) -> dict[str, Any]:
+    """`bytes` in hexadecimal; `pieces` as text, in which a part of a character shows as U+FFFD."""
+    return {
+        "tokens": ids,
+        "count": len(ids),
+        "pieces": [piece.decode("utf-8", "replace") for piece in pieces],
+        "bytes": [piece.hex() for piece in pieces],
+    }
+
+
+async def _remote(session: Session, model: str | None, text: str, special: bool) -> dict[str, Any]:
+    """From a server's /tokenize, which stands beside /v1. Bytes are not told there."""
+    from dataclasses import replace
+
+    from onward.cli.where.http import HttpSource
+
+    base = (session.connection.base_url or "").removesuffix("/v1")
+    source = HttpSource(replace(session.connection, base_url=base))
+    fields = {"model": model, "prompt": text, "add_special_tokens": special, "return_token_strs": True}
+    try:
+        told = json.loads(await source.request("POST", "/tokenize", fields))
+    finally:
+        await source.aclose()
+    return {"tokens": told["tokens"], "count": told["count"], "pieces": told.get("token_strs") or []}
+
+
+def _shown(found: dict[str, Any]) -> str:
+    """The text with its tokens on alternating grounds, then a line for each token."""
+    style = style_of(sys.stdout)
+    colours = cycle(_BACKGROUNDS)
+    coloured = "".join(style(visible(piece), code) for piece, code in zip(found["pieces"], colours, strict=False))
+    lines = [coloured] if style.on else []
+    raw = found.get("bytes") or [""] * found["count"]
+    for token, piece, hexadecimal in zip(found["tokens"], found["pieces"], raw, strict=True):
+        spaced = " ".join(hexadecimal[index : index + 2] for index in range(0, len(hexadecimal), 2))
+        lines.append(f"{token:>8}  {json.dumps(piece, ensure_ascii=False):<20} {style.dim(spaced)}".rstrip())
+    return "\n".join([*lines, style.dim(f"{found['count']} tokens")])
+
+
+command = session_command(
+    "tokenize",
+    tokenize,
+    "Show the tokens of TEXT (or of what is piped in): ids, pieces and bytes.",
+    [
+        click.Argument(["text"], required=False),
+        click.Option(["--model", "-m"], metavar="NAME_OR_PATH", help="Whose tokenizer; the weights are not loaded."),
+        click.Option(
+            ["special", "--add-special-tokens/--no-add-special-tokens"],
+            default=True,
+            help="Put the model's start token first, where it has one.",
+        ),
+    ],
+)

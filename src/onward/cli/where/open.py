@@ -1,0 +1,23 @@
+"""Opens who answers: the address that flags or environment give, else a model in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onward.cli.session import Connection
+from onward.cli.show.terminal import note
+
+if TYPE_CHECKING:
+    from onward.cli.where.source import Source
+
+
+def open_source(connection: Connection, models: list[str]) -> Source:
+    """Slow for a model in this process; tells a terminal where it goes. Raises SetupError."""
+    if connection.base_url is not None:
+        from onward.cli.where.http import HttpSource
+
+        note(f"Asking {connection.base_url} ({connection.origin})")
+        return HttpSource(connection)
+    from onward.cli.where.local import open_local
+
+    return open_local(models)
