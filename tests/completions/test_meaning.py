@@ -157,6 +157,26 @@ def test_tokens_as_ids_change_names_but_neither_text_nor_offsets() -> None:
     assert all(key.startswith("token_id:") for top in ids.logprobs.top_logprobs for key in top)
 
 
+def test_a_dummy_space_of_the_vocabulary_is_in_neither_text_nor_offsets() -> None:
+    """SentencePiece spells "the cat" as " the cat"."""
+
+    class SpacedTokenizer(ToyTokenizer):
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            return super().encode(" " + text, add_special_tokens=add_special_tokens)
+
+    async def scored(backend):
+        from dataclasses import replace
+
+        model = backend.served["toy"]
+        model.served = replace(model.served, tokenizer=SpacedTokenizer())
+        return await complete(backend, prompt="the cat", echo=True, logprobs=1, max_tokens=1, ignore_eos=True)
+
+    choice = on_toy(scored).choices[0]
+    assert choice.text.startswith("the cat")
+    assert choice.logprobs.tokens[:2] == ["the", " "]
+    assert choice.logprobs.text_offset == [0, 3, 4, 5, 6, 7]
+
+
 # --- best_of ---------------------------------------------------------------------------------------------------
 
 

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from . import rows_output, rows_prompt, rows_sampling, rows_values
+from . import (
+    rows_ending,
+    rows_errors,
+    rows_output,
+    rows_prompt,
+    rows_routes,
+    rows_sampling,
+    rows_stream,
+    rows_values,
+)
 from .table import Row
 
 AREAS = (
+    rows_routes.SHAPE,
     rows_prompt.AREA,
-    rows_sampling.LENGTH,
-    rows_sampling.STOP,
+    rows_ending.LENGTH,
+    rows_ending.STOP,
     rows_sampling.SAMPLING,
     rows_sampling.CHOICES,
     rows_output.AREA,
+    rows_stream.AREA,
+    rows_errors.AREA,
+    rows_routes.ROUTES,
     rows_values.AREA,
 )
 ROWS: tuple[Row, ...] = tuple(row for area in AREAS for row in area.rows)
+ELSEWHERE: dict[int, tuple[str, ...]] = {
+    80: ("tests/clients (openai for Python, Node; the Java rules)",),
+    81: ("tests/clients/programs/lm_eval_scores.py",),
+}
+"""Golden cases that need other machinery, and the tests that cover them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from itertools import pairwise
 from typing import Any
 
 from .servers import Server
@@ -40,8 +41,15 @@ def check_record(logprobs: dict[str, Any], top: int, first_null: bool) -> None:
     assert len(offsets) == len(logprobs["tokens"]) and offsets == sorted(offsets)
 
 
-AREA.served("echo", "echo: the text starts with the prompt", {"echo": True, "max_tokens": 3}, starts_with(PROMPT),
-            counts(completion_tokens=3), golden=(18,), source=ECHO)  # fmt: skip
+AREA.served(
+    "echo",
+    "echo: the text starts with the prompt",
+    {"echo": True, "max_tokens": 3},
+    starts_with(PROMPT),
+    counts(completion_tokens=3),
+    golden=(18,),
+    source=ECHO,
+)
 AREA.served(
     "echo.only",
     "echo with max_tokens 0: the prompt and nothing else",
@@ -59,7 +67,7 @@ AREA.served(
     source=ECHO,
 )
 AREA.served(
-    "logprobs.null",
+    "logprobs.off",
     "logprobs: the key is there and null where none were asked for",
     {},
     says("logprobs null", lambda answer: answer.choices[0]["logprobs"] is None),
@@ -113,9 +121,12 @@ def scored_batch(server: Server) -> None:
     ]
 
 
-@AREA.law("score.single_token", '"prompt": [97], "echo": true, "logprobs": 0, "max_tokens": 0',
-          source="spec/completions §2.3",
-          weak="OpenAI refuses a prompt of one token with max_tokens 0 in unknown words (§12.7); we serve it.")  # fmt: skip
+@AREA.law(
+    "score.single_token",
+    '"prompt": [97], "echo": true, "logprobs": 0, "max_tokens": 0',
+    source="spec/completions §2.3",
+    weak="OpenAI refuses a prompt of one token with max_tokens 0 in unknown words (§12.7); we serve it.",
+)
 def one_token(server: Server) -> None:
     """A prompt of one token can be scored: one entry without a number."""
     logprobs = server.ask(prompt=[97], echo=True, logprobs=0, max_tokens=0).logprobs
@@ -129,7 +140,7 @@ def alternatives(server: Server) -> None:
     check_record(logprobs, 3, first_null=False)
     offsets, tokens = logprobs["text_offset"], logprobs["tokens"]
     assert offsets[0] == P
-    assert [b - a for a, b in zip(offsets, offsets[1:], strict=False)] == [len(token) for token in tokens[:-1]]
+    assert [after - before for before, after in pairwise(offsets)] == [len(token) for token in tokens[:-1]]
 
 
 AREA.served(
@@ -174,8 +185,12 @@ AREA.refused(
 )
 
 
-@AREA.law("logprobs.raw.temperature", '"logprobs": 5 at temperature 0 and 1.5', golden=(26,),
-          source="spec/completions §0.7")  # fmt: skip
+@AREA.law(
+    "logprobs.raw.temperature",
+    '"logprobs": 5 at temperature 0 and 1.5',
+    golden=(26,),
+    source="spec/completions §0.7",
+)
 def raw_of_temperature(server: Server) -> None:
     """Numbers are the model's own: temperature and top_p do not change them."""
     seen = []
@@ -185,8 +200,12 @@ def raw_of_temperature(server: Server) -> None:
     assert all(each == seen[0] for each in seen)
 
 
-@AREA.law("logprobs.raw.bias", '"logprobs": 5, "logit_bias": {argmax: -100}', golden=(27,),
-          source="spec/completions §0.7")  # fmt: skip
+@AREA.law(
+    "logprobs.raw.bias",
+    '"logprobs": 5, "logit_bias": {argmax: -100}',
+    golden=(27,),
+    source="spec/completions §0.7",
+)
 def raw_of_bias(server: Server) -> None:
     """A bias changes what is drawn, not the numbers."""
     free = server.ask(logprobs=5, max_tokens=1).logprobs
@@ -197,8 +216,12 @@ def raw_of_bias(server: Server) -> None:
     assert banned["top_logprobs"][0][best] == free["token_logprobs"][0]
 
 
-@AREA.law("logprobs.raw.penalty", '"logprobs": 3 with penalties', source="spec/completions §2.7",
-          weak="Known of bias only; penalties are assumed to leave the numbers raw as well.")  # fmt: skip
+@AREA.law(
+    "logprobs.raw.penalty",
+    '"logprobs": 3 with penalties',
+    source="spec/completions §2.7",
+    weak="Known of bias only; penalties are assumed to leave the numbers raw as well.",
+)
 def raw_of_penalty(server: Server) -> None:
     """Penalties do not change the numbers of the first token."""
     plain, punished = (
@@ -208,8 +231,12 @@ def raw_of_penalty(server: Server) -> None:
     assert plain == punished
 
 
-@AREA.law("logprobs.outside", '"temperature": 2, "logprobs": 2, "max_tokens": 100', golden=(30,),
-          weak="Whether the drawn token is added beyond k was seen both ways (§12.3); the documents say it is.")  # fmt: skip
+@AREA.law(
+    "logprobs.outside",
+    '"temperature": 2, "logprobs": 2, "max_tokens": 100',
+    golden=(30,),
+    weak="Whether the drawn token is added beyond k was seen both ways (§12.3); the documents say it is.",
+)
 def outside_the_top(server: Server) -> None:
     """A drawn token that is not among the top k is added to them, first."""
     logprobs = server.ask(temperature=2, logprobs=2, max_tokens=100, seed=3, ignore_eos=True).logprobs
@@ -259,8 +286,12 @@ def stopped_records(server: Server) -> None:
     assert answer.text == whole[: whole.index(stop)] == "".join(answer.logprobs["tokens"])
 
 
-@AREA.law("logprobs.stop_echo", '"echo": true, "logprobs": 1, "stop": …', source="spec/completions §0.12",
-          weak="Only inferred from what lm-eval needs (§12.4).")  # fmt: skip
+@AREA.law(
+    "logprobs.stop_echo",
+    '"echo": true, "logprobs": 1, "stop": …',
+    source="spec/completions §0.12",
+    weak="Only inferred from what lm-eval needs (§12.4).",
+)
 def stopped_records_with_echo(server: Server) -> None:
     """With echo the stop's tokens keep an entry, at the end of the text."""
     whole = server.ask(max_tokens=12, ignore_eos=True).text
@@ -271,8 +302,12 @@ def stopped_records_with_echo(server: Server) -> None:
     assert answer.logprobs["text_offset"][-1] == len(answer.text)
 
 
-@AREA.law("as_ids", '"return_tokens_as_token_ids": true, "logprobs": 2, "echo": true', golden=(76,),
-          source="spec/completions §10")  # fmt: skip
+@AREA.law(
+    "as_ids",
+    '"return_tokens_as_token_ids": true, "logprobs": 2, "echo": true',
+    golden=(76,),
+    source="spec/completions §10",
+)
 def as_token_ids(server: Server) -> None:
     """return_tokens_as_token_ids spells tokens and keys `token_id:N`; text and offsets stay."""
     fields = {"logprobs": 2, "echo": True, "max_tokens": 4, "ignore_eos": True}

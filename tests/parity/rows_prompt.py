@@ -50,7 +50,7 @@ for name, fields in (
     ("one_empty", {"prompt": [""]}),
 ):
     AREA.same(
-        f"prompt.{name}",
+        f"prompt.start.{name}",
         f"prompt {name}: the start of a document, one start token",
         {**fields, "max_tokens": 8},
         {"prompt": "<|endoftext|>", "max_tokens": 8},

@@ -1,4 +1,4 @@
-"""Length, stop, sampling, choices: which tokens are drawn, how many, and how often."""
+"""Sampling and choices: which tokens are drawn, and how often."""
 
 from __future__ import annotations
 
@@ -7,216 +7,11 @@ from statistics import mean
 from typing import Any
 
 from .servers import Server
-from .table import Area, choices, counts, finishes, says, shown, text_is
+from .table import Area, choices, counts, says, shown, text_is
 
-LENGTH = Area("Length", "§2.3")
-STOP = Area("Stop", "§2.11")
 SAMPLING = Area("Sampling", "§2.4")
 CHOICES = Area("n and best_of", "§2.5")
 FREE = {"ignore_eos": True}
-
-LENGTH.served("max_tokens.5", "max_tokens: that many, and finish_reason length", {"max_tokens": 5, **FREE},
-              counts(completion_tokens=5), finishes("length"), golden=(3,))  # fmt: skip
-LENGTH.served(
-    "max_tokens.0",
-    "max_tokens 0: nothing is generated",
-    {"max_tokens": 0},
-    text_is(""),
-    finishes("length"),
-    counts(completion_tokens=0, total_tokens=17),
-)
-LENGTH.served(
-    "context.exact",
-    "prompt and completion may fill the context exactly",
-    {"prompt": "x" * 40, "max_tokens": 2008, "logit_bias": {"256": 100}},
-    finishes("stop"),
-    golden=(73,),
-)
-LENGTH.refused(
-    "context.over",
-    "one token more is refused, in the words and punctuation of OpenAI",
-    {"prompt": "x" * 40, "max_tokens": 2009},
-    "This model's maximum context length is 2048 tokens, however you requested 2049 tokens (40 in your prompt; "
-    "2009 for the completion). Please reduce your prompt; or completion length.",
-    golden=(73,),
-)
-LENGTH.refused(
-    "context.default",
-    "the default of 16 counts as well",
-    {"prompt": [97] * 2040},
-    "This model's maximum context length is 2048 tokens, however you requested 2056 tokens (2040 in your prompt; "
-    "16 for the completion). Please reduce your prompt; or completion length.",
-)
-LENGTH.served(
-    "end",
-    "the model's end of text finishes with stop and is not billed",
-    {"logit_bias": {"256": 100}},
-    text_is(""),
-    finishes("stop"),
-    counts(completion_tokens=0, total_tokens=17),
-    golden=(5,),
-    source="spec/completions §0.3",
-)
-LENGTH.served(
-    "min_tokens",
-    "min_tokens: no end before that many",
-    {"logit_bias": {"256": 100}, "min_tokens": 3},
-    counts(completion_tokens=3),
-    finishes("stop"),
-    source="spec/wire-rules 25",
-)
-LENGTH.refused(
-    "min_tokens.above",
-    "min_tokens above max_tokens is refused",
-    {"min_tokens": 5, "max_tokens": 4},
-    "Invalid 'min_tokens': integer above maximum value. Expected a value <= 4, but got 5 instead.",
-    param="min_tokens",
-    code="integer_above_max_value",
-    source="spec/wire-rules 25",
-)
-LENGTH.served(
-    "ignore_eos",
-    "ignore_eos: the end of text does not end",
-    {"logit_bias": {"256": 100}, "ignore_eos": True, "max_tokens": 4},
-    counts(completion_tokens=4),
-    finishes("length"),
-    source="spec/wire-rules 25",
-)
-LENGTH.served(
-    "skip_special.false",
-    "skip_special_tokens false: special tokens are shown",
-    {"logit_bias": {"257": 100}, "max_tokens": 2, "skip_special_tokens": False},
-    text_is("<|fim_prefix|><|fim_prefix|>"),
-    golden=(78,),
-    source="spec/completions §10",
-)
-LENGTH.served(
-    "skip_special.true",
-    "special tokens are left out of the text otherwise, and still billed",
-    {"logit_bias": {"257": 100}, "max_tokens": 2},
-    text_is(""),
-    counts(completion_tokens=2),
-    golden=(78,),
-    source="spec/completions §10",
-)
-
-# --- stop -------------------------------------------------------------------------------------------------------
-
-
-def greedy(server: Server, length: int = 40) -> str:
-    """The greedy continuation without stops."""
-    return server.ask(max_tokens=length, **FREE).text
-
-
-@STOP.law("stop.one", '"stop": two characters of the known continuation', golden=(34, 35))
-def stop_cuts(server: Server) -> None:
-    """The text ends before the stop, even one that spans tokens; its tokens are not billed."""
-    text = greedy(server)
-    stop = text[6:8]
-    answer = server.ask(max_tokens=40, stop=stop, **FREE)
-    assert answer.text == text[: text.index(stop)] and answer.finish == "stop"
-    assert answer.usage["completion_tokens"] == len(server.tokens(answer.text)) == len(answer.text)
-    stream = server.stream(max_tokens=40, stop=stop, **FREE)
-    assert stream.joined() == answer.text
-
-
-@STOP.law("stop.first", '"stop": the first character of the known continuation', golden=(5,))
-def stop_at_once(server: Server) -> None:
-    """A stop at the very start leaves an empty text and bills nothing."""
-    answer = server.ask(stop=greedy(server)[0])
-    assert answer.text == "" and answer.finish == "stop"
-    assert answer.usage["completion_tokens"] == 0
-    assert answer.usage["total_tokens"] == answer.usage["prompt_tokens"]
-
-
-@STOP.law("stop.earliest", '"stop": [later in the text, earlier in the text]', golden=(39,),
-          weak="Only inferred; one other server takes the first of the list.")  # fmt: skip
-def earliest_wins(server: Server) -> None:
-    """Of several stops the one that comes first in the text wins."""
-    text = greedy(server)
-    late, early = text[20:23], text[8:10]
-    answer = server.ask(max_tokens=40, stop=[late, early], **FREE)
-    assert answer.text == text[: min(text.index(late), text.index(early))]
-
-
-STOP.served("stop.4", "four stops pass", {"stop": ["1", "2", "3", "4"]}, golden=(36,))
-for profile in ("default", "strict"):
-    STOP.refused(
-        f"stop.5.{profile}",
-        f"five are refused ({profile} profile)",
-        {"stop": ["1", "2", "3", "4", "5"]},
-        "Invalid 'stop': array too long. Expected an array with maximum length 4, but got an array with length 5 "
-        "instead.",
-        param="stop",
-        code="array_above_max_length",
-        on=profile,
-        golden=(36,),
-        source="spec/wire-rules 20",
-    )
-STOP.served("stop.14.lenient", "lenient profile: any number of stops", {"stop": [f"{n}!" for n in range(14)]},
-            on="lenient", source="spec/wire-rules 20")  # fmt: skip
-STOP.same("stop.empty", "an empty array is none", {"stop": []}, {}, golden=(37,), source="spec/wire-rules 20",
-          weak="OpenAI refused it years ago; lm-eval and Zed send it, so it passes.")  # fmt: skip
-for name, value, path in (("empty_string", "", "stop"), ("empty_item", ["a", ""], "stop[1]")):
-    STOP.refused(
-        f"stop.{name}",
-        "an empty stop is refused",
-        {"stop": value},
-        f"Invalid '{path}': empty string. Expected a string with minimum length 1, but got an empty string instead.",
-        param=path,
-        code="empty_string",
-        weak="Unrecorded (§12.7).",
-    )
-
-
-@STOP.law("stop.prompt", '"echo": true, "stop": a word of the prompt', golden=(38,))
-def stop_in_prompt(server: Server) -> None:
-    """A stop that stands in the echoed prompt does nothing there."""
-    answer = server.ask(echo=True, stop="Say", max_tokens=4, **FREE)
-    assert answer.text.startswith("Say this is a test") and len(answer.text) > 18
-
-
-@STOP.law("stop.stream", '"stop": …, "stream": true', golden=(40,))
-def nothing_retracted(server: Server) -> None:
-    """A stream never shows what a stop would take back."""
-    text = greedy(server)
-    for start in range(4, 16):
-        stop = text[start : start + 3]
-        cut = text[: text.index(stop)]
-        stream = server.stream(max_tokens=40, stop=stop, **FREE)
-        assert stream.joined() == cut
-        almost = server.stream(max_tokens=40, stop=stop[:2] + "\u2603", **FREE)
-        assert almost.joined() == text
-
-
-@STOP.law("stop.included", '"stop": …, "include_stop_str_in_output": true', golden=(41,),
-          source="spec/completions §10")  # fmt: skip
-def stop_included(server: Server) -> None:
-    """include_stop_str_in_output keeps the stop at the end."""
-    text = greedy(server)
-    stop = text[6:8]
-    answer = server.ask(max_tokens=40, stop=stop, include_stop_str_in_output=True, **FREE)
-    assert answer.text == text[: text.index(stop) + 2] and answer.finish == "stop"
-
-
-@STOP.law("stop.at_limit", '"max_tokens": exactly up to the stop', source="spec/completions §3")
-def stop_beats_length(server: Server) -> None:
-    """A stop that is complete with the last allowed token finishes with stop."""
-    text = greedy(server)
-    at = next(n for n in range(3, 30) if text[n] not in text[:n])
-    assert server.ask(max_tokens=at + 1, stop=text[at], **FREE).finish == "stop"
-
-
-STOP.served(
-    "stop.special",
-    "the end token's own words may be a stop",
-    {"stop": ["<|endoftext|>"], "logit_bias": {"256": 100}},
-    finishes("stop"),
-    text_is(""),
-    source="spec/completions §5",
-)
-
-# --- sampling ---------------------------------------------------------------------------------------------------
 
 SAMPLING.same("greedy", "temperature 0 twice gives one text", {"max_tokens": 30}, {"max_tokens": 30}, golden=(42,))
 SEEDED: dict[str, Any] = {"temperature": 1, "max_tokens": 30, "ignore_eos": True}
@@ -250,13 +45,29 @@ for name, fields, golden in (
         golden=(golden,),
         weak="Allowed by the schema; what it does is only inferred." if name == "top_p.0" else "",
     )
-SAMPLING.same("top_k.-1", "top_k -1 is off", {**SEEDED, "seed": 1, "top_k": -1}, {**SEEDED, "seed": 1},
-              source="spec/completions §10")  # fmt: skip
+SAMPLING.same(
+    "top_k.-1",
+    "top_k -1 is off",
+    {**SEEDED, "seed": 1, "top_k": -1},
+    {**SEEDED, "seed": 1},
+    source="spec/completions §10",
+)
 BIAS = "spec/completions §2.8"
-SAMPLING.served("bias.force", "logit_bias 100 forces a token", {"logit_bias": {"97": 100}, "max_tokens": 5},
-                text_is("aaaaa"), golden=(48,), source=BIAS)  # fmt: skip
-SAMPLING.served("bias.fraction", "a bias may be a fraction", {"logit_bias": {"97": 99.5}, "max_tokens": 2},
-                text_is("aa"), source=BIAS)  # fmt: skip
+SAMPLING.served(
+    "bias.force",
+    "logit_bias 100 forces a token",
+    {"logit_bias": {"97": 100}, "max_tokens": 5},
+    text_is("aaaaa"),
+    golden=(48,),
+    source=BIAS,
+)
+SAMPLING.served(
+    "bias.fraction",
+    "a bias may be a fraction",
+    {"logit_bias": {"97": 99.5}, "max_tokens": 2},
+    text_is("aa"),
+    source=BIAS,
+)
 
 
 @SAMPLING.law("bias.end", '"logit_bias": {"256": -100}', golden=(48,), source=BIAS)
@@ -276,9 +87,15 @@ for key in ("abc", "-1", "1.5", "", "١"):
         golden=(49,),
         source=BIAS,
     )
-SAMPLING.refused("bias.large", "a token id outside the vocabulary is refused", {"logit_bias": {"278": 1}},
-                 "Invalid key in 'logit_bias': 278. Maximum value is 272.", param="logit_bias", golden=(49,),
-                 source=BIAS)  # fmt: skip
+SAMPLING.refused(
+    "bias.large",
+    "a token id outside the vocabulary is refused",
+    {"logit_bias": {"278": 1}},
+    "Invalid key in 'logit_bias': 278. Maximum value is 272.",
+    param="logit_bias",
+    golden=(49,),
+    source=BIAS,
+)
 for value, side in ((101, "above maximum value. Expected a value <= 100"), (-101, "below minimum value. …")):
     word = "above_max" if value > 0 else "below_min"
     SAMPLING.refused(
@@ -323,8 +140,14 @@ def penalties_act(server: Server) -> None:
 
 # --- n, best_of -------------------------------------------------------------------------------------------------
 
-CHOICES.served("n.greedy", "n at temperature 0 gives the same choice n times", {"n": 3}, choices(3),
-               says("one text", lambda answer: len(set(answer.texts)) == 1), golden=(51,))  # fmt: skip
+CHOICES.served(
+    "n.greedy",
+    "n at temperature 0 gives the same choice n times",
+    {"n": 3},
+    choices(3),
+    says("one text", lambda answer: len(set(answer.texts)) == 1),
+    golden=(51,),
+)
 CHOICES.refused(
     "best_of.below",
     "best_of below n is refused",
@@ -334,8 +157,13 @@ CHOICES.refused(
     golden=(53,),
 )
 CHOICES.served("best_of.equal", "best_of equal to n is taken", {"n": 2, "best_of": 2}, choices(2), golden=(54,))
-CHOICES.same("best_of.0", "best_of 0 is not given", {"best_of": 0, "n": 2}, {"n": 2},
-             weak="The schema's minimum is 0; what it does is unrecorded.")  # fmt: skip
+CHOICES.same(
+    "best_of.0",
+    "best_of 0 is not given",
+    {"best_of": 0, "n": 2},
+    {"n": 2},
+    weak="The schema's minimum is 0; what it does is unrecorded.",
+)
 CHOICES.served(
     "best_of.billed",
     "all candidates are billed",
@@ -367,8 +195,8 @@ CHOICES.refused(
     "best_of.stream",
     "the best of more candidates than choices cannot be streamed",
     {"best_of": 3, "stream": True},
-    "Results cannot be streamed when 'best_of' (currently 3) is greater than 'n' (currently 1): the best candidates "
-    "are known only when all of them are complete.",
+    "Results cannot be streamed when 'best_of' (currently 3) is greater than 'n' (currently 1): the best "
+    "candidates are known only when all of them are complete.",
     param="best_of",
     weak="The documents say so; in 2023 one event with the whole text was seen (§12.6). We follow the documents.",
 )

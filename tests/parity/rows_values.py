@@ -270,7 +270,7 @@ for name, value in DEFAULTS.items():
             **spec_of(name),
         )
 AREA.served(
-    "max_tokens.default",
+    "max_tokens.sixteen",
     "max_tokens: 16 when absent",
     {"ignore_eos": True},
     counts(completion_tokens=16),

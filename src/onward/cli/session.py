@@ -170,9 +170,17 @@ class Group(click.Group):
 
 
 def session_command(
-    name: str, callback: Callable[..., None], help: str, params: Iterable[click.Parameter] = ()
+    name: str,
+    callback: Callable[..., None],
+    help: str,
+    params: Iterable[click.Parameter] = (),
+    *,
+    shows: bool = True,
 ) -> click.Command:
-    """A command that takes the global flags. Its callback gets `session` and its own parameters."""
+    """A command that takes the global flags. Its callback gets `session` and its own parameters.
+
+    `shows` False: it writes no results to standard output, and the flags that format them are left out.
+    """
 
     def run(**given: Any) -> None:
         own = {parameter.name: given[parameter.name] for parameter in params if parameter.name}
@@ -181,5 +189,5 @@ def session_command(
             callback(session=session, **own)
 
     params = list(params)
-    every = [*params, *output_options(), *connection_options()]
+    every = [*params, *(output_options() if shows else []), *connection_options()]
     return click.Command(name, callback=run, help=help, params=every, context_settings=CONTEXT)

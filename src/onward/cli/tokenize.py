@@ -54,11 +54,11 @@ def _tokenizer(model: str | None) -> Any:
 
 
 def _answer(ids: list[int], pieces: list[bytes]) -> dict[str, Any]:
-    """`bytes` in hexadecimal; `pieces` as text, in which a part of a character shows as U+FFFD."""
+    """`bytes` in hexadecimal; `pieces` as logprobs spell them: a part of a character is `bytes:\\xe2`."""
     return {
         "tokens": ids,
         "count": len(ids),
-        "pieces": [piece.decode("utf-8", "replace") for piece in pieces],
+        "pieces": [token_text(piece) for piece in pieces],
         "bytes": [piece.hex() for piece in pieces],
     }
 

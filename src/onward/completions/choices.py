@@ -122,7 +122,7 @@ class ChoiceStream:
         if logprobs is None or self._writer is None or state.scores is None:
             return logprobs
         prompt = state.prompt
-        whole = self._writer.prompt(prompt.tokens, state.scores[prompt.hidden :])
+        whole = self._writer.prompt(prompt.tokens, prompt.pieces, state.scores[prompt.hidden :])
         extend(whole, logprobs)
         return whole
 

@@ -38,10 +38,9 @@ class LogprobsWriter:
             self._add(logprobs, record.token, record.piece, record.offset, (record.logprob, record.top))
         return logprobs
 
-    def prompt(self, tokens: Sequence[int], scores: Sequence[Sampled | None]) -> Logprobs:
+    def prompt(self, tokens: Sequence[int], pieces: Sequence[bytes], scores: Sequence[Sampled | None]) -> Logprobs:
         """The object for an echoed prompt: the first token has no log-probability."""
         logprobs = self.empty()
-        pieces = [self._piece_of(token) for token in tokens]
         offsets = token_offsets(pieces)
         for index, (token, piece, offset, score) in enumerate(zip(tokens, pieces, offsets, scores, strict=True)):
             known = None if score is None or index == 0 else (score.logprob, score.top)

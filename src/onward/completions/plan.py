@@ -34,12 +34,13 @@ class PlannedPrompt:
     """One prompt of a request: its job, and what an echo shows of it.
 
     `tokens` are the prompt's ids as the client sees them: without an implicit start token, without infill tokens.
-    `billed` is its share of `usage.prompt_tokens`.
+    `pieces` are the bytes they stand for in `text`. `billed` is its share of `usage.prompt_tokens`.
     """
 
     job: Job
     text: str
     tokens: tuple[int, ...]
+    pieces: tuple[bytes, ...]
     billed: int
 
     @property
@@ -85,9 +86,12 @@ def _plan_prompt(
 ) -> PlannedPrompt:
     ids, hidden = _encode(prompt, request, model)
     shown = tuple(ids[hidden:])
-    text, pending = decode_pieces(map(model.tokenizer.token_bytes, shown))
+    pieces = tuple(map(model.tokenizer.token_bytes, shown))
     if isinstance(prompt, str):
         text, pending = prompt, b""
+        pieces = _without_dummy_space(pieces, prompt)
+    else:
+        text, pending = decode_pieces(pieces)
     ends = model.tokenizer.end_tokens
     fed = ids
     if request.suffix:
@@ -110,7 +114,14 @@ def _plan_prompt(
         text_base=len(text),
         pending=pending,
     )
-    return PlannedPrompt(job, text, shown, billed=max(1, len(fed) - hidden))
+    return PlannedPrompt(job, text, shown, pieces, billed=max(1, len(fed) - hidden))
+
+
+def _without_dummy_space(pieces: tuple[bytes, ...], prompt: str) -> tuple[bytes, ...]:
+    """SentencePiece vocabularies spell a text's first word with a space that the text does not have."""
+    if pieces and pieces[0].startswith(b" ") and b"".join(pieces) == b" " + prompt.encode():
+        return (pieces[0][1:], *pieces[1:])
+    return pieces
 
 
 def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedModel) -> tuple[list[int], int]:

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -44,8 +45,10 @@ class HttpSource:
         )
 
     async def whole(self, fields: dict[str, Any]) -> Document:
-        content = await self.request("POST", "/completions", {**fields})
-        return _document(content.decode("utf-8", "replace"), self._base + "/completions")
+        url = self._base + "/completions"
+        async with self._answer("POST", url, fields) as answer:
+            document = _document((await _read(answer)).decode("utf-8", "replace"), url)
+            return replace(document, request_id=answer.headers.get("x-request-id"))
 
     async def chunks(self, fields: dict[str, Any]) -> AsyncIterator[Document]:
         url = self._base + "/completions"

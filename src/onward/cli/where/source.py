@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One result: a completion or a chunk. `raw` is its JSON as it was sent."""
+    """One result: a completion or a chunk. `raw` is its JSON as it was sent, `request_id` the server's name for it."""
 
     value: dict[str, Any]
     raw: str
+    request_id: str | None = None
 
 
 class Source(Protocol):

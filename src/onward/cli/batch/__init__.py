@@ -1,0 +1,63 @@
+"""`onward batch run IN.jsonl -o OUT.jsonl`: a file of requests, answered; what is answered stays answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from onward.cli.session import CONTEXT, Group, Session, session_command
+
+DEFAULT_CONCURRENCY = 32
+HELP = """Answer every line of IN, a file in OpenAI's batch format with /v1/completions bodies.
+
+Answers go to OUT, refused lines to its neighbour OUT.errors.jsonl, both in the order in which they end. Run it again
+after Ctrl-C, a crash or a kill: lines that are in either file are left alone, all others are answered. Delete the
+errors file to have its lines tried again.
+"""
+
+
+def run(
+    session: Session, source: Path, output: Path, errors: Path | None, concurrency: int, model: str | None
+) -> None:
+    from onward.cli.batch.run import Batch, run_batch
+
+    errors = errors or output.with_suffix(".errors" + (output.suffix or ".jsonl"))
+    done = run_batch(Batch(source, output, errors, session, concurrency, model))
+    if done.failed:
+        raise click.exceptions.Exit(1)
+
+
+command = Group(
+    "batch",
+    commands={
+        "run": session_command(
+            "run",
+            run,
+            HELP,
+            [
+                click.Argument(
+                    ["source"], metavar="IN.jsonl", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+                ),
+                click.Option(
+                    ["-o", "--output"], required=True, metavar="OUT.jsonl", help="File of the answers.",
+                    type=click.Path(dir_okay=False, path_type=Path),
+                ),
+                click.Option(
+                    ["--errors"], metavar="PATH", help="File of the lines that were refused.",
+                    type=click.Path(dir_okay=False, path_type=Path),
+                ),
+                click.Option(
+                    ["--concurrency"], type=click.IntRange(min=1), default=DEFAULT_CONCURRENCY, metavar="N",
+                    help=f"Most requests under way at once.  [default {DEFAULT_CONCURRENCY}]",
+                ),
+                click.Option(
+                    ["--model", "-m"], metavar="NAME_OR_PATH", help="Ask this model instead of the one each line names."
+                ),
+            ],
+            shows=False,
+        )
+    },
+    help="Answer a file of requests.",
+    context_settings=CONTEXT,
+)  # fmt: skip

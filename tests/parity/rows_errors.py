@@ -1,0 +1,334 @@
+"""Every error of the catalogue: words, type, param, code, status, layout (spec/completions §11)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+
+from .servers import COMPLETIONS, KEY, Server
+from .table import Area, Expect, base, error_of, get, header, post, says
+
+AREA = Area("Errors", "§11")
+GATEWAY = says(
+    "indented by four, final newline",
+    lambda answer: answer.raw.startswith(b'{\n    "error": {\n        "') and answer.raw.endswith(b"}\n"),
+)
+ENGINE = says(
+    "indented by two, no final newline",
+    lambda answer: answer.raw.startswith(b'{\n  "error": {\n    "message"') and answer.raw.endswith(b"}"),
+)
+ORDER = says("keys message, type, param, code", lambda a: list(a.error) == ["message", "type", "param", "code"])
+CHARSET = header("content-type", "application/json; charset=utf-8")
+NOT_JSON = error_of(
+    "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP "
+    "library correctly. The OpenAI API expects a JSON payload, but what was sent was not valid JSON. If you have "
+    "trouble figuring out how to fix this, please contact us through our help center at help.openai.com.)"
+)
+
+for name, body in (
+    ("brace", b"{"),
+    ("empty", b""),
+    ("text", b"hello"),
+    ("trailing", b'{"model":"toy"} x'),
+    ("comma", b'{"model":"toy",}'),
+    ("single_quotes", b"{'model':'toy'}"),
+    ("nan", b'{"model":"toy","temperature":NaN}'),
+    ("utf8", b'{"model":"toy","prompt":"\xff\xfe"}'),
+    ("utf16", '{"model":"toy"}'.encode("utf-16")),
+    ("surrogate", b'{"model":"toy","prompt":"\\ud800"}'),
+    ("deep", b"[" * 100_000),
+    ("deep_object", b'{"model":' * 50_000),
+):
+    AREA.sends(
+        f"json.{name}",
+        f"a body that is no JSON ({name}) is refused",
+        post(body),
+        GATEWAY,
+        ORDER,
+        CHARSET,
+        status=400,
+        error=NOT_JSON,
+        golden=(67,),
+    )
+for name, body in (("array", b"[]"), ("string", b'"x"'), ("number", b"5"), ("null", b"null")):
+    AREA.sends(
+        f"json.{name}",
+        f"a body that is JSON but no object ({name}) is refused",
+        post(body),
+        status=400,
+        error=error_of("Invalid type for the request body: expected an object…", code="invalid_type"),
+        weak="Unrecorded.",
+    )
+
+for kind in ("multipart/form-data", "text/plain", "application/x-www-form-urlencoded"):
+    AREA.sends(
+        f"content_type.{kind}",
+        f"content type {kind} is refused",
+        post(base(), content_type=kind),
+        GATEWAY,
+        status=400,
+        error=error_of(
+            f"Unsupported content type: '{kind}'. This API method only accepts 'application/json' requests, but "
+            f"you specified the header 'Content-Type: {kind}'. Please try again with a supported content type.",
+            code="unsupported_content_type",
+        ),
+        source="spec/completions §1, §11",
+    )
+for kind in ("application/json; charset=utf-8", "application/json;charset=UTF-8", "Application/JSON"):
+    AREA.sends(
+        f"content_type.ok.{kind}",
+        f"content type {kind} is accepted",
+        post(base(), content_type=kind),
+        source="spec/completions §1",
+    )
+
+AREA.refused(
+    "unknown.one",
+    "an unknown field is refused",
+    {"foo": 1},
+    "Unrecognized request argument supplied: foo",
+    golden=(72,),
+    source="spec/completions §2",
+)
+AREA.refused(
+    "unknown.two",
+    "several unknown fields are named together",
+    {"foo": 1, "bar": None},
+    "Unrecognized request arguments supplied: foo, bar",
+    source="spec/completions §2",
+)
+for extra in ("top_k", "min_p", "ignore_eos", "max_completion_tokens", "repetition_penalty", "options"):
+    AREA.refused(
+        f"unknown.strict.{extra}",
+        f"strict profile: {extra} is unknown, as at OpenAI",
+        {extra: 1},
+        f"Unrecognized request argument supplied: {extra}",
+        on="strict",
+        source="spec/completions §2",
+    )
+AREA.served(
+    "unknown.lenient",
+    "lenient profile: unknown fields pass",
+    {"foo": 1, "guided_json": {}},
+    on="lenient",
+    source="spec/wire-rules 25",
+)
+for name, wrong, words in (
+    ("unknown_before_type", {"foo": 1, "n": "x"}, "Unrecognized request argument supplied: foo"),
+    ("model_before_unknown", {"foo": 1, "model": None}, "you must provide a model parameter"),
+):
+    AREA.refused(f"order.{name}", f"order of checks: {name.replace('_', ' ')}", wrong, words)
+AREA.refused(
+    "order.type_before_together",
+    "order of checks: types before rules that tie fields",
+    {"n": 3, "best_of": 1, "top_p": "x"},
+    "Invalid type for 'top_p': expected a decimal, but got a string instead.",
+    param="top_p",
+    code="invalid_type",
+)
+AREA.refused(
+    "order.together_before_model",
+    "order of checks: rules that tie fields before the model",
+    {"n": 3, "best_of": 1, "model": "nope"},
+    "You requested that the server return more choices than it will generate…",
+)
+AREA.refused(
+    "order.model_before_tokens",
+    "order of checks: the model before token ids",
+    {"prompt": [9999], "model": "nope"},
+    "The model `nope` does not exist…",
+    code="model_not_found",
+    status=404,
+)
+
+
+@AREA.law("engine.layout", '"temperature": 3', golden=(74,))
+def engine_layout(server: Server) -> None:
+    """Errors about a request's meaning are indented by two, without charset, with all four keys."""
+    answer = server.ask(temperature=3)
+    ENGINE(answer)
+    ORDER(answer)
+    assert answer.headers["content-type"] == "application/json"
+    assert "openai-model" not in answer.headers and "cache-control" not in answer.headers
+    assert answer.headers["x-request-id"].startswith("req_")
+
+
+# --- routes -----------------------------------------------------------------------------------------------------
+
+for path in ("/v1/nope", "/v1/chat/completions", "/openai/nope", "/v1/completions/"):
+    AREA.sends(
+        f"url.{path}",
+        f"POST {path}: unknown",
+        post(base(), path),
+        GATEWAY,
+        CHARSET,
+        status=404,
+        error=error_of(f"Invalid URL (POST {path})"),
+        golden=(71,),
+    )
+AREA.sends(
+    "url.outside",
+    "an unknown URL outside /v1 has other words and another order of keys",
+    post(base(), "/chat/completions"),
+    says("keys type, code, message, param", lambda a: list(a.error) == ["type", "code", "message", "param"]),
+    status=404,
+    error=error_of("Unknown request URL: POST /chat/completions. …", code="unknown_url"),
+    weak="OpenAI's words end with an address of its documentation; ours with /docs.",
+)
+for method in ("GET", "PUT", "DELETE", "PATCH"):
+    AREA.sends(
+        f"method.{method}",
+        f"{method} {COMPLETIONS} is a 405",
+        (method, COMPLETIONS, b"", {}),
+        GATEWAY,
+        header("allow", "OPTIONS, POST"),
+        status=405,
+        error=error_of("Only POST requests are accepted.", code="method_not_supported"),
+        golden=(70,),
+    )
+AREA.sends(
+    "method.models",
+    "POST /v1/models is a 405 in the words of other routes",
+    post(base(), "/v1/models"),
+    status=405,
+    error=error_of("Not allowed to POST on /v1/models. (HINT: Perhaps you meant to use a different HTTP method?)"),
+    source="spec/completions §7",
+)
+AREA.sends(
+    "model.get",
+    "GET of an unknown model is a 404",
+    get("/v1/models/nope"),
+    status=404,
+    error=error_of("The model 'nope' does not exist", "model", "model_not_found"),
+    source="spec/completions §7",
+)
+
+# --- keys -------------------------------------------------------------------------------------------------------
+
+NO_KEY = error_of(
+    "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
+    "(i.e. Authorization: Bearer YOUR_KEY), or as the password field (with blank username) if you're accessing "
+    "the API from your browser and are prompted for a username and password. …"
+)
+AUTH: tuple[Expect, ...] = (GATEWAY, CHARSET, header("x-request-id", "req_[0-9a-f]{32}"))
+for name, headers in (("none", {}), ("empty", {"authorization": "Bearer "}), ("blank", {"authorization": ""})):
+    AREA.sends(
+        f"key.{name}",
+        f"keys on, {name} key: 401 without a code",
+        post(base(), **headers),
+        *AUTH,
+        status=401,
+        error=NO_KEY,
+        golden=(66,),
+        on="guarded",
+        weak="The last sentence, where to get a key, names the operator instead of a web page.",
+    )
+WRONG = "sk-wrong-secret-part-key"
+AREA.sends(
+    "key.wrong",
+    "keys on, wrong key: 401 with the key masked, eight and four characters left",
+    post(base(), authorization=f"Bearer {WRONG}"),
+    *AUTH,
+    status=401,
+    error=error_of(
+        f"Incorrect API key provided: sk-wrong{'*' * (len(WRONG) - 12)}-key. …", code="invalid_api_key"
+    ),
+    golden=(66,),
+    on="guarded",
+)
+AREA.sends(
+    "key.short",
+    "a short wrong key is masked whole",
+    post(base(), authorization="Bearer abc"),
+    status=401,
+    error=error_of("Incorrect API key provided: ***. …", code="invalid_api_key"),
+    on="guarded",
+    weak="The recorded mask is for long keys.",
+)
+for name, headers in (
+    ("bearer", {"authorization": f"Bearer {KEY}"}),
+    ("lower", {"authorization": f"bearer {KEY}"}),
+    ("api-key", {"api_key": KEY}),
+    ("x-api-key", {"x_api_key": KEY}),
+    ("basic", {"authorization": "Basic " + base64.b64encode(f":{KEY}".encode()).decode()}),
+    ("empty bearer and api-key", {"authorization": "Bearer ", "api_key": KEY}),
+):
+    AREA.sends(
+        f"key.ok.{name}",
+        f"the key is accepted: {name}",
+        post(base(max_tokens=1), **headers),
+        on="guarded",
+        source="spec/wire-rules 24",
+    )
+for name, headers in (("empty", {"authorization": "Bearer "}), ("any", {"authorization": "Bearer sk-anything"})):
+    AREA.sends(
+        f"key.off.{name}",
+        f"keys off: {name} bearer token is tolerated",
+        post(base(max_tokens=1), **headers),
+        source="spec/wire-rules 24",
+    )
+AREA.sends(
+    "key.order", "a missing key is told before a broken body", post(b"{"), status=401, error=NO_KEY, on="guarded"
+)
+AREA.sends(
+    "key.order_url",
+    "an unknown URL is told before a missing key",
+    post(b"{", "/v1/nope"),
+    status=404,
+    error=error_of("Invalid URL (POST /v1/nope)"),
+    on="guarded",
+)
+AREA.sends("key.health", "/health needs no key", get("/health"), on="guarded")
+AREA.sends("key.metrics", "/metrics does", get("/metrics"), status=401, error=NO_KEY, on="guarded")
+
+# --- limits -----------------------------------------------------------------------------------------------------
+
+AREA.sends(
+    "large",
+    "a body over the limit is a 413 in the envelope",
+    post(b'{"prompt":"' + b"x" * 5000 + b'"}', api_key=KEY),
+    GATEWAY,
+    status=413,
+    error=error_of("The request body is larger than the 4000 bytes that this server accepts."),
+    on="guarded",
+    weak="OpenAI's edge answers with a page of HTML; clients need the envelope.",
+)
+OVERLOADED = (
+    "That model is currently overloaded with other requests. You can retry your request, or contact us through our "
+    "help center at help.openai.com if the error persists."
+)
+
+
+@AREA.law(
+    "overload", "one request more than the queue holds", on="guarded", source="spec/completions §11; wire-rules 21"
+)
+def overload(server: Server) -> None:
+    """A full queue is a 503 with Retry-After; when the work is gone, requests are served again."""
+    busy = base(stream=True, n=20, max_tokens=1900, ignore_eos=True, temperature=1)
+    with server.http.stream("POST", COMPLETIONS, json=busy, headers={"api-key": KEY}) as running:
+        next(running.iter_bytes())
+        answer = server.ask(max_tokens=1)
+        assert answer.status == 503 and int(answer.headers["retry-after"]) >= 1
+        assert answer.error == error_of(OVERLOADED, type="server_error")
+    for _ in range(1000):
+        if server.ask(max_tokens=1).status == 200:
+            return
+    raise AssertionError("still overloaded")
+
+
+@AREA.law("not_http", "bytes that are no HTTP", source="spec/wire-rules 6", weak="Unrecorded.")
+def not_http(server: Server) -> None:
+    """Bytes that are no HTTP get a 400 in the envelope, and the connection is closed."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        received = b""
+        while piece := connection.recv(65536):
+            received += piece
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400") and set(json.loads(body)["error"]) == {
+        "message",
+        "type",
+        "param",
+        "code",
+    }

@@ -1,0 +1,311 @@
+"""Routes, headers, and the shape of the whole answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+import jsonschema
+
+from .servers import COMPLETIONS, Server
+from .table import Area, base, get, header, no_header, post, says
+
+SHAPE = Area("Shape of the answer", "§3")
+ROUTES = Area("Routes and headers", "§1")
+
+
+@SHAPE.law("shape", "{}", golden=(1, 4), source="spec/completions §0.1, §1.2, §3")
+def shape(server: Server) -> None:
+    """The body: id, object, created, model, system_fingerprint, choices, usage, in this order, indented by two."""
+    answer = server.ask()
+    body = answer.json
+    assert list(body) == ["id", "object", "created", "model", "system_fingerprint", "choices", "usage"]
+    assert re.fullmatch(r"cmpl-[A-Za-z0-9]{29}", body["id"])
+    assert body["object"] == "text_completion" and type(body["created"]) is int
+    assert abs(body["created"] - time.time()) < 60
+    (choice,) = body["choices"]
+    assert list(choice) == ["text", "index", "logprobs", "finish_reason"]
+    assert choice["index"] == 0 and choice["logprobs"] is None and choice["finish_reason"] in ("stop", "length")
+    assert answer.raw == json.dumps(body, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+@SHAPE.law(
+    "usage",
+    "{}",
+    source="DESIGN, rules of meaning",
+    weak="Recordings leave completion_tokens out when 0 and have no details; the documented schema wins here.",
+)
+def usage(server: Server) -> None:
+    """usage: three counts that add up, and both details, always, in the documented order."""
+    counts = server.ask(max_tokens=5, ignore_eos=True).usage
+    assert list(counts) == [
+        *("prompt_tokens", "completion_tokens", "total_tokens"),
+        *("prompt_tokens_details", "completion_tokens_details"),
+    ]
+    assert (counts["prompt_tokens"], counts["completion_tokens"], counts["total_tokens"]) == (17, 5, 22)
+    assert set(counts["prompt_tokens_details"]) == {"cached_tokens", "audio_tokens"}
+    assert counts["prompt_tokens_details"]["audio_tokens"] == 0
+    assert counts["completion_tokens_details"] == {
+        "reasoning_tokens": 0,
+        "audio_tokens": 0,
+        "accepted_prediction_tokens": 0,
+        "rejected_prediction_tokens": 0,
+    }
+
+
+@SHAPE.law("usage.cached", "a long prompt twice", source="DESIGN law 3")
+def cached(server: Server) -> None:
+    """cached_tokens tells what was not computed again; the answer is the same."""
+    prompt = f"{time.time_ns()} " + "once more " * 30
+    first, second = server.ask(prompt=prompt, logprobs=2), server.ask(prompt=prompt, logprobs=2)
+    assert first.usage["prompt_tokens_details"]["cached_tokens"] == 0
+    assert 0 < second.usage["prompt_tokens_details"]["cached_tokens"] < second.usage["prompt_tokens"]
+    assert first.choices == second.choices
+
+
+@SHAPE.law(
+    "fingerprint",
+    "two requests",
+    source="spec/completions §2.10",
+    weak="Documented, never recorded on this endpoint (§0.4); we send it.",
+)
+def fingerprint(server: Server) -> None:
+    """system_fingerprint is one for whole answers and chunks, whatever is asked."""
+    seen = {server.ask().json["system_fingerprint"], server.ask(n=2, seed=3).json["system_fingerprint"]}
+    seen |= {chunk["system_fingerprint"] for chunk in server.stream().chunks}
+    assert len(seen) == 1 and re.fullmatch(r"fp_\w+", seen.pop())
+
+
+SHAPE.served(
+    "unicode",
+    "non-ASCII text is written as it is",
+    {"logit_bias": {"271": 100}, "max_tokens": 2},
+    says("raw 🙂", lambda answer: '"🙂🙂"'.encode() in answer.raw),
+    source="spec/completions §1",
+)
+
+
+@SHAPE.law("no_error_key", "{}", source="spec/wire-rules 1")
+def no_error_key(server: Server) -> None:
+    """No good answer has an `error` key, not even null."""
+    assert "error" not in server.ask().json
+    assert all("error" not in chunk for chunk in server.stream(n=2).chunks)
+
+
+@SHAPE.law("schema.whole", "/openai/schemas/Completion.json against real answers", source="spec/completions §10")
+def whole_answers_fit_the_schema(server: Server) -> None:
+    """/openai/schemas/Completion.json is a JSON Schema that every answer fits, and nothing less than an answer."""
+    schema = server.send("GET", "/openai/schemas/Completion.json").json
+    kind = jsonschema.validators.validator_for(schema)
+    kind.check_schema(schema)
+    validator = kind(schema)
+    for fields in (
+        *(
+            {},
+            {"n": 3},
+            {"logprobs": 3},
+            {"logprobs": 0, "echo": True},
+            {"echo": True, "logprobs": 2, "max_tokens": 0},
+        ),
+        *({"max_tokens": 0}, {"prompt": ["a", ""]}, {"logit_bias": {"256": 100}, "logprobs": 1}),
+    ):
+        for path in (COMPLETIONS, "/openai/v1/completions"):
+            answer = server.ask(path, **fields)
+            assert answer.status == 200
+            validator.validate(answer.json)
+    good = server.ask().json
+    for key in ("id", "choices", "created", "model", "object"):
+        assert not validator.is_valid({name: value for name, value in good.items() if name != key})
+
+
+@SHAPE.law("schema.openapi", "/openapi.json against requests, answers, chunks and errors", source="the API itself")
+def openapi_fits(server: Server) -> None:
+    """/openapi.json describes what is sent and answered: body examples, answers, chunks, errors, models."""
+    document = server.send("GET", "/openapi.json").json
+    assert document["openapi"].startswith("3.1")
+
+    def validate(name: str, value: Any) -> None:
+        schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+        jsonschema.Draft202012Validator(schema).validate(value)
+
+    validate("CompletionRequest", base(logprobs=2, stop=["a"], logit_bias={"5": 1}))
+    validate("Completion", server.ask(logprobs=2, echo=True).json)
+    for chunk in server.stream(logprobs=1, stream_options={"include_usage": True}).chunks:
+        validate("CompletionChunk", chunk)
+    validate("Error", server.ask(n=0).json)
+    validate("ModelList", server.send("GET", "/v1/models").json)
+
+
+# --- headers ----------------------------------------------------------------------------------------------------
+
+ROUTES.served(
+    "headers",
+    "headers of a good answer",
+    {},
+    header("content-type", "application/json"),
+    header("x-request-id", "req_[0-9a-f]{32}"),
+    header("openai-processing-ms", r"\d+"),
+    header("openai-version", "2020-10-01"),
+    header("openai-model", "toy"),
+    header("cache-control", "no-cache, must-revalidate"),
+    header("access-control-allow-origin", r"\*"),
+    header("access-control-expose-headers", "X-Request-ID"),
+    header("x-content-type-options", "nosniff"),
+    golden=(6,),
+    source="spec/completions §1.1; wire-rules 22",
+)
+ROUTES.sends(
+    "headers.error",
+    "headers of a refusal: no model, no caching rule, but an id",
+    post(base(n=0)),
+    header("x-request-id", "req_[0-9a-f]{32}"),
+    header("openai-version", "2020-10-01"),
+    header("openai-processing-ms", r"\d+"),
+    no_header("openai-model"),
+    no_header("cache-control"),
+    status=400,
+    source="spec/completions §1.1",
+)
+
+
+@ROUTES.law("headers.unique", "two requests", source="spec/wire-rules 22")
+def ids_differ(server: Server) -> None:
+    """Every request and every completion has its own id."""
+    answers = [server.ask() for _ in range(5)]
+    assert len({answer.headers["x-request-id"] for answer in answers}) == 5
+    assert len({answer.json["id"] for answer in answers}) == 5
+
+
+ROUTES.sends(
+    "preflight",
+    "OPTIONS answers a browser's question before the real one",
+    ("OPTIONS", COMPLETIONS, b"", {"origin": "https://e.x", "access-control-request-headers": "authorization"}),
+    header("access-control-allow-methods", "OPTIONS, POST"),
+    header("access-control-allow-headers", "authorization"),
+    status=204,
+)
+
+# --- routes -----------------------------------------------------------------------------------------------------
+
+
+@ROUTES.law("openai.schema", "POST /openai/v1/completions", golden=(79,), source="spec/completions §10")
+def linked(server: Server) -> None:
+    """/openai/v1/completions: `$schema` is the first key and leads to the schema; Link says describedBy."""
+    answer = server.ask("/openai/v1/completions")
+    assert next(iter(answer.json)) == "$schema"
+    assert answer.json["$schema"] == f"{server.url}/openai/schemas/Completion.json"
+    assert answer.headers["link"] == '</openai/schemas/Completion.json>; rel="describedBy"'
+    assert server.http.get(answer.json["$schema"]).json()["type"] == "object"
+    plain = server.ask()
+    assert "$schema" not in plain.json and "link" not in plain.headers
+    assert answer.choices == plain.choices
+
+
+@ROUTES.law("openai.stream", 'POST /openai/v1/completions, "stream": true', source="spec/completions §10")
+def linked_stream(server: Server) -> None:
+    """A stream there is a stream like others: chunks carry no `$schema`."""
+    assert all("$schema" not in chunk for chunk in server.ask("/openai/v1/completions", stream=True).chunks)
+
+
+@ROUTES.law("openai.forwarded", "X-Forwarded-Host, X-Forwarded-Proto, Forwarded", source="spec/completions §10")
+def forwarded(server: Server) -> None:
+    """Behind a proxy `$schema` names the address that the client knows."""
+    body = json.dumps(base()).encode()
+    for headers, url in (
+        ({"x-forwarded-host": "api.e.x", "x-forwarded-proto": "https"}, "https://api.e.x"),
+        ({"forwarded": 'for=1.2.3.4;host="api.e.x";proto=https'}, "https://api.e.x"),
+    ):
+        answer = server.send("POST", "/openai/v1/completions", body, headers)
+        assert answer.json["$schema"] == f"{url}/openai/schemas/Completion.json"
+
+
+ROUTES.same(
+    "engines",
+    "/v1/engines/{id}/completions is the same endpoint",
+    {"path": "/v1/engines/toy/completions", "model": "toy"},
+    {},
+)
+for root in ("/v1", "/openai/v1"):
+    ROUTES.sends(
+        f"models.{root}",
+        f"GET {root}/models lists models and aliases",
+        get(f"{root}/models"),
+        says(
+            "list of models",
+            lambda a: (
+                a.json["object"] == "list"
+                and all(
+                    model["object"] == "model"
+                    and type(model["created"]) is int
+                    and isinstance(model["owned_by"], str)
+                    for model in a.json["data"]
+                )
+            ),
+        ),
+        says(
+            "toy and its alias", lambda a: [m["id"] for m in a.json["data"]] == ["toy", "gpt-3.5-turbo-instruct"]
+        ),
+        on="lenient",
+        source="spec/completions §7",
+    )
+for name in ("toy", "gpt-3.5-turbo-instruct"):
+    ROUTES.sends(
+        f"model.{name}",
+        f"GET /v1/models/{name}",
+        get(f"/v1/models/{name}"),
+        says("the model", lambda a, name=name: a.json["id"] == name and a.json["object"] == "model"),
+        on="lenient",
+        source="spec/completions §7",
+    )
+ROUTES.sends(
+    "engines.list",
+    "GET /v1/engines, as the first clients knew them",
+    get("/v1/engines"),
+    says("engines", lambda a: a.json["data"][0]["object"] == "engine"),
+    source="spec/wire-rules B3",
+)
+
+TOKENS = "spec/applications C1"
+ROUTES.sends(
+    "tokenize",
+    "POST /tokenize",
+    post({"prompt": "once upon", "add_special_tokens": False}, "/tokenize"),
+    says(
+        "tokens, count, max_model_len",
+        lambda a: a.json["count"] == len(a.json["tokens"]) > 0 and a.json["max_model_len"] == 2048,
+    ),
+    source=TOKENS,
+)
+
+
+@ROUTES.law("detokenize", "POST /tokenize, then /detokenize", source=TOKENS)
+def there_and_back(server: Server) -> None:
+    """/detokenize gives back what /tokenize took."""
+    for text in ("once upon a time 🙂", "", "naïve\n", "<|endoftext|>"):
+        body = json.dumps({"tokens": server.tokens(text)}).encode()
+        assert server.send("POST", "/detokenize", body).json == {"prompt": text}
+
+
+ROUTES.sends(
+    "tokenizer_info",
+    "GET /tokenizer_info names the end token",
+    get("/tokenizer_info"),
+    says("eos_token", lambda a: a.json["eos_token"] == "<|endoftext|>"),
+    source=TOKENS,
+)
+ROUTES.sends("health", "GET /health", get("/health"), says("ready", lambda a: a.json["status"] == "ready"))
+ROUTES.sends(
+    "docs",
+    "GET /docs works offline",
+    get("/docs"),
+    header("content-type", "text/html; charset=utf-8"),
+    says(
+        "no address of another host", lambda a: not re.search(rb"(src|href)=\"(https?:)?//(?!127\.0\.0\.1)", a.raw)
+    ),
+)
+ROUTES.sends("landing", "GET / is a page", get("/"), header("content-type", "text/html; charset=utf-8"))
+ROUTES.sends(
+    "metrics", "GET /metrics", get("/metrics"), says("KV blocks", lambda a: b"onward_kv_blocks_used" in a.raw)
+)

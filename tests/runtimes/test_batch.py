@@ -1,0 +1,90 @@
+"""How a step's rows are laid out in the graph's inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onward.engine.model import Row
+from onward.runtimes.openvino.batch import INPUTS, Batch
+
+SCRATCH = 99
+
+
+class Request:
+    """Stands for an infer request: keeps the tensors that were bound."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Any] = {}
+
+    def set_tensor(self, name: str, tensor: Any) -> None:
+        self.tensors[name] = tensor
+
+    def inputs(self) -> dict[str, Any]:
+        return {name: np.asarray(tensor.data).tolist() for name, tensor in self.tensors.items()}
+
+
+def laid_out(rows: list[Row], threads: int = 1) -> tuple[dict[str, Any], int]:
+    request = Request()
+    wanted = Batch(request, INPUTS, SCRATCH, threads).fill(rows)
+    return request.inputs(), wanted
+
+
+def test_rows_are_laid_out_one_behind_the_other() -> None:
+    inputs, wanted = laid_out([Row(0, [5, 6, 7], 30, [4, 8, 9], 2), Row(1, [3], 2, [1], 1)])
+    assert wanted == 3
+    assert inputs == {
+        "input_ids": [5, 6, 7, 3],
+        "position_ids": [30, 31, 32, 2],
+        "past_lens": [30, 2],
+        "subsequence_begins": [0, 3, 4],
+        "block_indices": [4, 8, 1],
+        "block_indices_begins": [0, 2, 3],
+        "max_context_len": 33,
+        "output_rows": [1, 2, 3],
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "threads", "padded"), [(1, 1, True), (2, 1, False), (3, 4, True), (4, 4, False)]
+)
+def test_fewer_single_tokens_than_threads_get_a_padding_row_of_two_tokens(
+    rows: int, threads: int, padded: bool
+) -> None:
+    inputs, wanted = laid_out([Row(q, [7], 3, [q], 1) for q in range(rows)], threads)
+    assert wanted == rows
+    assert len(inputs["past_lens"]) == rows + padded
+    assert (SCRATCH in inputs["block_indices"]) == padded
+    assert inputs["input_ids"][rows:] == [0, 0] * padded
+    assert all(index < rows for index in inputs["output_rows"])
+
+
+def test_a_row_of_several_tokens_needs_no_padding() -> None:
+    inputs, _ = laid_out([Row(0, [1, 2], 0, [0], 1)], threads=16)
+    assert inputs["past_lens"] == [0]
+
+
+def test_a_single_output_row_is_asked_for_twice() -> None:
+    inputs, wanted = laid_out([Row(0, [1, 2], 0, [0], 1)])
+    assert (inputs["output_rows"], wanted) == ([1, 1], 1)
+
+
+def test_no_outputs_ask_for_no_rows() -> None:
+    inputs, wanted = laid_out([Row(0, [1, 2], 0, [0], 0)])
+    assert (inputs["output_rows"], wanted) == ([], 0)
+
+
+def test_a_later_smaller_step_leaves_nothing_of_the_one_before() -> None:
+    request = Request()
+    batch = Batch(request, INPUTS, SCRATCH, 1)
+    batch.fill([Row(0, list(range(2000)), 0, range(63), 2000)])
+    batch.fill([Row(0, [1, 2], 0, [0], 2)])
+    assert request.inputs() == laid_out([Row(0, [1, 2], 0, [0], 2)])[0]
+
+
+def test_inputs_that_a_graph_lacks_are_left_out() -> None:
+    request = Request()
+    Batch(request, INPUTS - {"position_ids", "max_context_len"}, SCRATCH, 1).fill([Row(0, [1, 2], 0, [0], 1)])
+    assert set(request.inputs()) == INPUTS - {"position_ids", "max_context_len"}
