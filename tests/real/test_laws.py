@@ -28,7 +28,12 @@ SHAPES: dict[str, dict[str, Any]] = {
     "scored": {"prompt": STORY * 2, "echo": True, "logprobs": 2, "max_tokens": 1},
     "choices": {"prompt": STORY, "n": 4, "max_tokens": 24, "temperature": 1.2},
     "best": {"prompt": ["The cat", STORY], "n": 2, "best_of": 4, "max_tokens": 16, "logprobs": 0},
-    "infill": {"prompt": "The girl opened the ", "suffix": " and saw a dragon.", "max_tokens": 16, "temperature": 0.5},
+    "infill": {
+        "prompt": "The girl opened the ",
+        "suffix": " and saw a dragon.",
+        "max_tokens": 16,
+        "temperature": 0.5,
+    },
     "stopped": {"prompt": STORY, "stop": [".", "\n"], "max_tokens": 60, "presence_penalty": 0.4},
     "long": {"prompt": STORY * 12, "max_tokens": 8, "logprobs": 1, "echo": True},
 }

@@ -65,10 +65,10 @@ def test_paged_logits_equal_those_of_the_exported_graph(shape: Shape, tmp_path: 
     model = load_model(folder, EXACT)
     expected = unpaged(folder, tokens)
     whole = model.evaluate([Row(0, tokens, 0, [5, 3], 45)]).copy()
-    np.testing.assert_allclose(whole, expected, atol=2e-2)
+    np.testing.assert_allclose(whole, expected, atol=5e-3)
     model.evaluate([Row(0, tokens[:40], 0, [9, 1], 0)])
     steps = [model.evaluate([Row(0, [tokens[at]], at, [9, 1], 1)])[0].copy() for at in range(40, 45)]
-    np.testing.assert_allclose(np.stack(steps), expected[40:], atol=2e-2)
+    np.testing.assert_allclose(np.stack(steps), expected[40:], atol=5e-3)
     model.close()
 
 
@@ -137,7 +137,7 @@ def test_little_kv_memory_shortens_the_context_and_says_so(tiny_folder: Path, ti
 
 
 def test_too_little_kv_memory_is_refused_with_numbers(tiny_folder: Path, tiny: OpenVINOModel) -> None:
-    with pytest.raises(MemoryTooSmall, match=r"256 tokens .* need .* MiB"):
+    with pytest.raises(MemoryTooSmall, match=r"256 tokens .* need .* KiB"):
         load_model(tiny_folder, RuntimeOptions(kv_memory=tiny.block_bytes * 8))
 
 

@@ -66,7 +66,7 @@ class _Builder:
             low = whole.reshape(-1, 2)
             packed = ((low[:, 0] & 15) | ((low[:, 1] & 15) << 4)).astype(np.uint8)
             tensor = ov.Tensor(packed, ov.Shape(list(shape)), kind)
-            constant = op.constant(tensor)
+            constant = op.constant(tensor, shared_memory=False)
         else:
             constant = op.constant(whole)
         decompressed = op.multiply(op.convert(constant, "f16"), op.constant(scale.astype(np.float16)))

@@ -67,7 +67,8 @@ def _facts(core: ov.Core, options: RuntimeOptions) -> list[str]:
 
 
 def _compile(core: ov.Core, model: ov.Model, folder: Path, options: RuntimeOptions) -> ov.CompiledModel:
-    config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+    # Pinned threads wait for their core while the HTTP thread, a client or another program holds it.
+    config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "ENABLE_CPU_PINNING": False}
     threads = options.threads or quota_threads()
     if threads:
         config["INFERENCE_NUM_THREADS"] = threads
