@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all check fix docs clean
+.PHONY: help serve test test-all clients parity check fix docs clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,13 @@ test: $(VENV)/.dev  ## Run the fast tests (under two minutes)
 test-all: $(VENV)/.dev  ## Run all tests, slow ones too
 	$(BIN)/python -m pytest -m '' $(ARGS)
 
+clients: $(VENV)/.dev  ## Run real clients against real servers (installs each into .venv-clients/)
+	$(BIN)/python -m tests.clients.run $(ARGS)
+
+parity: $(VENV)/.dev  ## Run the parity table and write its page
+	$(BIN)/python -m tests.parity.page
+	$(BIN)/python -m pytest tests/parity $(ARGS)
+
 check: $(VENV)/.dev  ## Lint, format and type checks
 	$(BIN)/ruff check src tests benchmarks docs training
 	$(BIN)/ruff format --check src tests benchmarks docs training
@@ -46,4 +53,4 @@ docs: $(VENV)/.dev  ## Write the reference pages that come from the code
 	$(BIN)/python docs/generate.py
 
 clean:  ## Remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-clients .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -64,7 +64,7 @@ def test_every_setting_can_come_from_each_source(option: Any, tmp_path: Path) ->
     raw = EXAMPLES[option.name]
     flag = [raw] if option.many else raw
     path = tmp_path / "my.toml"
-    path.write_text(f'{option.name} = "{raw}"')
+    path.write_text(f"{option.name} = '{raw}'")
     by_flag = getattr(settle({option.name: flag}).settings, option.name)
     by_environment = getattr(resolve(environ={option.environment: raw}).settings, option.name)
     by_file = getattr(resolve(environ={}, config=path).settings, option.name)
@@ -87,6 +87,7 @@ EXAMPLES = {
     "max_body": "16MB",
     "max_waiting": "5",
     "max_parallel": "5",
+    "content_filter": '{"name": "a", "patterns": ["b", "c,d"]}',
     "max_rows": "5",
     "kv_memory": "2GiB",
     "threads": "3",
@@ -95,6 +96,35 @@ EXAMPLES = {
     "log_level": "debug",
     "access_log": "no",
 }
+
+
+def test_content_filters_are_tables_in_the_file_and_an_array_in_the_environment() -> None:
+    Path("onward.toml").write_text(
+        '[[content_filter]]\nname = "keys"\npatterns = ["sk-[a-z]{4}", "a,b"]\naction = "omit"\n'
+        '[[content_filter]]\nname = "mine"\nentry_point = "mine"\n'
+    )
+    keys = values.ContentFilterSetting("keys", ("sk-[a-z]{4}", "a,b"), None, "omit")
+    mine = values.ContentFilterSetting("mine", (), "mine", "stop")
+    assert settle().settings.content_filter == (keys, mine)
+    array = '[{"name": "keys", "patterns": ["sk-[a-z]{4}", "a,b"], "action": "omit"}]'
+    assert settle(ONWARD_CONTENT_FILTER=array).settings.content_filter == (keys,)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("x", "must be a JSON object"),
+        ('{"patterns": ["a"]}', "needs a name"),
+        ('{"name": "a"}', "either patterns or an entry_point"),
+        ('{"name": "a", "patterns": ["b"], "entry_point": "c"}', "either patterns or an entry_point"),
+        ('{"name": "a", "patterns": "b"}', "array of strings"),
+        ('{"name": "a", "patterns": ["b"], "action": "block"}', "stop or omit"),
+        ('{"name": "a", "pattern": "b"}', "unknown key 'pattern'"),
+    ],
+)
+def test_a_content_filter_that_makes_no_sense_is_refused(table: str, words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        settle({"content_filter": [table]})
 
 
 def test_the_file_speaks_toml() -> None:

@@ -19,6 +19,7 @@ from onward.settings import Settings
 
 if TYPE_CHECKING:
     from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+    from onward.completions.filters import ContentFilters
     from onward.engine.model import Model as RuntimeModel
     from onward.engine.model import Tokenizer
     from onward.models.resolve import ModelFolder
@@ -48,12 +49,13 @@ def compose(settings: Settings, progress: Progress = lambda message: None) -> Em
 
     Raises SetupError (which names the model and what to do) with nothing left running.
     """
+    filters = _filters(settings)
     with ThreadPoolExecutor(1, thread_name_prefix="onward-kernels") as beside:
         kernels = beside.submit(_load_kernels)
         loaded = _load_all(settings, progress)
         kernels.result()
     aliases = _aliases(settings, loaded)
-    return _start(settings, loaded, aliases)
+    return _start(settings, loaded, aliases, filters)
 
 
 def _load_kernels() -> None:
@@ -73,7 +75,18 @@ def _load_all(settings: Settings, progress: Progress) -> dict[str, _Loaded]:
     return loaded
 
 
-def _start(settings: Settings, loaded: dict[str, _Loaded], aliases: dict[str, str]) -> EmbeddedBackend:
+def _filters(settings: Settings) -> ContentFilters | None:
+    """The content filters, where there are any. Raises SetupError, before a model is loaded."""
+    if not settings.content_filter:
+        return None
+    from onward.completions.filters import make_filters
+
+    return make_filters(settings.content_filter)
+
+
+def _start(
+    settings: Settings, loaded: dict[str, _Loaded], aliases: dict[str, str], filters: ContentFilters | None
+) -> EmbeddedBackend:
     from onward.backends.embedded import EmbeddedBackend, EmbeddedModel, Limits
 
     limits = Limits(
@@ -83,7 +96,9 @@ def _start(settings: Settings, loaded: dict[str, _Loaded], aliases: dict[str, st
         share_prefixes=settings.prefix_cache,
     )
     served: dict[str, EmbeddedModel] = {
-        model.id: EmbeddedModel(model.id, model.runtime, model.tokenizer, model.fingerprint, limits)
+        model.id: EmbeddedModel(
+            model.id, model.runtime, model.tokenizer, _filtered(model.fingerprint, settings), limits, filters
+        )
         for model in loaded.values()
     }
     created = {model.id: model.created for model in loaded.values()}
@@ -153,3 +168,10 @@ def _openvino(folder: ModelFolder, settings: Settings, progress: Progress) -> _L
 def _fingerprint(runtime: str) -> str:
     """`system_fingerprint`: what the runtime's results depend on, and the code that draws from them."""
     return "fp_" + hashlib.blake2b(f"{runtime} {DRAWING_REVISION}".encode(), digest_size=6).hexdigest()
+
+
+def _filtered(fingerprint: str, settings: Settings) -> str:
+    """The fingerprint as it is, or, where content filters change what is answered, another one for each set."""
+    if not settings.content_filter:
+        return fingerprint
+    return "fp_" + hashlib.blake2b(f"{fingerprint} {settings.content_filter}".encode(), digest_size=6).hexdigest()

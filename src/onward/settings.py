@@ -6,6 +6,7 @@ Precedence: flags > environment > file > defaults. `resolve` also tells where ea
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from onward import values
 from onward.errors import SetupError
+from onward.values import ContentFilterSetting
 
 T = TypeVar("T")
 Group = Literal["Model", "Network", "Security", "Limits", "Performance", "Logging"]
@@ -140,6 +142,11 @@ class Settings:
         2048, "Limits", values.whole(1), "Most choices (prompts x candidates) that one request may ask for.",
         metavar="CHOICES",
     )  # fmt: skip
+    content_filter: tuple[ContentFilterSetting, ...] = _option(
+        (), "Limits", values.content_filter,
+        "Text that must not leave the server, a JSON object; repeatable, and in the file [[content_filter]].",
+        metavar="JSON", many=True,
+    )  # fmt: skip
     max_rows: int = _option(
         64, "Performance", values.whole(1), "Sequences evaluated together in one step.", metavar="SEQUENCES"
     )
@@ -237,9 +244,25 @@ def _from_environment(environ: Mapping[str, str]) -> Given:
     found: Given = {}
     for option in options():
         if raw := environ.get(option.environment):
-            parts = [part.strip() for part in raw.split(",") if part.strip()] if option.many else raw
-            found[option.name] = (parts, option.environment)
+            found[option.name] = (_parts(raw) if option.many else raw, option.environment)
     return found
+
+
+def _as_text(item: object) -> str:
+    """One of several values, as a flag would carry it."""
+    return json.dumps(item) if isinstance(item, dict) else str(item)
+
+
+def _parts(raw: str) -> list[str]:
+    """The values in a variable: between commas, or JSON: one object, or an array."""
+    if raw.lstrip().startswith(("[", "{")):
+        try:
+            value = json.loads(raw)
+        except json.JSONDecodeError:
+            pass
+        else:
+            return list(map(_as_text, value if isinstance(value, list) else [value]))
+    return [part.strip() for part in raw.split(",") if part.strip()]
 
 
 def _config_places(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -277,7 +300,8 @@ def _file_value(option: Option, value: object, path: Path) -> str | list[str]:
     if option.many:
         if isinstance(value, dict):
             value = [f"{left}={right}" for left, right in value.items()]
-        return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+        items = value if isinstance(value, list) else [value]
+        return list(map(_as_text, items))
     if isinstance(value, (list, dict)):
         raise SetupError(f"{option.name} in {path} takes a single value, not a {type(value).__name__}.")
     return str(value).lower() if isinstance(value, bool) else str(value)

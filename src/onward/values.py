@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 _UNITS = {
     "b": 1,
@@ -93,6 +96,39 @@ def size_or_auto(raw: str) -> int | None:
         return size(raw)
     except ValueError as problem:
         raise ValueError(f"{problem}, or auto") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ContentFilterSetting:
+    """One [[content_filter]]: RE2 patterns, or an entry point that finds flagged text in its own way."""
+
+    name: str
+    patterns: tuple[str, ...] = ()
+    entry_point: str | None = None
+    action: Literal["stop", "omit"] = "stop"
+
+
+def content_filter(raw: str) -> ContentFilterSetting:
+    """A content filter as a JSON object."""
+    try:
+        table = json.loads(raw)
+    except json.JSONDecodeError:
+        table = None
+    if not isinstance(table, dict):
+        raise ValueError('it must be a JSON object such as {"name": "secrets", "patterns": ["sk-[a-z]{8}"]}')
+    if unknown := table.keys() - {"name", "patterns", "entry_point", "action"}:
+        raise ValueError(f"it has an unknown key {min(unknown)!r}; known are name, patterns, entry_point, action")
+    name, patterns, entry_point = table.get("name"), table.get("patterns", []), table.get("entry_point")
+    action = table.get("action", "stop")
+    if not isinstance(name, str) or not name:
+        raise ValueError("it needs a name")
+    if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise ValueError("patterns must be an array of strings")
+    if not isinstance(entry_point, (str, type(None))) or (entry_point is None) is (not patterns):
+        raise ValueError("it needs either patterns or an entry_point")
+    if action not in ("stop", "omit"):
+        raise ValueError("action must be stop or omit")
+    return ContentFilterSetting(name, tuple(patterns), entry_point, action)
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -295,8 +295,8 @@ AREA.sends(
     weak="OpenAI's edge answers with a page of HTML; clients need the envelope.",
 )
 OVERLOADED = (
-    "That model is currently overloaded with other requests. You can retry your request, or contact us through our "
-    "help center at help.openai.com if the error persists."
+    "That model is currently overloaded with other requests. You can retry your request, or contact us through "
+    "our help center at help.openai.com if the error persists."
 )
 
 

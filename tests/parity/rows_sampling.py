@@ -152,8 +152,9 @@ CHOICES.refused(
     "best_of.below",
     "best_of below n is refused",
     {"n": 2, "best_of": 1},
-    "You requested that the server return more choices than it will generate (HINT: you must set 'n' (currently 2) "
-    "to be at most 'best_of' (currently 1), or omit either parameter if you don't specifically want to use them.)",
+    "You requested that the server return more choices than it will generate (HINT: you must set "
+    "'n' (currently 2) to be at most 'best_of' (currently 1), or omit either parameter if you don't "
+    "specifically want to use them.)",
     golden=(53,),
 )
 CHOICES.served("best_of.equal", "best_of equal to n is taken", {"n": 2, "best_of": 2}, choices(2), golden=(54,))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 from onward.completions.choices import ChoiceStream
 from onward.engine.events import Event, Failed
-from onward.errors import ApiError
+from onward.errors import ApiError, ServerError
 from onward.protocol.response import Choice, Usage
 
 
@@ -45,7 +45,12 @@ class EmbeddedAnswer:
         if self._retired:
             return
         good: list[Event] = [event for event in events if not isinstance(event, Failed)]
-        choices = self._stream.accept(good)  # type: ignore[arg-type]
+        try:
+            choices = self._stream.accept(good)  # type: ignore[arg-type]
+        except Exception as problem:  # an operator's content filter failed: nothing more may be shown
+            self._ready.put_nowait(_as_server_error(problem))
+            self._end(cancel=True)
+            return
         if choices:
             self._ready.put_nowait((choices, self._stream.usage))
         failed = next((event for event in events if isinstance(event, Failed)), None)
@@ -53,7 +58,7 @@ class EmbeddedAnswer:
             self._ready.put_nowait(self._failure(failed))
             self._end(cancel=True)
         elif self._stream.done:
-            self._end(cancel=False)
+            self._end(cancel=self._stream.cut_short)
 
     async def __aiter__(self) -> AsyncIterator[list[Choice]]:
         try:
@@ -77,3 +82,10 @@ class EmbeddedAnswer:
         if not self._retired:
             self._retired = True
             self._retire(cancel)
+
+
+def _as_server_error(problem: Exception) -> ServerError:
+    """The error to tell; the log of the server shows its cause."""
+    error = ServerError()
+    error.__cause__ = problem
+    return error

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from onward.backends.answer import EmbeddedAnswer
 from onward.backends.base import Health, Load, TokenizerInfo
 from onward.completions.choices import ChoiceStream
+from onward.completions.filters import ContentFilters
 from onward.completions.infill import find_infill
 from onward.completions.plan import Plan, ServedModel, plan
+from onward.completions.thinking import find_think_markers
 from onward.engine.events import Event, Failed
 from onward.engine.loop import EngineThread
 from onward.engine.model import Model as RuntimeModel
@@ -47,13 +49,25 @@ class EmbeddedModel:
     """One model with its engine thread. `fingerprint` changes exactly when its results may."""
 
     def __init__(
-        self, model_id: str, runtime: RuntimeModel, tokenizer: Tokenizer, fingerprint: str, limits: Limits
+        self,
+        model_id: str,
+        runtime: RuntimeModel,
+        tokenizer: Tokenizer,
+        fingerprint: str,
+        limits: Limits,
+        filters: ContentFilters | None = None,
     ) -> None:
+        self.filters = filters
         self.id = model_id
         self.tokenizer = tokenizer
         self.fingerprint = fingerprint
         self.served = ServedModel(
-            model_id, tokenizer, runtime.vocab_size, runtime.context_length, find_infill(tokenizer)
+            model_id,
+            tokenizer,
+            runtime.vocab_size,
+            runtime.context_length,
+            find_infill(tokenizer),
+            find_think_markers(tokenizer),
         )
         self.answers: dict[int, EmbeddedAnswer] = {}
         self.engine = Engine(runtime, tokenizer, rows=limits.rows, share_prefixes=limits.share_prefixes)
@@ -70,7 +84,7 @@ class EmbeddedModel:
             if cancel:
                 self.thread.cancel(number)
 
-        stream = ChoiceStream(planned, self.tokenizer.token_bytes)
+        stream = ChoiceStream(planned, self.tokenizer.token_bytes, self.filters)
         answer = EmbeddedAnswer(self.id, self.fingerprint, stream, retire, self._failure)
         self.answers.update(dict.fromkeys(job_ids, answer))
         try:
@@ -175,7 +189,9 @@ class EmbeddedBackend:
     def health(self) -> Health:
         for model in self.served.values():
             if model.thread.death is not None:
-                return Health("dead", f"The engine of {model.id} has stopped; the log says why. Restart the server.")
+                return Health(
+                    "dead", f"The engine of {model.id} has stopped; the log says why. Restart the server."
+                )
         if self._draining:
             return Health("draining", "The server is shutting down.")
         return Health("ready")

@@ -6,7 +6,7 @@ import asyncio
 import difflib
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -68,12 +68,12 @@ async def _ask(source: Source, asked: Asked) -> None:
         print(style_of(sys.stderr).dim(stats.words()), file=sys.stderr, flush=True)
 
 
-async def _documents(source: Source, fields: dict[str, Any], limit: int | None) -> AsyncIterator[Document]:
+async def _documents(source: Source, fields: dict[str, Any], limit: int | None) -> AsyncGenerator[Document, None]:
     if not fields.get("stream"):
         yield await source.whole(fields)
         return
     count = 0
-    async with aclosing(source.chunks(fields)) as chunks:  # type: ignore[type-var]
+    async with aclosing(source.chunks(fields)) as chunks:
         async for chunk in chunks:
             yield chunk
             count += 1
@@ -91,7 +91,12 @@ def is_live(output: Output) -> bool:
 def _sent(asked: Asked) -> dict[str, Any]:
     """The request as it is sent: a person gets a stream where nothing speaks against it."""
     fields = dict(asked.fields)
-    if fields.get("stream") is None and _can_stream(fields) and is_live(asked.session.output) and sys.stdout.isatty():
+    if (
+        fields.get("stream") is None
+        and _can_stream(fields)
+        and is_live(asked.session.output)
+        and sys.stdout.isatty()
+    ):
         fields["stream"] = True
         if asked.stats:
             fields["stream_options"] = {"include_usage": True, **(fields.get("stream_options") or {})}

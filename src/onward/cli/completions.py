@@ -40,17 +40,25 @@ class RequestCommand(click.Command):
         for flag, option in zip(request_flags(), click_options(), strict=True):
             self._sections[SECTIONS[flag.row.group]].append(option)
         self._sections["What to show"] = [*_own_options(), *output_options()]
-        self._sections["Who answers"] = connection_options()
+        self._sections["Who answers"] = connection_options(short_organization=True)
         options = [option for section in self._sections.values() for option in section]
         super().__init__(name, params=[argument, *options], **attributes)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, complete_bare_booleans(args, self.get_params(ctx)))
+        try:
+            return super().parse_args(ctx, complete_bare_booleans(args, self.get_params(ctx)))
+        except click.NoSuchOption as problem:
+            shown = [
+                name for each in self.get_params(ctx) if not getattr(each, "hidden", False) for name in each.opts
+            ]
+            raise click.NoSuchOption(problem.option_name, possibilities=shown, ctx=ctx) from None
 
     def sections(self, ctx: click.Context) -> dict[str, list[click.Parameter]]:
         """Every option by the title it stands under, in order."""
         known = {id(option) for options in self._sections.values() for option in options}
-        others = [each for each in self.get_params(ctx) if id(each) not in known and isinstance(each, click.Option)]
+        others = [
+            each for each in self.get_params(ctx) if id(each) not in known and isinstance(each, click.Option)
+        ]
         return {**self._sections, "Help": list(others)}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -65,7 +73,10 @@ def _own_options() -> list[click.Parameter]:
     return [
         click.Option(["--stats"], is_flag=True, help="Tell tokens, speed, and time to the first token on stderr."),
         click.Option(
-            ["--max-items"], type=click.IntRange(min=1), metavar="N", help="Stop after this many chunks of a stream."
+            ["--max-items"],
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Stop after this many chunks of a stream.",
         ),
         click.Option(["--dry-run"], is_flag=True, help="Print the body that would be sent, and send nothing."),
     ]
@@ -82,7 +93,7 @@ def create(positional: str | None, **params: Any) -> None:
             return
         if session.connection.base_url is not None and "model" not in fields:
             raise click.UsageError(
-                'Required flag "model" not set. A server must be told which model; `onward models list` shows its own.'
+                'Required flag "model" not set. `onward models list` shows the models of the server.'
             )
         from onward.cli.asking import Asked, ask
 

@@ -63,7 +63,10 @@ command = Group(
             "Show each setting, its value and where it came from: a variable, a file, or the default.",
             [
                 click.Option(
-                    ["--config"], type=click.Path(path_type=Path), metavar="PATH", help="This file of settings."
+                    ["--config"],
+                    type=click.Path(path_type=Path),
+                    metavar="PATH",
+                    help="This file of settings.",
                 ),
                 click.Option(["--changed"], is_flag=True, help="Only what is not at its default."),
             ],

@@ -66,7 +66,9 @@ def _packages() -> Iterator[Finding]:
         try:
             yield Finding(name, "good", importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(name, "bad", "is not installed", "Install Onward again: pip install --force-reinstall onward")
+            yield Finding(
+                name, "bad", "is not installed", "Install Onward again: pip install --force-reinstall onward"
+            )
 
 
 def _processor() -> Iterator[Finding]:

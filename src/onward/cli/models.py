@@ -13,7 +13,6 @@ import click
 from onward.cli.session import CONTEXT, Group, Session, session_command
 from onward.cli.show.emit import bytes_in_words, emit, table
 from onward.models.check import CONFIG, FILES, GRAPH, faults
-from onward.models.registry import BUILT_IN, OWNER, owner
 
 HUB_FOLDER_PREFIX = "models--"
 
@@ -35,17 +34,14 @@ def list_models(session: Session) -> None:
 
 def local_models() -> list[dict[str, Any]]:
     """The models that need no download: built in, in the hub's cache, and folders in the current one."""
-    found = [_entry(_built_in(name), name, "built-in") for name in BUILT_IN]
+    from onward.models.registry import BUILT_IN
+    from onward.models.resolve import built_in_folder
+
+    found = [_entry(built_in_folder(name), name, "built-in") for name in BUILT_IN]
     found += [_entry(folder, name, "hub") for name, folder in _cached()]
     here = sorted(path.parent for path in Path().glob(f"*/{GRAPH}"))
     found += [_entry(folder, f"./{folder}", "folder") for folder in here]
     return [each for each in found if each["bytes"]]
-
-
-def _built_in(name: str) -> Path:
-    from onward.models.resolve import built_in_folder
-
-    return built_in_folder(name)
 
 
 def _cached() -> list[tuple[str, Path]]:
@@ -60,7 +56,7 @@ def _cached() -> list[tuple[str, Path]]:
 
 
 def _hub_cache() -> Path:
-    """Where the hub's library keeps downloads, by its own variables; importing it would take longer than the rest."""
+    """Where the hub's library keeps downloads, by its own variables (importing it would take 0.1 s)."""
     if explicit := os.environ.get("HF_HUB_CACHE"):
         return Path(explicit)
     home = os.environ.get("HF_HOME")
@@ -69,6 +65,8 @@ def _hub_cache() -> Path:
 
 
 def _entry(folder: Path, name: str, source: str) -> dict[str, Any]:
+    from onward.models.registry import OWNER, owner
+
     graph = folder / GRAPH
     created = int(graph.stat().st_mtime) if graph.is_file() else 0
     owned_by = owner(name) if source == "hub" else OWNER
@@ -124,8 +122,10 @@ def pull_model(session: Session, name: str) -> None:
     emit(
         session.output,
         entry,
-        lambda: f"{folder.id} is ready: {bytes_in_words(entry['bytes'])} in {folder.path}\n"
-        f"Ask it with: onward completions create --model {name} 'Once upon a time'",
+        lambda: (
+            f"{folder.id} is ready: {bytes_in_words(entry['bytes'])} in {folder.path}\n"
+            f"Ask it with: onward completions create --model {name} 'Once upon a time'"
+        ),
     )
 
 
@@ -157,8 +157,8 @@ command = Group(
         "pull": session_command(
             "pull",
             pull_model,
-            "Download a model from the hub (org/name or org/name@revision). A download that broke off goes on where "
-            "it stopped; checksums are checked.",
+            "Download a model from the hub (org/name or org/name@revision). A download that broke off goes on "
+            "where it stopped; checksums are checked.",
             _named(),
         ),
     },

@@ -21,7 +21,7 @@ FORMATS = ("auto", "json", "jsonl", "pretty", "raw", "yaml", "text")
 VALUE_FLAGS = {
     "--api-key": "api_key", "-k": "api_key",
     "--base-url": "base_url", "-b": "base_url", "--api-base": "base_url",
-    "--organization": "organization",
+    "--organization": "organization", "-o": "organization",
     "--project": "project",
     "--format": "format", "--format-error": "format_error",
     "--transform": "transform", "--transform-error": "transform_error",
@@ -60,18 +60,20 @@ class Session:
 
 
 _CONNECTION_OPTIONS = (
-    (["--base-url", "--api-base", "-b"], "URL", "Ask the server at this address, such as http://127.0.0.1:8000/v1, "
-     "instead of a model in this process.  [OPENAI_BASE_URL, ONWARD_BASE_URL]"),
+    (["--base-url", "--api-base", "-b"], "URL", "Ask the server at this address, such as "
+     "http://127.0.0.1:8000/v1, instead of a model in this process.  [OPENAI_BASE_URL, ONWARD_BASE_URL]"),
     (["--api-key", "-k"], "KEY", "Key to present to the server.  [OPENAI_API_KEY]"),
     (["--organization"], "ID", "Sent as OpenAI-Organization.  [OPENAI_ORG_ID]"),
     (["--project"], "ID", "Sent as OpenAI-Project.  [OPENAI_PROJECT_ID]"),
 )  # fmt: skip
 
 
-def connection_options() -> list[click.Parameter]:
-    made: list[click.Parameter] = [
-        click.Option(names, metavar=metavar, help=text) for names, metavar, text in _CONNECTION_OPTIONS
-    ]
+def connection_options(*, short_organization: bool = False) -> list[click.Parameter]:
+    """`short_organization` adds the old command line's -o, which is an output file elsewhere."""
+    made: list[click.Parameter] = []
+    for names, metavar, text in _CONNECTION_OPTIONS:
+        short = ["-o"] if short_organization and "--organization" in names else []
+        made.append(click.Option([*names, *short], metavar=metavar, help=text))
     text = "Log the headers of requests and answers to stderr, secrets left out."
     return [*made, click.Option(["--debug"], is_flag=True, help=text)]
 

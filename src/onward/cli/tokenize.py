@@ -14,6 +14,7 @@ from onward.cli.request.contents import STDIN_NAMES, Stdin, embed
 from onward.cli.session import Session, session_command
 from onward.cli.show.emit import emit
 from onward.cli.show.terminal import style_of, visible
+from onward.text.rendering import render_token
 
 _BACKGROUNDS = ("48;5;24", "48;5;58", "48;5;53", "48;5;22", "48;5;94")
 
@@ -58,7 +59,7 @@ def _answer(ids: list[int], pieces: list[bytes]) -> dict[str, Any]:
     return {
         "tokens": ids,
         "count": len(ids),
-        "pieces": [token_text(piece) for piece in pieces],
+        "pieces": [render_token(piece) for piece in pieces],
         "bytes": [piece.hex() for piece in pieces],
     }
 
@@ -98,7 +99,9 @@ command = session_command(
     "Show the tokens of TEXT (or of what is piped in): ids, pieces and bytes.",
     [
         click.Argument(["text"], required=False),
-        click.Option(["--model", "-m"], metavar="NAME_OR_PATH", help="Whose tokenizer; the weights are not loaded."),
+        click.Option(
+            ["--model", "-m"], metavar="NAME_OR_PATH", help="Whose tokenizer; the weights are not loaded."
+        ),
         click.Option(
             ["special", "--add-special-tokens/--no-add-special-tokens"],
             default=True,

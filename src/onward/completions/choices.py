@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from onward.completions.filters import ContentFilters, Screen, Screened
 from onward.completions.logprobs import LogprobsWriter, PieceOf, extend
 from onward.completions.plan import Plan, PlannedPrompt
+from onward.completions.thinking import ThoughtCounter
 from onward.engine.events import Piece, Prefilled
 from onward.protocol.response import (
     Choice,
@@ -42,6 +44,8 @@ class _PromptState:
     echoed: set[int] = field(default_factory=set)
     candidates: dict[int, _Candidate] = field(default_factory=dict)
     ended: int = 0
+    thoughts: dict[int, ThoughtCounter] = field(default_factory=dict)
+    screens: dict[int, Screen] = field(default_factory=dict)
 
 
 class ChoiceStream:
@@ -50,14 +54,19 @@ class ChoiceStream:
     With best_of > n nothing comes until all candidates of a prompt are done; then its n best do, whole.
     """
 
-    def __init__(self, plan: Plan, piece_of: PieceOf) -> None:
+    def __init__(self, plan: Plan, piece_of: PieceOf, filters: ContentFilters | None = None) -> None:
         request = plan.request
         self._request = request
+        self._filters = filters or ContentFilters()
+        self._think = plan.think
+        self._reasoning_tokens = 0
+        self.cut_short = False
+        """Whether a content filter ended a choice before the engine did: work for it may be left."""
         self._rank = request.candidates > request.n
         self._writer = (
             None
             if request.logprobs is None
-            else LogprobsWriter(request.logprobs, request.return_tokens_as_token_ids, piece_of)
+            else LogprobsWriter(request.logprobs, request.return_tokens_as_token_ids, piece_of, self._filters)
         )
         self._prompts = {
             prompt.job.id: _PromptState(prompt, index * request.n) for index, prompt in enumerate(plan.prompts)
@@ -80,7 +89,7 @@ class ChoiceStream:
             completion_tokens=self._completion_tokens,
             total_tokens=self._prompt_tokens + self._completion_tokens,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=self._cached_tokens),
-            completion_tokens_details=CompletionTokensDetails(),
+            completion_tokens_details=CompletionTokensDetails(reasoning_tokens=self._reasoning_tokens),
         )
 
     def accept(self, events: Iterable[Prefilled | Piece]) -> list[Choice]:
@@ -91,13 +100,39 @@ class ChoiceStream:
             if isinstance(event, Prefilled):
                 self._cached_tokens += event.cached
                 state.scores = event.scores
-            elif self._rank:
-                choices += self._collect(state, event)
+                continue
+            piece = self._screened(state, event)
+            if piece is None:
+                continue
+            self._count_thoughts(state, piece)
+            if self._rank:
+                choices += self._collect(state, piece)
             else:
-                choices += self._parts(state, event, state.first_index + event.choice)
+                choices += self._parts(state, piece, state.first_index + piece.choice)
         return choices
 
-    def _parts(self, state: _PromptState, piece: Piece, index: int) -> list[Choice]:
+    def _screened(self, state: _PromptState, piece: Piece) -> Piece | Screened | None:
+        """What the filters leave of a piece; None where there is nothing to tell, or a filter ended the choice."""
+        if not self._filters:
+            return piece
+        screen = state.screens.get(piece.choice)
+        if screen is None:
+            screen = state.screens[piece.choice] = Screen(self._filters, state.prompt.job.text_base)
+        if screen.ended:
+            return None
+        screened = screen.feed(piece)
+        self.cut_short |= screen.ended and piece.ending is None
+        return screened if screened.text or screened.records or screened.ending else None
+
+    def _count_thoughts(self, state: _PromptState, piece: Piece | Screened) -> None:
+        if self._think is None:
+            return
+        counter = state.thoughts.get(piece.choice)
+        if counter is None:
+            counter = state.thoughts[piece.choice] = ThoughtCounter(self._think, state.prompt.tokens)
+        self._reasoning_tokens += counter.count(piece.records, piece.billed)
+
+    def _parts(self, state: _PromptState, piece: Piece | Screened, index: int) -> list[Choice]:
         """A piece as one partial choice, or two: a stop comes in a part of its own (spec/completions §4)."""
         choice = (piece.job, piece.choice)
         self._completion_tokens += piece.billed - self._billed.get(choice, 0)
@@ -126,7 +161,7 @@ class ChoiceStream:
         extend(whole, logprobs)
         return whole
 
-    def _collect(self, state: _PromptState, piece: Piece) -> list[Choice]:
+    def _collect(self, state: _PromptState, piece: Piece | Screened) -> list[Choice]:
         candidate = state.candidates.setdefault(piece.choice, _Candidate())
         candidate.parts += self._parts(state, piece, piece.choice)
         candidate.logprobs += [record.logprob for record in piece.records]

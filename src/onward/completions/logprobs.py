@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from onward.completions.filters import ContentFilters
 from onward.protocol.response import Logprobs
 from onward.sampling.choice import Sampled
 from onward.text.assembler import TokenRecord
@@ -21,12 +22,13 @@ PieceOf = Callable[[int], bytes]
 
 class LogprobsWriter:
     """Writes records as a Logprobs object. `top` is the request's `logprobs`; `as_ids` writes every token as
-    `token_id:N`; `piece_of` gives a token's bytes."""
+    `token_id:N`; `piece_of` gives a token's bytes. Alternatives whose own text is flagged are left out."""
 
-    def __init__(self, top: int, as_ids: bool, piece_of: PieceOf) -> None:
+    def __init__(self, top: int, as_ids: bool, piece_of: PieceOf, filters: ContentFilters) -> None:
         self._top = top
         self._as_ids = as_ids
         self._piece_of = piece_of
+        self._filters = filters
 
     def empty(self) -> Logprobs:
         return Logprobs(tokens=[], token_logprobs=[], top_logprobs=[] if self._top else None, text_offset=[])
@@ -66,7 +68,10 @@ class LogprobsWriter:
         """The token itself first, then the others, best first; of two ids with one text the likelier counts."""
         alternatives = {name: wire_number(logprob)}
         for token, value in top[: self._top]:
-            other = self._name(token, self._piece_of(token))
+            piece = self._piece_of(token)
+            if self._filters and self._filters.hide(piece.decode(errors="replace")):
+                continue
+            other = self._name(token, piece)
             number = wire_number(value)
             if number > alternatives.get(other, -math.inf):
                 alternatives[other] = number

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onward.completions.infill import Infill, require_infill
+from onward.completions.thinking import Markers
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer
 from onward.errors import InvalidRequest
@@ -27,6 +28,7 @@ class ServedModel:
     vocab_size: int
     context_length: int
     infill: Infill | None
+    think: Markers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,11 @@ class PlannedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """`think` are the model's think markers, for `reasoning_tokens`."""
+
     request: CompletionRequest
     prompts: tuple[PlannedPrompt, ...]
+    think: Markers | None = None
 
     @property
     def jobs(self) -> list[Job]:
@@ -73,7 +78,7 @@ def plan(
         raise InvalidRequest("Setting 'echo' and 'logprobs' at the same time is not supported with 'suffix'.")
     sampling = _sampling(request)
     planned = [_plan_prompt(prompt, request, model, number, next(job_ids), sampling) for prompt in prompts]
-    return Plan(request, tuple(planned))
+    return Plan(request, tuple(planned), model.think)
 
 
 def _plan_prompt(

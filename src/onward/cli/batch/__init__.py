@@ -11,9 +11,9 @@ from onward.cli.session import CONTEXT, Group, Session, session_command
 DEFAULT_CONCURRENCY = 32
 HELP = """Answer every line of IN, a file in OpenAI's batch format with /v1/completions bodies.
 
-Answers go to OUT, refused lines to its neighbour OUT.errors.jsonl, both in the order in which they end. Run it again
-after Ctrl-C, a crash or a kill: lines that are in either file are left alone, all others are answered. Delete the
-errors file to have its lines tried again.
+Answers go to OUT, refused lines to its neighbour OUT.errors.jsonl, both in the order in which they end. Run it
+again after Ctrl-C, a crash or a kill: lines that are in either file are left alone, all others are answered.
+Delete the errors file to have its lines tried again.
 """
 
 
@@ -52,7 +52,7 @@ command = Group(
                     help=f"Most requests under way at once.  [default {DEFAULT_CONCURRENCY}]",
                 ),
                 click.Option(
-                    ["--model", "-m"], metavar="NAME_OR_PATH", help="Ask this model instead of the one each line names."
+                    ["--model", "-m"], metavar="NAME_OR_PATH", help="Ask this model, whatever each line names."
                 ),
             ],
             shows=False,

@@ -1,4 +1,4 @@
-"""An output file that survives a kill: whole lines only, each appended by one write, read back at the next start."""
+"""An output file that survives a kill: whole lines only, each appended by one write."""
 
 from __future__ import annotations
 
@@ -85,4 +85,6 @@ class Journal:
                 return custom_id
         except (msgspec.DecodeError, KeyError, TypeError):
             pass
-        raise SetupError(f"{self.path} line {number} is no result of a batch: give another file, or move this one away.")
+        raise SetupError(
+            f"{self.path} line {number} is no result of a batch: give another file, or move this one away."
+        )

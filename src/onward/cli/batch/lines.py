@@ -24,7 +24,7 @@ class Line:
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """Every request, lazily. Raises SetupError that names the line: what does not have the format ends the reading."""
+    """Every request, lazily. Raises SetupError that names the line which lacks the format."""
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
             if raw.strip():
@@ -55,7 +55,9 @@ def _line(raw: bytes, place: str) -> Line:
     if not isinstance(custom_id, str) or not custom_id:
         raise SetupError(f"{place} lacks a custom_id, a text that no other line has.")
     if value.get("method", METHOD) != METHOD or value.get("url", URLS[0]) not in URLS:
-        raise SetupError(f"{place} asks for {value.get('method')} {value.get('url')}; only {METHOD} {URLS[0]} works.")
+        raise SetupError(
+            f"{place} asks for {value.get('method')} {value.get('url')}; only {METHOD} {URLS[0]} works."
+        )
     if not isinstance(body, dict):
         raise SetupError(f"{place} lacks a body, the fields of a completion request.")
     return Line(custom_id, body)

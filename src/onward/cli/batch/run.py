@@ -20,6 +20,7 @@ from onward.cli.where.errors import RemoteError
 from onward.cli.where.open import open_source
 from onward.cli.where.source import Source
 from onward.errors import ApiError, EngineStopped, InvalidRequest, Overloaded, SetupError
+from onward.protocol.ids import request_id
 
 FULL_QUEUE_SECONDS = 0.2
 """How long a request waits when this process's own queue is full; what is under way makes room."""
@@ -66,7 +67,9 @@ def run_batch(batch: Batch) -> Done:
 def _answer_all(
     batch: Batch, pending: list[Line], answers: Journal, refusals: Journal, done: Done, before: int
 ) -> None:
-    models = [batch.model] if batch.model else sorted({str(model) for line in pending if (model := line.body["model"])})
+    models = (
+        [batch.model] if batch.model else sorted({str(model) for line in pending if (model := line.body["model"])})
+    )
     source = open_source(batch.session.connection, models)
     wanted = {line.custom_id for line in pending}
     requests = (line for line in read_lines(batch.source) if line.custom_id in wanted)
@@ -79,7 +82,13 @@ class _Run:
     """The requests under way. Everything here happens on one event loop."""
 
     def __init__(
-        self, source: Source, batch: Batch, answers: Journal, refusals: Journal, done: Done, progress: Progress
+        self,
+        source: Source,
+        batch: Batch,
+        answers: Journal,
+        refusals: Journal,
+        done: Done,
+        progress: Progress,
     ) -> None:
         self._source = source
         self._batch = batch
@@ -87,6 +96,7 @@ class _Run:
         self._refusals = refusals
         self._done = done
         self._progress = progress
+        self._under_way = 0
 
     async def all(self, requests: Iterator[Line]) -> None:
         """Raises the first failure that ends the run, when all others are cancelled."""
@@ -114,7 +124,9 @@ class _Run:
         except (ApiError, RemoteError) as problem:
             if problem.status in (401, 403):
                 raise
-            self._refusals.append(_record(line, problem.status, {"error": error_object(problem)}, _request_id(problem)))
+            self._refusals.append(
+                _record(line, problem.status, {"error": error_object(problem)}, _request_id(problem))
+            )
             self._done.failed += 1
         else:
             self._answers.append(_record(line, 200, document.value, document.request_id))
@@ -123,19 +135,25 @@ class _Run:
         self._progress.show(self._done)
 
     async def _patiently(self, fields: dict[str, Any]) -> Any:
-        """The answer; a full queue of this process is waited for."""
-        while True:
-            try:
-                return await self._source.whole(fields)
-            except EngineStopped:
-                raise
-            except Overloaded:
+        """The answer; a queue of this process that others fill is waited for."""
+        self._under_way += 1
+        try:
+            while True:
+                try:
+                    return await self._source.whole(fields)
+                except EngineStopped:
+                    raise
+                except Overloaded:
+                    if self._under_way == 1:
+                        raise
                 await asyncio.sleep(FULL_QUEUE_SECONDS)
+        finally:
+            self._under_way -= 1
 
 
-def _record(line: Line, status: int, body: dict[str, Any], request_id: str | None) -> dict[str, Any]:
+def _record(line: Line, status: int, body: dict[str, Any], named: str | None) -> dict[str, Any]:
     """A line of OpenAI's batch output."""
-    response = {"status_code": status, "request_id": request_id or f"req_{secrets.token_hex(16)}", "body": body}
+    response = {"status_code": status, "request_id": named or request_id(), "body": body}
     return {
         "id": f"batch_req_{secrets.token_hex(12)}",
         "custom_id": line.custom_id,

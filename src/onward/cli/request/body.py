@@ -47,8 +47,8 @@ def _piped_body(piped: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     if "prompt" in flags:
         shown = piped if len(piped) <= 40 else piped[:40] + "…"
         raise click.UsageError(
-            f"Cannot merge flags with a body that is not a map: {shown!r} came through standard input, and a prompt "
-            "was given too. Leave one out, or redirect standard input from /dev/null."
+            f"Cannot merge flags with a body that is not a map: {shown!r} came through standard input, and a "
+            "prompt was given too. Leave one out, or redirect standard input from /dev/null."
         )
     return {"prompt": piped}
 

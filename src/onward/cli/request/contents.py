@@ -29,11 +29,10 @@ class Stdin:
 
     def take_bytes(self, taker: str) -> bytes:
         if self._taker is not None:
-            raise click.UsageError(
-                f"Standard input can be read once: both {self._taker} and {taker} ask for it."
-            )
+            raise click.UsageError(f"Standard input can be read once: both {self._taker} and {taker} ask for it.")
         self._taker = taker
-        return click.get_binary_stream("stdin").read()
+        content: bytes = sys.stdin.buffer.read()
+        return content
 
     def offered(self, *, wait: bool) -> str | None:
         """What was redirected or piped in unasked, None when there is nothing.

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from onward.cli.request.completers import completer
 from onward.cli.request.contents import Stdin
 from onward.cli.request.values import TRI_STATE_WORDS, value_of
 from onward.protocol.parameter import Parameter
@@ -87,7 +88,11 @@ def click_options() -> list[click.Parameter]:
 def _click_option(flag: RequestFlag) -> click.Option:
     short = [SHORT[flag.row.name]] if len(flag.path) == 1 and flag.row.name in SHORT else []
     return click.Option(
-        [flag.variable, *short, flag.flag], metavar=flag.placeholder, help=flag.help, hidden=flag.is_dialect
+        [flag.variable, *short, flag.flag],
+        metavar=flag.placeholder,
+        help=flag.help,
+        hidden=flag.is_dialect,
+        shell_complete=completer(flag.row),
     )
 
 

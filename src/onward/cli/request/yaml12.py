@@ -57,7 +57,7 @@ def dump(value: Any) -> str:
     yaml.default_flow_style = False
     yaml.allow_unicode = True
     yaml.width = 1 << 20
-    yaml.sort_base_mapping_type_on_output = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     out = io.StringIO()
     yaml.dump(value, out)
     return out.getvalue().removesuffix("...\n")

@@ -10,7 +10,9 @@ from typing import Any
 from onward.cli.show.gjson import MISSING, find
 from onward.cli.show.terminal import visible
 
-_TOKENS = re.compile(r'(?P<text>"(?:\\.|[^"\\])*")(?P<colon>:)?|(?P<word>true|false|null)|(?P<number>-?\d[\d.eE+-]*)')
+_TOKENS = re.compile(
+    r'(?P<text>"(?:\\.|[^"\\])*")(?P<colon>:)?|(?P<word>true|false|null)|(?P<number>-?\d[\d.eE+-]*)'
+)
 _KEY, _TEXT, _NUMBER, _WORD = "34;1", "32", "36", "35"
 
 
@@ -26,7 +28,7 @@ def render(
 ) -> str:
     """One document, without a newline at its end.
 
-    `raw` is the JSON as it came, for the format of that name. A transform that leads nowhere shows the whole value.
+    `raw` is the JSON as it came, for the format of that name. A transform that leads nowhere shows all.
     """
     if transform is not None:
         found = find(value, transform)

@@ -1,7 +1,7 @@
-"""The part of the GJSON path language that results call for: `choices.0.text`, `choices.#.text`, queries, modifiers.
+"""The part of the GJSON path language that results call for: keys, indices, `#`, queries, modifiers, multipaths.
 
-Written here because the library on the package index is under the GPL. Left out: nested queries (`#(a.#(b)#)`
-works, `~` does not), literals (`!`), JSON lines (`..`) and modifiers beyond those in MODIFIERS.
+Written here because the library on the package index is under the GPL. Left out: `~` in queries, literals (`!`),
+JSON lines (`..`) and modifiers beyond those in MODIFIERS.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ def alternatives(logprobs: dict[str, Any], style: Style) -> str:
         others = sorted((top or {}).items(), key=lambda pair: -pair[1])
         listed = "  ".join(f"{_shown(other)} {_percent(value)}" for other, value in others if other != token)
         name = f"{_shown(token):<{width}}"
-        lines.append(f"{name if score is None else style(name, _shade(score))} {_percent(score):>6}  {style.dim(listed)}")
+        lines.append(
+            f"{name if score is None else style(name, _shade(score))} {_percent(score):>6}  {style.dim(listed)}"
+        )
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -56,6 +56,6 @@ def style_of(stream: IO[Any]) -> Style:
 
 
 def note(text: str) -> None:
-    """A dimmed remark on stderr, for a person only."""
+    """A dimmed remark on stderr, for a person only. It replaces a line that shows progress."""
     if sys.stderr.isatty():
-        print(style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)
+        print("\r\x1b[K" + style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)

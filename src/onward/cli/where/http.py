@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,15 @@ from onward.cli.where.source import Document
 from onward.protocol.sse import Decoder
 
 TIMEOUT = httpx.Timeout(600.0, connect=5.0)
-REDACTED = {"authorization", "api-key", "x-api-key", "cookie", "set-cookie", "location", "proxy-authorization"}
+REDACTED = {
+    "authorization",
+    "api-key",
+    "x-api-key",
+    "cookie",
+    "set-cookie",
+    "location",
+    "proxy-authorization",
+}
 
 
 class HttpSource:
@@ -50,7 +58,7 @@ class HttpSource:
             document = _document((await _read(answer)).decode("utf-8", "replace"), url)
             return replace(document, request_id=answer.headers.get("x-request-id"))
 
-    async def chunks(self, fields: dict[str, Any]) -> AsyncIterator[Document]:
+    async def chunks(self, fields: dict[str, Any]) -> AsyncGenerator[Document, None]:
         url = self._base + "/completions"
         async with self._answer("POST", url, fields) as answer:
             if "text/event-stream" not in answer.headers.get("content-type", ""):
@@ -84,7 +92,10 @@ class HttpSource:
                 self._log_answer(answer)
                 if answer.is_success:
                     break
-                failure, delay = await _failure(answer, url), retry_delay(attempt, answer.status_code, answer.headers)
+                failure, delay = (
+                    await _failure(answer, url),
+                    retry_delay(attempt, answer.status_code, answer.headers),
+                )
             if delay is None:
                 raise failure
             note(f"{failure} Trying again in {delay:.1f} s.")
@@ -143,7 +154,7 @@ async def _failure(answer: httpx.Response, url: str) -> RemoteError:
     )
 
 
-async def _events(answer: httpx.Response, url: str) -> AsyncIterator[Document]:
+async def _events(answer: httpx.Response, url: str) -> AsyncGenerator[Document, None]:
     """Chunks up to `[DONE]`. A stream that ends without it is whole when every choice of it has ended."""
     decoder = Decoder()
     open_choices: set[int] = set()
@@ -201,4 +212,6 @@ def _log(title: str, headers: httpx.Headers) -> None:
         if name.lower() in REDACTED:
             value = "Bearer <REDACTED>" if value.startswith("Bearer ") else "<REDACTED>"
         lines.append(f"  {name}: {value}")
+    if sys.stderr.isatty():
+        lines[0] = "\r\x1b[K" + lines[0]  # over a line that shows progress
     print("\n".join(lines), file=sys.stderr, flush=True)

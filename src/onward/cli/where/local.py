@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ class LocalSource:
         finally:
             await answer.aclose()
 
-    async def chunks(self, fields: dict[str, Any]) -> AsyncIterator[Document]:
+    async def chunks(self, fields: dict[str, Any]) -> AsyncGenerator[Document, None]:
         request = check_request(self._served(fields))
         answer = await self._backend.complete(request)
         try:

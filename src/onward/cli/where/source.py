@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One result: a completion or a chunk. `raw` is its JSON as it was sent, `request_id` the server's name for it."""
+    """One result, a completion or a chunk; `raw` is its JSON as it was sent, `request_id` the server's."""
 
     value: dict[str, Any]
     raw: str
@@ -26,7 +26,7 @@ class Source(Protocol):
         """Raises ApiError, RemoteError, ConnectionFailed."""
         ...
 
-    def chunks(self, fields: dict[str, Any]) -> AsyncIterator[Document]:
+    def chunks(self, fields: dict[str, Any]) -> AsyncGenerator[Document, None]:
         """The chunks of a stream as they come; closing it early cancels what still runs. Raises as `whole`."""
         ...
 

@@ -1,0 +1,210 @@
+"""The denominator: the engine's compiled graph in the barest loop; no scheduler, no sampling, no text.
+
+Prompts of the same length are read in full-speed chunks, then all rows decode in lockstep with a constant token.
+Inputs are written in place, outputs are views. `python -m benchmarks.bare --model storyteller --rows 1 8 32`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import measure
+from onward.engine.model import BLOCK_TOKENS
+from onward.engine.pacing import MOST as CHUNK
+from onward.models.resolve import ModelFolder, resolve
+from onward.runtimes.openvino.graph import ROWS_INPUT
+from onward.runtimes.openvino.kv_cache import KVCache, blocks_for, layers_of
+from onward.runtimes.openvino.library import ov
+from onward.runtimes.openvino.load import load_model
+from onward.runtimes.openvino.model import OpenVINOModel
+from onward.runtimes.openvino.options import RuntimeOptions
+
+TOKEN = 300
+"""What every row is fed when it decodes."""
+PADDING_TOKENS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BareRun:
+    """Seconds of one run: reading all prompts, and each decode step of `rows` tokens."""
+
+    rows: int
+    prefill: float
+    steps: list[float]
+
+    @property
+    def seconds(self) -> float:
+        return self.prefill + sum(self.steps)
+
+    @property
+    def output_tokens(self) -> int:
+        """The prompts' last logits give the first token of each row."""
+        return self.rows * (len(self.steps) + 1)
+
+    @property
+    def step_ms(self) -> float:
+        """Median of the decode steps."""
+        return statistics.median(self.steps) * 1e3 if self.steps else 0.0
+
+
+class BareLoop:
+    """An infer request of its own on a compiled graph, with its own KV cache. Single-threaded."""
+
+    def __init__(self, compiled: ov.CompiledModel, most_rows: int, most_tokens: int) -> None:
+        """Room for `most_rows` sequences of `most_tokens` tokens each, prompt and output together."""
+        self._request = compiled.create_infer_request()
+        self._names = {port.get_any_name() for port in compiled.inputs}
+        self._table_blocks = blocks_for(most_tokens)
+        self._cache = KVCache(layers_of(compiled), most_rows * self._table_blocks)
+        self._cache.bind(self._request)
+        self._bound: dict[str, NDArray[Any]] = {}
+
+    def run(self, prompts: list[list[int]], out: int, *, padded: bool = False) -> BareRun:
+        """Read prompts of one length, then make `out` tokens of each, the first from the prompts' own logits.
+
+        `padded` gives the decode steps a further row of two tokens, as the engine does for steps with fewer
+        rows than threads, so that a row's bits do not depend on its neighbours.
+        """
+        begin = time.perf_counter()
+        for group, first in _groups(prompts):
+            self._prefill(group, first)
+        prefill = time.perf_counter() - begin
+        return BareRun(len(prompts), prefill, self._decode(len(prompts), len(prompts[0]), out - 1, padded))
+
+    def _prefill(self, group: list[list[int]], first: int) -> None:
+        """Read whole prompts in one step, or a long one in chunks; logits for each one's last token."""
+        length = len(group[0])
+        for start in range(0, length, CHUNK):
+            count = min(CHUNK, length - start)
+            last = start + count == length
+            tokens = np.array([prompt[start : start + count] for prompt in group], np.int64).ravel()
+            self._bind("input_ids", tokens)
+            self._bind("position_ids", np.tile(np.arange(start, start + count), len(group)))
+            self._bind("past_lens", np.full(len(group), start, np.int32))
+            self._bind("subsequence_begins", np.arange(len(group) + 1, dtype=np.int32) * count)
+            self._bind_tables(range(first, first + len(group)), start + count, padded=False)
+            ends = np.arange(1, len(group) + 1, dtype=np.int32) * count - 1
+            self._bind(ROWS_INPUT, np.repeat(ends, 2 if len(group) == 1 else 1) if last else ends[:0])
+            self._request.infer(share_outputs=True)
+
+    def _decode(self, rows: int, start: int, count: int, padded: bool) -> list[float]:
+        """Seconds of each of `count` decode steps of `rows` rows, the first at position `start`."""
+        extra = PADDING_TOKENS if padded else 0
+        sequences = rows + padded
+        self._bind("input_ids", np.full(rows + extra, TOKEN, np.int64))
+        positions = self._bind("position_ids", np.full(rows + extra, start, np.int64))
+        past = self._bind("past_lens", np.full(sequences, start, np.int32))
+        begins = np.arange(sequences + 1, dtype=np.int32)
+        if padded:
+            past[rows:], positions[rows:], begins[-1] = 0, range(extra), rows + extra
+        self._bind("subsequence_begins", begins)
+        self._bind(ROWS_INPUT, np.arange(rows, dtype=np.int32) if rows > 1 else np.zeros(1 + padded, np.int32))
+        seconds = []
+        for step in range(count):
+            begin = time.perf_counter()
+            if step == 0 or (start + step) % BLOCK_TOKENS == 0:
+                longest = self._bind_tables(range(rows), start + step + 1, padded=padded)
+            self._request.infer(share_outputs=True)
+            positions[:rows] += 1
+            past[:rows] += 1
+            longest += 1
+            seconds.append(time.perf_counter() - begin)
+        return seconds
+
+    def _bind_tables(self, sequences: range, context: int, *, padded: bool) -> NDArray[Any]:
+        """Block tables for contexts of `context` tokens; the array that holds the longest context."""
+        needed = blocks_for(context)
+        firsts = np.arange(sequences.start, sequences.stop)[:, None] * self._table_blocks
+        table = (firsts + np.arange(needed)).ravel()
+        begins = np.arange(len(sequences) + 1) * needed
+        if padded:
+            table, begins = np.append(table, self._cache.scratch), np.append(begins, begins[-1] + 1)
+        self._bind("block_indices", table.astype(np.int32))
+        self._bind("block_indices_begins", begins.astype(np.int32))
+        return self._bind("max_context_len", np.array(context, np.int32))
+
+    def _bind(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
+        """Let the graph read `values` in place from now on; graphs without that input are left alone."""
+        if name in self._names:
+            self._bound[name] = values
+            self._request.set_tensor(name, ov.Tensor(values, shared_memory=True))
+        return values
+
+
+def _groups(prompts: list[list[int]]) -> Iterator[tuple[list[list[int]], int]]:
+    """Prompts that one step of CHUNK tokens can read together, and the number of the first."""
+    size = max(1, CHUNK // len(prompts[0]))
+    for first in range(0, len(prompts), size):
+        yield prompts[first : first + size], first
+
+
+def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[list[int]]:
+    """Prompts that no cache has seen, unless `seed` was used before."""
+    generator = np.random.default_rng(seed)
+    ids: list[list[int]] = generator.integers(min(256, vocab_size - 1), vocab_size, (count, length)).tolist()
+    return ids
+
+
+def compiled_graph(model: OpenVINOModel) -> ov.CompiledModel:
+    """The very graph that `model` runs. Reaches into it: the runtime has no other use for handing it out."""
+    request, _, _ = model._open()
+    return request.get_compiled_model()
+
+
+def load(name: str) -> tuple[OpenVINOModel, ModelFolder]:
+    """The model of this name or path as `onward serve` loads it by default, and where it lies."""
+    folder = resolve(name, allow_download=False)
+    return load_model(folder.path, RuntimeOptions()), folder
+
+
+def figures_of(loop: BareLoop, model: OpenVINOModel, rows: int, options: argparse.Namespace) -> dict[str, Any]:
+    runs = []
+    for round_number in range(options.rounds + 1):
+        prompts = random_prompts(model.vocab_size, rows, options.prompt, 1000 * rows + round_number)
+        runs.append(loop.run(prompts, options.out, padded=options.padded))
+    runs = runs[1:]
+    return {
+        "output_tok_s": measure.median_of([run.output_tokens / run.seconds for run in runs]),
+        "decode_tok_s": measure.median_of([rows / run.step_ms * 1e3 for run in runs]),
+        "prefill_tok_s": measure.median_of([rows * options.prompt / run.prefill for run in runs]),
+        "step_ms": measure.median_of([run.step_ms for run in runs]),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bare", description=__doc__)
+    parser.add_argument("--model", default="storyteller")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--out", type=int, default=64, help="tokens a row, at least 2 (default 64)")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds after one that is not")
+    parser.add_argument("--padded", action="store_true", help="decode with the engine's padding row")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    measure.warn_if_busy()
+    at_start = measure.machine()
+    model, _ = load(options.model)
+    loop = BareLoop(compiled_graph(model), max(options.rows), options.prompt + options.out)
+    figures = {str(rows): figures_of(loop, model, rows, options) for rows in options.rows}
+    for rows, found in figures.items():
+        print(
+            f"{rows:>4} rows: {found['output_tok_s']['median']:9.1f} output tok/s · "
+            f"decode {found['decode_tok_s']['median']:9.1f} tok/s ({found['step_ms']['median']:.2f} ms a step) · "
+            f"prefill {found['prefill_tok_s']['median']:9.1f} tok/s"
+        )
+    measure.write_report(options.json, "bare", figures, at_start)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""How much of the bare OpenVINO loop the engine and the server keep, in alternating rounds of one run.
+
+Arms: the bare loop; the engine in this process; `onward serve` over HTTP with the client in this process. Each
+round every arm does the same work for each number of clients. `python -m benchmarks.engine --rounds 7`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import measure
+from benchmarks.bare import BareLoop, compiled_graph, load, random_prompts
+from benchmarks.http_client import Target
+from benchmarks.in_process import InProcess
+from benchmarks.load import Bounds, Generator, run_async
+from benchmarks.outcome import Outcome, summarise
+from benchmarks.server_process import Server, resident, serve
+from benchmarks.workload import Workload
+from onward.runtimes.tokenizer import HuggingFaceTokenizer
+
+BARE, PADDED, ENGINE, SERVER = "bare", "bare, padded", "engine", "server"
+
+
+@dataclass(slots=True)
+class Round:
+    """What one arm did in one round: output tokens a second, tokens a second of full decode steps alone (None
+    where steps cannot be seen), and its requests."""
+
+    tok_s: float
+    decode_tok_s: float | None
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+class Arms:
+    """The arms over one model and one server. Prompts are new in every round, so no cache helps anyone."""
+
+    def __init__(self, options: argparse.Namespace, server: Server) -> None:
+        model, folder = load(options.model)
+        self._options = options
+        self._vocab_size = model.vocab_size
+        self._threads = int(compiled_graph(model).get_property("INFERENCE_NUM_THREADS"))
+        self._bare = BareLoop(compiled_graph(model), max(options.clients), options.prompt + options.out)
+        self._engine = InProcess(model, HuggingFaceTokenizer(folder.path))
+        self._target = Target.parse(server.url)
+        self.folder = folder
+        self._seed = 0
+
+    def of(self, clients: int) -> dict[str, Callable[[int], Round]]:
+        """The arms that make sense for so many clients; each takes the number of requests a client."""
+        arms = {BARE: lambda waves: self._run_bare(clients, waves, padded=False)}
+        if clients < max(2, self._threads):
+            arms[PADDED] = lambda waves: self._run_bare(clients, waves, padded=True)
+        arms[ENGINE] = lambda waves: self._run_engine(clients, waves)
+        arms[SERVER] = lambda waves: self._run_server(clients, waves)
+        return arms
+
+    def _prompts(self, count: int) -> list[list[int]]:
+        self._seed += 1
+        return random_prompts(self._vocab_size, count, self._options.prompt, self._seed)
+
+    def _run_bare(self, clients: int, waves: int, *, padded: bool) -> Round:
+        runs = [self._bare.run(self._prompts(clients), self._options.out, padded=padded) for _ in range(waves)]
+        tokens, seconds = sum(run.output_tokens for run in runs), sum(run.seconds for run in runs)
+        steps = [step for run in runs for step in run.steps]
+        return Round(tokens / seconds, _decode_rate(clients, steps))
+
+    def _run_engine(self, clients: int, waves: int) -> Round:
+        run = self._engine.run(self._prompts(clients * waves), self._options.out, clients)
+        return Round(summarise(run.outcomes)["output_tok_s"], _decode_rate(clients, run.full_steps), run.outcomes)
+
+    def _run_server(self, clients: int, waves: int) -> Round:
+        self._seed += 1
+        workload = Workload(
+            self.folder.id,
+            prompt=self._options.prompt,
+            tokens=(min(256, self._vocab_size - 1), self._vocab_size),
+            out=self._options.out,
+            seed=self._seed,
+        )
+        generator = Generator(self._target, workload, Bounds(clients * waves))
+        outcomes = run_async(lambda: generator.closed(clients))
+        figures = summarise(outcomes)
+        if figures["failed"]:
+            raise RuntimeError(f"requests failed: {figures['failed']}")
+        return Round(figures["output_tok_s"], None, outcomes)
+
+
+def _decode_rate(rows: int, steps: list[float]) -> float | None:
+    """Tokens a second at the median step; None when no step was a full decode."""
+    median = measure.percentile(steps, 50)
+    return rows / median if median else None
+
+
+def alternate(arms: dict[str, Callable[[int], Round]], rounds: int, waves: int) -> list[dict[str, Round]]:
+    """Every arm once a round, another one first each time; a round before them warms up and is not kept."""
+    names = list(arms)
+    done = []
+    for number in range(rounds + 1):
+        first = number % len(names)
+        done.append({name: arms[name](waves) for name in names[first:] + names[:first]})
+    return done[1:]
+
+
+def compare(rounds: list[dict[str, Round]]) -> dict[str, Any]:
+    """Per arm: tokens a second, ratios to the bare loop of the same round, and latencies of all rounds."""
+    figures: dict[str, Any] = defaultdict(dict)
+    for name in rounds[0]:
+        found = figures[name]
+        found["tok_s"] = measure.median_of([each[name].tok_s for each in rounds])
+        found["of_bare"] = measure.median_of([each[name].tok_s / each[BARE].tok_s for each in rounds])
+        steps = [
+            (mine, bare)
+            for each in rounds
+            if (mine := each[name].decode_tok_s) and (bare := each[BARE].decode_tok_s)
+        ]
+        if steps:
+            found["decode_tok_s"] = measure.median_of([mine for mine, _ in steps])
+            found["decode_of_bare"] = measure.median_of([mine / bare for mine, bare in steps])
+        outcomes = [outcome for each in rounds for outcome in each[name].outcomes]
+        if outcomes:
+            summary = summarise(outcomes)
+            found |= {key: summary[key] for key in ("ttft_ms", "itl_ms", "e2e_ms", "chunks", "output_tokens")}
+    return dict(figures)
+
+
+def memory(server: Server, folder: Path) -> dict[str, Any] | None:
+    """Bytes of the server's peak that are neither weights nor KV cache in use."""
+    found = resident(server.pid)
+    if found is None:
+        return None
+    weights = (folder / "openvino_model.bin").stat().st_size
+    return {
+        **found,
+        "weights": weights,
+        "above_weights_and_kv": found["peak"] - weights - found["shared"],
+    }
+
+
+def waves_for(clients: int) -> int:
+    """Requests a client and round: rounds of similar length whatever the number of clients."""
+    return max(4, 16 // clients)
+
+
+def table(figures: dict[str, Any]) -> str:
+    lines = [
+        f"{'clients':>7} {'arm':14}{'tok/s':>10}{'of bare':>9}{'decode':>9}"
+        f"{'TTFT p50':>10}{'p95':>9}{'ITL p50':>9}{'p95':>9}  ms"
+    ]
+    for clients, arms in figures.items():
+        for name, found in arms.items():
+            cells = [f"{found['tok_s']['median']:10.1f}{found['of_bare']['median']:9.1%}"]
+            cells.append(f"{found['decode_of_bare']['median']:9.1%}" if "decode_of_bare" in found else " " * 9)
+            if "ttft_ms" in found:
+                ttft, itl = found["ttft_ms"], found["itl_ms"]
+                cells.append(f"{ttft['p50']:10.2f}{ttft['p95']:9.2f}{itl['p50']:9.2f}{itl['p95']:9.2f}")
+            lines.append(f"{clients:>7} {name:14}" + "".join(cells))
+    return "\n".join(lines)
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
+    parser.add_argument("--model", default="storyteller", help="a built-in name or a folder")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--prompt", type=int, default=128, help="tokens a prompt (default 128)")
+    parser.add_argument("--out", type=int, default=64, help="tokens a completion (default 64)")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds that count (default 7)")
+    parser.add_argument("--waves", type=int, help="requests a client and round (default: as fits)")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    return parser
+
+
+def main() -> int:
+    options = arguments().parse_args()
+    measure.warn_if_busy()
+    at_start = measure.machine()
+    figures: dict[str, Any] = {}
+    with serve(options.model) as server:
+        arms = Arms(options, server)
+        for clients in options.clients:
+            waves = options.waves or waves_for(clients)
+            figures[str(clients)] = compare(alternate(arms.of(clients), options.rounds, waves))
+        held = memory(server, arms.folder.path)
+    print(table(figures))
+    if held:
+        print(f"server: {held['above_weights_and_kv'] / 2**20:.0f} MiB above weights and KV cache in use")
+    measure.write_report(options.json, "engine", {"clients": figures, "memory": held}, at_start)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

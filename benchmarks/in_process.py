@@ -1,0 +1,107 @@
+"""The engine without a server: as many jobs in flight as there are clients, one thread, every event timed."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, field
+
+from benchmarks.outcome import Outcome
+from onward.engine.events import Piece
+from onward.engine.job import Job
+from onward.engine.model import Model, Vocabulary
+from onward.engine.step import Engine
+from onward.sampling.params import SamplingParams
+from onward.text.assembler import TextRules
+
+
+@dataclass(slots=True)
+class Stay:
+    """One job from its submission to its end (perf_counter seconds)."""
+
+    sent: float
+    moments: list[float] = field(default_factory=list)
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRun:
+    """`full_steps`: seconds of each step in which all clients' rows decoded and no prompt was read."""
+
+    outcomes: list[Outcome]
+    full_steps: list[float]
+
+
+class InProcess:
+    """An engine driven step by step by the caller's thread."""
+
+    def __init__(
+        self, model: Model, vocabulary: Vocabulary, *, temperature: float = 0.8, top_p: float = 0.95
+    ) -> None:
+        self.engine = Engine(model, vocabulary)
+        self._temperature, self._top_p = temperature, top_p
+        self._ids = itertools.count()
+        self._stays: dict[int, Stay] = {}
+
+    def run(self, prompts: list[list[int]], out: int, clients: int) -> EngineRun:
+        """A closed loop: `clients` jobs in flight until all prompts have been continued by `out` tokens."""
+        waiting = iter(prompts)
+        outcomes: list[Outcome] = []
+        steps: list[float] = []
+        for prompt in itertools.islice(waiting, clients):
+            self._submit(prompt, out)
+        counters = self.engine.counters
+        while not self.engine.idle:
+            read, decoded = counters.prefill_tokens, counters.decode_tokens
+            begin = time.perf_counter()
+            ended = self._step()
+            if counters.prefill_tokens == read and counters.decode_tokens - decoded == clients:
+                steps.append(time.perf_counter() - begin)
+            outcomes += ended
+            for prompt in itertools.islice(waiting, len(ended)):
+                self._submit(prompt, out)
+        return EngineRun(outcomes, steps)
+
+    def _submit(self, prompt: list[int], out: int) -> None:
+        number = next(self._ids)
+        sampling = SamplingParams(temperature=self._temperature, top_p=self._top_p, seed=number)
+        self._stays[number] = Stay(time.perf_counter())
+        self.engine.add(
+            Job(
+                id=number,
+                request=number,
+                prompt=tuple(prompt),
+                choices=1,
+                max_tokens=out,
+                sampling=sampling,
+                rules=TextRules(),
+                end_tokens=frozenset(),
+            )
+        )
+
+    def _step(self) -> list[Outcome]:
+        """One step; the jobs that it ended."""
+        events = self.engine.step()
+        now = time.perf_counter()
+        ended = []
+        for event in events:
+            if not isinstance(event, Piece):
+                continue
+            stay = self._stays[event.job]
+            stay.moments.append(now)
+            stay.tokens = event.billed
+            if event.ending:
+                ended.append(_outcome(self._stays.pop(event.job)))
+        return ended
+
+
+def _outcome(stay: Stay) -> Outcome:
+    moments = stay.moments
+    return Outcome(
+        stay.sent,
+        moments[-1],
+        first=moments[0] - stay.sent,
+        gaps=[later - earlier for earlier, later in itertools.pairwise(moments)],
+        tokens=stay.tokens,
+        chunks=len(moments),
+    )

@@ -1,0 +1,136 @@
+"""Write the figures of JSON reports into README.md, each beside the command that made it.
+
+`python -m benchmarks.render` reads benchmarks/figures/{engine,startup}.json and replaces what stands between the
+markers; a report that is not there is shown as not measured yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+BEGIN, END = "<!-- figures: written by benchmarks/render.py -->", "<!-- end of figures -->"
+NOT_YET = "Not measured yet on a quiet machine."
+DEFAULT_COMMANDS = {
+    "engine": "python -m benchmarks.engine --json benchmarks/figures/engine.json",
+    "startup": "python -m benchmarks.startup --json benchmarks/figures/startup.json",
+}
+
+
+def engine_section(figures: dict[str, Any]) -> list[str]:
+    """Throughput, latency and memory."""
+    lines = [
+        "| clients | | output tok/s | of bare (least to greatest round) | full decode steps, of bare "
+        "| TTFT p50 / p95, ms | between tokens p50 / p95, ms |",
+        "|--:|---|--:|--:|--:|--:|--:|",
+    ]
+    for clients, arms in figures["clients"].items():
+        lines += [_arm_row(clients, name, arms[name]) for name in sorted(arms, key=_arm_order)]
+    return [*lines, "", _memory_line(figures["memory"])]
+
+
+def _arm_order(name: str) -> int:
+    return ["bare", "bare, padded", "engine", "server"].index(name)
+
+
+def _arm_row(clients: str, name: str, found: dict[str, Any]) -> str:
+    ratio = found["of_bare"]
+    cells = [
+        clients,
+        name,
+        f"{found['tok_s']['median']:,.0f}",
+        "–" if name == "bare" else f"{ratio['median']:.1%} ({ratio['least']:.1%} to {ratio['greatest']:.1%})",
+        f"{found['decode_of_bare']['median']:.1%}" if "decode_of_bare" in found and name != "bare" else "–",
+    ]
+    for key in ("ttft_ms", "itl_ms"):
+        cells.append(f"{found[key]['p50']:.1f} / {found[key]['p95']:.1f}" if key in found else "–")
+    return "| " + " | ".join(cells) + " |"
+
+
+def _memory_line(memory: dict[str, Any] | None) -> str:
+    if memory is None:
+        return "Memory: this system does not tell a process's peak."
+    sizes = {name: f"{size / 2**20:,.0f} MiB" for name, size in memory.items()}
+    return (
+        f"Server's memory after these runs: peak {sizes['peak']} resident, of which weights {sizes['weights']} "
+        f"(the file's size) and KV cache {sizes['shared']}; **{sizes['above_weights_and_kv']} above both**."
+    )
+
+
+def startup_section(figures: dict[str, Any]) -> list[str]:
+    """Times of whole processes."""
+    rows = {
+        "`import onward`, less an empty interpreter": figures["import"]["seconds"],
+        "`onward serve` until it is ready": figures["serve"]["ready"],
+        "`onward serve` until the first token of a first request": figures["serve"]["token"],
+        "`onward completions create` until the first character": figures["create"]["token"],
+    }
+    lines = ["| from process start | ms, median (least to greatest) |", "|---|--:|"]
+    for name, found in rows.items():
+        cells = (f"{found[key] * 1e3:,.0f}" for key in ("median", "least", "greatest"))
+        lines.append("| {} | {} ({} to {}) |".format(name, *cells))
+    heaviest = ", ".join(
+        f"`{entry['module']}` {entry['cumulative_ms']:.0f} ms" for entry in figures["imports_of_create"]
+    )
+    return [*lines, "", f"Heaviest imports of the last, each with all that it imports: {heaviest}."]
+
+
+SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
+    "engine": ("Against the bare loop", engine_section),
+    "startup": ("Start", startup_section),
+}
+
+
+def section(name: str, report: dict[str, Any] | None) -> str:
+    """One report's heading, command, machine and tables."""
+    title, write = SECTIONS[name]
+    command = report["command"] if report else DEFAULT_COMMANDS[name]
+    lines = [f"### {title}", "", f"`{command}`", ""]
+    if report is None:
+        return "\n".join([*lines, NOT_YET])
+    return "\n".join([*lines, _machine_line(report["machine"]), "", *write(report["figures"])])
+
+
+def _machine_line(machine: dict[str, Any]) -> str:
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']:.0f} GiB; {machine['system']}, "
+        f"Python {machine['python']}, OpenVINO {machine['openvino']}; load average at the start "
+        f"{machine['load']}; {machine['date']}."
+    )
+
+
+def fill(page: str, reports: dict[str, dict[str, Any] | None]) -> str:
+    """The page with its figures replaced. ValueError when the markers are missing."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError("the page has no place for figures: its markers are missing")
+    sections = "\n\n".join(section(name, reports.get(name)) for name in SECTIONS)
+    return f"{before}{BEGIN}\n\n{sections}\n\n{END}{after}"
+
+
+def read_report(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.render", description=__doc__)
+    parser.add_argument("--figures", type=Path, default=HERE / "figures", help="folder of JSON reports")
+    parser.add_argument("--page", type=Path, default=HERE / "README.md", help="the page to write into")
+    options = parser.parse_args()
+    reports = {name: read_report(options.figures / f"{name}.json") for name in SECTIONS}
+    page = options.page.read_text(encoding="utf-8")
+    options.page.write_text(fill(page, reports), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Microseconds a row from logits to drawn tokens: the kernels against the plain numpy reference, one thread.
+
+Run `python benchmarks/sampling.py`. Each figure is the best of several calls, each of which draws for `--rows`
+rows of normally distributed logits (standard deviation 3) that do not stay in the processor's inner caches;
+Python's share of the call is included. Normal logits are flatter than a trained model's, so top_p meets more
+tokens here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import numpy as np
+
+from onward.sampling.choice import ChoiceSampler
+from onward.sampling.params import SamplingParams
+from onward.sampling.reference import ReferenceSampler
+from onward.sampling.sampler import Sampler
+
+VOCABULARIES = (8192, 151_936)
+BIAS = tuple((token, 1.0) for token in range(0, 3000, 10))
+CASES: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "greedy, logprobs 5": {"temperature": 0.0, "logprobs": 5},
+    "temperature 0.8": {"temperature": 0.8},
+    "temperature 0.8, top_p 0.95": {"temperature": 0.8, "top_p": 0.95},
+    "temperature 0.8, top_p 0.95, logprobs 5": {"temperature": 0.8, "top_p": 0.95, "logprobs": 5},
+    "top_k 40, top_p 0.95": {"top_k": 40, "top_p": 0.95},
+    "min_p 0.05": {"min_p": 0.05},
+    "300 biases, penalties on 200 tokens": {
+        "logit_bias": BIAS,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.2,
+        "repetition_penalty": 1.1,
+    },
+}
+
+
+def microseconds_a_row(
+    sampler: Sampler | ReferenceSampler,
+    logits: np.ndarray[Any, np.dtype[np.float32]],
+    params: dict[str, Any],
+    calls: int,
+) -> float:
+    rows = range(len(logits))
+    choices = [ChoiceSampler(SamplingParams(seed=row, **params), 0) for row in rows]
+    for choice in choices:
+        for token in range(200):
+            choice.accept(7 * token)
+    times = []
+    for _ in range(calls):
+        start = time.perf_counter()
+        sampler.draw(logits, rows, choices, [None] * len(choices))
+        times.append(time.perf_counter() - start)
+    return min(times) / len(logits) * 1e6
+
+
+def score_microseconds_a_row(
+    sampler: Sampler | ReferenceSampler, logits: np.ndarray[Any, np.dtype[np.float32]], calls: int
+) -> float:
+    times = []
+    for _ in range(calls):
+        start = time.perf_counter()
+        sampler.score(logits, 0, range(len(logits)), 5)
+        times.append(time.perf_counter() - start)
+    return min(times) / len(logits) * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=16, help="rows in a step (default 16)")
+    parser.add_argument("--calls", type=int, default=20, help="timed calls of the kernels (default 20)")
+    parser.add_argument("--without-reference", action="store_true", help="leave the slow numpy column out")
+    arguments = parser.parse_args()
+    for vocabulary in VOCABULARIES:
+        shape = (arguments.rows, vocabulary)
+        logits = (np.random.default_rng(0).standard_normal(shape) * 3).astype(np.float32)
+        start = time.perf_counter()
+        kernels, reference = Sampler(vocabulary), ReferenceSampler(vocabulary)
+        made = time.perf_counter() - start
+        print(f"\nvocabulary {vocabulary:,}, {arguments.rows} rows (sampler made in {made:.2f} s)")
+        print(f"{'us a row':42}{'kernels':>10}{'numpy':>12}{'ratio':>8}")
+        for name, params in {**CASES, "score, top 5": None}.items():
+            figures = [
+                score_microseconds_a_row(sampler, rows, calls)
+                if params is None
+                else microseconds_a_row(sampler, rows, params, calls)
+                for sampler, rows, calls in ((kernels, logits, arguments.calls), (reference, logits[:2], 2))
+                if sampler is kernels or not arguments.without_reference
+            ]
+            columns = f"{figures[0]:10.1f}"
+            if len(figures) > 1:
+                columns += f"{figures[1]:12.0f}{figures[1] / figures[0]:8.0f}"
+            print(f"{name:42}{columns}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""What a shell offers for the value of a flag: model names, words, and files after an @."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from onward.protocol.parameter import Parameter
+
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def completer(row: Parameter) -> Completer | None:
+    """The function that completes this parameter's values, None where there is nothing to offer."""
+    if row.name == "model":
+        return model_names
+    if row.kind == "boolean":
+        return _words
+    return _files if row.kind in ("prompt", "string", "stop") else None
+
+
+def model_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """The built-in models and the folders here that hold one."""
+    from onward.models.check import GRAPH
+    from onward.models.registry import BUILT_IN
+
+    folders = [str(path.parent) for path in Path().glob(f"*/{GRAPH}")]
+    return [name for name in (*BUILT_IN, *sorted(folders)) if name.startswith(begun)]
+
+
+def _words(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    return [word for word in ("true", "false", "null") if word.startswith(begun)]
+
+
+def _files(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    if not begun.startswith("@"):
+        return []
+    folder, slash, name = begun[1:].rpartition("/")
+    place = Path(folder + slash) if folder or slash else Path()
+    if not place.is_dir():
+        return []
+    found = sorted(path for path in place.iterdir() if path.name.startswith(name))
+    return [f"@{folder}{slash}{path.name}{'/' if path.is_dir() else ''}" for path in found]

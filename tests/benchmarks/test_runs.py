@@ -1,0 +1,108 @@
+"""The harness itself, on the weightless model and tiny settings: that it counts right, not how fast it is."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from benchmarks.engine import BARE, Round, alternate, compare
+from benchmarks.http_client import Target
+from benchmarks.in_process import InProcess
+from benchmarks.load import Bounds, Generator, run_async
+from benchmarks.outcome import Outcome
+from benchmarks.server_process import resident, serve
+from benchmarks.startup import parse_importtime
+from benchmarks.workload import Workload
+
+from benchmarks import engine, render
+from onward.runtimes.toy import ToyModel, ToyTokenizer
+
+LETTERS = (97, 123)
+
+
+def test_the_engine_in_process_ends_every_job_and_counts_full_steps() -> None:
+    prompts = np.random.default_rng(1).integers(*LETTERS, (6, 40)).tolist()
+    run = InProcess(ToyModel(), ToyTokenizer()).run(prompts, 8, clients=3)
+    assert [outcome.tokens for outcome in run.outcomes] == [8] * 6
+    assert all(len(outcome.gaps) == outcome.chunks - 1 for outcome in run.outcomes)
+    assert 0 < len(run.full_steps) <= 14
+
+
+def test_load_on_a_real_server_closed_and_open() -> None:
+    workload = Workload("toy", prompt=20, tokens=LETTERS, out=5)
+    with serve("toy") as server:
+        target = Target.parse(server.url)
+        closed = run_async(lambda: Generator(target, workload, Bounds(6)).closed(2))
+        poisson = run_async(lambda: Generator(target, workload, Bounds(4), first=6).poisson(200.0))
+        unknown = run_async(lambda: Generator(target, Workload("nobody"), Bounds(2)).closed(1))
+        held = resident(server.pid)
+    assert [outcome.tokens for outcome in closed + poisson] == [5] * 10
+    assert [outcome.error for outcome in unknown] == ["status 404"] * 2
+    assert held is None or held["peak"] >= held["anonymous"] > 0
+
+
+def test_no_request_begins_after_the_time_is_over() -> None:
+    generator = Generator(Target("127.0.0.1", 9, "/"), Workload("m"), Bounds(5, seconds=-1.0))
+    assert run_async(lambda: generator.closed(2)) == []
+
+
+def test_a_server_that_is_not_there_fails_the_requests_not_the_run() -> None:
+    generator = Generator(Target("127.0.0.1", 1, "/"), Workload("m"), Bounds(2))
+    outcomes = run_async(lambda: generator.closed(1))
+    assert len(outcomes) == 2 and all(outcome.error for outcome in outcomes)
+
+
+def test_arms_alternate_and_the_first_round_is_not_kept() -> None:
+    order: list[str] = []
+
+    def arm(name: str, rate: float) -> Round:
+        order.append(name)
+        return Round(rate, None)
+
+    arms = {BARE: lambda waves: arm(BARE, 100.0), "engine": lambda waves: arm("engine", 90.0)}
+    rounds = alternate(arms, 2, 1)
+    assert order == [BARE, "engine", "engine", BARE, BARE, "engine"] and len(rounds) == 2
+    assert compare(rounds)["engine"]["of_bare"]["median"] == pytest.approx(0.9)
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    rounds = [
+        {BARE: Round(100.0, 10.0), "engine": Round(50.0, 9.0)},
+        {BARE: Round(10.0, 1.0), "engine": Round(9.0, 0.5)},
+        {BARE: Round(1.0, 1.0), "engine": Round(0.8, 0.8)},
+    ]
+    found = compare(rounds)["engine"]
+    assert (found["of_bare"]["median"], found["of_bare"]["least"]) == (0.8, 0.5)
+    assert found["decode_of_bare"]["median"] == 0.8
+
+
+def test_figures_are_written_into_the_page_and_can_be_written_again() -> None:
+    outcome = Outcome(0.0, 1.0, first=0.25, gaps=[0.1], tokens=2, chunks=2)
+    rounds = [{BARE: Round(10.0, 10.0), "engine": Round(9.0, 9.5, [outcome])}]
+    figures = {"clients": {"1": compare(rounds)}, "memory": None}
+    machine = dict.fromkeys(("cpu", "cores", "system", "python", "openvino", "load", "date"), "x")
+    report = {"command": "python -m it", "machine": machine | {"memory_gib": 1.0}, "figures": figures}
+    page = f"before\n{render.BEGIN}\nold\n{render.END}\nafter\n"
+    filled = render.fill(page, {"engine": json.loads(json.dumps(report)), "startup": None})
+    assert "| 1 | engine | 9 | 90.0% (90.0% to 90.0%) | 95.0% | 250.0 / 250.0 | 100.0 / 100.0 |" in filled
+    assert "`python -m it`" in filled and render.NOT_YET in filled and "old" not in filled
+    assert render.fill(filled, {"engine": report, "startup": None}) == filled
+
+
+def test_the_page_has_a_place_for_figures() -> None:
+    assert "### Start" in render.fill((render.HERE / "README.md").read_text(encoding="utf-8"), {})
+
+
+def test_import_times_are_ranked_and_submodules_of_others_left_out() -> None:
+    said = (
+        "import time: self [us] | cumulative | imported package\n"
+        "import time:       100 |       1500 | numpy\n"
+        "import time:        10 |       9000 |   numba.core\n"
+        "import time:        10 |       2500 | onward.compose\n"
+    )
+    assert [entry["module"] for entry in parse_importtime(said)] == ["onward.compose", "numpy"]
+
+
+def test_rounds_have_work_for_every_number_of_clients() -> None:
+    assert [engine.waves_for(clients) for clients in (1, 8, 32)] == [16, 4, 4]

@@ -1,0 +1,40 @@
+"""Every test of the command line starts without the settings of who runs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from onward.cli.main import main
+
+from ..processes import served
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith(("OPENAI_", "ONWARD_", "HF_")) or name in ("NO_COLOR", "FORCE_COLOR"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
+def onward(*arguments: str, stdin: str | bytes | None = None) -> Result:
+    """`onward …` in this process, off a terminal."""
+    return CliRunner().invoke(main, list(arguments), prog_name="onward", input=stdin)
+
+
+def create(*arguments: str, stdin: str | bytes | None = None) -> Result:
+    return onward("completions", "create", *arguments, stdin=stdin)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """The address of a real server of the toy model, /v1 included."""
+    with served(model="toy") as url:
+        yield url + "/v1"

@@ -1,0 +1,82 @@
+"""Runs `onward` on a pseudo-terminal and tells what a person sees."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from types import TracebackType
+from typing import Self
+
+COMMAND = (sys.executable, "-m", "onward")
+_TAGS = {"0": "}", "1": "{bold:", "2": "{dim:", "31": "{red:", "32": "{green:", "33": "{yellow:"}
+
+
+class Terminal:
+    """One run: its terminal is standard input, output and error, 100 columns wide."""
+
+    def __init__(self, *arguments: str, piped: bytes | None = None, **environment: str) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+        stdin = slave if piped is None else subprocess.PIPE
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments], stdin=stdin, stdout=slave, stderr=slave, env={**os.environ, **environment}
+        )
+        os.close(slave)
+        if piped is not None and self.process.stdin is not None:
+            self.process.stdin.write(piped)
+            self.process.stdin.close()
+        self.raw = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+    def wait_for(self, text: str, seconds: float = 20) -> None:
+        """Read until the text was written."""
+        until = time.monotonic() + seconds
+        while text.encode() not in self.raw:
+            assert time.monotonic() < until, f"{text!r} never came; there is {self.raw!r}"
+            if not self._read(0.1) and self.process.poll() is not None:
+                raise AssertionError(f"ended without {text!r}: {self.raw!r}")
+
+    def end(self) -> int:
+        """Read to the end; the exit code."""
+        while self._read(0.1) or self.process.poll() is None:
+            pass
+        return self.process.wait()
+
+    def _read(self, seconds: float) -> bool:
+        if not select.select([self._master], [], [], seconds)[0]:
+            return False
+        try:
+            piece = os.read(self._master, 65536)
+        except OSError:  # the other side is closed
+            return False
+        self.raw += piece
+        return bool(piece)
+
+    @property
+    def screen(self) -> str:
+        """What stands on the screen, styles as tags: `{dim:Once}`."""
+        return screen(self.raw.decode())
+
+
+def screen(raw: str) -> str:
+    text = raw.replace("\r\n", "\n")
+    lines = [line.rpartition("\r\x1b[K")[2] for line in text.split("\n")]
+    return re.sub(r"\x1b\[([\d;]+)m", lambda found: _TAGS.get(found[1], "{" + found[1] + ":"), "\n".join(lines))

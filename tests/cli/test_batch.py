@@ -1,0 +1,230 @@
+"""A batch answers every line once, whatever interrupts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import onward
+from .scripted import answer, completion, error, scripted
+from .terminals import COMMAND, Terminal
+
+
+def write_input(count: int, path: Path = Path("in.jsonl"), **fields: Any) -> None:
+    lines = [
+        {"custom_id": f"line {number}", "method": "POST", "url": "/v1/completions",
+         "body": {"model": "toy", "prompt": f"{number}", "max_tokens": 4, "seed": 1, **fields}}
+        for number in range(count)
+    ]  # fmt: skip
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def records(path: str = "out.jsonl") -> dict[str, dict[str, Any]]:
+    """Results by custom_id; fails when one stands twice."""
+    lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    found = {each["custom_id"]: each for each in lines}
+    assert len(found) == len(lines), "a line stands twice"
+    return found
+
+
+def run(*arguments: str) -> Any:
+    return onward("batch", "run", "in.jsonl", "-o", "out.jsonl", *arguments)
+
+
+def test_every_line_gets_its_answer_in_openais_format() -> None:
+    write_input(20)
+    result = run()
+    assert result.exit_code == 0, result.output
+    found = records()
+    assert set(found) == {f"line {number}" for number in range(20)}
+    one = found["line 3"]
+    assert one["error"] is None and one["id"].startswith("batch_req_")
+    assert one["response"]["status_code"] == 200 and one["response"]["request_id"].startswith("req_")
+    assert one["response"]["body"]["object"] == "text_completion"
+    assert not Path("out.errors.jsonl").exists()
+    assert result.stderr.startswith("20 lines answered · 8")
+
+
+def test_refused_lines_go_to_the_errors_file() -> None:
+    write_input(3)
+    with Path("in.jsonl").open("a") as file:
+        file.write('{"custom_id": "hot", "body": {"model": "toy", "prompt": "a", "temperature": 9}}\n\n')
+        file.write('{"custom_id": "live", "body": {"model": "toy", "prompt": "a", "stream": true}}\n')
+    result = run()
+    assert result.exit_code == 1
+    assert "2 failed, see out.errors.jsonl" in result.stderr
+    assert len(records()) == 3
+    refused = records("out.errors.jsonl")
+    assert set(refused) == {"hot", "live"}
+    assert refused["hot"]["response"]["status_code"] == 400
+    assert refused["hot"]["response"]["body"]["error"]["code"] == "decimal_above_max_value"
+
+
+def test_a_second_run_answers_what_is_missing_only() -> None:
+    write_input(5)
+    run()
+    before = Path("out.jsonl").read_text()
+    write_input(8)
+    result = run()
+    assert "3 lines answered · 5 before" in result.stderr
+    assert Path("out.jsonl").read_text().startswith(before)
+    assert len(records()) == 8
+    assert "Nothing left to answer" in run().stderr
+
+
+def test_a_torn_last_line_is_answered_again() -> None:
+    write_input(4)
+    run()
+    text = Path("out.jsonl").read_text()
+    Path("out.jsonl").write_text(text[: text.rindex('"response"')])
+    assert "1 lines answered · 3 before" in run().stderr
+    assert len(records()) == 4
+
+
+def test_a_kill_loses_and_repeats_nothing() -> None:
+    total = 3000
+    write_input(total)
+    command = [*COMMAND, "batch", "run", "in.jsonl", "-o", "out.jsonl", "--concurrency", "4"]
+    for wanted in (100, 500):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        until = time.monotonic() + 30
+        while _lines() < wanted and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.stderr is not None
+        process.stderr.close()
+        assert process.wait() == -signal.SIGKILL, "it was done before it could be killed"
+        assert wanted <= _lines() < total
+    assert run().exit_code == 0
+    assert set(records()) == {f"line {number}" for number in range(total)}
+
+
+def _lines() -> int:
+    path = Path("out.jsonl")
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_ctrl_c_can_be_resumed() -> None:
+    with scripted(answer(200, completion("x")), lambda server, connection: server.go_on.wait(20)) as server:
+        write_input(3)
+        flags = ("--base-url", server.url, "--concurrency", "1")
+        with Terminal("batch", "run", "in.jsonl", "-o", "out.jsonl", *flags) as terminal:
+            until = time.monotonic() + 20
+            while _lines() < 1 and time.monotonic() < until:
+                time.sleep(0.01)
+            terminal.process.send_signal(signal.SIGINT)
+            assert terminal.end() == 130
+            assert "Traceback" not in terminal.screen
+        server.go_on.set()
+    assert len(records()) == 1
+    assert run().exit_code == 0
+    assert len(records()) == 3
+
+
+def test_a_bar_shows_progress_on_a_terminal() -> None:
+    write_input(30)
+    with (
+        scripted(answer(200, completion("x"))) as server,
+        Terminal("batch", "run", "in.jsonl", "-o", "out.jsonl", "--base-url", server.url) as terminal,
+    ):
+        assert terminal.end() == 0
+        assert "30/30" in terminal.screen and "tok/s" in terminal.screen
+        assert "30 lines answered · 60 tokens" in terminal.screen
+
+
+def test_requests_under_way_are_bounded() -> None:
+    import threading
+
+    lock, under_way, most = threading.Lock(), 0, 0
+
+    class Counting:
+        async def whole(self, fields: dict[str, Any]) -> Any:
+            nonlocal under_way, most
+            with lock:
+                under_way += 1
+                most = max(most, under_way)
+            await asyncio.sleep(0.002)
+            with lock:
+                under_way -= 1
+            return Document(completion("x"), "")
+
+        async def aclose(self) -> None:
+            pass
+
+    import asyncio
+
+    from onward.cli.batch import run as module
+    from onward.cli.where.source import Document
+
+    write_input(40)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "open_source", lambda connection, models: Counting())
+        assert run("--concurrency", "7").exit_code == 0
+    assert most == 7
+    assert len(records()) == 40
+
+
+def test_a_refused_key_ends_the_run_at_once() -> None:
+    write_input(50)
+    with scripted(error(401, "Incorrect API key provided.")) as server:
+        result = run("--base-url", server.url, "--concurrency", "1")
+    assert result.exit_code == 4
+    assert len(server.requests) == 1
+    assert not Path("out.errors.jsonl").exists() and not Path("out.jsonl").exists()
+
+
+def test_the_model_can_be_another_than_the_lines_say() -> None:
+    write_input(2, model="gpt-3.5-turbo-instruct")
+    assert run("--model", "toy").exit_code == 0
+    assert {each["response"]["body"]["model"] for each in records().values()} == {"toy"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["{"], "in.jsonl line 1 is not JSON"),
+        (["[]"], "in.jsonl line 1 is not a JSON object"),
+        (['{"body": {}}'], "line 1 lacks a custom_id"),
+        (['{"custom_id": "a", "body": {}}'] * 2, "'a' of request 2 was used before"),
+        (['{"custom_id": "a"}'], "line 1 lacks a body"),
+        (['{"custom_id": "a", "url": "/v1/chat/completions", "body": {}}'], "only POST /v1/completions works"),
+    ],
+)
+def test_a_file_of_another_format_is_refused_before_anything_is_sent(lines: list[str], words: str) -> None:
+    Path("in.jsonl").write_text("\n".join(lines))
+    result = run()
+    assert result.exit_code == 1
+    assert words in result.stderr
+
+
+def test_files_that_hold_something_else_are_left_alone() -> None:
+    write_input(2)
+    Path("out.jsonl").write_text("my diary\n")
+    assert "no result of a batch" in run().stderr
+    assert Path("out.jsonl").read_text() == "my diary\n"
+    result = onward("batch", "run", "in.jsonl", "-o", "in.jsonl")
+    assert result.exit_code == 1 and "is the input" in result.stderr
+
+
+def test_two_runs_do_not_share_a_file() -> None:
+    write_input(2)
+    holder = (
+        "import fcntl, sys; f = open('out.jsonl', 'a'); fcntl.flock(f, 2); print(1, flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdout.readline()
+        assert "Another run is writing out.jsonl" in run().stderr
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(10)

@@ -1,0 +1,75 @@
+"""The tutorial's commands do what the tutorial shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..processes import served
+
+TUTORIAL = Path(__file__).parent.parent.parent / "docs" / "tutorial.md"
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def commands(page: str) -> list[tuple[str, str]]:
+    """(command, what it shows) of every console block that is not marked as not run."""
+    found = []
+    for skipped, block in re.findall(
+        r"(<!-- not run[^\n]*-->\n)?```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL
+    ):
+        if skipped:
+            continue
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            lines = part.splitlines()
+            more = next(
+                (index for index, line in enumerate(lines[1:], 1) if not line.startswith("> ")), len(lines)
+            )
+            command = "\n".join([lines[0], *(line[2:] for line in lines[1:more])])
+            found.append((command, "\n".join(lines[more:])))
+    return found
+
+
+@pytest.fixture(scope="module")
+def storyteller() -> Iterator[str]:
+    with served(model="storyteller") as url:
+        yield url
+
+
+@pytest.mark.real
+def test_every_command_of_the_tutorial_shows_what_the_page_shows(
+    storyteller: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("tutorial")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    found = commands(TUTORIAL.read_text(encoding="utf-8"))
+    assert len(found) > 15
+    for command, shown in found:
+        done = subprocess.run(
+            ["bash", "-c", command.replace(DEFAULT_URL, storyteller)],
+            cwd=folder, env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stdout}"
+        assert matches(shown, done.stdout), f"{command}\nshould show\n{shown}\nand shows\n{done.stdout}"
+
+
+def matches(shown: str, said: str) -> bool:
+    """Whether the output is what is shown; `…` stands for anything."""
+    pattern = ".*".join(re.escape(part) for part in shown.strip().split("…"))
+    return re.fullmatch(pattern, said.strip(), re.DOTALL) is not None
+
+
+def test_a_wildcard_stands_for_anything_and_nothing_else_does() -> None:
+    assert matches("a … c", "a b\nb c") and matches("…", "x")
+    assert not matches("a … c", "a b d") and not matches("a", "ab")
+
+
+def test_commands_are_found_with_their_continuations_and_output() -> None:
+    page = "```console\n$ a\n> b\nout\n$ c\n```\n<!-- not run: x -->\n```console\n$ d\n```\n"
+    assert commands(page) == [("a\nb", "out"), ("c", "")]

@@ -1,0 +1,39 @@
+"""docs/reference/clients.md: the table that the last run printed, with versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .report import Report
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "clients.md"
+HEAD = """\
+# Clients that work with Onward
+
+<!-- Made by `make clients ARGS=--write`. Do not edit. -->
+
+`make clients` starts real servers, installs every client below into an environment of its own (under
+`.venv-clients/`, on demand) and runs it against them over a socket. A client that cannot be installed is skipped
+with the reason, and the command then fails. To point a client at Onward, change its base URL to
+`http://127.0.0.1:8000/v1` and give any key (or one of the server's, where it asks for keys).
+
+| client | version | checks | result |
+|---|---|---|---|
+"""
+TAIL = """
+"Its rules" and "its reader" are clients that are not installed here: what they demand of an answer is checked by a
+strict reader written after their sources (`tests/clients/wire.py`).
+
+## What each was checked for
+"""
+
+
+def write_page(reports: Sequence[Report], python: str) -> None:
+    rows = "".join(
+        f"| {report.client} | {report.version} | {len(report.checks)} | {report.verdict} |\n" for report in reports
+    )
+    lists = "".join(
+        f"\n**{report.client}**: " + "; ".join(name for name, _ in report.checks) + ".\n" for report in reports
+    )
+    PAGE.write_text(f"{HEAD}{rows}\nPython {python}.\n{TAIL}{lists}", encoding="utf-8")

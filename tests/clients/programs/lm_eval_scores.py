@@ -1,0 +1,91 @@
+"""lm-eval's local-completions and gguf, offline: scores bit for bit those of the engine, is_greedy equal.
+
+ONWARD_CLIENT_EXPECTED names a file of [context, continuation, sum of log-probabilities, is_greedy].
+"""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from lm_eval.api.instance import Instance
+from lm_eval.models.gguf import GGUFLM
+from lm_eval.models.openai_completions import LocalCompletionsAPI
+from report import URLS, check
+
+EXPECTED = json.loads(Path(os.environ["ONWARD_CLIENT_EXPECTED"]).read_text())
+TASKS = Path(os.environ["ONWARD_CLIENT_TASKS"])
+OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+PAIRS = [(context, continuation) for context, continuation, _, _ in EXPECTED]
+
+
+def requests(pairs):
+    return [Instance("loglikelihood", {}, pair, index) for index, pair in enumerate(pairs)]
+
+
+def compare(scores, expected=EXPECTED):
+    for (score, greedy), (context, continuation, wanted, wanted_greedy) in zip(scores, expected, strict=True):
+        assert score == wanted, (context, continuation, score, wanted)
+        assert greedy is wanted_greedy, (context, continuation, greedy)
+    assert {greedy for _, greedy in scores} == {True, False}
+
+
+def local(**options):
+    url = URLS["default"] + "/v1/completions"
+    return LocalCompletionsAPI(model="toy", base_url=url, max_retries=1, **options)
+
+
+@check("local-completions: scores equal the engine's to the last bit, is_greedy equal")
+def scores():
+    compare(local(batch_size=4).loglikelihood(requests(PAIRS), disable_tqdm=True))
+
+
+@check("local-completions: the same one at a time, and concurrently")
+def alone():
+    compare(local(batch_size=1).loglikelihood(requests(PAIRS), disable_tqdm=True))
+    compare(local(batch_size=3, num_concurrent=3).loglikelihood(requests(PAIRS), disable_tqdm=True))
+
+
+@check("local-completions: generate_until stops where it should")
+def generates():
+    arguments = ("Once upon", {"until": [" ", "\n\n"], "max_gen_toks": 40, "temperature": 0, "top_p": 1})
+    instances = [Instance("generate_until", {}, arguments, index) for index in range(3)]
+    texts = local(batch_size=1).generate_until(instances, disable_tqdm=True)
+    assert len(set(texts)) == 1 and " " not in texts[0]
+
+
+@check("gguf: scores equal the engine's to the last bit, is_greedy equal")
+def gguf():
+    with contextlib.redirect_stderr(io.StringIO()):
+        model = GGUFLM(base_url=URLS["lenient"])
+        plain = [row for row in EXPECTED if row[1]]
+        compare(model.loglikelihood(requests([(row[0], row[1]) for row in plain]), disable_tqdm=True), plain)
+        arguments = ("Once upon", {"until": [" "], "max_gen_toks": 40})
+        (text,) = model.generate_until([Instance("generate_until", {}, arguments, 0)], disable_tqdm=True)
+        assert " " not in text
+
+
+@check("the command line runs local task files, offline")
+def command_line():
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = f"model=toy,base_url={URLS['default']}/v1/completions,num_concurrent=2,max_retries=2"
+        ran = subprocess.run(
+            [
+                *(sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", arguments),
+                *("--tasks", "toy_mc,toy_gen", "--include_path", str(TASKS), "--batch_size", "2"),
+                *("--output_path", folder),
+            ],
+            cwd=TASKS,
+            capture_output=True,
+            text=True,
+            env=OFFLINE,
+            timeout=300,
+        )
+        assert ran.returncode == 0, ran.stderr[-3000:]
+        (path,) = Path(folder).rglob("results_*.json")
+        results = json.loads(path.read_text())["results"]
+    assert 0 <= results["toy_mc"]["acc,none"] <= 1 and "exact_match,none" in results["toy_gen"]

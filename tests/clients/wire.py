@@ -1,0 +1,232 @@
+"""Clients that cannot be installed here, by their rules: what each would accept, and what would break it.
+
+The Java SDK (coerces nothing, reads to the end of the body), Tabby (needs a finish_reason before [DONE]),
+`vllm bench serve` (splits events on blank lines, strips `data: `), and editors that drive curl.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from tests.parity.servers import BASE, COMPLETIONS, Server
+
+from .report import Report
+
+PROMPTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"n": 2, "logprobs": 2},
+    {"echo": True, "logprobs": 1, "max_tokens": 0},
+    {"stop": ["e"], "max_tokens": 200},
+    {"stream_options": {"include_usage": True}},
+    {"logit_bias": {"256": 100}},
+)
+
+
+class Http:
+    """One request on a socket of its own, read by hand: its bytes, and whether the body ends by itself."""
+
+    def __init__(self, server: Server, fields: dict[str, Any], headers: str = "") -> None:
+        body = json.dumps(BASE | fields).encode()
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{headers}"
+        self._socket = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+        self._socket.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        self._file = self._socket.makefile("rb")
+        self.status = int(self._file.readline().split()[1])
+        self.headers: dict[str, str] = {}
+        while line := self._file.readline().strip():
+            name, _, value = line.decode().partition(":")
+            self.headers[name.lower()] = value.strip()
+
+    def pieces(self) -> Iterator[bytes]:
+        """The chunks of a chunked body, to its end."""
+        while size := int(self._file.readline(), 16):
+            yield self._file.read(size)
+            self._file.readline()
+        self._file.readline()
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+
+# --- the Java SDK ----------------------------------------------------------------------------------------------
+
+
+def java_rules(value: Any, *, stream: bool) -> None:
+    """Raise where the Java SDK's mapper and accessors would: it coerces no type and reads `error` first."""
+    assert "error" not in value, "a key `error` throws SseException, even when null"
+    assert isinstance(value["id"], str) and isinstance(value["model"], str)
+    assert value["object"] == "text_completion" and type(value["created"]) is int
+    assert isinstance(value["choices"], list)
+    for choice in value["choices"]:
+        assert isinstance(choice["text"], str) and type(choice["index"]) is int
+        allowed = ("stop", "length", "content_filter", *([None] if stream else []))
+        assert choice["finish_reason"] in allowed
+        if (logprobs := choice["logprobs"]) is not None:
+            assert all(isinstance(token, str) for token in logprobs["tokens"])
+            assert all(type(offset) is int for offset in logprobs["text_offset"])
+            assert all(number is None or type(number) in (int, float) for number in logprobs["token_logprobs"])
+    if (usage := value.get("usage")) is not None:
+        assert all(type(usage[name]) is int for name in ("prompt_tokens", "completion_tokens", "total_tokens"))
+        for name in ("prompt_tokens_details", "completion_tokens_details"):
+            assert all(type(number) is int for number in usage.get(name, {}).values())
+    assert isinstance(value.get("system_fingerprint", ""), str)
+
+
+def check_java(server: Server, report: Report) -> None:
+    @report.check("whole answers: no coercion, all required fields")
+    def whole() -> None:
+        for fields in PROMPTS:
+            if "stream_options" not in fields:
+                java_rules(server.ask(**fields).json, stream=False)
+
+    @report.check("every chunk of every stream")
+    def chunks() -> None:
+        for fields in PROMPTS:
+            for chunk in server.stream(**fields).chunks:
+                java_rules(chunk, stream=True)
+
+    @report.check("the body ends within 200 ms of [DONE]")
+    def end_of_body() -> None:
+        asked = Http(server, {"stream": True, "max_tokens": 20}, "Accept: text/event-stream\r\n")
+        done_at = None
+        for piece in asked.pieces():
+            if b"[DONE]" in piece:
+                done_at = time.perf_counter()
+        assert done_at is not None and time.perf_counter() - done_at < 0.2
+        asked.close()
+
+    @report.check("error objects: message and type are strings, param and code strings or null")
+    def errors() -> None:
+        for fields in ({"n": 0}, {"model": "nope"}, {"foo": 1}, {"prompt": [999]}):
+            error = server.ask(**fields).error
+            assert isinstance(error["message"], str) and isinstance(error["type"], str)
+            assert all(error[key] is None or isinstance(error[key], str) for key in ("param", "code"))
+
+
+# --- Tabby -----------------------------------------------------------------------------------------------------
+
+
+def check_tabby(server: Server, report: Report) -> None:
+    asked = {"suffix": None, "presence_penalty": 0.0, "temperature": 0.1, "max_tokens": 64}
+
+    @report.check("a finish_reason comes before [DONE], text is never null")
+    def finish() -> None:
+        for fields in ({}, {"suffix": "end"}, {"logit_bias": {"256": 100}}, {"stop": ["e"]}):
+            reason = None
+            for data in server.stream(**asked | fields).data:
+                if data == "[DONE]":
+                    assert reason is not None, "Tabby panics here"
+                    break
+                (choice,) = json.loads(data)["choices"]
+                assert isinstance(choice["text"], str)
+                reason = choice["finish_reason"] or reason
+
+
+# --- vllm bench serve ------------------------------------------------------------------------------------------
+
+
+def bench(server: Server, tokens: int) -> dict[str, Any]:
+    """`vllm bench serve --backend openai`, one request: how it reads events, and what it counts."""
+    fields = {
+        "repetition_penalty": 1.0,
+        "max_tokens": tokens,
+        "logprobs": None,
+        "stream": True,
+        "ignore_eos": True,
+    }
+    fields["stream_options"] = {"include_usage": True}
+    asked = Http(server, fields, "x-request-id: bench-0\r\n")
+    assert asked.status == 200
+    text, chunks, usage, buffer = "", 0, None, b""
+    for piece in asked.pieces():
+        buffer += piece
+        while b"\n\n" in buffer:
+            event, _, buffer = buffer.partition(b"\n\n")
+            message = event.decode().strip()
+            if not message or message.startswith(":"):
+                continue
+            data = message.removeprefix("data: ")
+            if data == "[DONE]":
+                continue
+            value = json.loads(data)
+            if choices := value.get("choices"):
+                text += choices[0].get("text") or ""
+                chunks += 1
+            elif value.get("usage"):
+                usage = value["usage"]
+    asked.close()
+    return {"text": text, "chunks": chunks, "usage": usage}
+
+
+def check_bench(server: Server, report: Report) -> None:
+    @report.check("one chunk a token, then the usage")
+    def one_each() -> None:
+        seen = bench(server, 50)
+        assert seen["chunks"] == 50 == seen["usage"]["completion_tokens"]
+
+    @report.check("one chunk a token also where tokens show no text")
+    def no_text() -> None:
+        body = {"max_tokens": 10, "logit_bias": {"257": 100}}
+        assert len(server.stream(**body).chunks) == 10
+
+
+# --- editors that drive curl -----------------------------------------------------------------------------------
+
+
+def check_curl(server: Server, report: Report) -> None:
+    curl = shutil.which("curl")
+    assert curl is not None
+    url = server.url + COMPLETIONS
+    base = [curl, "-sS", "-N", "-H", "Content-Type: application/json"]
+
+    @report.check("curl -N: whole and stream")
+    def whole() -> None:
+        for stream in (False, True):
+            body = json.dumps(BASE | {"stream": stream, "suffix": "end"})
+            ran = subprocess.run([*base, "-d", body, url], capture_output=True, text=True, timeout=30)
+            assert ran.returncode == 0 and ("[DONE]" in ran.stdout) is stream
+
+    @report.check("expect: 100-continue of large bodies")
+    def large() -> None:
+        body = json.dumps(BASE | {"user": "x" * 2_000_000})
+        command = [*base, "-H", "Expect: 100-continue", "-d", "@-", url]
+        ran = subprocess.run(command, input=body, capture_output=True, text=True, timeout=30)
+        assert ran.returncode == 0 and "choices" in ran.stdout, ran.stdout
+
+    @report.check("a killed curl frees its sequences at once, streaming or not")
+    def killed() -> None:
+        for stream in (True, False):
+            body = json.dumps(BASE | {"stream": stream, "n": 8, "max_tokens": 1900, "ignore_eos": True})
+            running = subprocess.Popen([*base, "-d", body, url], stdout=subprocess.PIPE)
+            until(lambda: server.metric("onward_engine_running") == 8)
+            running.kill()
+            running.wait()
+            until(lambda: server.metric("onward_engine_running") == 0 == server.metric("onward_kv_blocks_used"))
+            assert running.stdout is not None
+            running.stdout.close()
+
+    @report.check("a keystroke a request: each aborts the one before")
+    def keystrokes() -> None:
+        body = BASE | {"stream": True, "max_tokens": 1500, "ignore_eos": True}
+        for _ in range(10):
+            with httpx.stream("POST", url, json=body, timeout=10) as answer:
+                next(answer.iter_bytes())
+        until(lambda: server.metric("onward_kv_blocks_used") == 0)
+        assert server.ask().status == 200
+
+
+def until(holds: Any, seconds: float = 10) -> None:
+    """Wait until `holds()`, but not for ever."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "this never came true"
+        time.sleep(0.01)

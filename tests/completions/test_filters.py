@@ -1,0 +1,269 @@
+"""Content filters: nothing flagged is shown, whatever the cuts; records, counts, reasons agree with the text."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine
+from importlib import metadata
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onward.backends.embedded import EmbeddedBackend
+from onward.completions.filters import ContentFilters, Screen, Screened, make_filters
+from onward.completions.patterns import longest_match
+from onward.engine.events import Piece
+from onward.errors import ServerError, SetupError
+from onward.protocol.response import Chunk
+from onward.text.assembler import TokenRecord
+from onward.values import ContentFilterSetting
+
+from ..toy_backend import complete, make_backend, running, settle, stream
+
+PATTERNS = ("ab+c", "b{2,4}", r"\bca", "a.c", "c(?:a|bb)b", "é🙂?", "a")
+FIELDS: dict[str, Any] = {"prompt": "Say", "temperature": 0, "max_tokens": 40, "ignore_eos": True}
+
+
+def setting(*patterns: str, action: str = "stop", entry_point: str | None = None) -> ContentFilterSetting:
+    return ContentFilterSetting("test", patterns, entry_point, action)  # type: ignore[arg-type]
+
+
+def with_filters(
+    test: Callable[[EmbeddedBackend], Coroutine[Any, Any, Any]], *chosen: ContentFilterSetting
+) -> Any:
+    async def run() -> Any:
+        backend = make_backend()
+        for model in backend.served.values():
+            model.filters = make_filters(chosen)
+        async with running(backend):
+            return await test(backend)
+
+    return asyncio.run(run())
+
+
+def unfiltered() -> str:
+    return with_filters(lambda backend: complete(backend, **FIELDS)).choices[0].text
+
+
+# --- the screen, on any text in any cuts -----------------------------------------------------------------------
+
+
+def screened(filters: ContentFilters, text: str, cuts: list[int]) -> list[Screened]:
+    """A text of one-character tokens, in pieces."""
+    screen = Screen(filters, base=7)
+    out = []
+    edges = sorted({min(cut, len(text)) for cut in cuts})
+    for start, end in zip([0, *edges], [*edges, len(text)], strict=True):
+        records = [TokenRecord(at, text[at].encode(), -1.0, (), 7 + at) for at in range(start, end)]
+        last = end == len(text) and start == ([0, *edges])[-1]
+        out.append(screen.feed(Piece(1, 0, text[start:end], records, end, "length" if last else None)))
+        if screen.ended:
+            break
+    return out
+
+
+def flagged_places(patterns: list[str], text: str) -> tuple[set[int], int]:
+    """By Python's own engine, on the whole text: what is flagged, and where the first match begins."""
+    spans = [match.span() for pattern in patterns for match in re.finditer(pattern, text, re.ASCII)]
+    return {place for start, end in spans for place in range(start, end)}, min(spans, default=(len(text), 0))[0]
+
+
+TEXTS = st.text("abcé🙂 ", max_size=40)
+CUTS = st.lists(st.integers(0, 40), max_size=12)
+CHOSEN = st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=3, unique=True)
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, CUTS, CHOSEN, st.booleans())
+def test_omitting_shows_what_no_match_covers_however_the_text_is_cut(
+    text: str, cuts: list[int], patterns: list[str], apart: bool
+) -> None:
+    chosen = [setting(pattern, action="omit") for pattern in patterns] if apart else None
+    filters = make_filters(chosen or [setting(*patterns[:1], action="omit")])
+    flagged, _ = flagged_places(patterns if apart else patterns[:1], text)
+    parts = screened(filters, text, cuts)
+    kept = [place for place in range(len(text)) if place not in flagged]
+    assert "".join(part.text for part in parts) == "".join(text[place] for place in kept)
+    records = [record for part in parts for record in part.records]
+    assert [record.token for record in records] == kept
+    assert [record.offset - 7 for record in records] == list(range(len(kept)))
+    assert parts[-1].ending == ("content_filter" if flagged else "length")
+    assert parts[-1].billed == len(text)
+    billed = [part.billed for part in parts]
+    assert billed == sorted(billed)
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, CUTS, CHOSEN)
+def test_stopping_shows_what_comes_before_the_first_match_however_the_text_is_cut(
+    text: str, cuts: list[int], patterns: list[str]
+) -> None:
+    filters = make_filters([setting(pattern) for pattern in patterns])
+    flagged, first = flagged_places(patterns, text)
+    parts = screened(filters, text, cuts)
+    assert "".join(part.text for part in parts) == text[:first]
+    assert [record.token for part in parts for record in part.records] == list(range(first))
+    assert parts[-1].ending == ("content_filter" if flagged else "length")
+    assert first <= parts[-1].billed <= len(text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(TEXTS, CUTS, CUTS, CHOSEN)
+def test_what_is_billed_at_a_stop_does_not_depend_on_the_cuts(
+    text: str, cuts: list[int], others: list[int], patterns: list[str]
+) -> None:
+    filters = make_filters([setting(pattern) for pattern in patterns])
+    assert screened(filters, text, cuts)[-1].billed == screened(filters, text, others)[-1].billed
+
+
+def test_text_is_held_no_longer_than_the_longest_match() -> None:
+    parts = screened(make_filters([setting("xyz")]), "a" * 20, list(range(20)))
+    assert [len("".join(part.text for part in parts[: at + 1])) for at in (3, 9, 20)] == [0, 6, 20]
+
+
+def test_a_pattern_without_bound_holds_the_text_to_its_end() -> None:
+    parts = screened(make_filters([setting("x.*z", action="omit")]), "aaxbbzcc", [2, 4, 6])
+    assert [part.text for part in parts] == ["", "", "", "aacc"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "longest"),
+    [("abc", 3), ("a{2,5}", 5), (r"\bab?\b", 2), ("a|bcd", 3), ("a+", None), ("(?i)straße", 6), (r"\pL", None)],
+)
+def test_the_longest_match_of_a_pattern_is_known(pattern: str, longest: int | None) -> None:
+    assert longest_match(pattern) == longest
+
+
+@pytest.mark.parametrize(("pattern", "words"), [("(", "cannot read"), (r"(a)\1", "cannot read"), ("a*", "empty")])
+def test_a_pattern_that_cannot_work_is_told_at_the_start(pattern: str, words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        make_filters([setting(pattern)])
+
+
+def test_a_pattern_that_would_hang_a_backtracking_engine_is_harmless() -> None:
+    filters = make_filters([setting(r"(?:a{1,30}){1,30}b")])
+    assert not filters.hide("a" * 2000)
+
+
+# --- through every layer ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["stop", "omit"])
+@pytest.mark.parametrize("fields", [{}, {"logprobs": 2}, {"n": 3, "temperature": 1, "seed": 5}, {"echo": True}])
+def test_a_filtered_stream_is_the_filtered_whole(action: str, fields: dict[str, Any]) -> None:
+    flagged = re.compile("v.|y")
+    asked = FIELDS | fields
+
+    async def both(backend: EmbeddedBackend) -> None:
+        whole = await complete(backend, **asked)
+        chunks = await stream(backend, **asked, stream_options={"include_usage": True})
+        for choice in whole.choices:
+            assert joined(chunks, choice.index) == choice.text
+            text = choice.text.removeprefix("Say") if fields.get("echo") else choice.text
+            if action == "stop":
+                assert not flagged.search(text)
+            assert choice.finish_reason == "content_filter"
+        assert chunks[-1].usage == whole.usage
+        if "logprobs" in fields:
+            logprobs = whole.choices[0].logprobs
+            assert logprobs is not None and "".join(logprobs.tokens) == whole.choices[0].text
+            assert logprobs.top_logprobs is not None
+            assert all("y" not in top for top in logprobs.top_logprobs if top)
+
+    with_filters(both, setting("v.|y", action=action))
+
+
+def joined(chunks: list[Chunk], index: int) -> str:
+    return "".join(choice.text for chunk in chunks for choice in chunk.choices if choice.index == index)
+
+
+def test_a_stop_ends_the_engines_work_and_bills_to_the_match() -> None:
+    text = unfiltered()
+    flagged = text[10:13]
+
+    async def ask(backend: EmbeddedBackend) -> None:
+        completion = await complete(backend, **FIELDS | {"max_tokens": 1900})
+        assert completion.choices[0].text == text[: text.index(flagged)]
+        assert completion.usage.completion_tokens == text.index(flagged) + 3
+        await settle(backend)
+        (model,) = backend.served.values()
+        assert model.engine.counters.decode_tokens < 100
+
+    with_filters(ask, setting(re.escape(flagged)))
+
+
+def test_the_prompt_is_not_filtered() -> None:
+    async def ask(backend: EmbeddedBackend) -> None:
+        choice = (await complete(backend, **FIELDS | {"echo": True, "max_tokens": 0, "logprobs": 1})).choices[0]
+        assert (choice.text, choice.finish_reason) == ("Say", "length")
+
+    with_filters(ask, setting("S.y"))
+
+
+def test_candidates_are_filtered_before_the_best_are_chosen() -> None:
+    async def ask(backend: EmbeddedBackend) -> None:
+        fields = FIELDS | {"best_of": 4, "n": 2, "temperature": 1, "seed": 2}
+        choices = (await complete(backend, **fields)).choices
+        assert [choice.index for choice in choices] == [0, 1]
+        assert all("e" not in choice.text for choice in choices)
+
+    with_filters(ask, setting("e"))
+
+
+def test_the_same_request_gives_the_same_bytes() -> None:
+    async def ask(backend: EmbeddedBackend) -> list[str]:
+        fields = FIELDS | {"temperature": 1, "seed": 3, "logprobs": 1}
+        answers = await asyncio.gather(*(complete(backend, **fields) for _ in range(6)))
+        return [answer.choices[0].to_json() for answer in answers]
+
+    assert len(set(with_filters(ask, setting("e.", action="omit")))) == 1
+
+
+# --- callables -------------------------------------------------------------------------------------------------
+
+
+class Entry:
+    """Stands for an installed entry point."""
+
+    def __init__(self, function: object) -> None:
+        self._function = function
+
+    def load(self) -> object:
+        return self._function
+
+
+def install(monkeypatch: pytest.MonkeyPatch, function: object) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda group, name: [Entry(function)] if name == "mine" else [])
+
+
+def test_a_callable_of_an_entry_point_filters(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = unfiltered()
+    install(monkeypatch, lambda found: [(3, 6)] if len(found) > 6 else [])
+
+    async def ask(backend: EmbeddedBackend) -> str:
+        return (await complete(backend, **FIELDS)).choices[0].text
+
+    assert with_filters(ask, setting(entry_point="mine", action="omit")) == text[:3] + text[6:]
+
+
+def test_a_callable_that_fails_fails_the_request_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(text: str) -> list[tuple[int, int]]:
+        raise RuntimeError("bad filter")
+
+    install(monkeypatch, broken)
+
+    async def ask(backend: EmbeddedBackend) -> None:
+        for _ in range(2):
+            with pytest.raises(ServerError):
+                await complete(backend, **FIELDS)
+        await settle(backend)
+
+    with_filters(ask, setting(entry_point="mine"))
+
+
+def test_an_entry_point_that_nobody_offers_is_told_at_the_start() -> None:
+    with pytest.raises(SetupError, match=r"onward\.content_filters"):
+        make_filters([setting(entry_point="nobody-has-this")])

@@ -1,0 +1,121 @@
+"""The model card and the credits, written from the figures of the run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from training.corpus import Source
+from training.files import replace_text
+from training.samples import SAMPLE_TOKENS, TEMPERATURE, TOP_P
+
+TEMPLATE = Path(__file__).with_name("card_template.md")
+TITLES = {
+    "tinystories": "TinyStories",
+    "storybooks_cc_by": "storybooks (CC BY)",
+    "fairytaleqa": "FairytaleQA",
+    "children_classics": "children's classics",
+    "chilit": "ChiLit",
+    "plain_fiction": "plain fiction",
+    "python_stdlib": "Python standard library",
+}
+
+
+def write_card(path: Path, figures: dict) -> None:
+    """Fill the template's {{places}} from the figures."""
+    training, shape = figures["training"], figures["training"]["shape"]
+    places = {
+        "parameters": f"{training['parameters'] / 1e6:.2f}",
+        "layers": shape["layers"],
+        "hidden": shape["hidden"],
+        "heads": shape["heads"],
+        "kv_heads": shape["kv_heads"],
+        "head_size": shape["head_size"],
+        "feed_forward": shape["feed_forward"],
+        "vocabulary": shape["vocabulary"],
+        "context": shape["context"],
+        "preset": training["preset"],
+        "tokens": f"{training['tokens'] / 1e6:.1f}",
+        "steps": f"{training['steps']:,}",
+        "minutes": f"{training['minutes']:.0f}",
+        "tokens_per_second": f"{training['tokens_per_second']:,}",
+        "bits_table": bits_table(figures["bits_per_byte"]),
+        "behaviour_table": behaviour_table(figures),
+        "mixture_table": mixture_table(training["tokens_by_source"]),
+        "folder_megabytes": f"{figures.get('folder_bytes', 0) / 1e6:.1f}",
+        "temperature": TEMPERATURE,
+        "top_p": TOP_P,
+        "sample_tokens": SAMPLE_TOKENS,
+        "samples": "\n".join(sample_text(number, sample) for number, sample in enumerate(figures["samples"], start=1)),
+    }
+    template = TEMPLATE.read_text(encoding="utf-8")
+    replace_text(path, re.sub(r"\{\{(\w+)\}\}", lambda place: str(places[place[1]]), template))
+
+
+def bits_table(figures: dict) -> str:
+    """Bits per byte by source, before and after int8."""
+    rows = ["| held-out text | float32 | int8 (shipped) | bytes measured |", "|---|---|---|---|"]
+    for name, row in figures.items():
+        rows.append(f"| {TITLES[name]} | {row['float']:.3f} | {row['int8']:.3f} | {row['bytes']:,} |")
+    return "\n".join(rows)
+
+
+def behaviour_table(figures: dict) -> str:
+    """What the shipped model does, and how near it is to the float one."""
+    prose, code = figures["infill"]["prose"], figures["infill"]["code"]
+    near, nearer, paged = (figures["agreement"][key] for key in ("default_precision", "f32", "paged_against_stateful"))
+    return "\n".join(
+        [
+            "| figure | value |",
+            "|---|---|",
+            f"| LAMBADA, last word, greedy ({figures['lambada']['items']:,} passages) "
+            f"| {figures['lambada']['accuracy']:.1%} |",
+            f"| infill of one to four words in held-out TinyStories, exact match ({prose['items']} spans) "
+            f"| {prose['exact_match']:.1%} |",
+            f"| … that end with the end of text by themselves | {prose['ended']:.1%} |",
+            f"| infill of one whole line of held-out Python code, exact match ({code['items']} spans) "
+            f"| {code['exact_match']:.1%} |",
+            f"| … that end with the end of text by themselves | {code['ended']:.1%} |",
+            f"| int8 IR against float32 network, mean absolute difference of log-probabilities in nats, "
+            f"{near['tokens']:,} held-out tokens, OpenVINO's default precision "
+            f"| {near['mean_absolute_difference']:.4f} |",
+            f"| the same at f32 | {nearer['mean_absolute_difference']:.4f} |",
+            f"| paged form of the IR against its stateful form, default precision, {paged['tokens']} tokens "
+            f"| {paged['mean_absolute_difference']:.4f} |",
+        ]
+    )
+
+
+def mixture_table(served: dict[str, int]) -> str:
+    """Training tokens by source."""
+    total = sum(served.values()) or 1
+    rows = ["| source | tokens drawn (millions) | share |", "|---|---|---|"]
+    for name, tokens in served.items():
+        rows.append(f"| {TITLES[name]} | {tokens / 1e6:.2f} | {tokens / total:.0%} |")
+    return "\n".join(rows)
+
+
+def sample_text(number: int, sample: dict) -> str:
+    """One sample as a fenced block; what was given stands in ⟦ ⟧."""
+    given = f"⟦{sample['prompt']}⟧" if sample["prompt"] else "⟦⟧"
+    after = "" if sample["suffix"] is None else f"⟦{sample['suffix']}⟧"
+    mark = "" if sample["ended"] else " …"
+    return f"{number}. seed {sample['seed']}\n\n````text\n{given}{sample['text']}{after}{mark}\n````\n"
+
+
+def write_credits(path: Path, storybooks: Source) -> None:
+    """Name every author of the CC BY storybooks, with the titles used."""
+    titles: dict[str, list[str]] = {}
+    for document in storybooks.train + storybooks.valid:
+        titles.setdefault(document.author or "unnamed", []).append(document.title)
+    lines = [
+        "# Credits",
+        "",
+        "`storyteller` was trained on, among others, these storybooks of the African Storybook and of",
+        "Pratham Books' StoryWeaver, licensed under Creative Commons Attribution 4.0",
+        "(<https://creativecommons.org/licenses/by/4.0/>). For training, their text was put into plain",
+        "ASCII and duplicate paragraphs were left out. The model does not contain the books.",
+        "",
+    ]
+    lines += [f"- {author}: {'; '.join(sorted(names))}" for author, names in sorted(titles.items())]
+    replace_text(path, "\n".join(lines) + "\n")

@@ -1,0 +1,40 @@
+"""Writing files so that a reader, or a kill, never meets half of one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from training.errors import disk_errors_explained
+
+
+def replace_file(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary neighbour of `path`, flush it to disk, then rename it over `path`."""
+    temporary = path.with_name(f".{path.name}.part")
+    with disk_errors_explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write(temporary)
+            with temporary.open("rb+") as handle:
+                os.fsync(handle.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write text to `path` whole or not at all."""
+    replace_file(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def replace_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON to `path` whole or not at all."""
+    replace_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,168 @@
+"""What follows training: export, evaluation, plot, card. Also a command of its own.
+
+`python -m training.finish --data DIR --run RUN` does this from a run's last checkpoint,
+finished or not, and leaves a running training undisturbed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from training.card import write_card, write_credits
+from training.checkpoint import RunFolder, load_checkpoint
+from training.corpus import Source, check_data_folder, load_sources
+from training.errors import RecipeError
+from training.export import check_model_folder, export_int8, install, save_float_model
+from training.files import replace_json
+from training.measures import agreement, bits_per_byte, held_out_windows, infill_accuracy, lambada_accuracy
+from training.paged import paged_agreement
+from training.plot import plot_losses
+from training.presets import PRESETS, Preset
+from training.samples import write_samples
+from training.scoring import OpenVinoScorer, TorchScorer
+from training.tokenizer import load_tokenizer
+
+PACKAGE_FOLDER = Path(__file__).parents[1] / "src" / "onward" / "models" / "storyteller"
+PROSE_INFILL_SOURCE = "tinystories"
+CODE_INFILL_SOURCE = "python_stdlib"
+
+
+def finish_run(
+    folder: RunFolder, preset: Preset, sources: dict[str, Source], data: Path, *, install_into_package: bool = False
+) -> dict:
+    """Export, evaluate and describe the run's last checkpoint; return its figures."""
+    state = load_checkpoint(folder)
+    if state is None:
+        raise RecipeError(f"{folder.path} has no checkpoint yet; train first.")
+    note("Exporting …")
+    save_float_model(folder, preset, state["optimizer"]["masters"])
+    export_int8(folder)
+    started = time.monotonic()
+    figures = {"training": training_figures(preset, state)}
+    figures |= evaluate(folder, preset, sources, data)
+    figures["evaluation_seconds"] = round(time.monotonic() - started)
+    plot_losses(state["history"], folder.plot)
+    write_credits(folder.model / "CREDITS.md", sources["storybooks_cc_by"])
+    replace_json(folder.figures, figures)
+    write_card(folder.model / "README.md", figures)
+    figures["folder_bytes"] = check_model_folder(folder.model)
+    replace_json(folder.figures, figures)
+    write_card(folder.model / "README.md", figures)
+    if install_into_package:
+        install(folder.model, PACKAGE_FOLDER)
+        note(f"Installed into {PACKAGE_FOLDER}.")
+    note(f"Figures: {folder.figures}\nCard: {folder.model / 'README.md'}\nLoss plot: {folder.plot}")
+    return figures
+
+
+def training_figures(preset: Preset, state: dict) -> dict:
+    """What was trained, for how long, on how much."""
+    clock = state["clock"]
+    masters = state["optimizer"]["masters"]
+    served: dict[str, int] = {}
+    last = (
+        []
+        if state["stream"] is None
+        else [{name: cursor["served"] for name, cursor in state["stream"]["cursors"].items()}]
+    )
+    for part in state["history"]["served"] + last:
+        for name, tokens in part.items():
+            served[name] = served.get(name, 0) + tokens
+    return {
+        "preset": preset.name,
+        "seed": preset.seed,
+        "shape": vars(preset.shape).copy(),
+        "parameters": sum(weight.numel() for weight in masters.values()),
+        "tokens": clock["tokens"],
+        "steps": clock["steps"],
+        "minutes": round(clock["seconds"] / 60, 1),
+        "tokens_per_second": round(clock["tokens"] / max(1.0, clock["seconds"])),
+        "tokens_by_source": served,
+        "torch": torch.__version__,
+    }
+
+
+def evaluate(folder: RunFolder, preset: Preset, sources: dict[str, Source], data: Path) -> dict:
+    """All figures of the card; those of behaviour are the shipped int8 model's."""
+    amounts = preset.evaluation
+    tokenizer = load_tokenizer(folder.tokenizer)
+    exact = TorchScorer(folder.float_model)
+    shipped = OpenVinoScorer(folder.model)
+    figures: dict = {"bits_per_byte": {}}
+    for name, source in sources.items():
+        size = amounts["bits_per_byte_bytes"]
+        before = bits_per_byte(exact, source, tokenizer, size)
+        after = bits_per_byte(shipped, source, tokenizer, size)
+        figures["bits_per_byte"][name] = {
+            "float": before["bits_per_byte"],
+            "int8": after["bits_per_byte"],
+            "bytes": before["bytes"],
+        }
+        note(f"bits per byte, {name}: float {before['bits_per_byte']}, int8 {after['bits_per_byte']}")
+    figures["agreement"] = agreements(folder, exact, shipped, sources, tokenizer, amounts["agreement_tokens"])
+    note(f"agreement: {figures['agreement']}")
+    lambada = data / "eval" / "lambada_openai.jsonl"
+    figures["lambada"] = lambada_accuracy(shipped, tokenizer, lambada, amounts["lambada_items"])
+    note(f"LAMBADA: {figures['lambada']}")
+    figures["infill"] = {
+        kind: infill_accuracy(shipped, tokenizer, sources[name], amounts["infill_items"], preset.seed)
+        for kind, name in (("prose", PROSE_INFILL_SOURCE), ("code", CODE_INFILL_SOURCE))
+    }
+    note(f"infill: {figures['infill']}")
+    figures["samples"] = write_samples(shipped, tokenizer, amounts["samples"])
+    return figures
+
+
+def agreements(
+    folder: RunFolder,
+    exact: TorchScorer,
+    shipped: OpenVinoScorer,
+    sources: dict[str, Source],
+    tokenizer: Tokenizer,
+    tokens: int,
+) -> dict:
+    """The int8 IR against the float network at two precisions, and its paged form against itself."""
+    at_f32 = OpenVinoScorer(folder.model, precision="f32")
+    window = held_out_windows(sources["chilit"], tokenizer, 4_000)[0][:513]
+    return {
+        "default_precision": agreement(exact, shipped, sources, tokenizer, tokens),
+        "f32": agreement(exact, at_f32, sources, tokenizer, tokens),
+        "paged_against_stateful": paged_agreement(folder.model, shipped, window),
+    }
+
+
+def note(text: str) -> None:
+    """Tell the person at the terminal."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Entry point of the command."""
+    parser = argparse.ArgumentParser(prog="python -m training.finish", description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder that holds text/ and eval/")
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu")
+    parser.add_argument("--run", type=Path, help="folder of the run (default: training/runs/PRESET)")
+    parser.add_argument("--quick", action="store_true", help="evaluate on very little, for a look in between")
+    parser.add_argument("--install", action="store_true", help="copy the model into the package")
+    arguments = parser.parse_args()
+    try:
+        data = check_data_folder(arguments.data)
+        preset = PRESETS[arguments.preset]
+        if arguments.quick:
+            preset.evaluation.update(PRESETS["tiny"].evaluation)
+        folder = RunFolder(arguments.run or Path(__file__).parent / "runs" / preset.name)
+        finish_run(folder, preset, load_sources(data), data, install_into_package=arguments.install)
+    except RecipeError as error:
+        note(f"error: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

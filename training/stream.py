@@ -1,0 +1,186 @@
+"""The endless, seeded, resumable stream of training rows.
+
+Nothing here holds a random state: every draw is a function of (seed, stage, source,
+epoch, index), so the whole position in the data is a few counters and the tokens
+carried over from the last row.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from training import infill
+from training.chunks import chunk_source
+from training.corpus import Source
+from training.presets import Stage
+from training.tokenizer import END_OF_TEXT, FIM_MIDDLE, FIM_PAD, FIM_PREFIX, FIM_SUFFIX, encode, special_ids
+
+MOST_WAITING = 64
+IGNORED_LABEL = -100
+MIDDLE_WEIGHT = 3.0
+"""How much a token of a missing middle counts in the loss: there are few of them."""
+
+
+@dataclass
+class Item:
+    """One encoded document: `whole` ones (infilling) must not be cut across rows."""
+
+    ids: list[int]
+    whole: bool
+    fresh: bool = True
+
+
+@dataclass
+class Cursor:
+    """Where one source stands: its pass over the chunks, the next chunk, tokens served."""
+
+    epoch: int = 0
+    index: int = 0
+    served: int = 0
+
+
+@dataclass
+class _Deck:
+    """One source's chunks and their order in the present epoch."""
+
+    name: str
+    is_code: bool
+    chunks: list[str]
+    order: list[int] = field(default_factory=list)
+    ordered_epoch: int = -1
+
+
+class RowStream:
+    """Rows of `sequence_length + 1` token ids for one stage of training."""
+
+    def __init__(self, sources: dict[str, Source], tokenizer: Tokenizer, stage: Stage, number: int, seed: int) -> None:
+        self.stage = stage
+        self._label = f"{seed}/{number}"
+        self._tokenizer = tokenizer
+        ids = special_ids(tokenizer)
+        self._end, self._pad = ids[END_OF_TEXT], ids[FIM_PAD]
+        self._prefix, self._suffix, self._middle = ids[FIM_PREFIX], ids[FIM_SUFFIX], ids[FIM_MIDDLE]
+        self._never_predicted = [self._prefix, self._suffix, self._middle, self._pad]
+        self._decks = {
+            name: _Deck(name, sources[name].is_code, chunk_source(sources[name], stage.sequence_length))
+            for name in stage.mixture
+        }
+        self._cursors = {name: Cursor() for name in stage.mixture}
+        self._waiting: list[Item] = []
+        self._rows = 0
+
+    def state(self) -> dict[str, Any]:
+        """The position in the data, as plain values."""
+        return {
+            "cursors": {name: vars(cursor).copy() for name, cursor in self._cursors.items()},
+            "waiting": [(item.ids, item.whole, item.fresh) for item in self._waiting],
+            "rows": self._rows,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue exactly where `state` was taken."""
+        self._cursors = {name: Cursor(**cursor) for name, cursor in state["cursors"].items()}
+        self._waiting = [Item(list(ids), whole, fresh) for ids, whole, fresh in state["waiting"]]
+        self._rows = state["rows"]
+
+    def served(self) -> dict[str, int]:
+        """Tokens taken so far from each source."""
+        return {name: cursor.served for name, cursor in self._cursors.items()}
+
+    def rows(self, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Inputs, labels and loss weights, each [count, sequence_length].
+
+        The infilling marks and the padding have the label -100: they are read, never
+        written, so that a text begun from the end of text alone is not an infilling example.
+        """
+        table = np.array([self._row() for _ in range(count)], dtype=np.int64)
+        weights = self._weights(table)[:, 1:]
+        labels = table[:, 1:].copy()
+        labels[np.isin(labels, self._never_predicted)] = IGNORED_LABEL
+        return table[:, :-1], labels, weights
+
+    def _weights(self, table: np.ndarray) -> np.ndarray:
+        """float32, as `table`: MIDDLE_WEIGHT for the middles of PSM examples and their ends, 1 elsewhere."""
+        weights = np.ones(table.shape, dtype=np.float32)
+        for row, places in zip(table, weights, strict=True):
+            ends = np.flatnonzero(row == self._end)
+            for middle in np.flatnonzero(row == self._middle):
+                opening = np.flatnonzero(row[:middle] == self._prefix)[-1]
+                if row[opening + 1] != self._suffix:
+                    places[middle + 1 : ends[ends > middle][0] + 1] = MIDDLE_WEIGHT
+        return weights
+
+    def _row(self) -> list[int]:
+        """Fill one row: whole items only where they fit, plain ones cut at its end."""
+        width = self.stage.sequence_length + 1
+        row: list[int] = []
+        while len(row) < width and len(self._waiting) <= MOST_WAITING:
+            item = self._next_fitting(width - len(row))
+            if not row and item.fresh and self._rows % 2 == 0:
+                row.append(self._end)
+            room = width - len(row)
+            row += item.ids[:room]
+            if len(item.ids) > room:
+                self._waiting.insert(0, Item(item.ids[room:], whole=False, fresh=False))
+        self._rows += 1
+        return row + [self._pad] * (width - len(row))
+
+    def _next_fitting(self, room: int) -> Item:
+        """A waiting infilling item that fits, else a waiting plain one, else new ones until one may go here."""
+        fitting = [place for place, item in enumerate(self._waiting) if self._may_go(item, room)]
+        if fitting:
+            return self._waiting.pop(max(fitting, key=lambda place: self._waiting[place].whole))
+        while True:
+            item, *others = self._draw()
+            self._waiting += others
+            if self._may_go(item, room) or len(self._waiting) > MOST_WAITING:
+                return item
+            self._waiting.append(item)
+
+    @staticmethod
+    def _may_go(item: Item, room: int) -> bool:
+        return not item.whole or len(item.ids) < room
+
+    def _draw(self) -> list[Item]:
+        """The next document of the source that is furthest behind its share, in one or more items."""
+        total = sum(cursor.served for cursor in self._cursors.values()) + 1
+        shares = sum(self.stage.mixture.values())
+
+        def deficit(name: str) -> float:
+            return self.stage.mixture[name] / shares * total - self._cursors[name].served
+
+        name = max(self._cursors, key=deficit)
+        text, draw = self._next_chunk(self._decks[name], self._cursors[name])
+        items = self._encode(text, self._decks[name].is_code, draw)
+        self._cursors[name].served += sum(len(item.ids) for item in items)
+        return items
+
+    def _next_chunk(self, deck: _Deck, cursor: Cursor) -> tuple[str, random.Random]:
+        """The next chunk of a deck, and the random numbers that belong to it."""
+        if cursor.index >= len(deck.chunks):
+            cursor.epoch, cursor.index = cursor.epoch + 1, 0
+        if deck.ordered_epoch != cursor.epoch:
+            deck.order = list(range(len(deck.chunks)))
+            random.Random(f"{self._label}/{deck.name}/{cursor.epoch}").shuffle(deck.order)
+            deck.ordered_epoch = cursor.epoch
+        draw = random.Random(f"{self._label}/{deck.name}/{cursor.epoch}/{cursor.index}")
+        text = deck.chunks[deck.order[cursor.index]]
+        cursor.index += 1
+        return text, draw
+
+    def _encode(self, text: str, is_code: bool, draw: random.Random) -> list[Item]:
+        """A plain document or, at its kind's rate and if they fit the window, infilling examples of it."""
+        if draw.random() < (infill.CODE_RATE if is_code else infill.PROSE_RATE):
+            made = [
+                infill.transform(self._tokenizer, piece, is_code=is_code, draw=draw)
+                for piece in infill.pieces(text, is_code=is_code, draw=draw)
+            ]
+            items = [Item(ids, whole=True) for ids in made if len(ids) < self.stage.sequence_length]
+            if items:
+                return items
+        return [Item([*encode(self._tokenizer, text), self._end], whole=False)]

@@ -1,0 +1,1 @@
+"""Fast tests of the recipe: `python -m pytest training/tests`."""
