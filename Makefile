@@ -14,14 +14,16 @@ help:  ## Show what can be made
 $(BIN)/onward: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Onward needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@echo "Installing Onward into $(VENV) (once; a minute or two)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@echo "Compiling the sampling kernels (once)"
 	@$(BIN)/python -c "from onward.sampling.sampler import Sampler; Sampler(1)"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(BIN)/onward
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@echo "Installing what the tests need (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS="--port 8123" passes flags on)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     rows_ending,
     rows_errors,
+    rows_filters,
     rows_output,
     rows_prompt,
     rows_routes,
@@ -23,6 +24,7 @@ AREAS = (
     rows_sampling.CHOICES,
     rows_output.AREA,
     rows_stream.AREA,
+    rows_filters.AREA,
     rows_errors.AREA,
     rows_routes.ROUTES,
     rows_values.AREA,

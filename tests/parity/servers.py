@@ -25,8 +25,12 @@ PROFILES: dict[str, tuple[str, ...]] = {
         *("--api-key", KEY, "--max-body", "4000", "--max-parallel", "20"),
         *("--max-rows", "2", "--max-waiting", "2"),
     ),
+    "filtered": (
+        *("--content-filter", json.dumps({"name": "stops", "patterns": ["q.{0,3}u"]})),
+        *("--content-filter", json.dumps({"name": "omits", "patterns": ["zz"], "action": "omit"})),
+    ),
 }
-"""What each server is started with. "guarded" has a key and small limits."""
+"""What each server is started with. "guarded" has a key and small limits, "filtered" content filters."""
 BASE: dict[str, Any] = {"model": "toy", "prompt": "Say this is a test", "temperature": 0}
 """Every request's body, before a row's own fields."""
 ABSENT = object()
