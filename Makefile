@@ -53,6 +53,7 @@ fix: $(VENV)/.dev  ## Format, and mend what the linter can
 
 docs: $(VENV)/.dev  ## Write the reference pages that come from the code
 	$(BIN)/python docs/generate.py
+	$(BIN)/python -m onward.cli.reference > docs/reference/cli.md
 
 clean:  ## Remove the environment and caches
 	rm -rf $(VENV) .venv-clients .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -69,6 +69,8 @@ class Trainer:
 
     def run(self) -> LlamaForCausalLM:
         """Train to the end of the preset's length; raise Interrupted when asked to stop before."""
+        if self.clock.progress >= 1.0:
+            return self.network
         bar = ProgressBar()
         bar.note(
             f"{parameter_count(self.network) / 1e6:.2f}M parameters on {self.device}; "

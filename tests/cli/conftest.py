@@ -17,7 +17,8 @@ from ..processes import served
 @pytest.fixture(autouse=True)
 def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
-        if name.startswith(("OPENAI_", "ONWARD_", "HF_")) or name in ("NO_COLOR", "FORCE_COLOR"):
+        ours = name.startswith(("OPENAI_", "ONWARD_", "HF_")) or name in ("NO_COLOR", "FORCE_COLOR")
+        if ours or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

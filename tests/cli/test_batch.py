@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from onward.cli.where.source import Document
+from onward.errors import EngineStopped, Overloaded
 
 from .conftest import onward
 from .scripted import answer, completion, error, scripted
@@ -140,36 +144,47 @@ def test_a_bar_shows_progress_on_a_terminal() -> None:
         assert "30 lines answered · 60 tokens" in terminal.screen
 
 
-def test_requests_under_way_are_bounded() -> None:
-    import threading
+class Fake:
+    """A source whose requests take a moment; keeps count of those under way."""
 
-    lock, under_way, most = threading.Lock(), 0, 0
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.under_way = self.most = 0
+        self.failure = failure
 
-    class Counting:
-        async def whole(self, fields: dict[str, Any]) -> Any:
-            nonlocal under_way, most
-            with lock:
-                under_way += 1
-                most = max(most, under_way)
-            await asyncio.sleep(0.002)
-            with lock:
-                under_way -= 1
-            return Document(completion("x"), "")
+    async def whole(self, fields: dict[str, Any]) -> Document:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0.002)
+        self.under_way -= 1
+        if self.failure is not None:
+            raise self.failure
+        return Document(completion("x"), "")
 
-        async def aclose(self) -> None:
-            pass
+    async def aclose(self) -> None:
+        pass
 
-    import asyncio
 
-    from onward.cli.batch import run as module
-    from onward.cli.where.source import Document
-
+def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda connection, models: fake)
     write_input(40)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "open_source", lambda connection, models: Counting())
-        assert run("--concurrency", "7").exit_code == 0
-    assert most == 7
+    assert run("--concurrency", "7").exit_code == 0
+    assert fake.most == 7
     assert len(records()) == 40
+
+
+def test_a_queue_that_is_full_without_others_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda connection, models: Fake(Overloaded()))
+    write_input(1)
+    assert run().exit_code == 1
+    assert records("out.errors.jsonl")["line 0"]["response"]["status_code"] == 503
+
+
+def test_an_engine_that_stopped_ends_the_run_and_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda connection, models: Fake(EngineStopped()))
+    write_input(3)
+    assert run().exit_code == 5
+    assert not Path("out.errors.jsonl").exists()
 
 
 def test_a_refused_key_ends_the_run_at_once() -> None:
@@ -228,3 +243,9 @@ def test_two_runs_do_not_share_a_file() -> None:
         process.stdin.close()
         process.stdout.close()
         process.wait(10)
+
+
+def test_a_queue_that_is_full_is_waited_for() -> None:
+    write_input(24, n=128)
+    assert run("--concurrency", "24").exit_code == 0
+    assert {each["response"]["status_code"] for each in records().values()} == {200}

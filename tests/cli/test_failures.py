@@ -98,6 +98,35 @@ def test_a_server_must_be_told_the_model() -> None:
     assert 'Required flag "model" not set' in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "code", "words"),
+    [
+        ("OPENAI_API_KEY", "schlüssel", 2, "The API key holds characters"),
+        ("OPENAI_CUSTOM_HEADERS", "X-Name: né", 2, "The X-Name holds characters"),
+        ("OPENAI_BASE_URL", "http://[::1/v1", 3, "is no address"),
+        ("OPENAI_BASE_URL", "http://127.0.0.1:port/v1", 3, "is no address"),
+        ("OPENAI_BASE_URL", "127.0.0.1:8000", 2, 'OPENAI_BASE_URL "127.0.0.1:8000" is missing a scheme'),
+        ("ALL_PROXY", "nonsense://x", 3, "The proxy that the environment names cannot be used"),
+    ],
+)
+def test_an_environment_that_cannot_work_is_told(
+    variable: str, value: str, code: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    monkeypatch.setenv(variable, value)
+    result = create(*ASK)
+    assert (result.exit_code, result.stdout) == (code, ""), result.output
+    assert words in result.stderr
+    assert "schlüssel" not in result.output
+
+
+def test_white_space_around_a_key_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1\n")
+    with scripted(answer(200, completion("x"))) as server:
+        create(*ASK, "--base-url", server.url)
+    assert server.requests[0].headers["authorization"] == "Bearer sk-1"
+
+
 def test_nobody_listening_is_code_3() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

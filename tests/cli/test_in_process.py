@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -89,6 +90,11 @@ def test_a_refused_request_is_code_4_and_nothing_on_stdout() -> None:
     assert "code decimal_above_max_value" in result.stderr
 
 
+def test_a_refused_request_loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.cli.asking.open_source", lambda *_: pytest.fail("a model was loaded"))
+    assert create("Once", "--temperature", "9").exit_code == 4
+
+
 def test_errors_have_formats_and_transforms_too() -> None:
     result = create("Once", *TOY, "--temperature", "9", "--format-error", "jsonl")
     assert json.loads(result.stderr)["code"] == "decimal_above_max_value"
@@ -132,6 +138,16 @@ def test_every_chunk_is_flushed_and_a_reader_may_leave() -> None:
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait(20) == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_told() -> None:
+    command = [sys.executable, "-m", "onward", "completions", "create", "Once", *TOY]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "onward: The output: No space left on device.\n")
 
 
 def test_force_colour_and_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:

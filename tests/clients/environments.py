@@ -118,6 +118,7 @@ PYTHON = {
         PythonEnvironment("llm", ("llm>=0.27",)),
         PythonEnvironment("litellm", ("litellm",)),
         PythonEnvironment("lm-eval", ("lm-eval[api]>=0.4.9",)),
+        PythonEnvironment("schemathesis", ("schemathesis>=4",)),  # for tests/fuzz
     )
 }
 NODE = {

@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.parity.servers import KEY, Server
@@ -39,6 +40,7 @@ class Installed:
     environment: Environment
     package: str
     program: str
+    model: str = "toy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ CLIENTS: tuple[Installed | Shaped, ...] = (
     Installed("llm", PYTHON["llm"], "llm", "llm_cli.py"),
     Installed("litellm text-completion-openai", PYTHON["litellm"], "litellm", "litellm_text.py"),
     Installed("lm-eval local-completions, gguf", PYTHON["lm-eval"], "lm_eval", "lm_eval_scores.py"),
+    Installed("lm-eval on storyteller", PYTHON["lm-eval"], "lm_eval", "lm_eval_scores.py", "storyteller"),
     Shaped("openai (Java), its rules", "4.52.0", wire.check_java),
     Shaped("Tabby, its reader", "openai/completion", wire.check_tabby),
     Shaped("vllm bench serve, its reader", "--backend openai", wire.check_bench),
@@ -72,38 +75,53 @@ CLIENTS: tuple[Installed | Shaped, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class Bench:
-    """The servers that clients talk to, and what evaluations must find."""
+    """The servers that clients talk to, and what evaluations must find. Each is started when first asked for."""
 
-    default: Server
-    urls: dict[str, str]
-    expected: Path
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        self.default = self._start("--alias", "gpt-3.5-turbo-instruct=toy")
+        proxy = FaultProxy(self.default.url)
+        self._stack.callback(proxy.close)
+        self._urls = {
+            "default": self.default.url,
+            "lenient": self._start("--profile", "lenient").url,
+            "keyed": self._start("--api-key", KEY).url,
+            "faults": proxy.url,
+        }
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def urls(self, model: str) -> dict[str, str]:
+        if model == "toy":
+            return self._urls
+        url = self._started(model).url
+        return {"default": url, "lenient": url}
+
+    @cache  # noqa: B019 - there is one bench, and it ends with the process
+    def _started(self, model: str) -> Server:
+        return self._start("--profile", "lenient", model=model)
+
+    @cache  # noqa: B019
+    def expected(self, model: str) -> Path:
+        """A file of the scores that the engine gives, below the API."""
+        path = self._folder / f"{model}.json"
+        path.write_text(json.dumps(expected_scores(model)))
+        return path
+
+    def _start(self, *flags: str, model: str = "toy") -> Server:
+        server = Server(*flags, model=model)
+        self._stack.callback(server.close)
+        return server
 
 
 @contextmanager
 def bench() -> Iterator[Bench]:
-    """Start three servers and the misbehaving proxy; end them all."""
-    with ExitStack() as stack:
-
-        def start(*flags: str) -> Server:
-            server = Server(*flags)
-            stack.callback(server.close)
-            return server
-
-        default = start("--alias", "gpt-3.5-turbo-instruct=toy")
-        proxy = FaultProxy(default.url)
-        stack.callback(proxy.close)
-        urls = {
-            "default": default.url,
-            "lenient": start("--profile", "lenient").url,
-            "keyed": start("--api-key", KEY).url,
-            "faults": proxy.url,
-        }
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        expected = Path(folder, "expected.json")
-        expected.write_text(json.dumps(expected_scores()))
-        yield Bench(default, urls, expected)
+    """Servers and the misbehaving proxy; all end with it."""
+    with closing(Bench()) as on:
+        yield on
 
 
 def run_client(client: Installed | Shaped, on: Bench) -> Report:
@@ -126,10 +144,12 @@ def run_client(client: Installed | Shaped, on: Bench) -> Report:
 
 
 def _run_program(client: Installed, interpreter: Path, on: Bench, report: Report) -> None:
+    expected = on.expected(client.model) if client.package == "lm_eval" else ""
     environment = os.environ | {
-        "ONWARD_CLIENT_URLS": json.dumps(on.urls),
+        "ONWARD_CLIENT_URLS": json.dumps(on.urls(client.model)),
+        "ONWARD_CLIENT_MODEL": client.model,
         "ONWARD_CLIENT_KEY": KEY,
-        "ONWARD_CLIENT_EXPECTED": str(on.expected),
+        "ONWARD_CLIENT_EXPECTED": str(expected),
         "ONWARD_CLIENT_TASKS": str(HERE / "tasks"),
         "PYTHONDONTWRITEBYTECODE": "1",
         "HF_HUB_OFFLINE": "1",

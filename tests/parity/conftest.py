@@ -14,4 +14,5 @@ def servers() -> Iterator[Servers]:
     running = Servers()
     yield running
     logs = running.close()
-    assert not any("Traceback" in log for log in logs), logs
+    assert not any("Traceback" in log for name, log in logs.items() if name != "broken"), logs
+    assert "the secret reason" in logs.get("broken", "the secret reason"), "the cause of an error must be logged"

@@ -317,6 +317,40 @@ def overload(server: Server) -> None:
     raise AssertionError("still overloaded")
 
 
+OURS = error_of("The server had an error while processing your request. Sorry about that!", type="server_error")
+FORCED = {"logit_bias": {"113": 100}, "ignore_eos": True}
+AREA.sends(
+    "internal",
+    "an error of ours: OpenAI's words, nothing of the cause",
+    post(base(**FORCED)),
+    ENGINE,
+    header("x-request-id", "req_[0-9a-f]{32}"),
+    status=500,
+    error=OURS,
+    on="broken",
+)
+
+
+@AREA.law("internal.stream", "a stream that breaks", on="broken", source="spec/completions §4; wire-rules 2")
+def broken_stream(server: Server) -> None:
+    """An error in the middle of a stream is one event, wrapped in `error`; then the body ends."""
+    for seed in range(40):
+        answer = server.stream(temperature=1, seed=seed, max_tokens=40, ignore_eos=True)
+        if answer.status == 200 and len(answer.data) > 3 and answer.data[-1] != "[DONE]":
+            assert json.loads(answer.data[-1]) == {"error": OURS}
+            assert all("error" not in json.loads(event) for event in answer.data[:-1])
+            return
+    raise AssertionError("no stream broke in its middle")
+
+
+@AREA.law("internal.others", "another request beside one that breaks", on="broken")
+def others_go_on(server: Server) -> None:
+    """A request that breaks harms no other, and holds no block."""
+    assert server.ask(**FORCED).status == 500
+    assert server.ask(logit_bias={"97": 100}).text == "a" * 16
+    assert server.metric("onward_kv_blocks_used") == 0
+
+
 @AREA.law("not_http", "bytes that are no HTTP", source="spec/wire-rules 6", weak="Unrecorded.")
 def not_http(server: Server) -> None:
     """Bytes that are no HTTP get a 400 in the envelope, and the connection is closed."""

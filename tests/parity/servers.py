@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -29,8 +30,11 @@ PROFILES: dict[str, tuple[str, ...]] = {
         *("--content-filter", json.dumps({"name": "stops", "patterns": ["q.{0,3}u"]})),
         *("--content-filter", json.dumps({"name": "omits", "patterns": ["zz"], "action": "omit"})),
     ),
+    "broken": ("--content-filter", json.dumps({"name": "breaks", "entry_point": "parity-broken"})),
 }
-"""What each server is started with. "guarded" has a key and small limits, "filtered" content filters."""
+"""What each server is started with. "guarded" has a key and small limits, "filtered" content filters; "broken"
+has a content filter that raises (from `PLUGIN`)."""
+PLUGIN = Path(__file__).parent / "plugin"
 BASE: dict[str, Any] = {"model": "toy", "prompt": "Say this is a test", "temperature": 0}
 """Every request's body, before a row's own fields."""
 ABSENT = object()
@@ -102,11 +106,16 @@ class Answer:
 class Server:
     """One `onward serve` process."""
 
-    def __init__(self, *flags: str) -> None:
-        command = [sys.executable, "-m", "onward", "serve", "--model", "toy", "--port", "0"]
+    def __init__(self, *flags: str, model: str = "toy") -> None:
+        command = [sys.executable, "-m", "onward", "serve", "--model", model, "--port", "0"]
         quiet = ["--no-access-log", "--log-level", "warning"]
         self._process = subprocess.Popen(
-            [*command, *quiet, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+            [*command, *quiet, *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(PLUGIN)},
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -168,9 +177,9 @@ class Servers:
             self._running[name] = Server(*PROFILES[name])
         return self._running[name]
 
-    def close(self) -> list[str]:
+    def close(self) -> dict[str, str]:
         """End all; what each wrote to stderr."""
-        return [server.close() for server in self._running.values()]
+        return {name: server.close() for name, server in self._running.items()}
 
 
 Check = Callable[[Server], None]

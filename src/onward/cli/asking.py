@@ -19,6 +19,7 @@ from onward.cli.show.terminal import Style, style_of
 from onward.cli.where.errors import RemoteError
 from onward.cli.where.open import open_source
 from onward.cli.where.source import Document, Source
+from onward.protocol.decode import check_request
 from onward.server.progress import loading
 
 
@@ -43,6 +44,9 @@ class View(Protocol):
 def ask(asked: Asked) -> None:
     """Send, show, and close all. Raises what `Source` raises, SetupError, BrokenPipeError, KeyboardInterrupt."""
     model = asked.fields.get("model")
+    if asked.session.connection.base_url is None:
+        # What is wrong with a request is told before a model is loaded for it; the model's own checks follow.
+        check_request({**asked.fields, "model": "any"} if model is None else asked.fields)
     source = open_source(asked.session.connection, [model] if isinstance(model, str) else [])
     asyncio.run(_ask(source, asked))
 

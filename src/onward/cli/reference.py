@@ -86,13 +86,11 @@ def _section(command: click.Command, path: str) -> str:
     lines = [f"## {path}", "", f"`{path} {usage}`", "", _prose(command.help or "")]
     if path == "onward serve":
         return "\n".join([*lines, "", "Its flags are the [settings](settings.md)."])
+    if path.startswith("onward api "):
+        return "\n".join([*lines, "", "Its flags are those of `onward completions create`."])
     if isinstance(command, RequestCommand):
         for title, options in command.sections(context).items():
-            lines += [
-                "",
-                f"### {title}" if not path.startswith("onward api") else f"**{title}**",
-                *_table(options, context),
-            ]
+            lines += ["", f"### {title}", *_table(options, context)]
         lines += ["", *_hidden(command)]
     else:
         lines += _table(command.get_params(context), context)

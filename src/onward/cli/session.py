@@ -105,9 +105,9 @@ def session_of(params: Mapping[str, Any], environ: Mapping[str, str] | None = No
     connection = Connection(
         base_url=base_url,
         origin=origin,
-        api_key=params.get("api_key") or _key(origin, environ),
-        organization=params.get("organization") or environ.get("OPENAI_ORG_ID"),
-        project=params.get("project") or environ.get("OPENAI_PROJECT_ID"),
+        api_key=_header_value("API key", params.get("api_key") or _key(origin, environ)),
+        organization=_header_value("organization", params.get("organization") or environ.get("OPENAI_ORG_ID")),
+        project=_header_value("project", params.get("project") or environ.get("OPENAI_PROJECT_ID")),
         headers=_custom_headers(environ.get("OPENAI_CUSTOM_HEADERS", "")),
         debug=bool(params.get("debug")),
     )
@@ -142,10 +142,18 @@ def _key(origin: str, environ: Mapping[str, str]) -> str | None:
     return own or environ.get("OPENAI_API_KEY") or None
 
 
+def _header_value(what: str, text: str | None) -> str | None:
+    """Without white space around it. Raises UsageError for what cannot travel in a header; does not show it."""
+    text = (text or "").strip()
+    if not (text.isascii() and text.isprintable()):
+        raise click.UsageError(f"The {what} holds characters that cannot travel in a header.")
+    return text or None
+
+
 def _custom_headers(lines: str) -> dict[str, str]:
     """`Name: value`, one a line."""
     pairs = (line.partition(":") for line in lines.splitlines() if ":" in line)
-    return {name.strip(): value.strip() for name, _, value in pairs if name.strip()}
+    return {name.strip(): _header_value(name, value) or "" for name, _, value in pairs if name.strip()}
 
 
 def hoist(arguments: list[str]) -> list[str]:

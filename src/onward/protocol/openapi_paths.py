@@ -139,7 +139,9 @@ def _complete(operation: str, *, linked: bool = False) -> Node:
     if linked:
         whole["application/json"]["schema"] = ref("LinkedCompletion")
         del whole["application/json"]["example"]
-    stream = {"text/event-stream": {"schema": {"type": "string"}, "example": _STREAM_EXAMPLE}}
+    # OpenAPI 3.1 has no word for a stream of events: its readers take a schema for the body's or for each event's.
+    events: Node = {"description": "Server-sent events.", "contentMediaType": "text/event-stream"}
+    stream = {"text/event-stream": {"schema": events, "example": _STREAM_EXAMPLE}}
     answer: Node = {
         "description": "The completion. With `stream`, server-sent events: each `data:` line holds one "
         "CompletionChunk, and `data: [DONE]` ends the stream. An error after the first event is one more event "

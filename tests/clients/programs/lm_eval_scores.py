@@ -1,6 +1,7 @@
 """lm-eval's local-completions and gguf, offline: scores bit for bit those of the engine, is_greedy equal.
 
 ONWARD_CLIENT_EXPECTED names a file of [context, continuation, sum of log-probabilities, is_greedy].
+ONWARD_CLIENT_MODEL names the model.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from lm_eval.models.openai_completions import LocalCompletionsAPI
 from report import URLS, check
 
 EXPECTED = json.loads(Path(os.environ["ONWARD_CLIENT_EXPECTED"]).read_text())
+MODEL = os.environ["ONWARD_CLIENT_MODEL"]
 TASKS = Path(os.environ["ONWARD_CLIENT_TASKS"])
 OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 PAIRS = [(context, continuation) for context, continuation, _, _ in EXPECTED]
@@ -27,8 +29,8 @@ def requests(pairs):
     return [Instance("loglikelihood", {}, pair, index) for index, pair in enumerate(pairs)]
 
 
-def compare(scores, expected=EXPECTED):
-    for (score, greedy), (context, continuation, wanted, wanted_greedy) in zip(scores, expected, strict=True):
+def compare(scores):
+    for (score, greedy), (context, continuation, wanted, wanted_greedy) in zip(scores, EXPECTED, strict=True):
         assert score == wanted, (context, continuation, score, wanted)
         assert greedy is wanted_greedy, (context, continuation, greedy)
     assert {greedy for _, greedy in scores} == {True, False}
@@ -36,7 +38,7 @@ def compare(scores, expected=EXPECTED):
 
 def local(**options):
     url = URLS["default"] + "/v1/completions"
-    return LocalCompletionsAPI(model="toy", base_url=url, max_retries=1, **options)
+    return LocalCompletionsAPI(model=MODEL, base_url=url, max_retries=1, **options)
 
 
 @check("local-completions: scores equal the engine's to the last bit, is_greedy equal")
@@ -62,8 +64,7 @@ def generates():
 def gguf():
     with contextlib.redirect_stderr(io.StringIO()):
         model = GGUFLM(base_url=URLS["lenient"])
-        plain = [row for row in EXPECTED if row[1]]
-        compare(model.loglikelihood(requests([(row[0], row[1]) for row in plain]), disable_tqdm=True), plain)
+        compare(model.loglikelihood(requests(PAIRS), disable_tqdm=True))
         arguments = ("Once upon", {"until": [" "], "max_gen_toks": 40})
         (text,) = model.generate_until([Instance("generate_until", {}, arguments, 0)], disable_tqdm=True)
         assert " " not in text
@@ -72,7 +73,7 @@ def gguf():
 @check("the command line runs local task files, offline")
 def command_line():
     with tempfile.TemporaryDirectory() as folder:
-        arguments = f"model=toy,base_url={URLS['default']}/v1/completions,num_concurrent=2,max_retries=2"
+        arguments = f"model={MODEL},base_url={URLS['default']}/v1/completions,num_concurrent=2,max_retries=2"
         ran = subprocess.run(
             [
                 *(sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", arguments),

@@ -46,6 +46,10 @@ def told(session: Session) -> Iterator[None]:
     except KeyboardInterrupt:
         print(file=sys.stderr)
         raise click.exceptions.Exit(INTERRUPTED) from None
+    except OSError as problem:  # a full disk, a file without permission
+        silence_stdout()
+        _say(f"{problem.filename or 'The output'}: {problem.strerror or problem}.")
+        raise click.exceptions.Exit(SETUP) from None
     except ModelNameError as problem:
         _say(str(problem))
         raise click.exceptions.Exit(REQUEST) from None

@@ -42,15 +42,22 @@ class HttpSource:
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """Raises ConnectionFailed: an address or a proxy that cannot be."""
         assert connection.base_url is not None
         self.name = connection.base_url
         self._base = connection.base_url
         self._debug = connection.debug
         self._sleep = sleep
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        self._client = httpx.AsyncClient(
-            headers=_headers(connection), timeout=TIMEOUT, transport=transport, limits=limits
-        )
+        try:
+            httpx.URL(connection.base_url)
+            self._client = httpx.AsyncClient(
+                headers=_headers(connection), timeout=TIMEOUT, transport=transport, limits=limits
+            )
+        except httpx.InvalidURL as problem:
+            raise ConnectionFailed(f"{connection.base_url} is no address: {problem}.") from None
+        except (ImportError, ValueError) as problem:  # httpx reads the proxies of the environment here
+            raise ConnectionFailed(f"The proxy that the environment names cannot be used: {problem}") from None
 
     async def whole(self, fields: dict[str, Any]) -> Document:
         url = self._base + "/completions"
@@ -86,8 +93,6 @@ class HttpSource:
             except httpx.TransportError as problem:
                 failure: Exception = ConnectionFailed(_words(problem, url))
                 delay = retry_delay(attempt, None, {})
-            except (httpx.InvalidURL, httpx.UnsupportedProtocol) as problem:
-                raise ConnectionFailed(f"{url} is no address: {problem}.") from None
             else:
                 self._log_answer(answer)
                 if answer.is_success:
@@ -199,6 +204,8 @@ def _words(problem: httpx.TransportError, url: str) -> str:
     place = f"{httpx.URL(url).host}:{httpx.URL(url).port or ''}".rstrip(":")
     if isinstance(problem, httpx.ConnectTimeout):
         return f"{place} did not answer within {TIMEOUT.connect:g} seconds."
+    if isinstance(problem, httpx.ConnectError) and "CERTIFICATE" in str(problem):
+        return f"The certificate of {place} is not trusted here ({problem}); SSL_CERT_FILE names more authorities."
     if isinstance(problem, httpx.ConnectError):
         return f"Nothing answers at {place} ({problem})."
     if isinstance(problem, httpx.TimeoutException):

@@ -1,0 +1,58 @@
+"""schemathesis asks what /openapi.json describes, and some of what it does not; bounded in count and time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.clients.environments import PYTHON, Unavailable
+from tests.parity.servers import Server
+
+from .conftest import wait_until_idle
+
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+    "response_headers_conformance",
+    "unsupported_method",
+)
+SECONDS = 300
+
+
+@pytest.fixture
+def lenient() -> Iterator[Server]:
+    """Any name is the one model's here, so that requests made up by chance reach the engine."""
+    server = Server("--profile", "lenient", "--max-body", "1MB", "--max-parallel", "64")
+    yield server
+    wait_until_idle(server)
+    log = server.close()
+    assert "Traceback" not in log, log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", ["server", "lenient"])
+def test_every_route_does_what_its_schema_says(profile: str, request: pytest.FixtureRequest) -> None:
+    server: Server = request.getfixturevalue(profile)
+    environment = PYTHON["schemathesis"]
+    try:
+        environment.make()
+    except Unavailable as problem:
+        pytest.skip(f"schemathesis COULD NOT BE INSTALLED: {problem}")
+    ran = subprocess.run(
+        [
+            *(environment.program("schemathesis"), "run", f"{server.url}/openapi.json"),
+            *("--checks", ",".join(CHECKS), "--max-examples", "40", "--seed", "1", "--workers", "1"),
+            *("--phases", "examples,coverage,fuzzing", "--no-color", "--request-timeout", "20"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env=os.environ | {"PYTHONWARNINGS": "ignore"},
+        cwd=environment.folder,
+    )
+    assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]

@@ -1,0 +1,91 @@
+"""finish_reason content_filter: documented, and made by filters that the operator configures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .servers import Server
+from .table import Area, choices, counts, finishes, says, text_is
+
+AREA = Area("Content filters", "§3")
+FREE: dict[str, Any] = {"ignore_eos": True, "max_tokens": 60}
+WEAK = "OpenAI documents the reason alone; what is cut, omitted and billed is our choice."
+
+
+def forced(text: str) -> dict[str, Any]:
+    """A request that can only repeat one character."""
+    return {"logit_bias": {str(ord(text)): 100}, "max_tokens": 9}
+
+
+AREA.served(
+    "filter.omit",
+    "omit: flagged text is left out, the rest comes, the reason is content_filter; all tokens are billed",
+    forced("z"),
+    text_is("z"),
+    finishes("content_filter"),
+    counts(completion_tokens=9),
+    on="filtered",
+    weak=WEAK,
+)
+AREA.served(
+    "filter.none",
+    "text that nothing flags is as it was",
+    forced("y"),
+    text_is("y" * 9),
+    finishes("length"),
+    on="filtered",
+)
+AREA.served(
+    "filter.echo",
+    "the prompt is not filtered",
+    {**forced("y"), "prompt": "quu zz", "echo": True},
+    text_is("quu zz" + "y" * 9),
+    finishes("length"),
+    on="filtered",
+    weak=WEAK,
+)
+
+
+@AREA.law("filter.stop", "samples that hold q…u", on="filtered", weak=WEAK)
+def stop(server: Server) -> None:
+    """stop: the text ends before the match, the reason is content_filter, tokens are billed to the match's end."""
+    found = 0
+    for seed in range(6):
+        fields = {**FREE, "temperature": 1, "seed": seed, "logit_bias": {"113": 2, "117": 2}, "logprobs": 1}
+        answer = server.ask(**fields)
+        assert "".join(answer.logprobs["tokens"]) == answer.text
+        if answer.finish == "content_filter":
+            found += 1
+            billed = answer.usage["completion_tokens"]
+            assert 2 <= billed - len(answer.logprobs["tokens"]) <= 5
+            again = server.ask(**fields | {"max_tokens": billed - 1})
+            assert again.finish == "length" and again.text.startswith(answer.text + "q")
+    assert found
+
+
+@AREA.law("filter.stream", "the same, streamed", on="filtered", source="DESIGN law 1")
+def streamed(server: Server) -> None:
+    """A stream shows what the whole answer shows, and bills the same; no chunk holds what is flagged."""
+    for seed in range(4):
+        fields = {**FREE, "temperature": 1, "seed": seed, "logit_bias": {"113": 2, "117": 2, "122": 3}}
+        whole = server.ask(**fields)
+        answer = server.stream(**fields, stream_options={"include_usage": True})
+        assert answer.joined() == whole.text
+        assert answer.chunks[-2]["choices"][0]["finish_reason"] == whole.finish
+        assert answer.chunks[-1]["usage"]["completion_tokens"] == whole.usage["completion_tokens"]
+
+
+AREA.served(
+    "filter.n",
+    "each choice is filtered by itself",
+    {**forced("z"), "n": 3},
+    choices(3),
+    says("three times z", lambda answer: answer.texts == ["z"] * 3),
+    on="filtered",
+)
+
+
+@AREA.law("filter.fingerprint", "the same request to a server with and without filters", on="filtered")
+def other_fingerprint(server: Server) -> None:
+    """A server with filters answers differently, so its fingerprint differs."""
+    assert server.ask().json["system_fingerprint"] != "fp_toy"

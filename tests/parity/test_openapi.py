@@ -1,0 +1,31 @@
+"""/openapi.json against a validator that others keep."""
+
+from __future__ import annotations
+
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from .servers import Servers
+
+
+def test_the_document_is_valid_openapi_3_1(servers: Servers) -> None:
+    document = servers["default"].send("GET", "/openapi.json").json
+    assert [str(error) for error in OpenAPIV31SpecValidator(document).iter_errors()] == []
+
+
+def test_every_operation_of_the_document_answers_as_it_says(servers: Servers) -> None:
+    server = servers["default"]
+    for path, operations in server.send("GET", "/openapi.json").json["paths"].items():
+        for method in {"get", "post"} & set(operations):
+            operation = operations[method]
+            answer = server.send(method.upper(), path.replace("{id}", "toy"))
+            assert str(answer.status) in operation["responses"], (method, path, answer.status)
+
+
+def test_the_examples_of_the_document_are_served(servers: Servers) -> None:
+    server = servers["lenient"]
+    document = server.send("GET", "/openapi.json").json
+    content = document["paths"]["/v1/completions"]["post"]["requestBody"]["content"]["application/json"]
+    examples = [example["value"] for example in content["examples"].values()]
+    assert examples
+    for example in examples:
+        assert server.ask(**example).status == 200, example

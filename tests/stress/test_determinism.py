@@ -1,0 +1,130 @@
+"""Law 2 as a guarantee: 200 seeded requests of mixed shapes give the same bytes however they are served."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from onward.backends.embedded import EmbeddedBackend
+from onward.completions.fold import FoldedChoices
+from onward.compose import compose
+from onward.protocol.response import Choice
+from onward.settings import Settings
+
+from ..toy_backend import complete, running, stream
+
+pytestmark = [pytest.mark.slow, pytest.mark.real]
+
+REQUESTS = 200
+WORDS = (
+    "once upon a time there was a king who had three sons and the youngest of them was called simple because he "
+    "said little and laughed often. def main(args): return [x for x in args if x] # the fox and the crow\n"
+).split(" ")  # noqa: SIM905  (reads better than a list of words)
+
+
+def make_request(number: int) -> dict[str, Any]:
+    """One of many shapes; a function of its number alone. Some share long prefixes with others."""
+    rng = random.Random(number)
+    prefix = " ".join(random.Random(number % 7).choices(WORDS, k=rng.choice([0, 0, 40, 120, 260])))
+    prompt: Any = f"{prefix} {' '.join(rng.choices(WORDS, k=rng.randrange(1, 30)))}"
+    if rng.random() < 0.15:
+        prompt = [prompt, " ".join(rng.choices(WORDS, k=9))]
+    fields: dict[str, Any] = {
+        "model": "storyteller",
+        "prompt": prompt,
+        "seed": rng.randrange(1 << 40),
+        "max_tokens": rng.choice([1, 2, 8, 20, 40]),
+        "temperature": rng.choice([0, 0.3, 0.8, 1.0, 1.6]),
+        "top_p": rng.choice([1, 1, 0.95, 0.5]),
+        "top_k": rng.choice([0, 0, 40]),
+        "n": rng.choice([1, 1, 1, 2, 5]),
+    }
+    if rng.random() < 0.3:
+        fields |= {"logprobs": rng.choice([0, 1, 5]), "echo": rng.random() < 0.5}
+    if rng.random() < 0.2:
+        fields |= {"stop": [".", " the"], "presence_penalty": 0.5}
+    if rng.random() < 0.15 and "echo" not in fields:
+        fields |= {"suffix": " and they lived happily."}
+    return fields
+
+
+def bits(choices: list[Choice]) -> list[dict[str, Any]]:
+    return [choice.to_dict() for choice in choices]
+
+
+async def whole(backend: EmbeddedBackend, fields: dict[str, Any]) -> list[dict[str, Any]]:
+    return bits((await complete(backend, **fields)).choices)
+
+
+async def streamed(backend: EmbeddedBackend, fields: dict[str, Any]) -> list[dict[str, Any]]:
+    folded = FoldedChoices()
+    for chunk in await stream(backend, **fields):
+        folded.add(chunk.choices)
+    return bits(folded.choices())
+
+
+async def in_a_crowd(backend: EmbeddedBackend, seed: int) -> dict[int, list[dict[str, Any]]]:
+    """All requests at random times, streamed or not, beside unseeded ones, some of which leave early."""
+    rng = random.Random(seed)
+    answers: dict[int, list[dict[str, Any]]] = {}
+
+    async def one(number: int, delay: float, ask: Any) -> None:
+        await asyncio.sleep(delay)
+        answers[number] = await ask(backend, make_request(number))
+
+    async def neighbour(delay: float, patience: float) -> None:
+        await asyncio.sleep(delay)
+        fields = make_request(rng.randrange(1 << 30)) | {"seed": None}
+        try:
+            async with asyncio.timeout(patience):
+                await whole(backend, fields)
+        except TimeoutError:
+            pass
+
+    tasks = [one(n, rng.random() * 6, rng.choice([whole, streamed])) for n in range(REQUESTS)]
+    tasks += [neighbour(rng.random() * 6, rng.choice([0.05, 60])) for _ in range(REQUESTS // 2)]
+    await asyncio.gather(*tasks)
+    return answers
+
+
+@pytest.fixture(scope="module", params=["fast", "exact"])
+def precision(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def alone(precision: str) -> dict[int, list[dict[str, Any]]]:
+    """Each request by itself, one after the other, without a prefix cache."""
+
+    async def each() -> dict[int, list[dict[str, Any]]]:
+        settings = Settings(model=("storyteller",), prefix_cache=False, precision=precision)  # type: ignore[arg-type]
+        async with running(compose(settings)) as backend:
+            return {number: await whole(backend, make_request(number)) for number in range(REQUESTS)}
+
+    return asyncio.run(each())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prefix_cache": True},
+        {"prefix_cache": False},
+        {"prefix_cache": True, "max_rows": 5},
+        {"prefix_cache": True, "kv_memory": 2_500_000},
+        {"prefix_cache": True, "threads": 1},
+    ],
+    ids=["cache", "no cache", "few rows", "tight memory", "one thread"],
+)
+def test_law_2_200_requests_give_the_same_bytes(
+    alone: dict[int, list[dict[str, Any]]], precision: str, changes: dict[str, Any]
+) -> None:
+    async def crowded() -> dict[int, list[dict[str, Any]]]:
+        async with running(compose(Settings(model=("storyteller",), precision=precision, **changes))) as backend:
+            return await in_a_crowd(backend, seed=len(changes))
+
+    answers = asyncio.run(crowded())
+    different = [number for number in range(REQUESTS) if answers[number] != alone[number]]
+    assert not different, f"{len(different)} differ, the first: {make_request(different[0])}"
