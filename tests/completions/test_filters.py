@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import tomllib
 from collections.abc import Callable, Coroutine
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +22,11 @@ from onward.engine.events import Piece
 from onward.errors import ServerError, SetupError
 from onward.protocol.response import Chunk
 from onward.text.assembler import TokenRecord
-from onward.values import ContentFilterSetting
+from onward.values import ContentFilterSetting, content_filter
 
 from ..toy_backend import complete, make_backend, running, settle, stream
 
-PATTERNS = ("ab+c", "b{2,4}", r"\bca", "a.c", "c(?:a|bb)b", "é🙂?", "a")
+PATTERNS = ("ab+c", "b{2,4}", r"\bca", r"ca\b", r"b\B", "a.c", "c(?:a|bb)b", "é🙂?", "a")
 FIELDS: dict[str, Any] = {"prompt": "Say", "temperature": 0, "max_tokens": 40, "ignore_eos": True}
 
 
@@ -267,3 +270,23 @@ def test_a_callable_that_fails_fails_the_request_and_nothing_else(monkeypatch: p
 def test_an_entry_point_that_nobody_offers_is_told_at_the_start() -> None:
     with pytest.raises(SetupError, match=r"onward\.content_filters"):
         make_filters([setting(entry_point="nobody-has-this")])
+
+
+def test_a_filter_that_flags_everything_stays_fast() -> None:
+    """What was decided is forgotten: the work for a token does not grow with the text."""
+    screen = Screen(make_filters([setting("a", action="omit")]), base=0)
+    for at in range(3000):
+        screen.feed(Piece(1, 0, "a", [TokenRecord(at, b"a", -1.0, (), at)], at + 1, None))
+        assert len(screen._flagged) <= 2 and len(screen._window) <= 3
+
+
+def test_the_settings_of_the_how_to_work() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "content-filters.md").read_text(encoding="utf-8")
+    first = re.findall(r"^```toml\n# onward.toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
+    tables = tomllib.loads(first)["content_filter"]
+    filters = make_filters([content_filter(json.dumps(table)) for table in tables])
+    assert filters.longest is not None
+    assert filters.hide("Oh Darn!") and filters.hide("key: sk-abcdefghij0123456789") and not filters.hide("darned")
+    names: dict[str, Any] = {}
+    exec(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0], names)
+    assert names["phone_numbers"]("call +49301234567 now") == [(5, 17)]

@@ -6,7 +6,7 @@ from tests.sampling.drawing import choice
 
 
 def test_accepting_moves_the_position_and_counts_the_token() -> None:
-    sampler = choice(seed=1, number=3)
+    sampler = choice(seed=1, number=3, presence_penalty=1.0)
     for token in (5, 9, 5, 5):
         sampler.accept(token)
     assert (sampler.choice, sampler.position) == (3, 4)
@@ -14,7 +14,7 @@ def test_accepting_moves_the_position_and_counts_the_token() -> None:
 
 
 def test_counts_of_many_distinct_tokens_are_kept_in_order_of_appearance() -> None:
-    sampler = choice()
+    sampler = choice(presence_penalty=1.0)
     for token in [*range(100, 0, -1), *range(1, 41)]:
         sampler.accept(token)
     assert len(sampler.counts) == 100
@@ -23,6 +23,12 @@ def test_counts_of_many_distinct_tokens_are_kept_in_order_of_appearance() -> Non
 
 
 def test_two_choices_of_one_job_do_not_share_counts() -> None:
-    first, second = choice(number=0), choice(number=1)
+    first, second = choice(number=0, frequency_penalty=0.5), choice(number=1, frequency_penalty=0.5)
     first.accept(4)
     assert (second.position, second.counts[4]) == (0, 0)
+
+
+def test_without_penalties_nothing_is_counted() -> None:
+    sampler = choice()
+    sampler.accept(4)
+    assert (sampler.position, len(sampler.counts)) == (1, 0)

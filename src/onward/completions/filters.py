@@ -89,6 +89,9 @@ class Screen:
         self._decided = 0
         self._positions = [0] * len(filters.all)
         self._flagged: list[Span] = []
+        """Those that text or records yet to come may touch; `_forget` folds the others into `_omitted`."""
+        self._omitted = self._forgotten = 0
+        self._any = False
         self._stop: Span | None = None
         self._records: deque[TokenRecord] = deque()
         self._billed = 0
@@ -106,8 +109,9 @@ class Screen:
         self._scan(self._limit(final))
         text = self._show(self._limit(final) if self._stop is None else self._stop[0])
         records = self._release_records(final or self.ended)
+        self._forget()
         ended = final or self.ended
-        ending: FinishReason | None = "content_filter" if ended and self._flagged else piece.ending
+        ending: FinishReason | None = "content_filter" if ended and self._any else piece.ending
         billed = piece.billed if final and not self.ended else min(piece.billed, self._billed)
         return Screened(piece.job, piece.choice, text, records, billed, ending)
 
@@ -131,6 +135,7 @@ class Screen:
                 if start >= limit:
                     break
                 self._positions[index] = end
+                self._any = True
                 self._flagged.append((start, end))
                 if each.action == "stop" and (self._stop is None or start < self._stop[0]):
                     self._stop = (start, end)
@@ -175,9 +180,24 @@ class Screen:
 
     def _omitted_before(self, position: int) -> int:
         """Code points before `position` that are not shown, whichever filters flagged them."""
-        omitted = reached = 0
+        omitted, reached = self._omitted, self._forgotten
         for start, stop in sorted(self._flagged):
             if start < position:
                 omitted += max(0, min(stop, position) - max(start, reached))
                 reached = max(reached, stop)
         return omitted
+
+    def _forget(self) -> None:
+        """Keep only a count of the spans that lie before all undecided text and all held records."""
+        oldest = self._decided
+        if self._records:
+            oldest = min(oldest, self._records[0].offset - self._base)
+        self._flagged.sort()
+        past = 0
+        for start, stop in self._flagged:
+            if stop > oldest:
+                break
+            self._omitted += max(0, stop - max(start, self._forgotten))
+            self._forgotten = max(self._forgotten, stop)
+            past += 1
+        del self._flagged[:past]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from onward.sampling.choice import Sampled
 from onward.text.assembler import TokenRecord
@@ -25,8 +25,7 @@ class Prefilled:
     scores: Sequence[Sampled | None] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Part of one choice: text that may be shown, with its records (either may be empty).
 
     `billed` counts the choice's completion tokens so far. `ending` is set on the last piece of the choice.

@@ -175,7 +175,7 @@ class Scheduler:
     def _make_room(self) -> None:
         """Give every writer room for its next token, preempting the latest comers where blocks run out."""
         for sequence in list(self.running):
-            if sequence.reading:
+            if sequence.reading or not sequence.blocks_short:
                 continue
             while sequence.blocks and not self.cache.can_grow(sequence):
                 self._preempt(self.running[-1])

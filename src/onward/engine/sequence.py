@@ -60,12 +60,12 @@ class Sequence:
 
     @property
     def generated(self) -> int:
-        return len(self.tokens) - self.prompt_length
+        return len(self.tokens) - len(self.job.prompt)
 
     @property
     def reading(self) -> bool:
         """Whether part of the prompt is still to be computed."""
-        return self.computed < self.prompt_length
+        return self.computed < len(self.job.prompt)
 
     @property
     def replaying(self) -> bool:
@@ -80,7 +80,7 @@ class Sequence:
     @property
     def blocks_short(self) -> int:
         """How many more blocks the next token needs (0 or 1)."""
-        return max(0, blocks_for(self.computed + 1) - len(self.blocks))
+        return int(self.computed >= len(self.blocks) * BLOCK_TOKENS)
 
     def __repr__(self) -> str:
         return f"<Sequence {self.id} job {self.job.id}.{self.choice} {self.computed}/{len(self.tokens)}>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,8 @@ ITEM = np.dtype(
 """One draw or one score, as the kernels read it. `edits` are the step's parallel arrays (see sampler.Edits)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """One drawn or scored token.
+class Sampled(NamedTuple):
+    """One drawn or scored token (a named tuple: one is made for every token, and they are made fastest).
 
     `logprob` is the raw log-softmax at `token` (before temperature, penalties, bias and bans), a float32 value;
     -inf is possible; NaN when the job asked for no log-probabilities (`SamplingParams.logprobs` is None).
@@ -114,6 +113,7 @@ class ChoiceSampler:
         self.position = 0
         """Tokens accepted so far, which is the position of the next draw."""
         self.counts = TokenCounts()
+        """What was accepted, kept only where a penalty reads it."""
         self.penalised = (
             params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
         )
@@ -124,9 +124,10 @@ class ChoiceSampler:
         """A draw's ITEM, 0-dimensional, with all that stays the same from draw to draw."""
 
     def accept(self, token: int) -> None:
-        """Take `token` as generated: later draws stand one position further and penalties count it."""
+        """Take `token` as generated: later draws stand one position further and penalties, if any, count it."""
         self.position += 1
-        self.counts.add(token)
+        if self.penalised:
+            self.counts.add(token)
 
 
 def _item(params: SamplingParams, choice: int) -> NDArray[np.void]:

@@ -90,6 +90,9 @@ class Assembler:
         self._decoded += len(text)
         self._fed += 1
         self.billed += 1
+        if not (self._rules.stops or self._held or self._decoder.pending):
+            self._shown = self._decoded
+            return Release(text, [record])
         self._held.append(_Held(record, self._decoded, not self._decoder.pending))
         if self._fed <= self._rules.min_tokens:
             return self._release(self._finder.skip(text))
