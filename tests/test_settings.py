@@ -108,6 +108,7 @@ def test_content_filters_are_tables_in_the_file_and_an_array_in_the_environment(
     assert settle().settings.content_filter == (keys, mine)
     array = '[{"name": "keys", "patterns": ["sk-[a-z]{4}", "a,b"], "action": "omit"}]'
     assert settle(ONWARD_CONTENT_FILTER=array).settings.content_filter == (keys,)
+    assert [values.content_filter(str(each)) for each in (keys, mine)] == [keys, mine]
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,9 @@ def write_card(path: Path, figures: dict) -> None:
         "temperature": TEMPERATURE,
         "top_p": TOP_P,
         "sample_tokens": SAMPLE_TOKENS,
-        "samples": "\n".join(sample_text(number, sample) for number, sample in enumerate(figures["samples"], start=1)),
+        "samples": "\n".join(
+            sample_text(number, sample) for number, sample in enumerate(figures["samples"], start=1)
+        ),
     }
     template = TEMPLATE.read_text(encoding="utf-8")
     replace_text(path, re.sub(r"\{\{(\w+)\}\}", lambda place: str(places[place[1]]), template))
@@ -63,7 +65,9 @@ def bits_table(figures: dict) -> str:
 def behaviour_table(figures: dict) -> str:
     """What the shipped model does, and how near it is to the float one."""
     prose, code = figures["infill"]["prose"], figures["infill"]["code"]
-    near, nearer, paged = (figures["agreement"][key] for key in ("default_precision", "f32", "paged_against_stateful"))
+    near, nearer, paged = (
+        figures["agreement"][key] for key in ("default_precision", "f32", "paged_against_stateful")
+    )
     return "\n".join(
         [
             "| figure | value |",

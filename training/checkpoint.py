@@ -46,7 +46,12 @@ def replace_lengths(preset: Preset) -> dict[str, Any]:
     """The preset's JSON form without what may change between two parts of a run."""
     described = replace(preset, minutes=None, tokens=None).as_dict()
     described["stages"] = list(described["stages"])
-    for changeable in ("evaluation", "checkpoint_every_seconds", "validate_every_seconds", "tokens_per_microbatch"):
+    for changeable in (
+        "evaluation",
+        "checkpoint_every_seconds",
+        "validate_every_seconds",
+        "tokens_per_microbatch",
+    ):
         described.pop(changeable)
     return described
 
@@ -68,4 +73,6 @@ def load_checkpoint(folder: RunFolder) -> dict[str, Any] | None:
     try:
         return torch.load(folder.checkpoint, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise RecipeError(f"{folder.checkpoint} is damaged ({error}); delete it to start the run afresh.") from error
+        raise RecipeError(
+            f"{folder.checkpoint} is damaged ({error}); delete it to start the run afresh."
+        ) from error

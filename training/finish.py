@@ -34,7 +34,12 @@ CODE_INFILL_SOURCE = "python_stdlib"
 
 
 def finish_run(
-    folder: RunFolder, preset: Preset, sources: dict[str, Source], data: Path, *, install_into_package: bool = False
+    folder: RunFolder,
+    preset: Preset,
+    sources: dict[str, Source],
+    data: Path,
+    *,
+    install_into_package: bool = False,
 ) -> dict:
     """Export, evaluate and describe the run's last checkpoint; return its figures."""
     state = load_checkpoint(folder)

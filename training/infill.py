@@ -95,7 +95,9 @@ def pieces(text: str, *, is_code: bool, draw: random.Random) -> list[str]:
     if draw.random() >= PIECES_RATE:
         return [text]
     limit = draw.randint(*PIECE_CHARACTERS)
-    return [piece for piece in chunk_text(text, limit, "\n" if is_code else "\n\n") if len(piece) >= SMALLEST_CHUNK]
+    return [
+        piece for piece in chunk_text(text, limit, "\n" if is_code else "\n\n") if len(piece) >= SMALLEST_CHUNK
+    ]
 
 
 def transform(tokenizer: Tokenizer, text: str, *, is_code: bool, draw: random.Random) -> list[int]:

@@ -9,7 +9,7 @@ import matplotlib
 from training.files import replace_file
 
 matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import pyplot
 
 SMOOTHING = 0.95
 
@@ -25,7 +25,10 @@ def plot_losses(history: dict, path: Path) -> None:
     above.set_ylim(bottom=min(losses, default=0) - 0.1, top=min(7.0, max(losses, default=7)))
     for name in history["valid"][0][1] if history["valid"] else ():
         below.plot(
-            [row[0] / 1e6 for row in history["valid"]], [row[1][name] for row in history["valid"]], "o-", label=name
+            [row[0] / 1e6 for row in history["valid"]],
+            [row[1][name] for row in history["valid"]],
+            "o-",
+            label=name,
         )
     below.set_ylabel("validation, bits per byte")
     below.set_xlabel("tokens seen (millions)")

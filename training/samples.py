@@ -33,7 +33,9 @@ def write_samples(scorer: Scorer, tokenizer: Tokenizer, count: int) -> list[dict
     samples = []
     for seed, (prompt, suffix) in enumerate(PROMPTS[:count], start=1):
         ids = [end, *encode(tokenizer, prompt)] if suffix is None else infill_prompt(tokenizer, prompt, suffix)
-        written = generate(scorer, ids, end=end, tokens=SAMPLE_TOKENS, temperature=TEMPERATURE, top_p=TOP_P, seed=seed)
+        written = generate(
+            scorer, ids, end=end, tokens=SAMPLE_TOKENS, temperature=TEMPERATURE, top_p=TOP_P, seed=seed
+        )
         ended = written[-1] == end
         text = tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False)
         samples.append({"prompt": prompt, "suffix": suffix, "text": text, "ended": ended, "seed": seed})

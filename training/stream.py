@@ -58,7 +58,9 @@ class _Deck:
 class RowStream:
     """Rows of `sequence_length + 1` token ids for one stage of training."""
 
-    def __init__(self, sources: dict[str, Source], tokenizer: Tokenizer, stage: Stage, number: int, seed: int) -> None:
+    def __init__(
+        self, sources: dict[str, Source], tokenizer: Tokenizer, stage: Stage, number: int, seed: int
+    ) -> None:
         self.stage = stage
         self._label = f"{seed}/{number}"
         self._tokenizer = tokenizer

@@ -107,6 +107,11 @@ class ContentFilterSetting:
     entry_point: str | None = None
     action: Literal["stop", "omit"] = "stop"
 
+    def __str__(self) -> str:
+        """The JSON object that `content_filter` reads."""
+        found = {"patterns": list(self.patterns)} if self.patterns else {"entry_point": self.entry_point}
+        return json.dumps({"name": self.name, **found, "action": self.action}, ensure_ascii=False)
+
 
 def content_filter(raw: str) -> ContentFilterSetting:
     """A content filter as a JSON object."""

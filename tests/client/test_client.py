@@ -106,7 +106,7 @@ def test_closing_twice_is_fine_and_an_unknown_model_says_what_to_do(tmp_path: Pa
     client.close()
     client.close()
     with pytest.raises(SetupError, match="storyteller"):
-        onward.Onward(str("storyteler"))
+        onward.Onward("storyteler")
 
 
 def test_the_keywords_are_those_of_the_one_table() -> None:

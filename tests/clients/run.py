@@ -69,6 +69,7 @@ CLIENTS: tuple[Installed | Shaped, ...] = (
     Installed("lm-eval local-completions, gguf", PYTHON["lm-eval"], "lm_eval", "lm_eval_scores.py"),
     Installed("lm-eval on storyteller", PYTHON["lm-eval"], "lm_eval", "lm_eval_scores.py", "storyteller"),
     Shaped("openai (Java), its rules", "4.52.0", wire.check_java),
+    Shaped("HttpClient (Java)", "", wire.check_jvm),
     Shaped("Tabby, its reader", "openai/completion", wire.check_tabby),
     Shaped("vllm bench serve, its reader", "--backend openai", wire.check_bench),
     Shaped("curl (editors)", "", wire.check_curl),
@@ -82,26 +83,27 @@ class Bench:
         self._stack = ExitStack()
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         self.default = self._start("--alias", "gpt-3.5-turbo-instruct=toy")
-        proxy = FaultProxy(self.default.url)
-        self._stack.callback(proxy.close)
-        self._urls = {
-            "default": self.default.url,
-            "lenient": self._start("--profile", "lenient").url,
-            "keyed": self._start("--api-key", KEY).url,
-            "faults": proxy.url,
-        }
 
     def close(self) -> None:
         self._stack.close()
 
     def urls(self, model: str) -> dict[str, str]:
+        """Roots by the names that programs/report.py knows."""
         if model == "toy":
-            return self._urls
-        url = self._started(model).url
+            return self._toy_urls()
+        url = self._lenient(model).url
         return {"default": url, "lenient": url}
 
     @cache  # noqa: B019 - there is one bench, and it ends with the process
-    def _started(self, model: str) -> Server:
+    def _toy_urls(self) -> dict[str, str]:
+        proxy = FaultProxy(self.default.url)
+        self._stack.callback(proxy.close)
+        keyed = self._start("--api-key", KEY)
+        lenient = self._lenient("toy")
+        return {"default": self.default.url, "lenient": lenient.url, "keyed": keyed.url, "faults": proxy.url}
+
+    @cache  # noqa: B019
+    def _lenient(self, model: str) -> Server:
         return self._start("--profile", "lenient", model=model)
 
     @cache  # noqa: B019
@@ -128,7 +130,7 @@ def run_client(client: Installed | Shaped, on: Bench) -> Report:
     """All checks of one client. A client that cannot be installed is skipped with the reason, never in silence."""
     report = Report(client.name)
     if isinstance(client, Shaped):
-        report.version = client.version or _curl_version()
+        report.version = client.version or _version(client.name)
         client.check(on.default, report)
         return report
     try:
@@ -166,8 +168,12 @@ def _run_program(client: Installed, interpreter: Path, on: Bench, report: Report
         report.checks.append(("the program runs to its end", ran.stderr[-3000:] or ran.stdout[-3000:]))
 
 
-def _curl_version() -> str:
-    ran = subprocess.run(["curl", "--version"], capture_output=True, text=True, check=True)
+def _version(client: str) -> str:
+    """The version of a program of this machine."""
+    program = "java" if "Java" in client else "curl"
+    if shutil.which(program) is None:
+        return ""
+    ran = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
     return ran.stdout.split()[1]
 
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -112,6 +113,21 @@ def check_java(server: Server, report: Report) -> None:
             assert all(error[key] is None or isinstance(error[key], str) for key in ("param", "code"))
 
 
+def check_jvm(server: Server, report: Report) -> None:
+    java = shutil.which("java")
+    if java is None:
+        report.skipped = "java is not on this machine"
+        return
+    program = Path(__file__).parent / "programs" / "Sse.java"
+    for version in ("HTTP_1_1", "HTTP_2"):  # the second offers an upgrade, which the server must pass over
+
+        @report.check(f"a stream on a JVM's own client, {version}: lines, [DONE], end of body at once")
+        def stream(version: str = version) -> None:
+            command = [java, str(program), server.url, version]
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert ran.returncode == 0 and ran.stdout.startswith("events 40,"), ran.stdout + ran.stderr
+
+
 # --- Tabby -----------------------------------------------------------------------------------------------------
 
 
@@ -184,7 +200,9 @@ def check_bench(server: Server, report: Report) -> None:
 
 def check_curl(server: Server, report: Report) -> None:
     curl = shutil.which("curl")
-    assert curl is not None
+    if curl is None:
+        report.skipped = "curl is not on this machine"
+        return
     url = server.url + COMPLETIONS
     base = [curl, "-sS", "-N", "-H", "Content-Type: application/json"]
 

@@ -64,14 +64,10 @@ def test_a_folder_that_is_no_model_is_told_its_faults(tmp_path: Path) -> None:
         resolve(str(tmp_path))
 
 
-def test_a_built_in_name_wins_over_a_folder_of_that_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_built_in_name_wins_over_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path / "storyteller")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "onward.models.resolve.built_in_folder", lambda name: fill(tmp_path / "package" / name)
-    )
+    monkeypatch.setattr("onward.models.resolve.built_in_folder", lambda name: fill(tmp_path / "package" / name))
     found = resolve("storyteller")
     assert (found.path, found.source) == (tmp_path / "package" / "storyteller", "built-in")
     assert resolve("./storyteller").source == "folder"

@@ -187,6 +187,14 @@ ROUTES.sends(
     status=204,
 )
 
+ROUTES.sends(
+    "upgrade",
+    "an offer of HTTP/2, as Java's client makes it, is passed over; the body is not lost",
+    post(base(), connection="Upgrade, HTTP2-Settings", upgrade="h2c", http2_settings="AAEAAEAAAAIAAAABAAMAAABk"),
+    says("an answer", lambda answer: len(answer.choices) == 1),
+    source="RFC 9110 §7.8; HttpClient of Java 17",
+)
+
 # --- routes -----------------------------------------------------------------------------------------------------
 
 

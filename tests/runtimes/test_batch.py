@@ -47,9 +47,7 @@ def test_rows_are_laid_out_one_behind_the_other() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("rows", "threads", "padded"), [(1, 1, True), (2, 1, False), (3, 4, True), (4, 4, False)]
-)
+@pytest.mark.parametrize(("rows", "threads", "padded"), [(1, 1, True), (2, 1, False), (3, 4, True), (4, 4, False)])
 def test_fewer_single_tokens_than_threads_get_a_padding_row_of_two_tokens(
     rows: int, threads: int, padded: bool
 ) -> None:

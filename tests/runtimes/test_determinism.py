@@ -102,9 +102,7 @@ class Run:
     ],
     ids="-".join,
 )
-def model(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OpenVINOModel]:
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenVINOModel]:
     weights, precision = request.param
     if weights == "storyteller":
         if not (STORYTELLER / "openvino_model.xml").is_file():

@@ -146,9 +146,7 @@ def test_a_longer_context_than_the_models_own_is_refused(tiny_folder: Path) -> N
         load_model(tiny_folder, RuntimeOptions(context_length=1024))
 
 
-def test_a_context_length_that_no_config_states_is_guessed_and_noted(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+def test_a_context_length_that_no_config_states_is_guessed_and_noted(tiny_folder: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_folder, tmp_path / "copy"))
     (folder / "config.json").unlink()
     model = load_model(folder)
@@ -178,12 +176,8 @@ def test_a_missing_file_is_named(tiny_folder: Path, tmp_path: Path, name: str) -
         load_model(folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [("openvino_model.xml", b"<net"), ("openvino_model.bin", b"short")]
-)
-def test_a_broken_file_is_a_broken_folder(
-    tiny_folder: Path, tmp_path: Path, name: str, content: bytes
-) -> None:
+@pytest.mark.parametrize(("name", "content"), [("openvino_model.xml", b"<net"), ("openvino_model.bin", b"short")])
+def test_a_broken_file_is_a_broken_folder(tiny_folder: Path, tmp_path: Path, name: str, content: bytes) -> None:
     folder = Path(shutil.copytree(tiny_folder, tmp_path / "copy"))
     (folder / name).write_bytes(content)
     with pytest.raises(ModelFolderError, match="cannot read"):

@@ -16,9 +16,7 @@ from onward.runtimes.tokenizer import HuggingFaceTokenizer
 from tests.runtimes.tiny_tokenizers import END, START, byte_level, save, sentencepiece
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-pieces = st.lists(texts | st.sampled_from([END, START, "<note>", "é è", " ", "\n\n"]), max_size=6).map(
-    "".join
-)
+pieces = st.lists(texts | st.sampled_from([END, START, "<note>", "é è", " ", "\n\n"]), max_size=6).map("".join)
 
 
 def spelled(tokenizer: HuggingFaceTokenizer, ids: list[int]) -> bytes:
@@ -28,15 +26,11 @@ def spelled(tokenizer: HuggingFaceTokenizer, ids: list[int]) -> bytes:
 @pytest.fixture(scope="module")
 def bytewise(tmp_path_factory: pytest.TempPathFactory) -> HuggingFaceTokenizer:
     names = {"eos_token": END, "bos_token": None}
-    return HuggingFaceTokenizer(
-        save(byte_level(), tmp_path_factory.mktemp("bytewise"), tokenizer_config=names)
-    )
+    return HuggingFaceTokenizer(save(byte_level(), tmp_path_factory.mktemp("bytewise"), tokenizer_config=names))
 
 
 @pytest.fixture(scope="module", params=["normalizer", "metaspace"])
-def piecewise(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> HuggingFaceTokenizer:
+def piecewise(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HuggingFaceTokenizer:
     config = {"bos_token_id": 1, "eos_token_id": 2}
     folder = save(sentencepiece(request.param), tmp_path_factory.mktemp("piecewise"), config=config)
     return HuggingFaceTokenizer(folder)
@@ -62,9 +56,7 @@ def test_each_byte_of_a_character_cut_by_tokens_is_kept(piecewise: HuggingFaceTo
     assert [piecewise.token_bytes(token) for token in ids[-4:]] == [bytes([byte]) for byte in "🎉".encode()]
 
 
-def test_the_leading_space_rule_is_told(
-    bytewise: HuggingFaceTokenizer, piecewise: HuggingFaceTokenizer
-) -> None:
+def test_the_leading_space_rule_is_told(bytewise: HuggingFaceTokenizer, piecewise: HuggingFaceTokenizer) -> None:
     assert piecewise.leading_space
     assert not bytewise.leading_space
 

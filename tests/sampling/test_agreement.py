@@ -32,9 +32,7 @@ SAMPLERS = {size: Sampler(size) for size in SIZES}
 def rows_of_logits(draw: st.DrawFn) -> Logits:
     """Rows of many shapes: flat, peaked, with ties, with impossible tokens."""
     size = draw(st.sampled_from(SIZES))
-    row = normal(
-        size, scale=draw(st.sampled_from((0.0, 0.1, 1.0, 5.0, 30.0))), seed=draw(st.integers(0, 9999))
-    )
+    row = normal(size, scale=draw(st.sampled_from((0.0, 0.1, 1.0, 5.0, 30.0))), seed=draw(st.integers(0, 9999)))
     if draw(st.booleans()):
         row = np.round(row * 2) / np.float32(2)
     impossible = draw(st.sampled_from((0.0, 0.0, 0.3, 0.95)))
@@ -108,9 +106,7 @@ def assert_inside_the_kept_set(row: Logits, token: int, params: SamplingParams) 
 )
 def test_where_sums_are_exact_the_tokens_are_equal_without_exception(params: dict[str, Any]) -> None:
     row = np.full(2048, -np.inf, np.float32)
-    row[::2] = (
-        3.25  # 1024 tokens of weight 1: every sum is a whole number, and top_p cuts between two of them
-    )
+    row[::2] = 3.25  # 1024 tokens of weight 1: every sum is a whole number, and top_p cuts between two of them
     tokens = draw_many(Sampler(2048), row, 400, seed=11, **params)
     assert tokens.tolist() == draw_many(ReferenceSampler(2048), row, 400, seed=11, **params).tolist()
 

@@ -68,9 +68,7 @@ def test_the_largest_finite_logits_can_be_drawn_from() -> None:
 @pytest.mark.parametrize("kind", [Sampler, ReferenceSampler])
 @pytest.mark.parametrize("place", [0, 700, 1499])
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf])
-@pytest.mark.parametrize(
-    "params", [{"temperature": 0.0}, {"logprobs": 1}, {"top_p": 0.5, "temperature": 0.7}]
-)
+@pytest.mark.parametrize("params", [{"temperature": 0.0}, {"logprobs": 1}, {"top_p": 0.5, "temperature": 0.7}])
 def test_logits_that_are_not_finite_are_an_error(
     kind: type[Sampler], place: int, bad: float, params: dict[str, Any]
 ) -> None:

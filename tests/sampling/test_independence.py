@@ -34,9 +34,7 @@ def test_a_row_among_others_gives_the_same_bits_as_alone() -> None:
     for i, sampled in enumerate(together):
         # repr compares NaN with NaN, and floats to the last bit
         assert repr(draw_one(sampler, logits[i].copy(), numbered(i), banned[i])) == repr(sampled)
-    backwards = sampler.draw(
-        logits, range(31, -1, -1), [numbered(i) for i in range(31, -1, -1)], banned[::-1]
-    )
+    backwards = sampler.draw(logits, range(31, -1, -1), [numbered(i) for i in range(31, -1, -1)], banned[::-1])
     assert repr(backwards[::-1]) == repr(together)
 
 

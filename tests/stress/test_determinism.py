@@ -19,10 +19,51 @@ from ..toy_backend import complete, running, stream
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 REQUESTS = 200
-WORDS = (
-    "once upon a time there was a king who had three sons and the youngest of them was called simple because he "
-    "said little and laughed often. def main(args): return [x for x in args if x] # the fox and the crow\n"
-).split(" ")  # noqa: SIM905  (reads better than a list of words)
+WORDS = [
+    "once",
+    "upon",
+    "a",
+    "time",
+    "there",
+    "was",
+    "a",
+    "king",
+    "who",
+    "had",
+    "three",
+    "sons",
+    "and",
+    "the",
+    "youngest",
+    "of",
+    "them",
+    "was",
+    "called",
+    "simple",
+    "because",
+    "he",
+    "said",
+    "little",
+    "and",
+    "laughed",
+    "often.",
+    "def",
+    "main(args):",
+    "return",
+    "[x",
+    "for",
+    "x",
+    "in",
+    "args",
+    "if",
+    "x]",
+    "#",
+    "the",
+    "fox",
+    "and",
+    "the",
+    "crow\n",
+]
 
 
 def make_request(number: int) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_the_card_has_no_empty_place(tmp_path: Path) -> None:
             "tokens_by_source": {"tinystories": 1},
         },
         "bits_per_byte": {"tinystories": {"float": 1.0, "int8": 1.01, "bytes": 100}},
-        "agreement": {key: agreement for key in ("default_precision", "f32", "paged_against_stateful")},
+        "agreement": dict.fromkeys(("default_precision", "f32", "paged_against_stateful"), agreement),
         "lambada": {"accuracy": 0.1, "items": 10},
         "infill": {"prose": span, "code": span},
         "samples": [{"prompt": "", "suffix": None, "text": "Once", "ended": True, "seed": 1}],

@@ -38,7 +38,7 @@ def _plain(option: Option, value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple):
-        return ["=".join(item) if isinstance(item, tuple) else item for item in value]
+        return ["=".join(item) if isinstance(item, tuple) else str(item) for item in value]
     return value
 
 

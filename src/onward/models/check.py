@@ -66,9 +66,7 @@ def _no_graph(folder: Path) -> str:
         return f"{folder} holds a GGUF file, which Onward does not read yet: give an OpenVINO folder."
     if any(folder.glob("*.safetensors")):
         return f"{folder} holds safetensors weights: convert them with {export_command(str(folder))}."
-    return (
-        f"{folder} holds no OpenVINO model ({GRAPH} and {WEIGHTS}): make one with {export_command('MODEL')}."
-    )
+    return f"{folder} holds no OpenVINO model ({GRAPH} and {WEIGHTS}): make one with {export_command('MODEL')}."
 
 
 def _broken_json(path: Path) -> str | None:

@@ -135,9 +135,7 @@ def masses_above(row: Any, maxima: Any, value: Any, token: Any, maximum: Any, sc
 
 
 @compiled()
-def pick(
-    row: Any, value: Any, token: Any, maximum: Any, scale: Any, masses: Any, goal: Any, weights: Any
-) -> Any:
+def pick(row: Any, value: Any, token: Any, maximum: Any, scale: Any, masses: Any, goal: Any, weights: Any) -> Any:
     """The token at `goal` (0 ≤ goal < sum of masses) of the cumulative weights of the tokens above (value, token).
 
     Always one with a weight > 0, however sums round. `weights` is scratch for one block.

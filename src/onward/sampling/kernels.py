@@ -189,9 +189,7 @@ def run(
             tokens[i] = draw(view, peaks, peak, item, masses, whole if ordinary else 0.0, weights)
         normalisers[i] = maximum + np.log(whole) if item.top >= 0 else np.nan
         top = min(max(item.top, 0), top_ids.shape[1])
-        logprobs[i] = report(
-            row, maxima[0], normalisers[i], tokens[i], top_ids[i, :top], top_logprobs[i, :top]
-        )
+        logprobs[i] = report(row, maxima[0], normalisers[i], tokens[i], top_ids[i, :top], top_logprobs[i, :top])
     return DONE
 
 

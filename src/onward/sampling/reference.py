@@ -78,9 +78,7 @@ def sampled(raw: NDArray[np.float32], token: int, top: int | None) -> Sampled:
     return Sampled(token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in best))
 
 
-def edited(
-    raw: NDArray[np.float32], choice: ChoiceSampler, banned: frozenset[int] | None
-) -> NDArray[np.float32]:
+def edited(raw: NDArray[np.float32], choice: ChoiceSampler, banned: frozenset[int] | None) -> NDArray[np.float32]:
     """Penalties, then logit_bias, then bans, on a copy. Every step is rounded to float32; finite stays finite."""
     params, row = choice.params, raw.copy()
 

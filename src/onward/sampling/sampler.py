@@ -140,9 +140,7 @@ class Sampler:
             bias_end = edits.add(choice.bias_ids, choice.bias_values) if choice.bias_ids.size else middle
             end = edits.add(np.fromiter(ban, np.int64), 0.0) if ban else bias_end
             bounds.append((start, middle, bias_end, end))
-        for column, values in zip(
-            ("penalties", "biases", "bans", "end"), zip(*bounds, strict=True), strict=True
-        ):
+        for column, values in zip(("penalties", "biases", "bans", "end"), zip(*bounds, strict=True), strict=True):
             items[column] = values
         ids = edits.ids[: edits.used]
         if ids.size and not 0 <= ids.min() <= ids.max() < self._vocab_size:

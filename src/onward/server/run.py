@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
 import signal
 import socket
 import sys
@@ -32,6 +33,7 @@ IDLE_SECONDS = 65
 """Idle connections stay open longer than clients keep theirs (5 to 60 s), so that a client never writes into
 a connection that is just being closed."""
 BACKLOG = 2048
+UPGRADE = re.compile(rb"^Upgrade(?=:)", re.IGNORECASE | re.MULTILINE)
 INTERRUPTED = 130
 
 
@@ -113,6 +115,16 @@ class Protocol(HttpToolsProtocol):
     """uvicorn's protocol, strict where our rules ask for more."""
 
     _answering: RequestResponseCycle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Pass over an offer to change the protocol, as RFC 9110 §7.8 allows; Java's client makes one by default.
+
+        The parser would take it at its word and drop the request's body, so it must not see it. The header keeps
+        its length, and no line of a JSON body can look like it.
+        """
+        if b"pgrade:" in data:
+            data = UPGRADE.sub(b"Ignored", data)
+        super().data_received(data)
 
     def send_400_response(self, msg: str) -> None:
         """Bytes that are no HTTP are told in the same envelope as every other error (spec/wire-rules 6)."""

@@ -86,9 +86,7 @@ def plan(layers: list[Layer], context_length: int, available: int, wanted: int |
                 f"{mib((full + SCRATCH_BLOCKS) * block_bytes)}: free some memory, raise the KV memory, "
                 "or take a smaller model."
             )
-        notes.append(
-            f"Context lowered from {context_length} to {fits} tokens to fit {mib(budget)} of KV memory."
-        )
+        notes.append(f"Context lowered from {context_length} to {fits} tokens to fit {mib(budget)} of KV memory.")
         context_length = fits
     return Plan(blocks, context_length, tuple(notes))
 

@@ -81,9 +81,7 @@ def _compile(core: ov.Core, model: ov.Model, folder: Path, options: RuntimeOptio
     try:
         return core.compile_model(model, "CPU", config)
     except RuntimeError as error:
-        raise ModelFolderError(
-            f"{folder}: OpenVINO cannot compile this model ({last_line(error)})."
-        ) from error
+        raise ModelFolderError(f"{folder}: OpenVINO cannot compile this model ({last_line(error)}).") from error
 
 
 def _input_names(compiled: ov.CompiledModel, folder: Path) -> frozenset[str]:
@@ -105,9 +103,7 @@ def _trial_step(request: ov.InferRequest, batch: Batch, cache: KVCache, folder: 
     try:
         logits = request.infer(share_outputs=True)[0]
     except RuntimeError as error:
-        raise ModelFolderError(
-            f"{folder}: the model fails at its first step ({last_line(error)})."
-        ) from error
+        raise ModelFolderError(f"{folder}: the model fails at its first step ({last_line(error)}).") from error
     vocab_size = int(logits.shape[-1])
     if math.prod(logits.shape) != 2 * vocab_size:
         raise ModelFolderError(
