@@ -115,9 +115,7 @@ def compare(rounds: list[dict[str, Round]]) -> dict[str, Any]:
         found["tok_s"] = measure.median_of([each[name].tok_s for each in rounds])
         found["of_bare"] = measure.median_of([each[name].tok_s / each[BARE].tok_s for each in rounds])
         steps = [
-            (mine, bare)
-            for each in rounds
-            if (mine := each[name].decode_tok_s) and (bare := each[BARE].decode_tok_s)
+            (mine, bare) for each in rounds if (mine := each[name].decode_tok_s) and (bare := each[BARE].decode_tok_s)
         ]
         if steps:
             found["decode_tok_s"] = measure.median_of([mine for mine, _ in steps])

@@ -35,9 +35,7 @@ class EngineRun:
 class InProcess:
     """An engine driven step by step by the caller's thread."""
 
-    def __init__(
-        self, model: Model, vocabulary: Vocabulary, *, temperature: float = 0.8, top_p: float = 0.95
-    ) -> None:
+    def __init__(self, model: Model, vocabulary: Vocabulary, *, temperature: float = 0.8, top_p: float = 0.95) -> None:
         self.engine = Engine(model, vocabulary)
         self._temperature, self._top_p = temperature, top_p
         self._ids = itertools.count()

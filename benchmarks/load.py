@@ -187,9 +187,7 @@ def workload_of(options: argparse.Namespace) -> Workload:
 
 async def run(options: argparse.Namespace) -> list[Outcome]:
     """Warm up, then the run that counts."""
-    target = Target.parse(
-        options.base_url, key=os.environ.get("OPENAI_API_KEY"), allow_remote=options.allow_remote
-    )
+    target = Target.parse(options.base_url, key=os.environ.get("OPENAI_API_KEY"), allow_remote=options.allow_remote)
     workload = workload_of(options)
     if options.warmup:
         warmup = Generator(target, workload, Bounds(options.warmup, timeout=options.timeout), options.requests)

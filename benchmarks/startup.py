@@ -66,9 +66,7 @@ def create_seconds(model: str) -> dict[str, float]:
     """Seconds from process start to the first character of the text (`token`) and to the `end`."""
     begin = time.perf_counter()
     command = create_command(model)
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_local_environment()
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_local_environment())
     assert process.stdout is not None
     try:
         first = os.read(process.stdout.fileno(), 1)
@@ -91,9 +89,7 @@ def create_command(model: str) -> list[str]:
 
 def _local_environment() -> dict[str, str]:
     """Ours, without the variables that would send the command to a server."""
-    return {
-        name: value for name, value in os.environ.items() if name not in ("OPENAI_BASE_URL", "ONWARD_BASE_URL")
-    }
+    return {name: value for name, value in os.environ.items() if name not in ("OPENAI_BASE_URL", "ONWARD_BASE_URL")}
 
 
 def import_seconds() -> dict[str, float]:

@@ -94,12 +94,13 @@ def errors_page() -> Iterator[str]:
         "Python the same errors are exceptions of `onward.errors`; in a stream that has begun, one last event."
     )
     classes = [each for each in vars(errors).values() if isinstance(each, type)]
-    lines = [
-        f"| {each.status} | `{each.__name__}` | `{each.type}` | {f'`{each.code}`' if each.code else 'null, or as told'} |"
-        for each in classes
-        if issubclass(each, errors.ApiError) and each is not errors.ApiError
-    ]
+    told = [each for each in classes if issubclass(each, errors.ApiError) and each is not errors.ApiError]
+    lines = [f"| {each.status} | `{each.__name__}` | `{each.type}` | {code_of(each)} |" for each in told]
     yield "| status | class | type | code |\n|---|---|---|---|\n" + "\n".join(lines)
+
+
+def code_of(error: type[errors.ApiError]) -> str:
+    return f"`{error.code}`" if error.code else "null, or as told"
 
 
 def cell(text: str) -> str:

@@ -46,9 +46,7 @@ def write_card(path: Path, figures: dict) -> None:
         "temperature": TEMPERATURE,
         "top_p": TOP_P,
         "sample_tokens": SAMPLE_TOKENS,
-        "samples": "\n".join(
-            sample_text(number, sample) for number, sample in enumerate(figures["samples"], start=1)
-        ),
+        "samples": "\n".join(sample_text(number, sample) for number, sample in enumerate(figures["samples"], start=1)),
     }
     template = TEMPLATE.read_text(encoding="utf-8")
     replace_text(path, re.sub(r"\{\{(\w+)\}\}", lambda place: str(places[place[1]]), template))
@@ -64,22 +62,14 @@ def bits_table(figures: dict) -> str:
 
 def behaviour_table(figures: dict) -> str:
     """What the shipped model does, and how near it is to the float one."""
-    prose, code = figures["infill"]["prose"], figures["infill"]["code"]
-    near, nearer, paged = (
-        figures["agreement"][key] for key in ("default_precision", "f32", "paged_against_stateful")
-    )
+    near, nearer, paged = (figures["agreement"][key] for key in ("default_precision", "f32", "paged_against_stateful"))
     return "\n".join(
         [
             "| figure | value |",
             "|---|---|",
             f"| LAMBADA, last word, greedy ({figures['lambada']['items']:,} passages) "
             f"| {figures['lambada']['accuracy']:.1%} |",
-            f"| infill of one to four words in held-out TinyStories, exact match ({prose['items']} spans) "
-            f"| {prose['exact_match']:.1%} |",
-            f"| … that end with the end of text by themselves | {prose['ended']:.1%} |",
-            f"| infill of one whole line of held-out Python code, exact match ({code['items']} spans) "
-            f"| {code['exact_match']:.1%} |",
-            f"| … that end with the end of text by themselves | {code['ended']:.1%} |",
+            *infill_rows(figures["infill"]),
             f"| int8 IR against float32 network, mean absolute difference of log-probabilities in nats, "
             f"{near['tokens']:,} held-out tokens, OpenVINO's default precision "
             f"| {near['mean_absolute_difference']:.4f} |",
@@ -88,6 +78,21 @@ def behaviour_table(figures: dict) -> str:
             f"| {paged['mean_absolute_difference']:.4f} |",
         ]
     )
+
+
+def infill_rows(figures: dict) -> list[str]:
+    """Rows on greedy infilling of held-out spans within one line, by order and kind of text."""
+    orders = {"spm": "suffix first", "psm": "prefix first"}
+    kinds = {
+        "prose": "one to four words of a held-out TinyStories sentence",
+        "code": "one whole line of held-out Python code",
+    }
+    return [
+        f"| infill of {kinds[kind]}, {orders[order]}: exact match ({row['items']} spans); ends by itself "
+        f"| {row['exact_match']:.1%}; {row['ended']:.1%} |"
+        for order, by_kind in figures.items()
+        for kind, row in by_kind.items()
+    ]
 
 
 def mixture_table(served: dict[str, int]) -> str:

@@ -73,6 +73,4 @@ def load_checkpoint(folder: RunFolder) -> dict[str, Any] | None:
     try:
         return torch.load(folder.checkpoint, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise RecipeError(
-            f"{folder.checkpoint} is damaged ({error}); delete it to start the run afresh."
-        ) from error
+        raise RecipeError(f"{folder.checkpoint} is damaged ({error}); delete it to start the run afresh.") from error

@@ -116,8 +116,11 @@ def evaluate(folder: RunFolder, preset: Preset, sources: dict[str, Source], data
     figures["lambada"] = lambada_accuracy(shipped, tokenizer, lambada, amounts["lambada_items"])
     note(f"LAMBADA: {figures['lambada']}")
     figures["infill"] = {
-        kind: infill_accuracy(shipped, tokenizer, sources[name], amounts["infill_items"], preset.seed)
-        for kind, name in (("prose", PROSE_INFILL_SOURCE), ("code", CODE_INFILL_SOURCE))
+        order: {
+            kind: infill_accuracy(shipped, tokenizer, sources[name], amounts["infill_items"], preset.seed, order)
+            for kind, name in (("prose", PROSE_INFILL_SOURCE), ("code", CODE_INFILL_SOURCE))
+        }
+        for order in ("spm", "psm")
     }
     note(f"infill: {figures['infill']}")
     figures["samples"] = write_samples(shipped, tokenizer, amounts["samples"])

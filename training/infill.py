@@ -1,7 +1,7 @@
 """Fill-in-the-middle transforms (Bavarian et al. 2022, "Efficient Training of Language Models to Fill in the Middle").
 
 A text is cut into prefix, middle and suffix at character positions; the middle is moved
-to the end. Two orders are trained, equally often:
+to the end. Two orders are trained:
 
     PSM  <|fim_prefix|> prefix <|fim_suffix|> suffix <|fim_middle|> middle <|endoftext|>
     SPM  <|fim_prefix|> <|fim_suffix|> suffix <|fim_middle|> prefix middle <|endoftext|>
@@ -20,6 +20,8 @@ from training.tokenizer import END_OF_TEXT, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, 
 
 CODE_RATE = 0.5
 PROSE_RATE = 1 / 3
+SPM_RATE = 0.7
+"""The share of the second order: a small model learns it sooner, as the middle follows its prefix directly."""
 
 SENTENCE = re.compile(r"[^\s.!?][^.!?\n]*[.!?]+[\"']?")
 WORD = re.compile(r"\S+")
@@ -66,28 +68,23 @@ def prefix_suffix_middle(tokenizer: Tokenizer, cut: Cut) -> list[int]:
 
 
 def suffix_prefix_middle(tokenizer: Tokenizer, cut: Cut) -> list[int]:
-    """Token ids in SPM order; prefix and middle are encoded as one text."""
+    """Token ids in SPM order; prefix and middle are encoded apart, as they are when a prompt is continued."""
     ids = special_ids(tokenizer)
     return [
         ids[FIM_PREFIX],
         ids[FIM_SUFFIX],
         *encode(tokenizer, cut.suffix),
         ids[FIM_MIDDLE],
-        *encode(tokenizer, cut.prefix + cut.middle),
+        *encode(tokenizer, cut.prefix),
+        *encode(tokenizer, cut.middle),
         ids[END_OF_TEXT],
     ]
 
 
-def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str) -> list[int]:
-    """The PSM prompt after which the model writes the middle."""
-    ids = special_ids(tokenizer)
-    return [
-        ids[FIM_PREFIX],
-        *encode(tokenizer, prefix),
-        ids[FIM_SUFFIX],
-        *encode(tokenizer, suffix),
-        ids[FIM_MIDDLE],
-    ]
+def infill_prompt(tokenizer: Tokenizer, prefix: str, suffix: str, order: str) -> list[int]:
+    """The prompt, in the order "psm" or "spm", after which the model writes the middle."""
+    arrange = {"psm": prefix_suffix_middle, "spm": suffix_prefix_middle}[order]
+    return arrange(tokenizer, Cut(prefix, "", suffix))[:-1]
 
 
 def pieces(text: str, *, is_code: bool, draw: random.Random) -> list[str]:
@@ -95,17 +92,17 @@ def pieces(text: str, *, is_code: bool, draw: random.Random) -> list[str]:
     if draw.random() >= PIECES_RATE:
         return [text]
     limit = draw.randint(*PIECE_CHARACTERS)
-    return [
-        piece for piece in chunk_text(text, limit, "\n" if is_code else "\n\n") if len(piece) >= SMALLEST_CHUNK
-    ]
+    return [piece for piece in chunk_text(text, limit, "\n" if is_code else "\n\n") if len(piece) >= SMALLEST_CHUNK]
 
 
-def transform(tokenizer: Tokenizer, text: str, *, is_code: bool, draw: random.Random) -> list[int]:
-    """Token ids of `text` as an infilling example in one of the two orders."""
+def transform(tokenizer: Tokenizer, text: str, *, is_code: bool, draw: random.Random) -> tuple[list[int], int]:
+    """Token ids of `text` as an infilling example in one of the two orders, and how many of the last are the middle.
+
+    The end of text counts to the middle.
+    """
     cut = choose_cut(text, is_code=is_code, draw=draw)
-    if draw.random() < 0.5:
-        return prefix_suffix_middle(tokenizer, cut)
-    return suffix_prefix_middle(tokenizer, cut)
+    arrange = suffix_prefix_middle if draw.random() < SPM_RATE else prefix_suffix_middle
+    return arrange(tokenizer, cut), len(encode(tokenizer, cut.middle)) + 1
 
 
 def _characters(text: str, draw: random.Random) -> tuple[int, int]:

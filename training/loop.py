@@ -127,9 +127,7 @@ class Trainer:
 
     def _open_stream(self, number: int) -> None:
         self._stage = number
-        self.stream = RowStream(
-            self._sources, self._tokenizer, self.preset.stages[number], number, self.preset.seed
-        )
+        self.stream = RowStream(self._sources, self._tokenizer, self.preset.stages[number], number, self.preset.seed)
 
     def _enter_stage(self) -> None:
         """Change the stream when the clock has reached the next stage."""
@@ -155,9 +153,7 @@ class Trainer:
         norm = self.optimizer.step(self.clock.learning_rate_scale)
         seconds = time.monotonic() - started
         self.clock.count(seconds, rows * length)
-        self.history["train"].append(
-            [self.clock.tokens, round(total, 4), round(norm, 3), round(self.clock.seconds, 1)]
-        )
+        self.history["train"].append([self.clock.tokens, round(total, 4), round(norm, 3), round(self.clock.seconds, 1)])
         return total, rows * length / seconds
 
     def _validate(self, bar: ProgressBar) -> None:

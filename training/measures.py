@@ -104,14 +104,12 @@ def _prose_words(text: str, draw: random.Random) -> tuple[int, int] | None:
     return words[first][0], words[first + count - 1][1]
 
 
-def infill_accuracy(
-    scorer: Scorer, tokenizer: Tokenizer, source: Source, items: int, seed: int
-) -> dict[str, float]:
+def infill_accuracy(scorer: Scorer, tokenizer: Tokenizer, source: Source, items: int, seed: int) -> dict[str, float]:
     """Greedy infills that equal the missing span (outer blanks aside), and those that end by themselves."""
     end = special_ids(tokenizer)[END_OF_TEXT]
     equal = ended = 0
     for prefix, middle, suffix in infill_spans(source, items, seed):
-        written = generate(scorer, infill_prompt(tokenizer, prefix, suffix), end=end, tokens=INFILL_TOKENS)
+        written = generate(scorer, infill_prompt(tokenizer, prefix, suffix, order), end=end, tokens=INFILL_TOKENS)
         ended += written[-1] == end
         equal += tokenizer.decode(written).strip() == middle.strip()
     return {"exact_match": round(equal / items, 4), "ended": round(ended / items, 4), "items": items}

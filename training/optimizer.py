@@ -88,9 +88,7 @@ class MixedOptimizer:
             weight.grad = None
         return float(norm)
 
-    def _muon_step(
-        self, shape: tuple[int, ...], names: list[str], gradients: dict[str, Tensor], scale: float
-    ) -> None:
+    def _muon_step(self, shape: tuple[int, ...], names: list[str], gradients: dict[str, Tensor], scale: float) -> None:
         """One Nesterov-momentum, orthogonalised step for all matrices of one shape."""
         gradient = torch.stack([gradients[name] for name in names])
         momentum = self._momenta[shape]

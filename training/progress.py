@@ -16,9 +16,7 @@ class ProgressBar:
         self._on_terminal = sys.stderr.isatty()
         self._last_line = 0.0
 
-    def show(
-        self, progress: float, tokens: int, tokens_per_second: float, loss: float, seconds_left: float
-    ) -> None:
+    def show(self, progress: float, tokens: int, tokens_per_second: float, loss: float, seconds_left: float) -> None:
         """Draw the bar with its figures."""
         now = time.monotonic()
         if not self._on_terminal and now - self._last_line < SECONDS_BETWEEN_LINES:

@@ -11,6 +11,7 @@ from training.tokenizer import END_OF_TEXT, encode, special_ids
 TEMPERATURE = 0.8
 TOP_P = 0.95
 SAMPLE_TOKENS = 160
+INFILL_ORDER = "spm"
 
 # (prompt, suffix): a suffix asks for an infill; an empty prompt starts from nothing.
 PROMPTS: tuple[tuple[str, str | None], ...] = (
@@ -32,10 +33,12 @@ def write_samples(scorer: Scorer, tokenizer: Tokenizer, count: int) -> list[dict
     end = special_ids(tokenizer)[END_OF_TEXT]
     samples = []
     for seed, (prompt, suffix) in enumerate(PROMPTS[:count], start=1):
-        ids = [end, *encode(tokenizer, prompt)] if suffix is None else infill_prompt(tokenizer, prompt, suffix)
-        written = generate(
-            scorer, ids, end=end, tokens=SAMPLE_TOKENS, temperature=TEMPERATURE, top_p=TOP_P, seed=seed
+        ids = (
+            [end, *encode(tokenizer, prompt)]
+            if suffix is None
+            else infill_prompt(tokenizer, prompt, suffix, INFILL_ORDER)
         )
+        written = generate(scorer, ids, end=end, tokens=SAMPLE_TOKENS, temperature=TEMPERATURE, top_p=TOP_P, seed=seed)
         ended = written[-1] == end
         text = tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False)
         samples.append({"prompt": prompt, "suffix": suffix, "text": text, "ended": ended, "seed": seed})

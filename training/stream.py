@@ -28,11 +28,16 @@ MIDDLE_WEIGHT = 3.0
 
 @dataclass
 class Item:
-    """One encoded document: `whole` ones (infilling) must not be cut across rows."""
+    """One encoded document: `whole` ones (infilling) must not be cut across rows.
+
+    The last `middle` tokens are what an infilling example asks for. A document is
+    `fresh` until its start has been used.
+    """
 
     ids: list[int]
     whole: bool
     fresh: bool = True
+    middle: int = 0
 
 
 @dataclass
@@ -58,16 +63,13 @@ class _Deck:
 class RowStream:
     """Rows of `sequence_length + 1` token ids for one stage of training."""
 
-    def __init__(
-        self, sources: dict[str, Source], tokenizer: Tokenizer, stage: Stage, number: int, seed: int
-    ) -> None:
+    def __init__(self, sources: dict[str, Source], tokenizer: Tokenizer, stage: Stage, number: int, seed: int) -> None:
         self.stage = stage
         self._label = f"{seed}/{number}"
         self._tokenizer = tokenizer
         ids = special_ids(tokenizer)
         self._end, self._pad = ids[END_OF_TEXT], ids[FIM_PAD]
-        self._prefix, self._suffix, self._middle = ids[FIM_PREFIX], ids[FIM_SUFFIX], ids[FIM_MIDDLE]
-        self._never_predicted = [self._prefix, self._suffix, self._middle, self._pad]
+        self._never_predicted = [ids[FIM_PREFIX], ids[FIM_SUFFIX], ids[FIM_MIDDLE], self._pad]
         self._decks = {
             name: _Deck(name, sources[name].is_code, chunk_source(sources[name], stage.sequence_length))
             for name in stage.mixture
@@ -80,14 +82,14 @@ class RowStream:
         """The position in the data, as plain values."""
         return {
             "cursors": {name: vars(cursor).copy() for name, cursor in self._cursors.items()},
-            "waiting": [(item.ids, item.whole, item.fresh) for item in self._waiting],
+            "waiting": [vars(item).copy() for item in self._waiting],
             "rows": self._rows,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue exactly where `state` was taken."""
         self._cursors = {name: Cursor(**cursor) for name, cursor in state["cursors"].items()}
-        self._waiting = [Item(list(ids), whole, fresh) for ids, whole, fresh in state["waiting"]]
+        self._waiting = [Item(**item) for item in state["waiting"]]
         self._rows = state["rows"]
 
     def served(self) -> dict[str, int]:
@@ -100,37 +102,31 @@ class RowStream:
         The infilling marks and the padding have the label -100: they are read, never
         written, so that a text begun from the end of text alone is not an infilling example.
         """
-        table = np.array([self._row() for _ in range(count)], dtype=np.int64)
-        weights = self._weights(table)[:, 1:]
+        made = [self._row() for _ in range(count)]
+        table = np.array([row for row, _ in made], dtype=np.int64)
+        weights = np.array([places for _, places in made], dtype=np.float32)
         labels = table[:, 1:].copy()
         labels[np.isin(labels, self._never_predicted)] = IGNORED_LABEL
-        return table[:, :-1], labels, weights
+        return table[:, :-1], labels, weights[:, 1:]
 
-    def _weights(self, table: np.ndarray) -> np.ndarray:
-        """float32, as `table`: MIDDLE_WEIGHT for the middles of PSM examples and their ends, 1 elsewhere."""
-        weights = np.ones(table.shape, dtype=np.float32)
-        for row, places in zip(table, weights, strict=True):
-            ends = np.flatnonzero(row == self._end)
-            for middle in np.flatnonzero(row == self._middle):
-                opening = np.flatnonzero(row[:middle] == self._prefix)[-1]
-                if row[opening + 1] != self._suffix:
-                    places[middle + 1 : ends[ends > middle][0] + 1] = MIDDLE_WEIGHT
-        return weights
-
-    def _row(self) -> list[int]:
-        """Fill one row: whole items only where they fit, plain ones cut at its end."""
+    def _row(self) -> tuple[list[int], list[float]]:
+        """Fill one row: whole items only where they fit, plain ones cut at its end; its ids and loss weights."""
         width = self.stage.sequence_length + 1
         row: list[int] = []
+        weights: list[float] = []
         while len(row) < width and len(self._waiting) <= MOST_WAITING:
             item = self._next_fitting(width - len(row))
             if not row and item.fresh and self._rows % 2 == 0:
                 row.append(self._end)
+                weights.append(1.0)
             room = width - len(row)
             row += item.ids[:room]
+            weights += ([1.0] * (len(item.ids) - item.middle) + [MIDDLE_WEIGHT] * item.middle)[:room]
             if len(item.ids) > room:
                 self._waiting.insert(0, Item(item.ids[room:], whole=False, fresh=False))
         self._rows += 1
-        return row + [self._pad] * (width - len(row))
+        padding = width - len(row)
+        return row + [self._pad] * padding, weights + [1.0] * padding
 
     def _next_fitting(self, room: int) -> Item:
         """A waiting infilling item that fits, else a waiting plain one, else new ones until one may go here."""
@@ -182,7 +178,8 @@ class RowStream:
                 infill.transform(self._tokenizer, piece, is_code=is_code, draw=draw)
                 for piece in infill.pieces(text, is_code=is_code, draw=draw)
             ]
-            items = [Item(ids, whole=True) for ids in made if len(ids) < self.stage.sequence_length]
+            longest = self.stage.sequence_length - 1
+            items = [Item(ids, whole=True, middle=middle) for ids, middle in made if len(ids) <= longest]
             if items:
                 return items
         return [Item([*encode(self._tokenizer, text), self._end], whole=False)]

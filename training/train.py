@@ -28,9 +28,7 @@ def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m training.train", description=__doc__)
     parser.add_argument("--data", type=Path, help="folder that holds text/ and eval/")
-    parser.add_argument(
-        "--preset", choices=sorted(PRESETS), help="size of the run (default: gpu where one is, or cpu)"
-    )
+    parser.add_argument("--preset", choices=sorted(PRESETS), help="size of the run (default: gpu where one is, or cpu)")
     parser.add_argument("--run", type=Path, help="folder of this run (default: training/runs/PRESET)")
     parser.add_argument("--minutes", type=float, help="training time, in place of the preset's length")
     parser.add_argument("--tokens", type=int, help="training tokens, in place of the preset's length")
@@ -82,9 +80,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except (Interrupted, KeyboardInterrupt):
-        print(
-            "\nStopped. What is trained so far is saved; the same command continues from there.", file=sys.stderr
-        )
+        print("\nStopped. What is trained so far is saved; the same command continues from there.", file=sys.stderr)
         return 130
     return 0
 

@@ -121,17 +121,13 @@ class AsyncCompletions:
         self._default_model = default_model
 
     @overload
-    async def create(
-        self, *, stream: Literal[False] | None = None, **params: Unpack[CreateParams]
-    ) -> Completion: ...
+    async def create(self, *, stream: Literal[False] | None = None, **params: Unpack[CreateParams]) -> Completion: ...
     @overload
     async def create(self, *, stream: Literal[True], **params: Unpack[CreateParams]) -> AsyncStream: ...
     @overload
     async def create(self, *, stream: bool, **params: Unpack[CreateParams]) -> Completion | AsyncStream: ...
 
-    async def create(
-        self, *, stream: bool | None = None, **params: Unpack[CreateParams]
-    ) -> Completion | AsyncStream:
+    async def create(self, *, stream: bool | None = None, **params: Unpack[CreateParams]) -> Completion | AsyncStream:
         """Create a completion; with `stream=True` give its chunks as they come.
 
         Raises InvalidRequest (a bad parameter), ModelNotFound, Overloaded, ServerError.

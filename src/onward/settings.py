@@ -103,9 +103,7 @@ class Settings:
         "127.0.0.1", "Network", values.text,
         "Address to listen on. Any other than a loopback address needs a key, or --no-auth.", metavar="HOST",
     )  # fmt: skip
-    port: int = _option(
-        8000, "Network", values.whole(0, 65535), "Port to listen on; 0: any free one.", metavar="PORT"
-    )
+    port: int = _option(8000, "Network", values.whole(0, 65535), "Port to listen on; 0: any free one.", metavar="PORT")
     keep_alive: float = _option(
         15.0, "Network", values.seconds,
         "Silence in a stream after which a comment line keeps proxies and clients waiting; 0: never.",

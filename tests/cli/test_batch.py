@@ -231,9 +231,7 @@ def test_files_that_hold_something_else_are_left_alone() -> None:
 
 def test_two_runs_do_not_share_a_file() -> None:
     write_input(2)
-    holder = (
-        "import fcntl, sys; f = open('out.jsonl', 'a'); fcntl.flock(f, 2); print(1, flush=True); sys.stdin.read()"
-    )
+    holder = "import fcntl, sys; f = open('out.jsonl', 'a'); fcntl.flock(f, 2); print(1, flush=True); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None and process.stdout is not None
     try:

@@ -112,10 +112,7 @@ def test_a_setup_error_is_one_line_and_code_1(
     result = onward_command("serve")
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert (
-        result.stderr
-        == "onward: 'x' from ONWARD_PORT does not work: it must be a whole number, from 0 to 65535.\n"
-    )
+    assert result.stderr == "onward: 'x' from ONWARD_PORT does not work: it must be a whole number, from 0 to 65535.\n"
 
 
 def test_a_missing_settings_file_is_code_1(onward_command: Callable[..., Result]) -> None:
@@ -177,9 +174,7 @@ def test_the_exit_code_tells_how_a_command_ended(
 
 
 def test_the_package_is_a_command_too() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "onward", "--version"], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-m", "onward", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"onward {onward.__version__}\n"
 
 

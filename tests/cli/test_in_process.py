@@ -33,9 +33,7 @@ def test_a_stream_is_one_document_a_chunk_and_folds_to_the_whole() -> None:
 
 
 def test_usage_of_a_stream_comes_last() -> None:
-    lines = create(
-        "Once", *TOY, "--stream", "--stream-options.include-usage", "--format", "jsonl"
-    ).stdout.splitlines()
+    lines = create("Once", *TOY, "--stream", "--stream-options.include-usage", "--format", "jsonl").stdout.splitlines()
     last = json.loads(lines[-1])
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] == 8
@@ -56,8 +54,7 @@ def test_text_off_a_terminal_is_the_text_alone() -> None:
     whole = json.loads(create("Once", *TOY).stdout)["choices"][0]["text"]
     assert create("Once", *TOY, "--format", "text").stdout == whole + "\n"
     assert (
-        onward("api", "completions.create", "-p", "Once", "-m", "toy", "--seed", "1", "-M", "8").stdout
-        == whole + "\n"
+        onward("api", "completions.create", "-p", "Once", "-m", "toy", "--seed", "1", "-M", "8").stdout == whole + "\n"
     )
     assert create("Once", *TOY, "--format", "text", "--stream").stdout == whole + "\n"
 

@@ -52,9 +52,7 @@ def fake_model(folder: Path) -> None:
     (folder / TOKENIZER).write_text("{}")
 
 
-def test_models_on_this_machine_are_listed_with_their_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_on_this_machine_are_listed_with_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_model(tmp_path / "here")
     fake_model(tmp_path / "hub" / "models--org--name" / "snapshots" / "abc")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))

@@ -12,9 +12,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "cli.md"
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), (
-        "run: python -m onward.cli.reference > docs/reference/cli.md"
-    )
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m onward.cli.reference > docs/reference/cli.md"
 
 
 def test_the_page_has_every_command_and_every_flag() -> None:

@@ -29,9 +29,7 @@ def commands(page: str) -> list[tuple[str, str]]:
             continue
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             lines = part.splitlines()
-            more = next(
-                (index for index, line in enumerate(lines[1:], 1) if not line.startswith("> ")), len(lines)
-            )
+            more = next((index for index, line in enumerate(lines[1:], 1) if not line.startswith("> ")), len(lines))
             command = "\n".join([lines[0], *(line[2:] for line in lines[1:more])])
             found.append((command, "\n".join(lines[more:])))
     return found

@@ -95,12 +95,8 @@ def files(tmp_path: Path, clean_environment: None) -> None:
     (tmp_path / "binary.bin").write_bytes(b"\xff\0\1")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"), [*TABLE, *ALSO], ids=lambda value: " ".join(map(str, value))[:50]
-)
-def test_the_documented_invocations_send_the_documented_json(
-    arguments: list[str], expected: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(("arguments", "expected"), [*TABLE, *ALSO], ids=lambda value: " ".join(map(str, value))[:50])
+def test_the_documented_invocations_send_the_documented_json(arguments: list[str], expected: dict[str, Any]) -> None:
     sent = body(*arguments)
     assert sent == expected
     for key, value in expected.items():
@@ -198,9 +194,7 @@ def test_what_cannot_be_meant_is_a_usage_error(arguments: list[str], words: str)
         ('{"prompt": "@story.txt"}', [], {"prompt": "@story.txt"}),
     ],
 )
-def test_what_is_piped_in_is_a_body_or_the_prompt(
-    piped: str, arguments: list[str], expected: dict[str, Any]
-) -> None:
+def test_what_is_piped_in_is_a_body_or_the_prompt(piped: str, arguments: list[str], expected: dict[str, Any]) -> None:
     assert body(*arguments, stdin=piped) == expected
 
 

@@ -86,9 +86,7 @@ class NodeEnvironment:
         return found
 
     def version(self, package: str) -> str:
-        words = (
-            f"console.log(JSON.parse(require('fs').readFileSync('node_modules/{package}/package.json')).version)"
-        )
+        words = f"console.log(JSON.parse(require('fs').readFileSync('node_modules/{package}/package.json')).version)"
         node = shutil.which("node") or "node"
         ran = subprocess.run([node, "-e", words], cwd=self.folder, capture_output=True, text=True, check=True)
         return ran.stdout.strip()

@@ -61,9 +61,7 @@ CLIENTS: tuple[Installed | Shaped, ...] = (
     Installed("openai (Node) 6", NODE["node-openai-6"], "openai", "openai_node.mjs"),
     Installed("openai (Node) 7, Node 22", NODE["node-openai-7"], "openai", "openai_node.mjs"),
     Installed("LangChain OpenAI()", PYTHON["langchain"], "langchain-openai", "langchain_llm.py"),
-    Installed(
-        "LlamaIndex OpenAILike", PYTHON["llama-index"], "llama-index-llms-openai-like", "llama_index_llm.py"
-    ),
+    Installed("LlamaIndex OpenAILike", PYTHON["llama-index"], "llama-index-llms-openai-like", "llama_index_llm.py"),
     Installed("llm", PYTHON["llm"], "llm", "llm_cli.py"),
     Installed("litellm text-completion-openai", PYTHON["litellm"], "litellm", "litellm_text.py"),
     Installed("lm-eval local-completions, gguf", PYTHON["lm-eval"], "lm_eval", "lm_eval_scores.py"),

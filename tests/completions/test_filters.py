@@ -34,9 +34,7 @@ def setting(*patterns: str, action: str = "stop", entry_point: str | None = None
     return ContentFilterSetting("test", patterns, entry_point, action)  # type: ignore[arg-type]
 
 
-def with_filters(
-    test: Callable[[EmbeddedBackend], Coroutine[Any, Any, Any]], *chosen: ContentFilterSetting
-) -> Any:
+def with_filters(test: Callable[[EmbeddedBackend], Coroutine[Any, Any, Any]], *chosen: ContentFilterSetting) -> Any:
     async def run() -> Any:
         backend = make_backend()
         for model in backend.served.values():

@@ -115,9 +115,7 @@ def test_one_entry_follows_the_prompt_even_when_it_is_the_end_token() -> None:
 def test_the_drawn_token_is_among_the_alternatives_with_the_very_same_number() -> None:
     logprobs = ask(prompt="the cat", temperature=2, logprobs=2, max_tokens=60, seed=1).choices[0].logprobs
     sizes = set()
-    for name, value, alternatives in zip(
-        logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True
-    ):
+    for name, value, alternatives in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
         assert alternatives[name] == value
         assert next(iter(alternatives)) == name, "it comes first"
         others = list(alternatives.values())[1:]
@@ -148,8 +146,7 @@ def test_offsets_count_the_prompt_even_without_echo() -> None:
 
 def test_tokens_as_ids_change_names_but_neither_text_nor_offsets() -> None:
     plain, ids = (
-        ask(prompt="the cat", logprobs=1, seed=2, return_tokens_as_token_ids=flag).choices[0]
-        for flag in (False, True)
+        ask(prompt="the cat", logprobs=1, seed=2, return_tokens_as_token_ids=flag).choices[0] for flag in (False, True)
     )
     assert plain.text == ids.text
     assert plain.logprobs.text_offset == ids.logprobs.text_offset

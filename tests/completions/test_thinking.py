@@ -28,9 +28,7 @@ OPEN, CLOSE = 1, 2
         ([], [OPEN, CLOSE, OPEN, 5, CLOSE], 5, 1),
     ],
 )
-def test_tokens_between_the_markers_count(
-    prompt: list[int], tokens: list[int], billed: int, thoughts: int
-) -> None:
+def test_tokens_between_the_markers_count(prompt: list[int], tokens: list[int], billed: int, thoughts: int) -> None:
     records = [TokenRecord(token, b"x", -1.0, ()) for token in tokens]
     whole, parts = (ThoughtCounter((OPEN, CLOSE), prompt) for _ in range(2))
     assert whole.count(records, billed) == thoughts

@@ -27,9 +27,7 @@ def server(abused: Server) -> Iterator[Server]:
     assert abused.ask(max_tokens=2).status == 200
     wait_until_idle(abused)
     metrics = abused.send("GET", "/metrics").raw.decode()
-    ours = [
-        line for line in metrics.splitlines() if line.startswith("onward_requests_total") and 'status="5' in line
-    ]
+    ours = [line for line in metrics.splitlines() if line.startswith("onward_requests_total") and 'status="5' in line]
     assert not ours, ours
 
 

@@ -37,9 +37,7 @@ PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
     "stream": st.booleans(),
     "stream_options": st.fixed_dictionaries(
         {},
-        optional={
-            name: st.booleans() for name in ("include_usage", "include_obfuscation", "continuous_usage_stats")
-        },
+        optional={name: st.booleans() for name in ("include_usage", "include_obfuscation", "continuous_usage_stats")},
     ),
     "stop": TEXTS | st.lists(TEXTS, max_size=5),
     "suffix": TEXTS,

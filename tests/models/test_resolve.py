@@ -105,9 +105,7 @@ def test_without_downloads_only_the_cache_is_asked(tmp_path: Path) -> None:
     assert hub.calls[0]["local_files_only"] is True
 
 
-def test_an_existing_folder_is_never_looked_for_on_the_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_existing_folder_is_never_looked_for_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path / "org" / "model")
     monkeypatch.chdir(tmp_path)
     hub = Hub()

@@ -178,8 +178,7 @@ for name, value, path in (("empty_string", "", "stop"), ("empty_item", ["a", ""]
         f"stop.{name}",
         "an empty stop is refused",
         {"stop": value},
-        f"Invalid '{path}': empty string. Expected a string with minimum length 1, "
-        "but got an empty string instead.",
+        f"Invalid '{path}': empty string. Expected a string with minimum length 1, but got an empty string instead.",
         param=path,
         code="empty_string",
         weak="Unrecorded (§12.7).",
@@ -206,9 +205,7 @@ def nothing_retracted(server: Server) -> None:
         assert almost.joined() == text
 
 
-@STOP.law(
-    "stop.included", '"stop": …, "include_stop_str_in_output": true', golden=(41,), source="spec/completions §10"
-)
+@STOP.law("stop.included", '"stop": …, "include_stop_str_in_output": true', golden=(41,), source="spec/completions §10")
 def stop_included(server: Server) -> None:
     """include_stop_str_in_output keeps the stop at the end."""
     text = greedy(server)

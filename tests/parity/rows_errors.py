@@ -231,9 +231,7 @@ AREA.sends(
     post(base(), authorization=f"Bearer {WRONG}"),
     *AUTH,
     status=401,
-    error=error_of(
-        f"Incorrect API key provided: sk-wrong{'*' * (len(WRONG) - 12)}-key. …", code="invalid_api_key"
-    ),
+    error=error_of(f"Incorrect API key provided: sk-wrong{'*' * (len(WRONG) - 12)}-key. …", code="invalid_api_key"),
     golden=(66,),
     on="guarded",
 )

@@ -32,9 +32,7 @@ def batch_of_ids(server: Server) -> None:
     assert server.ask(prompt=[server.tokens(word) for word in WORDS]).choices == server.ask(prompt=WORDS).choices
 
 
-@AREA.law(
-    "prompt.batch_n", '"prompt": ["A", "B"], "n": 2, "echo": true', golden=(12,), source="spec/wire-rules 14"
-)
+@AREA.law("prompt.batch_n", '"prompt": ["A", "B"], "n": 2, "echo": true', golden=(12,), source="spec/wire-rules 14")
 def prompt_major(server: Server) -> None:
     """Choices are ordered by prompt, then by sample: index = i·n + j."""
     answer = server.ask(prompt=["A", "B"], n=2, temperature=1, seed=1, echo=True)
@@ -108,9 +106,7 @@ AREA.served(
 NO_MODEL = "you must provide a model parameter"
 MODEL = "spec/completions §2.1"
 for name, value in (("absent", ABSENT), ("null", None), ("empty", "")):
-    AREA.refused(
-        f"model.{name}", f"model {name} is refused", {"model": value}, NO_MODEL, golden=(68,), source=MODEL
-    )
+    AREA.refused(f"model.{name}", f"model {name} is refused", {"model": value}, NO_MODEL, golden=(68,), source=MODEL)
 AREA.refused(
     "model.unknown",
     "an unknown model is a 404",

@@ -245,16 +245,12 @@ for root in ("/v1", "/openai/v1"):
             lambda a: (
                 a.json["object"] == "list"
                 and all(
-                    model["object"] == "model"
-                    and type(model["created"]) is int
-                    and isinstance(model["owned_by"], str)
+                    model["object"] == "model" and type(model["created"]) is int and isinstance(model["owned_by"], str)
                     for model in a.json["data"]
                 )
             ),
         ),
-        says(
-            "toy and its alias", lambda a: [m["id"] for m in a.json["data"]] == ["toy", "gpt-3.5-turbo-instruct"]
-        ),
+        says("toy and its alias", lambda a: [m["id"] for m in a.json["data"]] == ["toy", "gpt-3.5-turbo-instruct"]),
         on="lenient",
         source="spec/completions §7",
     )
@@ -309,11 +305,7 @@ ROUTES.sends(
     "GET /docs works offline",
     get("/docs"),
     header("content-type", "text/html; charset=utf-8"),
-    says(
-        "no address of another host", lambda a: not re.search(rb"(src|href)=\"(https?:)?//(?!127\.0\.0\.1)", a.raw)
-    ),
+    says("no address of another host", lambda a: not re.search(rb"(src|href)=\"(https?:)?//(?!127\.0\.0\.1)", a.raw)),
 )
 ROUTES.sends("landing", "GET / is a page", get("/"), header("content-type", "text/html; charset=utf-8"))
-ROUTES.sends(
-    "metrics", "GET /metrics", get("/metrics"), says("KV blocks", lambda a: b"onward_kv_blocks_used" in a.raw)
-)
+ROUTES.sends("metrics", "GET /metrics", get("/metrics"), says("KV blocks", lambda a: b"onward_kv_blocks_used" in a.raw))

@@ -111,9 +111,7 @@ for value, side in ((101, "above maximum value. Expected a value <= 100"), (-101
 PENALTY = "spec/completions §2.9"
 
 
-@SAMPLING.law(
-    "penalty.prompt", '"frequency_penalty": 2 on a prompt full of one token', golden=(50,), source=PENALTY
-)
+@SAMPLING.law("penalty.prompt", '"frequency_penalty": 2 on a prompt full of one token', golden=(50,), source=PENALTY)
 def prompt_not_counted(server: Server) -> None:
     """Penalties count generated tokens only, not the prompt's."""
     fields = {"prompt": "e " * 40, "max_tokens": 1, "logprobs": 5}
@@ -133,9 +131,7 @@ def penalties_act(server: Server) -> None:
     ):
         answer = server.ask(**SEEDED | {"max_tokens": 60}, seed=2, logprobs=0, **fields)
         kinds[name] = len(set(answer.logprobs["tokens"]))
-    assert min(kinds["frequency"], kinds["presence"], kinds["repetition"]) > kinds["none"] > kinds["negative"], (
-        kinds
-    )
+    assert min(kinds["frequency"], kinds["presence"], kinds["repetition"]) > kinds["none"] > kinds["negative"], kinds
 
 
 # --- n, best_of -------------------------------------------------------------------------------------------------

@@ -108,9 +108,7 @@ def wrong_types(name: str, expected: str, fits: tuple[type, ...], **more: Any) -
         )
 
 
-def out_of_range(
-    name: str, noun: str, low: float | None, high: float | None, values: list[Any], **more: Any
-) -> None:
+def out_of_range(name: str, noun: str, low: float | None, high: float | None, values: list[Any], **more: Any) -> None:
     for value in values:
         below = low is not None and value < low
         side, sign, bound = ("below minimum", ">=", low) if below else ("above maximum", "<=", high)

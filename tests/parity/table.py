@@ -122,9 +122,7 @@ class Area:
         sent = f"{method} {path}{extra} {body.decode(errors='replace')[:200]}".strip()
         self._add(id, says, sent, ", ".join([words, *(expect.words for expect in expected)]), check, **more)
 
-    def law(
-        self, id: str, sent: str, **more: Any
-    ) -> Callable[[Callable[[Server], None]], Callable[[Server], None]]:
+    def law(self, id: str, sent: str, **more: Any) -> Callable[[Callable[[Server], None]], Callable[[Server], None]]:
         """Decorates a function that asks and asserts by itself; its docstring says what holds."""
 
         def take(check: Callable[[Server], None]) -> Callable[[Server], None]:
@@ -135,14 +133,10 @@ class Area:
 
         return take
 
-    def _add(
-        self, id: str, says: str, sent: str, expected: str, check: Callable[[Server], None], **more: Any
-    ) -> None:
+    def _add(self, id: str, says: str, sent: str, expected: str, check: Callable[[Server], None], **more: Any) -> None:
         source = more.pop("source", None) or self.source
         more["golden"] = tuple(more.get("golden", ()))
-        row = Row(
-            id=id, area=self.name, says=says, sent=sent, expected=expected, source=source, check=check, **more
-        )
+        row = Row(id=id, area=self.name, says=says, sent=sent, expected=expected, source=source, check=check, **more)
         self.rows.append(replace(row))
 
 
@@ -199,9 +193,7 @@ def base(**fields: Any) -> dict[str, Any]:
 
 
 def finishes(reason: str) -> Expect:
-    return Expect(
-        f"finish_reason {reason}", lambda answer: all(c["finish_reason"] == reason for c in answer.choices)
-    )
+    return Expect(f"finish_reason {reason}", lambda answer: all(c["finish_reason"] == reason for c in answer.choices))
 
 
 def text_is(text: str) -> Expect:
@@ -235,9 +227,7 @@ def entries(number: int) -> Expect:
 
 
 def header(name: str, pattern: str) -> Expect:
-    return Expect(
-        f"{name}: {pattern}", lambda answer: re.fullmatch(pattern, answer.headers.get(name, "")) is not None
-    )
+    return Expect(f"{name}: {pattern}", lambda answer: re.fullmatch(pattern, answer.headers.get(name, "")) is not None)
 
 
 def no_header(name: str) -> Expect:

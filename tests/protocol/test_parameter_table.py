@@ -29,9 +29,7 @@ ROWS = [*PARAMETERS, *(inner for row in PARAMETERS for inner in row.inner)]
 
 
 def request_defaults() -> dict[str, object]:
-    return {
-        field.name: getattr(CompletionRequest(), field.name) for field in msgspec.structs.fields(CompletionRequest)
-    }
+    return {field.name: getattr(CompletionRequest(), field.name) for field in msgspec.structs.fields(CompletionRequest)}
 
 
 def test_the_fields_and_defaults_of_a_request_are_those_of_the_table() -> None:

@@ -149,9 +149,7 @@ def at(path: str, value: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("path", "expected", "value", "got"), WRONG_TYPES, ids=str)
-def test_a_value_of_the_wrong_type_is_told_what_was_expected(
-    path: str, expected: str, value: object, got: str
-) -> None:
+def test_a_value_of_the_wrong_type_is_told_what_was_expected(path: str, expected: str, value: object, got: str) -> None:
     error = refuse(at(path, value))
     assert error.message == f"Invalid type for '{path}': expected {expected}, but got {got} instead."
     assert (error.param, error.code) == (path, "invalid_type")
@@ -196,9 +194,7 @@ ABOVE = [
 
 
 @pytest.mark.parametrize(("path", "noun", "minimum", "value"), BELOW, ids=str)
-def test_a_value_below_its_minimum_is_told_the_minimum(
-    path: str, noun: str, minimum: float, value: object
-) -> None:
+def test_a_value_below_its_minimum_is_told_the_minimum(path: str, noun: str, minimum: float, value: object) -> None:
     error = refuse(at(path, value))
     words = f"{noun} below minimum value. Expected a value >= {minimum}, but got {value} instead."
     assert error.message == f"Invalid '{path}': {words}"
@@ -206,9 +202,7 @@ def test_a_value_below_its_minimum_is_told_the_minimum(
 
 
 @pytest.mark.parametrize(("path", "noun", "maximum", "value"), ABOVE, ids=str)
-def test_a_value_above_its_maximum_is_told_the_maximum(
-    path: str, noun: str, maximum: float, value: object
-) -> None:
+def test_a_value_above_its_maximum_is_told_the_maximum(path: str, noun: str, maximum: float, value: object) -> None:
     error = refuse(at(path, value))
     words = f"{noun} above maximum value. Expected a value <= {maximum}, but got {value} instead."
     assert error.message == f"Invalid '{path}': {words}"
@@ -277,8 +271,7 @@ def test_more_than_four_stops_are_too_many() -> None:
 def test_an_empty_stop_is_refused(stop: object, path: str) -> None:
     error = refuse({"model": "m", "stop": stop})
     assert error.message == (
-        f"Invalid '{path}': empty string. "
-        "Expected a string with minimum length 1, but got an empty string instead."
+        f"Invalid '{path}': empty string. Expected a string with minimum length 1, but got an empty string instead."
     )
     assert (error.param, error.code) == (path, "empty_string")
 
@@ -342,9 +335,7 @@ def test_an_unknown_inner_field_is_named(path: str) -> None:
 )
 def test_a_dialect_that_cannot_be_served_is_refused(field: str, value: object, shown: str, supported: str) -> None:
     error = refuse({"model": "m", field: value})
-    assert error.message == (
-        f"Unsupported value: '{field}' does not support {shown}. Only {supported} is supported."
-    )
+    assert error.message == (f"Unsupported value: '{field}' does not support {shown}. Only {supported} is supported.")
     assert (error.param, error.code) == (field, "unsupported_value")
 
 

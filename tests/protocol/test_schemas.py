@@ -51,9 +51,7 @@ USAGE = Usage(
 
 
 def completion(choices: list[Choice], fingerprint: str | None = "fp") -> Any:
-    whole = Completion(
-        id="cmpl-1", created=1, model="m", system_fingerprint=fingerprint, choices=choices, usage=USAGE
-    )
+    whole = Completion(id="cmpl-1", created=1, model="m", system_fingerprint=fingerprint, choices=choices, usage=USAGE)
     return json.loads(encode_completion(whole))
 
 

@@ -24,9 +24,7 @@ from onward.protocol.sse import DONE, KEEP_ALIVE, SMALLEST_BUCKET, Decoder, chun
 
 def chunk(text: str = " IP", **fields: Any) -> Chunk:
     choice = Choice(text=text, index=0)
-    return Chunk(
-        id="cmpl-1", object="text_completion", created=1774968007, choices=[choice], model="davinci", **fields
-    )
+    return Chunk(id="cmpl-1", object="text_completion", created=1774968007, choices=[choice], model="davinci", **fields)
 
 
 USAGE = Usage(
@@ -164,9 +162,7 @@ def chunks(draw: st.DrawFn) -> Chunk:
     logprobs = None
     if tokens is not None:
         numbers = [draw(floats) for _ in tokens]
-        tops: list[dict[str, float] | None] = [
-            {token: number} for token, number in zip(tokens, numbers, strict=True)
-        ]
+        tops: list[dict[str, float] | None] = [{token: number} for token, number in zip(tokens, numbers, strict=True)]
         logprobs = Logprobs(
             tokens=tokens, token_logprobs=list(numbers), top_logprobs=tops, text_offset=list(range(len(tokens)))
         )

@@ -78,8 +78,7 @@ class Run:
     def decode(self, tokens: list[int]) -> NDArray[np.float32]:
         """Feed `tokens` one by one; the logits after each."""
         steps = [
-            self._step(Row(-1, [token], len(self.prompt) + index, self.blocks, 1))
-            for index, token in enumerate(tokens)
+            self._step(Row(-1, [token], len(self.prompt) + index, self.blocks, 1)) for index, token in enumerate(tokens)
         ]
         return np.concatenate([np.empty((0, self.model.vocab_size), np.float32), *steps])
 

@@ -132,9 +132,7 @@ def test_penalties_follow_the_published_formulas() -> None:
         ({"logit_bias": ((0, -100.0), (1, -100.0))}, 2),
     ],
 )
-def test_penalties_and_bias_move_the_greedy_choice(
-    kind: type[AnySampler], params: dict[str, Any], best: int
-) -> None:
+def test_penalties_and_bias_move_the_greedy_choice(kind: type[AnySampler], params: dict[str, Any], best: int) -> None:
     drawn_for = choice(accepted=(0, 0, 0), temperature=0.0, **params)
     assert draw_one(kind(4), as_row([2, 1.5, -1, -5]), drawn_for).token == best
 

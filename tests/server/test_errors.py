@@ -69,9 +69,7 @@ BODY_ERRORS = [
 
 @pytest.mark.parametrize(("path", "body", "message", "param"), BODY_ERRORS)
 @in_loop
-async def test_a_wrong_body_is_told_in_the_envelope(
-    path: str, body: bytes, message: str, param: str | None
-) -> None:
+async def test_a_wrong_body_is_told_in_the_envelope(path: str, body: bytes, message: str, param: str | None) -> None:
     call = await Call(make_app(FakeBackend(), settings()), "POST", path, body).done()
     assert call.status == 400
     assert call.error["message"].startswith(message)

@@ -33,9 +33,7 @@ async def test_the_headers_of_a_stream() -> None:
 @in_loop
 async def test_what_the_client_accepts_is_not_looked_at() -> None:
     for accept in ("application/json", "text/event-stream", "*/*"):
-        call = await completion(
-            make_app(FakeBackend(), settings()), stream=True, headers={"accept": accept}
-        ).done()
+        call = await completion(make_app(FakeBackend(), settings()), stream=True, headers={"accept": accept}).done()
         assert call.headers["content-type"] == "text/event-stream"
 
 

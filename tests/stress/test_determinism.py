@@ -19,51 +19,11 @@ from ..toy_backend import complete, running, stream
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 REQUESTS = 200
-WORDS = [
-    "once",
-    "upon",
-    "a",
-    "time",
-    "there",
-    "was",
-    "a",
-    "king",
-    "who",
-    "had",
-    "three",
-    "sons",
-    "and",
-    "the",
-    "youngest",
-    "of",
-    "them",
-    "was",
-    "called",
-    "simple",
-    "because",
-    "he",
-    "said",
-    "little",
-    "and",
-    "laughed",
-    "often.",
-    "def",
-    "main(args):",
-    "return",
-    "[x",
-    "for",
-    "x",
-    "in",
-    "args",
-    "if",
-    "x]",
-    "#",
-    "the",
-    "fox",
-    "and",
-    "the",
-    "crow\n",
-]
+TEXT = (
+    "once upon a time there was a king who had three sons and the youngest of them was called simple because he "
+    "said little and laughed often. def main(args): return [x for x in args if x] # the fox and the crow\n"
+)
+WORDS = TEXT.split(" ")
 
 
 def make_request(number: int) -> dict[str, Any]:

@@ -48,5 +48,15 @@ def test_spm_order(tokenizer: Tokenizer) -> None:
 
 def test_the_prompt_is_the_start_of_a_training_example(tokenizer: Tokenizer) -> None:
     made = infill.prefix_suffix_middle(tokenizer, infill.Cut("a b", " c", " d"))
-    prompt = infill.infill_prompt(tokenizer, "a b", " d")
+    prompt = infill.infill_prompt(tokenizer, "a b", " d", "psm")
     assert made[: len(prompt)] == prompt
+    made = infill.suffix_prefix_middle(tokenizer, infill.Cut("a b", " c", " d"))
+    prompt = infill.infill_prompt(tokenizer, "a b", " d", "spm")
+    assert made[: len(prompt)] == prompt
+
+
+def test_the_middle_is_counted(tokenizer: Tokenizer) -> None:
+    for seed in range(50):
+        ids, middle = infill.transform(tokenizer, STORY, is_code=False, draw=random.Random(seed))
+        assert ids[-1] == special_ids(tokenizer)[END_OF_TEXT]
+        assert tokenizer.decode(ids[-middle:]) in STORY

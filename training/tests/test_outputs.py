@@ -56,7 +56,7 @@ def test_infill_spans_lie_within_one_line(sources: dict, tokenizer: Tokenizer, n
     spans = infill_spans(sources[name], 20, seed=1)
     assert spans == infill_spans(sources[name], 20, seed=1)
     assert all(middle.strip() and "\n" not in middle for _, middle, _ in spans)
-    made = infill_accuracy(EvenScorer(tokenizer.get_vocab_size()), tokenizer, sources[name], 5, seed=1)
+    made = infill_accuracy(EvenScorer(tokenizer.get_vocab_size()), tokenizer, sources[name], 5, seed=1, order="spm")
     assert made == {"exact_match": 0.0, "ended": 1.0, "items": 5}
 
 
@@ -77,7 +77,7 @@ def test_the_card_has_no_empty_place(tmp_path: Path) -> None:
         "bits_per_byte": {"tinystories": {"float": 1.0, "int8": 1.01, "bytes": 100}},
         "agreement": dict.fromkeys(("default_precision", "f32", "paged_against_stateful"), agreement),
         "lambada": {"accuracy": 0.1, "items": 10},
-        "infill": {"prose": span, "code": span},
+        "infill": {order: {"prose": span, "code": span} for order in ("spm", "psm")},
         "samples": [{"prompt": "", "suffix": None, "text": "Once", "ended": True, "seed": 1}],
     }
     write_card(tmp_path / "README.md", figures)

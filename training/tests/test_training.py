@@ -73,7 +73,7 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
 
 def test_a_missing_data_folder_is_explained(tmp_path: Path) -> None:
     for folder in (None, tmp_path / "nowhere", tmp_path):
-        with pytest.raises(RecipeError, match="text/tinystories.jsonl.xz"):
+        with pytest.raises(RecipeError, match=r"text/tinystories.jsonl.xz"):
             check_data_folder(folder)
 
 

@@ -189,9 +189,7 @@ class EmbeddedBackend:
     def health(self) -> Health:
         for model in self.served.values():
             if model.thread.death is not None:
-                return Health(
-                    "dead", f"The engine of {model.id} has stopped; the log says why. Restart the server."
-                )
+                return Health("dead", f"The engine of {model.id} has stopped; the log says why. Restart the server.")
         if self._draining:
             return Health("draining", "The server is shutting down.")
         return Health("ready")

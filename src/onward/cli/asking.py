@@ -95,12 +95,7 @@ def is_live(output: Output) -> bool:
 def _sent(asked: Asked) -> dict[str, Any]:
     """The request as it is sent: a person gets a stream where nothing speaks against it."""
     fields = dict(asked.fields)
-    if (
-        fields.get("stream") is None
-        and _can_stream(fields)
-        and is_live(asked.session.output)
-        and sys.stdout.isatty()
-    ):
+    if fields.get("stream") is None and _can_stream(fields) and is_live(asked.session.output) and sys.stdout.isatty():
         fields["stream"] = True
         if asked.stats:
             fields["stream_options"] = {"include_usage": True, **(fields.get("stream_options") or {})}

@@ -48,17 +48,13 @@ class RequestCommand(click.Command):
         try:
             return super().parse_args(ctx, complete_bare_booleans(args, self.get_params(ctx)))
         except click.NoSuchOption as problem:
-            shown = [
-                name for each in self.get_params(ctx) if not getattr(each, "hidden", False) for name in each.opts
-            ]
+            shown = [name for each in self.get_params(ctx) if not getattr(each, "hidden", False) for name in each.opts]
             raise click.NoSuchOption(problem.option_name, possibilities=shown, ctx=ctx) from None
 
     def sections(self, ctx: click.Context) -> dict[str, list[click.Parameter]]:
         """Every option by the title it stands under, in order."""
         known = {id(option) for options in self._sections.values() for option in options}
-        others = [
-            each for each in self.get_params(ctx) if id(each) not in known and isinstance(each, click.Option)
-        ]
+        others = [each for each in self.get_params(ctx) if id(each) not in known and isinstance(each, click.Option)]
         return {**self._sections, "Help": list(others)}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -66,9 +66,7 @@ def _packages() -> Iterator[Finding]:
         try:
             yield Finding(name, "good", importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(
-                name, "bad", "is not installed", "Install Onward again: pip install --force-reinstall onward"
-            )
+            yield Finding(name, "bad", "is not installed", "Install Onward again: pip install --force-reinstall onward")
 
 
 def _processor() -> Iterator[Finding]:
@@ -176,6 +174,4 @@ def _mark(state: State, style: Style) -> str:
 CHECKS = (_python, _packages, _processor, _memory, _models, _environment, _settings)
 """In the order of the report; those of _settings need settings that can be read."""
 
-command = session_command(
-    "doctor", doctor, "Tell what this machine offers, what is missing, and what to do about it."
-)
+command = session_command("doctor", doctor, "Tell what this machine offers, what is missing, and what to do about it.")

@@ -109,9 +109,7 @@ def _table(parameters: list[click.Parameter], context: click.Context) -> list[st
 
 def _hidden(command: RequestCommand) -> Iterator[str]:
     """Other servers' spellings, which the help leaves out."""
-    names = [
-        f"`{option.opts[-1]}`" for option in command.params if isinstance(option, click.Option) and option.hidden
-    ]
+    names = [f"`{option.opts[-1]}`" for option in command.params if isinstance(option, click.Option) and option.hidden]
     yield "Other servers' fields are flags too: " + ", ".join(names) + "."
 
 

@@ -99,9 +99,7 @@ command = session_command(
     "Show the tokens of TEXT (or of what is piped in): ids, pieces and bytes.",
     [
         click.Argument(["text"], required=False),
-        click.Option(
-            ["--model", "-m"], metavar="NAME_OR_PATH", help="Whose tokenizer; the weights are not loaded."
-        ),
+        click.Option(["--model", "-m"], metavar="NAME_OR_PATH", help="Whose tokenizer; the weights are not loaded."),
         click.Option(
             ["special", "--add-special-tokens/--no-add-special-tokens"],
             default=True,

@@ -160,15 +160,11 @@ class Engine:
             rest = sequence.assembler.flush()
             release.text += rest.text
             release.records += rest.records
-        events.append(
-            Piece(job.id, sequence.choice, release.text, release.records, sequence.assembler.billed, ending)
-        )
+        events.append(Piece(job.id, sequence.choice, release.text, release.records, sequence.assembler.billed, ending))
         if ending:
             self.scheduler.finish(sequence)
 
-    def _end(
-        self, sequence: Sequence, ending: Ending, terminator: TokenRecord | None, events: list[Event]
-    ) -> None:
+    def _end(self, sequence: Sequence, ending: Ending, terminator: TokenRecord | None, events: list[Event]) -> None:
         rest = sequence.assembler.flush(terminator)
         events.append(
             Piece(sequence.job.id, sequence.choice, rest.text, rest.records, sequence.assembler.billed, ending)

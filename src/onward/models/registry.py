@@ -16,9 +16,7 @@ OWNER = "onward"
 def listed_models(created: Mapping[str, int], aliases: Mapping[str, str]) -> list[Model]:
     """Every name that can be asked for: models by id with their Unix times, then aliases as copies of theirs."""
     models = [Model(id=name, created=time, owned_by=owner(name)) for name, time in created.items()]
-    others = [
-        Model(id=alias, created=created[target], owned_by=owner(target)) for alias, target in aliases.items()
-    ]
+    others = [Model(id=alias, created=created[target], owned_by=owner(target)) for alias, target in aliases.items()]
     return models + others
 
 

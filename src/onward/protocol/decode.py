@@ -50,9 +50,7 @@ _KNOWN_INNER = {
 }
 
 
-def decode_request(
-    body: bytes, *, profile: Profile = "default", path_model: str | None = None
-) -> CompletionRequest:
+def decode_request(body: bytes, *, profile: Profile = "default", path_model: str | None = None) -> CompletionRequest:
     """Read an HTTP body. `path_model` is the model that the URL names, if it does.
 
     Raises InvalidRequest.

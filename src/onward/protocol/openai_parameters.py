@@ -181,8 +181,7 @@ OPENAI_PARAMETERS = (
         maximum=2,
         group="sampling",
         example=0.7,
-        help="How freely tokens are drawn: 0 always takes the most likely one, higher values flatten "
-        "the distribution.",
+        help="How freely tokens are drawn: 0 always takes the most likely one, higher values flatten the distribution.",
     ),
     Parameter(
         name="top_p",

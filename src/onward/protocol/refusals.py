@@ -80,8 +80,7 @@ def wrong_type(path: str, expected: str, value: object) -> InvalidRequest:
 
 def below_minimum(path: str, noun: Noun, minimum: float, value: object) -> InvalidRequest:
     return InvalidRequest(
-        f"Invalid '{path}': {noun} below minimum value. "
-        f"Expected a value >= {minimum}, but got {_show(value)} instead.",
+        f"Invalid '{path}': {noun} below minimum value. Expected a value >= {minimum}, but got {_show(value)} instead.",
         param=path,
         code=f"{noun}_below_min_value",
     )
@@ -89,8 +88,7 @@ def below_minimum(path: str, noun: Noun, minimum: float, value: object) -> Inval
 
 def above_maximum(path: str, noun: Noun, maximum: float, value: object) -> InvalidRequest:
     return InvalidRequest(
-        f"Invalid '{path}': {noun} above maximum value. "
-        f"Expected a value <= {maximum}, but got {_show(value)} instead.",
+        f"Invalid '{path}': {noun} above maximum value. Expected a value <= {maximum}, but got {_show(value)} instead.",
         param=path,
         code=f"{noun}_above_max_value",
     )
@@ -115,8 +113,7 @@ def empty_array(path: str) -> InvalidRequest:
 
 def empty_string(path: str) -> InvalidRequest:
     return InvalidRequest(
-        f"Invalid '{path}': empty string. Expected a string with minimum length 1, "
-        "but got an empty string instead.",
+        f"Invalid '{path}': empty string. Expected a string with minimum length 1, but got an empty string instead.",
         param=path,
         code="empty_string",
     )

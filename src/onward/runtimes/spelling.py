@@ -39,9 +39,7 @@ def spelling_of(pipeline: Pipeline) -> Spell:
     if "ByteLevel" in kinds:
         return _byte_level
     if unknown := kinds - {"Metaspace", "Replace", "ByteFallback", "Fuse", "Strip", "BPEDecoder"}:
-        raise UnknownSpelling(
-            f"its decoder ({', '.join(sorted(unknown))}) does not tell the exact bytes of tokens"
-        )
+        raise UnknownSpelling(f"its decoder ({', '.join(sorted(unknown))}) does not tell the exact bytes of tokens")
     replacements = [pair for step in steps for pair in _replacements(step)]
     return _replacing(replacements, byte_fallback=pipeline.model.byte_fallback or "ByteFallback" in kinds)
 

@@ -82,9 +82,7 @@ class ToyModel:
     def evaluate(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         self.steps += 1
         wanted = [self._row_hashes(row) for row in rows]
-        hashes = [
-            each for row, found in zip(rows, wanted, strict=True) for each in found[len(found) - row.outputs :]
-        ]
+        hashes = [each for row, found in zip(rows, wanted, strict=True) for each in found[len(found) - row.outputs :]]
         logits = np.empty((len(hashes), self.vocab_size), np.float32)
         for index, value in enumerate(hashes):
             logits[index] = self._logits(value)

@@ -114,9 +114,7 @@ class ChoiceSampler:
         """Tokens accepted so far, which is the position of the next draw."""
         self.counts = TokenCounts()
         """What was accepted, kept only where a penalty reads it."""
-        self.penalised = (
-            params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
-        )
+        self.penalised = params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
         self.bias_ids: NDArray[np.int64] = np.array([token for token, _ in params.logit_bias], np.int64)
         self.bias_values: NDArray[np.float64] = np.array([value for _, value in params.logit_bias])
         self.editing = self.penalised or bool(params.logit_bias)

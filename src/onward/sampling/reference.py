@@ -49,9 +49,7 @@ class ReferenceSampler:
             drawn.append(sampled(raw, token, choice.params.logprobs))
         return drawn
 
-    def score(
-        self, logits: NDArray[np.float32], first_row: int, targets: Sequence[int], top: int
-    ) -> list[Sampled]:
+    def score(self, logits: NDArray[np.float32], first_row: int, targets: Sequence[int], top: int) -> list[Sampled]:
         return [sampled(logits[first_row + i], target, top) for i, target in enumerate(targets)]
 
 

@@ -104,9 +104,7 @@ class Sampler:
             self._lay_out_edits(items, choices, banned)
         return self._run(logits, items)
 
-    def score(
-        self, logits: NDArray[np.float32], first_row: int, targets: Sequence[int], top: int
-    ) -> list[Sampled]:
+    def score(self, logits: NDArray[np.float32], first_row: int, targets: Sequence[int], top: int) -> list[Sampled]:
         """targets[i] by the distribution in logits[first_row + i], with the `top` most likely beside it."""
         self._reserve(len(targets))
         items = self._items[: len(targets)]
@@ -195,9 +193,7 @@ class Sampler:
             for i, top in enumerate(tops)
         ]
 
-    def _long_top(
-        self, row: NDArray[np.float32], normaliser: np.float64, top: int
-    ) -> tuple[tuple[int, float], ...]:
+    def _long_top(self, row: NDArray[np.float32], normaliser: np.float64, top: int) -> tuple[tuple[int, float], ...]:
         """What the kernel would list, where `top` is more than it lists. The same arithmetic, the same bits."""
         ids = most_likely(row, top)
         logprobs = (row[ids].astype(np.float64) - normaliser).astype(np.float32)

@@ -39,9 +39,7 @@ class Metrics:
             "onward_requests", "Requests answered.", ["route", "model", "status"], registry=registry
         )
         self.in_flight = Gauge("onward_requests_in_flight", "Requests being answered.", registry=registry)
-        self.cancelled = Counter(
-            "onward_requests_cancelled", "Requests whose client left early.", registry=registry
-        )
+        self.cancelled = Counter("onward_requests_cancelled", "Requests whose client left early.", registry=registry)
         self.prompt_tokens = Counter("onward_prompt_tokens", "Tokens of prompts.", model, registry=registry)
         self.completion_tokens = Counter(
             "onward_completion_tokens", "Tokens generated and billed.", model, registry=registry

@@ -76,9 +76,7 @@ def asynchronous():
     async def main():
         async with openai.AsyncOpenAI(base_url=BASE, api_key="any", max_retries=0) as client:
             texts = [(await client.completions.create(**GREEDY)).choices[0].text]
-            pieces = [
-                chunk.choices[0].text async for chunk in await client.completions.create(**GREEDY, stream=True)
-            ]
+            pieces = [chunk.choices[0].text async for chunk in await client.completions.create(**GREEDY, stream=True)]
             texts.append("".join(pieces))
             four = await asyncio.gather(*(client.completions.create(**GREEDY) for _ in range(4)))
             texts += [completion.choices[0].text for completion in four]

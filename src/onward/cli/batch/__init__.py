@@ -17,9 +17,7 @@ Delete the errors file to have its lines tried again.
 """
 
 
-def run(
-    session: Session, source: Path, output: Path, errors: Path | None, concurrency: int, model: str | None
-) -> None:
+def run(session: Session, source: Path, output: Path, errors: Path | None, concurrency: int, model: str | None) -> None:
     from onward.cli.batch.run import Batch, run_batch
 
     errors = errors or output.with_suffix(".errors" + (output.suffix or ".jsonl"))

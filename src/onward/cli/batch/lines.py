@@ -55,9 +55,7 @@ def _line(raw: bytes, place: str) -> Line:
     if not isinstance(custom_id, str) or not custom_id:
         raise SetupError(f"{place} lacks a custom_id, a text that no other line has.")
     if value.get("method", METHOD) != METHOD or value.get("url", URLS[0]) not in URLS:
-        raise SetupError(
-            f"{place} asks for {value.get('method')} {value.get('url')}; only {METHOD} {URLS[0]} works."
-        )
+        raise SetupError(f"{place} asks for {value.get('method')} {value.get('url')}; only {METHOD} {URLS[0]} works.")
     if not isinstance(body, dict):
         raise SetupError(f"{place} lacks a body, the fields of a completion request.")
     return Line(custom_id, body)

@@ -67,9 +67,7 @@ def run_batch(batch: Batch) -> Done:
 def _answer_all(
     batch: Batch, pending: list[Line], answers: Journal, refusals: Journal, done: Done, before: int
 ) -> None:
-    models = (
-        [batch.model] if batch.model else sorted({str(model) for line in pending if (model := line.body["model"])})
-    )
+    models = [batch.model] if batch.model else sorted({str(model) for line in pending if (model := line.body["model"])})
     source = open_source(batch.session.connection, models)
     wanted = {line.custom_id for line in pending}
     requests = (line for line in read_lines(batch.source) if line.custom_id in wanted)
@@ -124,9 +122,7 @@ class _Run:
         except (ApiError, RemoteError) as problem:
             if problem.status in (401, 403):
                 raise
-            self._refusals.append(
-                _record(line, problem.status, {"error": error_object(problem)}, _request_id(problem))
-            )
+            self._refusals.append(_record(line, problem.status, {"error": error_object(problem)}, _request_id(problem)))
             self._done.failed += 1
         else:
             self._answers.append(_record(line, 200, document.value, document.request_id))

@@ -33,9 +33,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as their widest cell; the headings dimmed."""
     rows = [[visible(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     title = "  ".join(cell.ljust(width) for cell, width in zip(headings, widths, strict=True)).rstrip()
     return "\n".join([style_of(sys.stdout).dim(title), *lines])
 

@@ -10,9 +10,7 @@ from typing import Any
 from onward.cli.show.gjson import MISSING, find
 from onward.cli.show.terminal import visible
 
-_TOKENS = re.compile(
-    r'(?P<text>"(?:\\.|[^"\\])*")(?P<colon>:)?|(?P<word>true|false|null)|(?P<number>-?\d[\d.eE+-]*)'
-)
+_TOKENS = re.compile(r'(?P<text>"(?:\\.|[^"\\])*")(?P<colon>:)?|(?P<word>true|false|null)|(?P<number>-?\d[\d.eE+-]*)')
 _KEY, _TEXT, _NUMBER, _WORD = "34;1", "32", "36", "35"
 
 

@@ -106,9 +106,7 @@ def _trial_step(request: ov.InferRequest, batch: Batch, cache: KVCache, folder: 
         raise ModelFolderError(f"{folder}: the model fails at its first step ({last_line(error)}).") from error
     vocab_size = int(logits.shape[-1])
     if math.prod(logits.shape) != 2 * vocab_size:
-        raise ModelFolderError(
-            f"{folder}: asked for 2 rows of logits, the graph gave the shape {list(logits.shape)}."
-        )
+        raise ModelFolderError(f"{folder}: asked for 2 rows of logits, the graph gave the shape {list(logits.shape)}.")
     return vocab_size
 
 
