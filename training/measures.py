@@ -104,7 +104,9 @@ def _prose_words(text: str, draw: random.Random) -> tuple[int, int] | None:
     return words[first][0], words[first + count - 1][1]
 
 
-def infill_accuracy(scorer: Scorer, tokenizer: Tokenizer, source: Source, items: int, seed: int) -> dict[str, float]:
+def infill_accuracy(
+    scorer: Scorer, tokenizer: Tokenizer, source: Source, items: int, seed: int, order: str
+) -> dict[str, float]:
     """Greedy infills that equal the missing span (outer blanks aside), and those that end by themselves."""
     end = special_ids(tokenizer)[END_OF_TEXT]
     equal = ended = 0

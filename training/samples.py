@@ -33,13 +33,16 @@ def write_samples(scorer: Scorer, tokenizer: Tokenizer, count: int) -> list[dict
     end = special_ids(tokenizer)[END_OF_TEXT]
     samples = []
     for seed, (prompt, suffix) in enumerate(PROMPTS[:count], start=1):
-        ids = (
-            [end, *encode(tokenizer, prompt)]
-            if suffix is None
-            else infill_prompt(tokenizer, prompt, suffix, INFILL_ORDER)
-        )
+        ids = _prompt_ids(tokenizer, prompt, suffix)
         written = generate(scorer, ids, end=end, tokens=SAMPLE_TOKENS, temperature=TEMPERATURE, top_p=TOP_P, seed=seed)
         ended = written[-1] == end
         text = tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False)
         samples.append({"prompt": prompt, "suffix": suffix, "text": text, "ended": ended, "seed": seed})
     return samples
+
+
+def _prompt_ids(tokenizer: Tokenizer, prompt: str, suffix: str | None) -> list[int]:
+    """A plain prompt after the end of text, or an infilling one."""
+    if suffix is None:
+        return [special_ids(tokenizer)[END_OF_TEXT], *encode(tokenizer, prompt)]
+    return infill_prompt(tokenizer, prompt, suffix, INFILL_ORDER)

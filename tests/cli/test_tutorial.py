@@ -42,6 +42,7 @@ def storyteller() -> Iterator[str]:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_every_command_of_the_tutorial_shows_what_the_page_shows(
     storyteller: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -75,7 +75,7 @@ def _compile(core: ov.Core, model: ov.Model, folder: Path, options: RuntimeOptio
     if options.precision == "exact":
         config |= {
             "INFERENCE_PRECISION_HINT": "f32",
-            "KV_CACHE_PRECISION": "f16",
+            "KV_CACHE_PRECISION": "f32",
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
         }
     try:
