@@ -30,10 +30,10 @@ serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS
 	@$(BIN)/onward serve $(ARGS)
 
 test: $(VENV)/.dev  ## Run the fast tests (under two minutes)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 test-all: $(VENV)/.dev  ## Run all tests, slow ones too
-	$(BIN)/python -m pytest -m '' $(ARGS)
+	$(BIN)/python -m pytest -m "" $(ARGS)
 
 clients: $(VENV)/.dev  ## Run real clients against real servers (installs each into .venv-clients/)
 	$(BIN)/python -m tests.clients.run $(ARGS)

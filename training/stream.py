@@ -22,6 +22,8 @@ from training.tokenizer import END_OF_TEXT, FIM_MIDDLE, FIM_PAD, FIM_PREFIX, FIM
 
 MOST_WAITING = 64
 IGNORED_LABEL = -100
+SEAM_RATE = 0.4
+CHARACTERS_PER_SEAM = 200
 MIDDLE_WEIGHT = 3.0
 """How much a token of a missing middle counts in the loss: there are few of them."""
 
@@ -182,4 +184,26 @@ class RowStream:
             items = [Item(ids, whole=True, middle=middle) for ids, middle in made if len(ids) <= longest]
             if items:
                 return items
-        return [Item([*encode(self._tokenizer, text), self._end], whole=False)]
+        ids = (
+            encode_with_seams(self._tokenizer, text, draw)
+            if draw.random() < SEAM_RATE
+            else encode(self._tokenizer, text)
+        )
+        return [Item([*ids, self._end], whole=False)]
+
+
+def encode_with_seams(tokenizer: Tokenizer, text: str, draw: random.Random) -> list[int]:
+    """Token ids of `text` encoded in parts that end in a space, as the text of a prompt that ends in one.
+
+    Otherwise the model would never see how such a prompt goes on: the tokenizer
+    leaves a word's leading space with the word.
+    """
+    ids: list[int] = []
+    start = 0
+    for place in sorted(draw.randrange(len(text)) for _ in range(1 + len(text) // CHARACTERS_PER_SEAM)):
+        space = text.find(" ", max(place, start))
+        if space < 0:
+            break
+        ids += encode(tokenizer, text[start : space + 1])
+        start = space + 1
+    return ids + encode(tokenizer, text[start:])

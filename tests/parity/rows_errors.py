@@ -305,9 +305,11 @@ def overload(server: Server) -> None:
     """A full queue is a 503 with Retry-After; when the work is gone, requests are served again."""
     busy = base(stream=True, n=20, max_tokens=1900, ignore_eos=True, temperature=1)
     with server.http.stream("POST", COMPLETIONS, json=busy, headers={"api-key": KEY}) as running:
-        next(running.iter_bytes())
+        chunks = running.iter_bytes()  # kept: httpx hangs up when its iterator is dropped
+        next(chunks)
         answer = server.ask(max_tokens=1)
-        assert answer.status == 503 and int(answer.headers["retry-after"]) >= 1
+        assert answer.status == 503, f"{answer.status} {answer.error}"
+        assert int(answer.headers["retry-after"]) >= 1
         assert answer.error == error_of(OVERLOADED, type="server_error")
     for _ in range(1000):
         if server.ask(max_tokens=1).status == 200:

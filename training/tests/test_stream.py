@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 from tokenizers import Tokenizer
 
 from training.chunks import chunk_text
 from training.corpus import Source
 from training.presets import Stage
-from training.stream import IGNORED_LABEL, MIDDLE_WEIGHT, RowStream
+from training.stream import IGNORED_LABEL, MIDDLE_WEIGHT, RowStream, encode_with_seams
+from training.tests.conftest import STORY
 from training.tokenizer import END_OF_TEXT, FIM_MIDDLE, FIM_PAD, FIM_PREFIX, special_ids
 
 STAGE = Stage(1.0, 256, {"tinystories": 0.6, "python_stdlib": 0.4})
@@ -77,3 +80,10 @@ def test_chunks_hold_all_text_and_keep_the_limit() -> None:
     chunks = chunk_text(text, 200, "\n\n")
     assert max(map(len, chunks)) <= 200
     assert "".join(chunks).replace("\n", "") == text.replace("\n", "")
+
+
+def test_seams_keep_the_text(tokenizer: Tokenizer) -> None:
+    for text in (STORY, "x", "no_blank", " "):
+        for seed in range(20):
+            ids = encode_with_seams(tokenizer, text, random.Random(seed))
+            assert tokenizer.decode(ids) == text
