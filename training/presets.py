@@ -110,7 +110,7 @@ PRESETS = {
     "cpu": Preset(
         name="cpu",
         shape=ModelShape(hidden=384, layers=4, heads=6, kv_heads=2, feed_forward=1024),
-        minutes=84.0,
+        minutes=88.0,
         stages=(
             Stage(0.60, 256, BROAD_CPU),
             Stage(0.75, 512, BROAD_CPU),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
@@ -22,7 +22,7 @@ from onward.backends.base import Backend
 from onward.completions.answer import Answer
 from onward.completions.fold import fold_chunks, fold_whole
 from onward.compose import compose
-from onward.errors import NotFound
+from onward.errors import EngineStopped, NotFound, RequestCancelled
 from onward.protocol.decode import check_request
 from onward.protocol.models import Model, ModelList
 from onward.protocol.request import CompletionRequest
@@ -74,7 +74,7 @@ class ModelOptions(TypedDict, total=False):
     """How the engine is set up; what is left out comes from `ONWARD_*`, `onward.toml` and the defaults."""
 
     context_length: int
-    kv_memory: int | None
+    kv_memory: int | str | None
     max_parallel: int
     max_rows: int
     max_waiting: int
@@ -95,6 +95,8 @@ class AsyncStream:
             async for chunks in fold_chunks(self._answer, request):
                 for chunk in chunks:
                     yield chunk
+        except RequestCancelled:
+            return  # closed from elsewhere
         finally:
             await self._answer.aclose()
 
@@ -169,7 +171,7 @@ class AsyncOnward:
     """
 
     def __init__(self, model: str | Path = "storyteller", **options: Unpack[ModelOptions]) -> None:
-        self._backend = compose(replace(resolve().settings, model=(str(model),), **options))
+        self._backend = compose(resolve(keywords={"model": str(model), **options}).settings)
         self.completions = AsyncCompletions(self._backend, self._backend.models()[0].id)
         self.models = AsyncModels(self._backend)
 
@@ -188,12 +190,21 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._closed = False
         self._thread = threading.Thread(target=self._loop.run_forever, name="onward-client", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to the end and give the result; an interrupt (Ctrl-C) cancels the work."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Run to the end and give the result; an interrupt (Ctrl-C) cancels the work.
+
+        Raises EngineStopped after `close`.
+        """
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise EngineStopped("The client is closed.")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
@@ -201,10 +212,22 @@ class _LoopThread:
             raise
 
     def close(self) -> None:
-        if self._loop.is_running():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        """Take nothing more, wait for what runs, end the thread. May be called more than once."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        asyncio.run_coroutine_threadsafe(_others_ended(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _others_ended() -> None:
+    """Wait until no other task of this loop is left, so that no caller in another thread waits for ever."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 class Stream:
@@ -231,7 +254,8 @@ class Stream:
 
     def close(self) -> None:
         """Cancel what still runs. May be called more than once."""
-        self._loop.run(self._stream.close())
+        with suppress(EngineStopped):  # a closed client has ended its streams
+            self._loop.run(self._stream.close())
 
     def __enter__(self) -> Self:
         return self

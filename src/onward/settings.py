@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,10 @@ T = TypeVar("T")
 Group = Literal["Model", "Network", "Security", "Limits", "Performance", "Logging"]
 GROUPS: tuple[Group, ...] = ("Model", "Network", "Security", "Limits", "Performance", "Logging")
 CONFIG_ENVIRONMENT = "ONWARD_CONFIG"
+OTHER_VARIABLES = frozenset({CONFIG_ENVIRONMENT, "ONWARD_BASE_URL", "ONWARD_ORG_ID", "ONWARD_PROJECT_ID"})
+"""Variables that are no settings: the file's place, and what the command line asks other servers with."""
+
+log = logging.getLogger("onward.settings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +217,12 @@ def _as_option(declared: Field[Any]) -> Option:
 def resolve(
     flags: Mapping[str, str | list[str]] | None = None,
     *,
+    keywords: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
     config: Path | None = None,
 ) -> Resolved:
-    """Settle every setting. `flags` holds raw texts by field name; `config` is the file of --config.
+    """Settle every setting. `flags` holds raw texts by field name, `keywords` values as a file would have them
+    (the Python API's), `config` is the file of --config.
 
     Reads the environment (`os.environ` where `environ` is None) and one file. Raises SetupError.
     """
@@ -223,12 +230,21 @@ def resolve(
     if config is None and environ.get(CONFIG_ENVIRONMENT):
         config = Path(environ[CONFIG_ENVIRONMENT])
     given = _from_file(config, environ) | _from_environment(environ) | _from_flags(flags or {})
+    given |= _from_table(keywords or {}, "the keywords", lambda name: f"keyword {name}")
     by_name = {option.name: option for option in options()}
     chosen = {name: by_name[name].read(raw, origin) for name, (raw, origin) in given.items()}
     settings = Settings(**chosen)
     _check_together(settings)
     origins = {name: given[name][1] if name in given else "default" for name in by_name}
     return Resolved(settings, origins)
+
+
+def _warn_of_misspelt(environ: Mapping[str, str]) -> None:
+    known = [option.environment for option in options()]
+    for name in environ:
+        if name.startswith("ONWARD_") and name not in {*known, *OTHER_VARIABLES}:
+            close = difflib.get_close_matches(name, known, n=1)
+            log.warning("%s is no setting of Onward%s", name, f"; did you mean {close[0]}?" if close else ".")
 
 
 Given = dict[str, tuple[str | list[str], str]]
@@ -240,6 +256,7 @@ def _from_flags(flags: Mapping[str, str | list[str]]) -> Given:
 
 def _from_environment(environ: Mapping[str, str]) -> Given:
     found: Given = {}
+    _warn_of_misspelt(environ)
     for option in options():
         if raw := environ.get(option.environment):
             found[option.name] = (_parts(raw) if option.many else raw, option.environment)
@@ -279,12 +296,18 @@ def _from_file(config: Path | None, environ: Mapping[str, str]) -> Given:
         raise SetupError(f"The settings file {path} cannot be read: {problem}.") from None
     except tomllib.TOMLDecodeError as problem:
         raise SetupError(f"The settings file {path} is not valid TOML: {problem}.") from None
+    return _from_table(table, str(path), lambda name: str(path))
+
+
+def _from_table(table: Mapping[str, object], place: str, origin: Callable[[str], str]) -> Given:
+    """Values by field name; None means the default. Raises SetupError for a name that is no setting."""
     by_name = {option.name: option for option in options()}
     found: Given = {}
     for key, value in table.items():
         if key not in by_name:
-            raise SetupError(f"{path} has an unknown setting {key!r}{_suggestion(key, list(by_name))}")
-        found[key] = (_file_value(by_name[key], value, path), str(path))
+            raise SetupError(f"{place} has an unknown setting {key!r}{_suggestion(key, list(by_name))}")
+        if value is not None:
+            found[key] = (_table_value(by_name[key], value, place), origin(key))
     return found
 
 
@@ -293,15 +316,15 @@ def _suggestion(key: str, known: list[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f". Known are: {', '.join(known)}."
 
 
-def _file_value(option: Option, value: object, path: Path) -> str | list[str]:
+def _table_value(option: Option, value: object, place: str) -> str | list[str]:
     """A TOML value as the text a flag would carry; `[alias]` may also be a table."""
     if option.many:
         if isinstance(value, dict):
             value = [f"{left}={right}" for left, right in value.items()]
-        items = value if isinstance(value, list) else [value]
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
         return list(map(_as_text, items))
     if isinstance(value, (list, dict)):
-        raise SetupError(f"{option.name} in {path} takes a single value, not a {type(value).__name__}.")
+        raise SetupError(f"{option.name} in {place} takes a single value, not a {type(value).__name__}.")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import onward
 from onward.client import CreateParams, StreamOptions
-from onward.errors import InvalidRequest, ModelNotFound, NotFound, SetupError
+from onward.errors import EngineStopped, InvalidRequest, ModelNotFound, NotFound, OnwardError, SetupError
 from onward.protocol.parameters import PARAMETERS
 from onward.protocol.response import Completion
 
@@ -107,6 +107,43 @@ def test_closing_twice_is_fine_and_an_unknown_model_says_what_to_do(tmp_path: Pa
     client.close()
     with pytest.raises(SetupError, match="storyteller"):
         onward.Onward("storyteler")
+
+
+def test_a_closed_client_says_so_and_closing_frees_those_who_wait() -> None:
+    import threading
+
+    client = onward.Onward("toy")
+    stream = client.completions.create(prompt="x", max_tokens=2000, ignore_eos=True, stream=True)
+    next(stream)
+    ended = threading.Event()
+
+    def read() -> None:
+        try:
+            for _ in stream:
+                pass
+        except OnwardError:
+            pass
+        ended.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    client.close()
+    assert ended.wait(20)
+    with pytest.raises(EngineStopped, match="client is closed"):
+        client.completions.create(prompt="x")
+    stream.close()
+
+
+@pytest.mark.parametrize(
+    "options", [{"precision": "sloppy"}, {"max_rows": 0}, {"threads": -1}, {"kv_memory": "4 apples"}, {"thread": 4}]
+)
+def test_bad_options_are_refused_in_the_words_of_the_settings(options: dict) -> None:
+    (name,) = options
+    with pytest.raises(SetupError, match=name):
+        onward.Onward("toy", **options)
+
+
+def test_options_may_be_written_as_in_a_settings_file() -> None:
+    onward.Onward("toy", kv_memory="64MB", max_rows=4, prefix_cache=False).close()
 
 
 def test_the_keywords_are_those_of_the_one_table() -> None:

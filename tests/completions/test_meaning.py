@@ -31,6 +31,11 @@ def test_a_batch_gives_what_its_prompts_give_alone_prompt_major() -> None:
     assert [choice.text for choice in batch.choices] == [choice.text for pair in alone for choice in pair]
 
 
+def test_equal_prompts_of_a_batch_without_a_seed_draw_different_texts() -> None:
+    batch = ask(prompt=["once upon"] * 4, max_tokens=20, ignore_eos=True)
+    assert len({choice.text for choice in batch.choices}) == 4
+
+
 @pytest.mark.parametrize("fields", [{}, {"prompt": None}, {"prompt": ""}, {"prompt": []}, {"prompt": [""]}])
 def test_an_empty_prompt_is_the_start_of_a_document(fields: dict) -> None:
     completion = ask(**fields, temperature=0, logprobs=1, echo=True)

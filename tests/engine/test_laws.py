@@ -176,6 +176,20 @@ def test_law_4_random_work_in_tight_memory_always_ends_and_equals_work_alone(dat
     assert engine.cache.pool.used == 0
 
 
+def test_law_4_a_prompt_that_fills_the_memory_exactly_is_scored() -> None:
+    prompt = [97 + number % 7 for number in range(320)]
+    result = run_alone(make_job(prompt, max_tokens=0, score_top=1), blocks=10, context=320)
+    assert len(result.scores) == 320
+
+
+def test_cached_tokens_do_not_count_what_the_job_itself_computed_before_a_preemption() -> None:
+    engine = make_engine(blocks=24, context=512)
+    jobs = [make_job([97 + seed] * 150, max_tokens=150, ignore_end=True) for seed in range(5)]
+    results = run(engine, jobs)
+    assert engine.scheduler.preemptions > 0
+    assert [results.jobs[job.id].cached for job in jobs] == [0] * 5
+
+
 # --- law 5: one prefill, each choice its own first token ---------------------------------------------------------
 
 

@@ -29,7 +29,8 @@ class Inbox:
 
 def started(**options):
     inbox = Inbox()
-    thread = EngineThread(make_engine(), inbox, **{"max_waiting": 8, **options})
+    rows = options.pop("rows", 64)
+    thread = EngineThread(make_engine(rows=rows), inbox, **{"max_waiting": 8, **options})
     thread.start()
     return thread, inbox
 
@@ -49,7 +50,7 @@ def test_a_job_is_done_and_the_thread_waits_for_the_next() -> None:
 
 
 def test_over_the_limit_a_submission_is_refused_and_later_ones_are_taken() -> None:
-    thread, inbox = started(max_waiting=2)
+    thread, inbox = started(max_waiting=2, rows=1)
     inbox_gate = threading.Event()
     original = thread.engine.model.evaluate
     thread.engine.model.evaluate = lambda rows: (inbox_gate.wait(30), original(rows))[1]
@@ -112,4 +113,32 @@ def test_stopping_ends_what_runs_once_and_refuses_what_comes() -> None:
     assert thread.engine.cache.pool.used == 0
     with pytest.raises(EngineStopped):
         thread.submit([make_job()])
+    thread.stop()
+
+
+def test_with_no_queue_at_all_an_idle_engine_still_answers() -> None:
+    thread, inbox = started(max_waiting=0, rows=1)
+    for _ in range(3):
+        job = make_job(max_tokens=2)
+        thread.submit([job])
+        inbox.wait_for(ended(job))
+        while not thread.engine.idle:
+            pass
+    thread.stop()
+
+
+def test_what_ended_in_the_step_that_broke_is_told_all_the_same() -> None:
+    thread, inbox = started()
+    original = thread.engine.model.evaluate
+
+    def poisoned(rows):
+        logits = original(rows)
+        logits[-1] = float("nan")
+        return logits
+
+    thread.engine.model.evaluate = poisoned
+    scored, broken = make_job("the cat", max_tokens=0), make_job("a dog", max_tokens=4)
+    thread.submit([scored, broken])
+    inbox.wait_for(lambda event: isinstance(event, Failed) and event.job == broken.id)
+    assert any(map(ended(scored), inbox.events))
     thread.stop()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 from onward.completions.choices import ChoiceStream
 from onward.engine.events import Event, Failed
-from onward.errors import ApiError, ServerError
+from onward.errors import ApiError, RequestCancelled, ServerError
 from onward.protocol.response import Choice, Usage
 
 
@@ -32,7 +32,7 @@ class EmbeddedAnswer:
         self._stream = stream
         self._retire = retire
         self._failure = failure
-        self._ready: asyncio.Queue[tuple[list[Choice], Usage] | ApiError] = asyncio.Queue()
+        self._ready: asyncio.Queue[tuple[list[Choice], Usage] | ApiError | None] = asyncio.Queue()
         self._retired = False
         self._usage = stream.usage
 
@@ -64,6 +64,8 @@ class EmbeddedAnswer:
         try:
             while not (self._retired and self._ready.empty()):
                 ready = await self._ready.get()
+                if ready is None:
+                    raise RequestCancelled("The request was closed while it ran.")
                 if isinstance(ready, ApiError):
                     raise ready
                 choices, self._usage = ready
@@ -72,7 +74,9 @@ class EmbeddedAnswer:
             self._end(cancel=True)
 
     async def aclose(self) -> None:
+        """Also ends an iteration that waits in another task, with RequestCancelled."""
         self.abandon()
+        self._ready.put_nowait(None)
 
     def abandon(self) -> None:
         """Cancel what still runs; from any thread."""

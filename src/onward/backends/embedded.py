@@ -229,4 +229,5 @@ def _feed_all(answers: dict[EmbeddedAnswer, list[Event]]) -> None:
 
 
 def _text_length(request: CompletionRequest) -> int:
-    return sum(len(prompt) for prompt in request.prompts if isinstance(prompt, str))
+    texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
+    return sum(map(len, texts)) + len(request.suffix or "") * len(request.prompts)

@@ -41,6 +41,8 @@ class _PromptState:
     prompt: PlannedPrompt
     first_index: int
     scores: Sequence[Sampled | None] | None = None
+    written: Logprobs | None = None
+    """The echoed prompt's log-probabilities, written once for all its choices."""
     echoed: set[int] = field(default_factory=set)
     candidates: dict[int, _Candidate] = field(default_factory=dict)
     ended: int = 0
@@ -157,7 +159,10 @@ class ChoiceStream:
         if logprobs is None or self._writer is None or state.scores is None:
             return logprobs
         prompt = state.prompt
-        whole = self._writer.prompt(prompt.tokens, prompt.pieces, state.scores[prompt.hidden :])
+        if state.written is None:
+            state.written = self._writer.prompt(prompt.tokens, prompt.pieces, state.scores[prompt.hidden :])
+        whole = self._writer.empty()
+        extend(whole, state.written)
         extend(whole, logprobs)
         return whole
 

@@ -167,7 +167,9 @@ class Screen:
         released: list[TokenRecord] = []
         while self._records:
             begin = self._records[0].offset - self._base
-            end = self._records[1].offset - self._base if len(self._records) > 1 else begin + 1
+            end = max(begin + 1, self._start + len(self._window))  # the last one may reach as far as all text does
+            if len(self._records) > 1:
+                end = self._records[1].offset - self._base
             if not ended and (len(self._records) == 1 or end > self._decided or begin == self._decided):
                 break
             record = self._records.popleft()

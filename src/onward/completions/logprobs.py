@@ -65,7 +65,7 @@ class LogprobsWriter:
             logprobs.top_logprobs.append(None if known is None else self._alternatives(name, *known))
 
     def _alternatives(self, name: str, logprob: float, top: tuple[tuple[int, float], ...]) -> dict[str, float]:
-        """The token itself first, then the others, best first; of two ids with one text the likelier counts."""
+        """The token itself first, then the others, best first; of two others with one text the likelier counts."""
         alternatives = {name: wire_number(logprob)}
         for token, value in top[: self._top]:
             piece = self._piece_of(token)
@@ -73,7 +73,7 @@ class LogprobsWriter:
                 continue
             other = self._name(token, piece)
             number = wire_number(value)
-            if number > alternatives.get(other, -math.inf):
+            if other != name and number > alternatives.get(other, -math.inf):
                 alternatives[other] = number
         return alternatives
 

@@ -76,8 +76,7 @@ def plan(
     _check_bias(request, model)
     if request.suffix and request.echo and request.logprobs is not None:
         raise InvalidRequest("Setting 'echo' and 'logprobs' at the same time is not supported with 'suffix'.")
-    sampling = _sampling(request)
-    planned = [_plan_prompt(prompt, request, model, number, next(job_ids), sampling) for prompt in prompts]
+    planned = [_plan_prompt(prompt, request, model, number, next(job_ids), _sampling(request)) for prompt in prompts]
     return Plan(request, tuple(planned), model.think)
 
 

@@ -38,7 +38,7 @@ class KVCache:
         """Whether blocks for all tokens of the sequence and the next one can be had, `reserve` left over."""
         reused = _reused(sequence, nodes)
         idle = sum(self.pool.is_idle(node.block) for node in reused)
-        wanted = blocks_for(len(sequence.tokens) + 1) - len(reused)
+        wanted = blocks_for(sequence.next_length) - len(reused)
         return wanted + idle + reserve <= self.pool.available
 
     def admit(self, sequence: Sequence, nodes: list[Node]) -> None:
@@ -46,10 +46,10 @@ class KVCache:
         reused = _reused(sequence, nodes)
         blocks = [node.block for node in reused]
         self.pool.share(blocks)
-        fresh = blocks_for(len(sequence.tokens) + 1) - len(blocks)
+        fresh = blocks_for(sequence.next_length) - len(blocks)
         sequence.blocks = blocks + self.pool.allocate(fresh)
         sequence.computed = len(blocks) * BLOCK_TOKENS
-        if not sequence.reported:
+        if sequence.reused is None:
             sequence.reused = sequence.computed
         if sequence.wants_scores:
             sequence.scores = _known_scores(sequence, nodes) if reused else [None]

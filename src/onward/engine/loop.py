@@ -55,7 +55,7 @@ class EngineThread:
         """Queue the jobs of one request. Raises Overloaded when the queue is full, EngineStopped when dead."""
         with self._lock:
             self._raise_if_stopped()
-            if self.waiting >= self._max_waiting:
+            if self._full():
                 raise Overloaded(retry_after=1)
             self._posted += len(jobs)
             self._mailbox.put(lambda: self._add(jobs))
@@ -78,11 +78,17 @@ class EngineThread:
         if self._stopping:
             raise EngineStopped("The server is shutting down.")
 
+    def _full(self) -> bool:
+        """Whether one more sequence would wait, and the queue holds all it may. One large request may overfill it."""
+        scheduler = self.engine.scheduler
+        free_rows = scheduler.rows - len(scheduler.running)
+        return self.waiting - free_rows >= self._max_waiting
+
     def _add(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            self.engine.add(job)
-        with self._lock:
-            self._posted -= len(jobs)
+            with self._lock:
+                self.engine.add(job)
+                self._posted -= 1
 
     def _run(self) -> None:
         reason = "the engine was stopped"
@@ -90,13 +96,20 @@ class EngineThread:
             while not self._stopping:
                 self._read_mailbox(wait=self.engine.idle)
                 if not self._stopping and not self.engine.idle:
-                    self._deliver(self.engine.step())
+                    self._step()
         except Exception as error:
             log.exception("the engine died")
             reason = f"the engine died: {error}"
             self._death = reason
         finally:
             self._end_all(reason)
+
+    def _step(self) -> None:
+        """One step; what it made ready is told even when it broke half-way: ended jobs are known to nobody else."""
+        try:
+            self.engine.step()
+        finally:
+            self._deliver(self.engine.untold)
 
     def _read_mailbox(self, *, wait: bool) -> None:
         if wait:
@@ -114,7 +127,9 @@ class EngineThread:
             self._stopping = True
             self._read_mailbox(wait=False)
         doomed = {sequence.job.id: sequence.job for sequence in self.engine.scheduler.sequences()}
-        for job in doomed.values():
-            self.engine.cancel(job.request)
         self._deliver([Failed(job_id, reason) for job_id in doomed])
-        self.engine.model.close()
+        try:
+            for job in doomed.values():
+                self.engine.cancel(job.request)
+        finally:
+            self.engine.model.close()

@@ -1,8 +1,8 @@
 """All that the engine may ask of a runtime: token ids in, logits out.
 
 A runtime implements `Model`. The engine decides which tokens stand in which KV block; a runtime with paged
-attention uses the block tables as they are, one that owns its cells maps `Row.sequence` to its own sequence id,
-and forks by copy in `copy_block`'s place (`fork`).
+attention uses the block tables as they are, one that owns its cells keys them by block id and copies the cells
+of a block in `copy_block`.
 """
 
 from __future__ import annotations

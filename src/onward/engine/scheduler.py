@@ -131,8 +131,7 @@ class Scheduler:
         sequence.computed = work.end
         if was_reading:
             self.cache.publish(sequence)
-            if not sequence.reading:
-                self._mark_read(sequence)
+            self._mark_read(sequence, sequence.computed // BLOCK_TOKENS)
 
     def fork(self, leader: Sequence) -> tuple[list[Sequence], list[tuple[int, int]]]:
         """The leader has read its prompt: make the job's other choices.
@@ -211,6 +210,8 @@ class Scheduler:
             if not self._row_free(request):
                 continue
             for sequence in islice(queue, LOOK_AHEAD):
+                if sequence.awaited in self._being_read:
+                    continue
                 nodes = self.cache.find(sequence)
                 if self._prefix_is_being_read(sequence, nodes):
                     continue
@@ -241,8 +242,12 @@ class Scheduler:
     def _prefix_is_being_read(self, sequence: Sequence, nodes: list[Node]) -> bool:
         """Whether a running sequence is computing the very block this one would compute first: then wait, a
         prefix shared is a prefix not computed again (law 3)."""
-        chain = sequence.chain
-        return len(nodes) < len(chain) and chain[len(nodes)] in self._being_read
+        sequence.awaited = None
+        for block in islice(sequence.chain, len(nodes), None):
+            if block not in self._being_read:
+                break
+            sequence.awaited = block
+        return sequence.awaited is not None
 
     def _row_free(self, request: int) -> bool:
         return len(self.running) < self.rows and self._rows_held[request] < self.rows_per_request
@@ -257,16 +262,17 @@ class Scheduler:
         self._rows_held[request] -= 1
         if not self._rows_held[request]:
             del self._rows_held[request]
-        if sequence.reading:
-            self._mark_read(sequence)
+        self._mark_read(sequence, len(sequence.chain))
         self.cache.release(sequence)
 
-    def _mark_read(self, sequence: Sequence) -> None:
-        for block in sequence.unread:
+    def _mark_read(self, sequence: Sequence, end: int) -> None:
+        """The first `end` blocks of its chain are not being read by this sequence any more."""
+        count = max(0, end - (len(sequence.chain) - len(sequence.unread)))
+        for block in sequence.unread[:count]:
             self._being_read[block] -= 1
             if not self._being_read[block]:
                 del self._being_read[block]
-        sequence.unread = ()
+        sequence.unread = sequence.unread[count:]
 
 
 def _unread_blocks(sequence: Sequence) -> tuple[int, ...]:

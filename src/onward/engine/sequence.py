@@ -18,6 +18,7 @@ class Sequence:
 
     __slots__ = (
         "assembler",
+        "awaited",
         "blocks",
         "chain",
         "choice",
@@ -49,14 +50,21 @@ class Sequence:
         """Whether the engine has told that the prompt is read: once a job, by its first choice."""
         self.chain = chain
         """A hash for each shareable block of the prompt (see `chain_of`); () where prefixes are not shared."""
-        self.reused = 0
-        """Prompt tokens that were in the cache when the prompt was admitted first."""
+        self.reused: int | None = None
+        """Prompt tokens that were in the cache when the prompt was admitted first; None before that."""
+        self.awaited: int | None = None
+        """The deepest block of `chain` that another sequence is computing and this one waits for."""
         self.unread: tuple[int, ...] = ()
         """The part of `chain` that this sequence is computing."""
 
     @property
     def prompt_length(self) -> int:
         return len(self.job.prompt)
+
+    @property
+    def next_length(self) -> int:
+        """Tokens with the next one, if there may be one."""
+        return min(len(self.tokens) + 1, len(self.job.prompt) + self.job.max_tokens)
 
     @property
     def generated(self) -> int:

@@ -51,6 +51,8 @@ class Engine:
         self._sampler = Sampler(model.vocab_size)
         self._pacer = PrefillPacer()
         self._clock = clock
+        self.untold: list[Event] = []
+        """What the last step has made ready, also when it broke half-way."""
 
     @property
     def idle(self) -> bool:
@@ -69,12 +71,13 @@ class Engine:
         Raises what the runtime raises; the engine is unusable then.
         """
         started = self._clock()
+        self.untold = []
         works = self.scheduler.schedule(self._prompt_budget())
         assert works, "jobs wait, and none can be admitted"
         logits = self.model.evaluate([work.row() for work in works])
-        events = self._accept(works, logits)
+        self._accept(works, logits, self.untold)
         self._count(works, self._clock() - started)
-        return events
+        return self.untold
 
     def check(self) -> None:
         """AssertionError if a block or row is lost. For tests, between steps."""
@@ -85,8 +88,7 @@ class Engine:
         readers = len(self.scheduler.running) - writers + self.scheduler.waiting
         return self._pacer.budget(writers, readers)
 
-    def _accept(self, works: list[Work], logits: NDArray[np.float32]) -> list[Event]:
-        events: list[Event] = []
+    def _accept(self, works: list[Work], logits: NDArray[np.float32], events: list[Event]) -> None:
         drawing: list[Sequence] = []
         rows: list[int] = []
         row = 0
@@ -103,7 +105,6 @@ class Engine:
             rows += [row - 1] * len(ready)
         if drawing:
             self._draw(drawing, rows, logits, events)
-        return events
 
     def _score(self, work: Work, logits: NDArray[np.float32], first_row: int) -> None:
         """Score the prompt tokens that this chunk's logits predict."""
@@ -119,7 +120,7 @@ class Engine:
     def _prompt_read(self, sequence: Sequence, events: list[Event]) -> list[Sequence]:
         """A prompt is read: tell it (once a job), fork the other choices; give the sequences that now draw."""
         if not sequence.reported:
-            cached = sequence.reused
+            cached = sequence.reused or 0
             self.counters.cached_tokens += cached
             events.append(Prefilled(sequence.job.id, cached, sequence.scores))
             sequence.reported = True
