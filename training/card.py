@@ -46,6 +46,7 @@ def write_card(path: Path, figures: dict) -> None:
         "temperature": TEMPERATURE,
         "top_p": TOP_P,
         "sample_tokens": SAMPLE_TOKENS,
+        "notes": figures.get("notes", ""),
         "samples": "\n".join(sample_text(number, sample) for number, sample in enumerate(figures["samples"], start=1)),
     }
     template = TEMPLATE.read_text(encoding="utf-8")

@@ -26,6 +26,7 @@ class RunFolder:
         self.history = path / "history.json"
         self.plot = path / "loss.png"
         self.figures = path / "figures.json"
+        self.notes = path / "notes.md"
         self.float_model = path / "float"
         self.model = path / "storyteller"
 

@@ -53,17 +53,22 @@ def finish_run(
     figures |= evaluate(folder, preset, sources, data)
     figures["evaluation_seconds"] = round(time.monotonic() - started)
     plot_losses(state["history"], folder.plot)
-    write_credits(folder.model / "CREDITS.md", sources["storybooks_cc_by"])
-    replace_json(folder.figures, figures)
-    write_card(folder.model / "README.md", figures)
-    figures["folder_bytes"] = check_model_folder(folder.model)
-    replace_json(folder.figures, figures)
-    write_card(folder.model / "README.md", figures)
+    describe(folder, sources["storybooks_cc_by"], figures)
     if install_into_package:
         install(folder.model, PACKAGE_FOLDER)
         note(f"Installed into {PACKAGE_FOLDER}.")
     note(f"Figures: {folder.figures}\nCard: {folder.model / 'README.md'}\nLoss plot: {folder.plot}")
     return figures
+
+
+def describe(folder: RunFolder, storybooks: Source, figures: dict) -> None:
+    """Write figures, credits and card; `notes.md` in the run's folder, if there is one, goes into the card."""
+    figures["notes"] = folder.notes.read_text(encoding="utf-8").strip() if folder.notes.exists() else ""
+    write_credits(folder.model / "CREDITS.md", storybooks)
+    write_card(folder.model / "README.md", figures)
+    figures["folder_bytes"] = check_model_folder(folder.model)
+    replace_json(folder.figures, figures)
+    write_card(folder.model / "README.md", figures)
 
 
 def training_figures(preset: Preset, state: dict) -> dict:

@@ -57,6 +57,21 @@ def test_fast_log_probabilities_are_near_and_their_perplexity_is_right(reference
     assert math.exp(abs(served.mean() - expected.mean())) < 1.005
 
 
+@pytest.mark.parametrize("precision", ["fast", "exact"])
+def test_a_score_depends_only_on_what_stands_before(precision: str) -> None:
+    async def every_prefix() -> list[list[float]]:
+        async with running(compose(Settings(model=("storyteller",), precision=precision))) as backend:
+            tokens = backend.tokenize(None, TEXT, True)[:70]
+            asked = (
+                complete(backend, model="storyteller", prompt=tokens[:end], echo=True, logprobs=0, max_tokens=0)
+                for end in range(3, len(tokens))
+            )
+            return [answer.choices[0].logprobs.token_logprobs[1:] for answer in await asyncio.gather(*asked)]
+
+    scored = asyncio.run(every_prefix())
+    assert all(prefix == scored[-1][: len(prefix)] for prefix in scored)
+
+
 def test_decoding_gives_the_probabilities_that_reading_gives(reference: ReferenceLlama) -> None:
     """Tokens drawn one by one, through the decode kernel and a cache, against the forward pass of the whole."""
     logprobs = ask("exact", prompt=TEXT, max_tokens=40, logprobs=1, seed=3, echo=True).choices[0].logprobs

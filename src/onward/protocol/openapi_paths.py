@@ -11,8 +11,8 @@ _ERRORS = {
     "401": "The API key is missing or wrong.",
     "404": "No such model or URL.",
     "405": "The URL does not take this method.",
+    "408": "The rest of the body did not come in time.",
     "413": "The body is too large.",
-    "429": "Too many requests.",
     "500": "Something broke in the server.",
     "503": "The server is overloaded, starting or draining. `Retry-After` says when to try again.",
 }
@@ -190,7 +190,7 @@ def _post(operation: str, summary: str, request: str, answer: str) -> Node:
         "requestBody": {"required": True, "content": {"application/json": {"schema": ref(request)}}},
         "responses": {
             "200": {"description": summary, "content": {"application/json": {"schema": ref(answer)}}},
-            **_errors("400", "401", "404", "413"),
+            **_errors("400", "401", "404", "408", "413"),
         },
     }
 

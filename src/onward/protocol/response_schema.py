@@ -24,6 +24,11 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
     },
     "Chunk": {
         "": "One event of a stream: one part of one choice.",
+        "id": "Names the completion, the same in all its chunks.",
+        "object": "Always `text_completion`.",
+        "created": "When the completion was begun, in Unix seconds.",
+        "model": "The model that writes it, aliases resolved.",
+        "system_fingerprint": "Changes exactly when the same request and seed may give other results.",
         "choices": "One partial choice; none in the chunk that ends a stream with `include_usage`.",
         "usage": "Only with `include_usage`: null, and the count in the last chunk.",
         "obfuscation": "Only with `include_obfuscation`: random padding.",
@@ -52,8 +57,16 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
         "prompt_tokens_details": "How the prompt's tokens came about.",
         "completion_tokens_details": "How the completion's tokens came about.",
     },
-    "PromptTokensDetails": {"cached_tokens": "Prompt tokens that were not computed again."},
-    "CompletionTokensDetails": {},
+    "PromptTokensDetails": {
+        "cached_tokens": "Prompt tokens that were not computed again.",
+        "audio_tokens": "Always 0: prompts are text.",
+    },
+    "CompletionTokensDetails": {
+        "reasoning_tokens": "Always 0: all tokens are in the text.",
+        "audio_tokens": "Always 0: completions are text.",
+        "accepted_prediction_tokens": "Always 0: the API takes no predicted outputs.",
+        "rejected_prediction_tokens": "Always 0: the API takes no predicted outputs.",
+    },
     "Model": {
         "": "A name that can be asked for.",
         "id": "The name to send as `model`.",

@@ -24,6 +24,7 @@ class Record:
 
     route: str = "-"
     model: str = "-"
+    """The model that answers; before there is one, the name asked for, which may be anything a client made up."""
     user: str = "-"
     stream: bool = False
     status: int = CLIENT_GONE

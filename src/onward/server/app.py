@@ -27,17 +27,17 @@ COMMON_HEADERS = [
 PREFLIGHT_SECONDS = b"86400"
 
 
-def make_app(backend: Backend, settings: Settings) -> App:
-    """The application over a backend. Reads the key file; raises SetupError."""
-    return App(backend, settings)
+def make_app(backend: Backend, settings: Settings, keys: list[str] | None = None) -> App:
+    """The application over a backend. Reads the key file unless `keys` are given; raises SetupError."""
+    return App(backend, settings, collect_keys(settings) if keys is None else keys)
 
 
 class App:
     """An ASGI 3 application. All its state belongs to one event loop."""
 
-    def __init__(self, backend: Backend, settings: Settings) -> None:
+    def __init__(self, backend: Backend, settings: Settings, keys: list[str]) -> None:
         self._backend = backend
-        self._guard = Guard(collect_keys(settings))
+        self._guard = Guard(keys)
         self._metrics = Metrics(backend)
         self._completions = Completions(backend, settings, self._metrics)
         self._write_log = settings.access_log
@@ -46,7 +46,7 @@ class App:
                 *_completion_routes(self._completions),
                 *_catalogue_routes(Catalogue(backend)),
                 *_token_routes(Tokens(backend, settings.max_body)),
-                *_page_routes(Pages(backend, self._metrics)),
+                *_page_routes(Pages(backend, self._metrics, keyed=self._guard.asks)),
             ]
         )
 

@@ -7,7 +7,7 @@ import urllib.parse
 
 from onward.backends.base import Backend
 from onward.completions.fold import fold_chunks, fold_whole
-from onward.errors import RequestCancelled, UnsupportedContentType
+from onward.errors import Overloaded, RequestCancelled, UnsupportedContentType
 from onward.protocol.decode import decode_request
 from onward.protocol.encode import encode_completion
 from onward.protocol.error_body import error_event
@@ -40,6 +40,7 @@ class Completions:
         check_content_type(exchange)
         body = await exchange.body(self._settings.max_body)
         request = decode_request(body, profile=self._settings.profile, path_model=path_model)
+        exchange.record.model = request.model or "-"
         exchange.record.user = request.user or "-"
         exchange.record.stream = request.stream
         run = _Run(exchange, request, self._backend, self._metrics)
@@ -86,9 +87,13 @@ class _Run:
 
     async def work(self) -> None:
         """Complete and send. Cancelling it cancels the answer, during prefill as well."""
-        accepted = await self._backend.complete(self._request)
-        self._accepted = True
         exchange = self._exchange
+        try:
+            accepted = await self._backend.complete(self._request)
+        except Overloaded as refusal:
+            self._metrics.refuse(exchange.record, refusal)
+            raise
+        self._accepted = True
         answer = MeasuredAnswer(accepted, self._metrics, exchange.record, exchange.started)
         try:
             await (self._send_stream(answer) if self._request.stream else self._send_whole(answer))

@@ -16,8 +16,10 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-BODY_SECONDS = 120.0
-"""A request body must be complete after this time; a client that dribbles holds a connection, not more."""
+BODY_SECONDS = 60.0
+"""A request body may make no progress for this time."""
+BODY_TOTAL_SECONDS = 600.0
+"""A request body must be complete after this time, however steadily it comes."""
 DISCARD_SECONDS = 5.0
 DISCARD_BYTES = 64_000_000
 
@@ -63,29 +65,36 @@ class Exchange:
         return dict(reversed(urllib.parse.parse_qsl(self._query.decode("latin-1")))).get(name)
 
     async def body(self, limit: int) -> bytes:
-        """The whole request body. Raises RequestTooLarge over `limit` bytes, BodyTimeout when it stalls."""
+        """The whole request body. Raises RequestTooLarge over `limit` bytes, BodyTimeout when it takes too long."""
         declared = self.header(b"content-length") or "0"
         too_large = declared.isdecimal() and int(declared) > limit
         more = True
         pieces: list[bytes] = []
         size = 0
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                while more and not too_large:
-                    piece, more = await self._piece()
-                    pieces.append(piece)
-                    size += len(piece)
-                    too_large = size > limit
-        except TimeoutError:
-            self.headers.append((b"connection", b"close"))
-            words = f"The request body was not complete after {BODY_SECONDS:.0f} seconds."
-            raise BodyTimeout(words) from None
+        deadline = time.perf_counter() + BODY_TOTAL_SECONDS
+        while more and not too_large:
+            piece, more = await self._piece_by(deadline)
+            pieces.append(piece)
+            size += len(piece)
+            too_large = size > limit
         if not too_large:
             return b"".join(pieces)
         pieces.clear()
         if more:
             await self._discard_body()
         raise RequestTooLarge(f"The request body is larger than the {limit} bytes that this server accepts.")
+
+    async def _piece_by(self, deadline: float) -> tuple[bytes, bool]:
+        """The next piece of the body, and whether more follow. Raises BodyTimeout."""
+        left = deadline - time.perf_counter()
+        try:
+            async with asyncio.timeout(min(BODY_SECONDS, left)):
+                return await self._piece()
+        except TimeoutError:
+            self.headers.append((b"connection", b"close"))
+        if left > BODY_SECONDS:
+            raise BodyTimeout(f"No more of the request body came for {BODY_SECONDS:.0f} seconds.")
+        raise BodyTimeout(f"The request body was not complete after {BODY_TOTAL_SECONDS:.0f} seconds.")
 
     async def _piece(self) -> tuple[bytes, bool]:
         message = await self._receive()

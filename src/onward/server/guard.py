@@ -32,6 +32,11 @@ class Guard:
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [_digest(key) for key in keys]
 
+    @property
+    def asks(self) -> bool:
+        """Whether a key is needed."""
+        return bool(self._digests)
+
     def check(self, exchange: Exchange) -> None:
         """Raise AuthenticationFailed unless the request carries a valid key, in any place clients put one."""
         if not self._digests:

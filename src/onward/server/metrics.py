@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Iterator
 
+import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+import onward
 from onward.backends.base import Backend, Load
 from onward.completions.answer import Answer
+from onward.errors import EngineStopped, Overloaded
 from onward.protocol.response import Choice, Usage
 from onward.server.access_log import Record
 
@@ -33,13 +36,22 @@ class Metrics:
     """Counts and times requests; reads the engines' load when it is scraped."""
 
     def __init__(self, backend: Backend) -> None:
+        # They would double what every scrape carries. The library can leave them out only for the whole process.
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
+        self._backend = backend
         model = ["model"]
         self.requests = Counter(
             "onward_requests", "Requests answered.", ["route", "model", "status"], registry=registry
         )
         self.in_flight = Gauge("onward_requests_in_flight", "Requests being answered.", registry=registry)
         self.cancelled = Counter("onward_requests_cancelled", "Requests whose client left early.", registry=registry)
+        self.refused = Counter(
+            "onward_completions_refused",
+            "Completions answered with 503 before they began. Reason: overloaded, or stopped (draining, dead).",
+            ["model", "reason"],
+            registry=registry,
+        )
         self.prompt_tokens = Counter("onward_prompt_tokens", "Tokens of prompts.", model, registry=registry)
         self.completion_tokens = Counter(
             "onward_completion_tokens", "Tokens generated and billed.", model, registry=registry
@@ -68,6 +80,9 @@ class Metrics:
             registry=registry,
             buckets=LONG,
         )
+        build = Gauge("onward_build_info", "Always 1; the label tells the version.", ["version"], registry=registry)
+        build.labels(onward.__version__).set(1)
+        prometheus_client.ProcessCollector(registry=registry)
         registry.register(LoadCollector(backend))
         self._models: dict[str, ModelMetrics] = {}
 
@@ -80,11 +95,21 @@ class Metrics:
 
     def finish(self, record: Record, seconds: float) -> None:
         """Count a request that has ended."""
-        model = "" if record.model == "-" else record.model
-        self.requests.labels(record.route, model, str(record.status)).inc()
+        self.requests.labels(record.route, self._label(record.model), str(record.status)).inc()
         self.request_seconds.labels(record.route).observe(seconds)
         if record.cancelled:
             self.cancelled.inc()
+
+    def refuse(self, record: Record, refusal: Overloaded) -> None:
+        """Count a completion that the backend did not take."""
+        reason = "stopped" if isinstance(refusal, EngineStopped) else "overloaded"
+        self.refused.labels(self._label(record.model), reason).inc()
+
+    def _label(self, name: str) -> str:
+        """`name` if it is that of a model here, else nothing: a label that clients may choose grows for ever."""
+        if name in self._models or name != "-" and any(name == model.id for model in self._backend.models()):
+            return name
+        return ""
 
     def render(self) -> bytes:
         """The exposition text."""
@@ -136,7 +161,7 @@ class MeasuredAnswer:
 GAUGES = {
     "running": "Sequences in the batch.",
     "waiting": "Sequences that wait for a place in the batch.",
-    "blocks_total": "KV blocks there are.",
+    "blocks_total": "KV blocks there are, used and free.",
     "blocks_used": "KV blocks that sequences hold.",
     "blocks_cached": "KV blocks kept for prompts that begin the same way.",
 }
@@ -149,6 +174,8 @@ COUNTERS = {
 
 
 def _metric_name(field: str) -> str:
+    """By Prometheus' rules only a counter's name ends in `_total`."""
+    field = field.removesuffix("_total")
     return "onward_kv_" + field if field.startswith("blocks") else "onward_engine_" + field
 
 

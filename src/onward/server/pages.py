@@ -11,9 +11,13 @@ from onward.backends.base import Backend
 from onward.protocol.schema import completion_schema, openapi
 from onward.server.exchange import Exchange
 from onward.server.metrics import Metrics
-from onward.server.reference_page import landing_page, reference_page
+from onward.server.landing_page import landing_page
+from onward.server.reference_page import reference_page
+from onward.server.schema_link import own_address
 
 HTML = "text/html; charset=utf-8"
+FALLBACK_ADDRESS = "http://127.0.0.1:8000"
+"""For a client that names no host: the address of the default settings."""
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -30,8 +34,9 @@ def _reference() -> bytes:
 class Pages:
     """Answers that need no completion."""
 
-    def __init__(self, backend: Backend, metrics: Metrics) -> None:
+    def __init__(self, backend: Backend, metrics: Metrics, *, keyed: bool) -> None:
         self._backend = backend
+        self._keyed = keyed
         self._metrics = metrics
 
     async def health(self, exchange: Exchange, _: str | None = None) -> None:
@@ -55,4 +60,5 @@ class Pages:
 
     async def landing(self, exchange: Exchange, _: str | None = None) -> None:
         names = [model.id for model in self._backend.models()]
-        await exchange.answer(200, landing_page(names).encode(), HTML)
+        page = landing_page(names, own_address(exchange) or FALLBACK_ADDRESS, keyed=self._keyed)
+        await exchange.answer(200, page.encode(), HTML)

@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import re
 import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import uvicorn
-from prometheus_client import disable_created_metrics
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from onward.backends.base import Backend
-from onward.errors import InvalidRequest, SetupError
-from onward.protocol.error_body import error_envelope
+from onward.errors import SetupError
 from onward.server.app import App, make_app
+from onward.server.connection import server_config
 from onward.server.guard import check_exposure, collect_keys
 from onward.server.progress import loading
 from onward.settings import Settings
@@ -29,11 +25,7 @@ log = logging.getLogger("onward.server")
 
 FAREWELL_SECONDS = 5.0
 """Time for the engine to finish its step and for the error events of ended requests to reach their clients."""
-IDLE_SECONDS = 65
-"""Idle connections stay open longer than clients keep theirs (5 to 60 s), so that a client never writes into
-a connection that is just being closed."""
 BACKLOG = 2048
-UPGRADE = re.compile(rb"^Upgrade(?=:)", re.IGNORECASE | re.MULTILINE)
 INTERRUPTED = 130
 
 
@@ -42,15 +34,14 @@ def serve(settings: Settings, compose: Callable[[Settings, Callable[[str], None]
 
     The port is taken before the model loads, so that a port in use is told at once; it answers only when ready.
     """
+    configure_logging(settings)
     keys = collect_keys(settings)
     check_exposure(settings, keys)
-    configure_logging(settings)
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double what every scrape carries
     listener = bind(settings.host, settings.port)
     try:
         with loading() as progress:
             backend = compose(settings, progress)
-        app = make_app(backend, settings)
+        app = make_app(backend, settings, keys)
     except BaseException:
         listener.close()
         raise
@@ -111,40 +102,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory
 
 
-class Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, strict where our rules ask for more."""
-
-    _answering: RequestResponseCycle | None = None
-
-    def data_received(self, data: bytes) -> None:
-        """Pass over an offer to change the protocol, as RFC 9110 §7.8 allows; Java's client makes one by default.
-
-        The parser would take it at its word and drop the request's body, so it must not see it. The header keeps
-        its length, and no line of a JSON body can look like it.
-        """
-        if b"pgrade:" in data:
-            data = UPGRADE.sub(b"Ignored", data)
-        super().data_received(data)
-
-    def send_400_response(self, msg: str) -> None:
-        """Bytes that are no HTTP are told in the same envelope as every other error (spec/wire-rules 6)."""
-        body, content_type = error_envelope(InvalidRequest(msg))
-        head = f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(STATUS_LINE[400] + head.encode() + body)
-        self.transport.close()
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answering = cycle
-        super()._start_asgi_task(cycle, app)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the request being answered, too: uvicorn tells only the last one of a pipeline."""
-        if self._answering is not None and not self._answering.response_complete:
-            self._answering.disconnected = True
-            self._answering.message_event.set()
-        super().connection_lost(exc)
-
-
 class _Server(uvicorn.Server):
     """uvicorn without its signal handling: ours drains first."""
 
@@ -161,6 +118,7 @@ class Service:
         self._backend = backend
         self._settings = settings
         self._listener = listener
+        self._signal: int | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         self._server = _Server(server_config(app))
@@ -183,12 +141,14 @@ class Service:
             await self._close()
             await asyncio.wait({serving})
         serving.result()
+        log.info("stopped")
         return INTERRUPTED if self._stop_now.is_set() else 0
 
-    def signal(self) -> None:
+    def signal(self, number: int) -> None:
         """First time: drain. Second time: end at once."""
         if self._stop.is_set():
             self._stop_now.set()
+        self._signal = number
         self._stop.set()
 
     def _handle_signals(self) -> None:
@@ -196,7 +156,7 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
-                loop.add_signal_handler(number, self.signal)
+                loop.add_signal_handler(number, self.signal, number)
             except NotImplementedError:
                 pass
 
@@ -218,16 +178,18 @@ class Service:
         """Refuse new completions, wait for the running ones. The port stays open: /health tells what goes on."""
         self._backend.drain()
         if self._app.running:
+            again = "send the signal again" if self._signal == signal.SIGTERM else "press Ctrl-C again"
             log.warning(
-                "draining: %d requests may run for %.0f s more; press Ctrl-C again to end them now",
-                self._app.running,
+                "draining: %s may run for %g s more; %s to end now",
+                _requests(self._app.running),
                 self._settings.drain,
+                again,
             )
         try:
             async with asyncio.timeout(self._settings.drain):
                 await _first(self._stop_now.wait(), self._app.idle())
         except TimeoutError:
-            log.warning("ending %d requests that did not finish in time", self._app.running)
+            log.warning("ending %s that did not finish in time", _requests(self._app.running))
 
     async def _close(self) -> None:
         """End what still runs, with an error event each; then the engine, then the connections."""
@@ -240,6 +202,10 @@ class Service:
         self._server.should_exit = True
 
 
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count} requests"
+
+
 async def _first(*waits: Awaitable[object]) -> None:
     """Wait until one of them is done. Stops those that were begun here, leaves tasks alone."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
@@ -249,21 +215,6 @@ async def _first(*waits: Awaitable[object]) -> None:
         for task, wait in zip(tasks, waits, strict=True):
             if task is not wait:
                 task.cancel()
-
-
-def server_config(app: App) -> uvicorn.Config:
-    """How uvicorn serves the application, in the process and in tests."""
-    return uvicorn.Config(
-        app,
-        http=Protocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=IDLE_SECONDS,
-        timeout_graceful_shutdown=1,
-    )
 
 
 def ready_line(settings: Settings, listener: socket.socket) -> str:

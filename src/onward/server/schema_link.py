@@ -12,13 +12,18 @@ _HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 
 
 def schema_url(exchange: Exchange) -> str:
-    """The schema's address as the client reaches this server, through a proxy as well."""
+    """The schema's address as the client reaches this server; a path where that is not known."""
+    return (own_address(exchange) or "") + SCHEMA_PATH
+
+
+def own_address(exchange: Exchange) -> str | None:
+    """`http://HOST:PORT` as the client reaches this server, through a proxy as well. Safe in HTML and shells."""
     forwarded = _forwarded(exchange.header(b"forwarded") or "")
     scheme = exchange.header(b"x-forwarded-proto") or forwarded.get("proto") or exchange.scheme
     host = exchange.header(b"x-forwarded-host") or forwarded.get("host") or exchange.header(b"host") or ""
     if not _HOST.fullmatch(host) or scheme not in ("http", "https"):
-        return SCHEMA_PATH
-    return f"{scheme}://{host}{SCHEMA_PATH}"
+        return None
+    return f"{scheme}://{host}"
 
 
 def _forwarded(header: str) -> dict[str, str]:

@@ -52,7 +52,9 @@ class Tokens:
 
     async def info(self, exchange: Exchange, _: str | None = None) -> None:
         """Of the first model, or the one of `?model=`."""
-        info = self._backend.tokenizer_info(exchange.query("model"))
+        model = exchange.query("model")
+        exchange.record.model = model or "-"
+        info = self._backend.tokenizer_info(model)
         answer: dict[str, object] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": info.bos_token,

@@ -13,7 +13,7 @@ from onward.errors import SetupError
 
 
 class Journal:
-    """One file of results, locked while open. `done` holds the custom_id of every line in it.
+    """One file of results, locked while open. `done` holds the key of every line in it (see `_key`).
 
     A line that a kill has torn is cut off at the start, so that it is answered again and never stands twice.
     """
@@ -37,7 +37,7 @@ class Journal:
         line = memoryview(msgspec.json.encode(record) + b"\n")
         while line:
             line = line[os.write(self._file, line) :]
-        self.done.add(record["custom_id"])
+        self.done.add(_key(record))
 
     def close(self) -> None:
         os.fsync(self._file)
@@ -64,27 +64,35 @@ class Journal:
         except OSError:
             raise SetupError(f"Another run is writing {self.path}: wait for it, or give another file.") from None
 
-    def _recover(self) -> set[str]:
-        done: set[str] = set()
+    def _recover(self) -> set[str | int]:
+        done: set[str | int] = set()
         whole = 0
         with open(os.dup(self._file), "rb") as file:  # noqa: PTH123 - a path cannot be opened by number
             file.seek(0)
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     break
-                done.add(self._custom_id(line, number))
+                done.add(self._known(line, number))
                 whole += len(line)
         os.ftruncate(self._file, whole)
         return done
 
-    def _custom_id(self, line: bytes, number: int) -> str:
+    def _known(self, line: bytes, number: int) -> str | int:
         try:
-            value = msgspec.json.decode(line)
-            custom_id = value["custom_id"]
-            if "response" in value and isinstance(custom_id, str):
-                return custom_id
-        except (msgspec.DecodeError, KeyError, TypeError):
-            pass
-        raise SetupError(
-            f"{self.path} line {number} is no result of a batch: give another file, or move this one away."
-        )
+            return _key(msgspec.json.decode(line))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise SetupError(
+                f"{self.path} line {number} is no result of a batch: give another file, or move this one away."
+            ) from None
+
+
+def _key(record: dict[str, Any]) -> str | int:
+    """What names an input line from run to run: its custom_id, or the number of a line that was unreadable.
+
+    Raises KeyError or TypeError for what is no result.
+    """
+    custom_id, response = record["custom_id"], record["response"]
+    key = record["error"]["line"] if response is None else custom_id
+    if not isinstance(key, str | int):
+        raise TypeError(key)
+    return key

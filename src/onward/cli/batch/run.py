@@ -6,20 +6,19 @@ import asyncio
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onward.cli.batch.journal import Journal
-from onward.cli.batch.lines import Line, check_lines, read_lines
+from onward.cli.batch.lines import Line, Unreadable, check_lines, read_lines
 from onward.cli.batch.progress import Progress, summary
 from onward.cli.session import Session
 from onward.cli.show.failures import error_object
 from onward.cli.where.errors import RemoteError
-from onward.cli.where.open import open_source
+from onward.cli.where.open import open_source, unknown_models
 from onward.cli.where.source import Source
-from onward.errors import ApiError, EngineStopped, InvalidRequest, Overloaded, SetupError
+from onward.errors import ApiError, EngineStopped, InvalidRequest, ModelNotFound, Overloaded, SetupError
 from onward.protocol.ids import request_id
 
 FULL_QUEUE_SECONDS = 0.2
@@ -39,41 +38,64 @@ class Batch:
 
 @dataclass(slots=True)
 class Done:
-    """What a run has done so far: lines, of these failed ones, and completion tokens."""
+    """What a run has done so far: lines, of these failed ones, and completion tokens.
 
+    `total` counts the lines of the whole file, 0 until they are known; `before` those that earlier runs did.
+    """
+
+    total: int = 0
+    before: int = 0
     lines: int = 0
     failed: int = 0
     tokens: int = 0
 
 
-def run_batch(batch: Batch) -> Done:
-    """Answer what is not answered yet. Raises SetupError, and what ends a run: ConnectionFailed, a refused key."""
+def run_batch(batch: Batch, done: Done) -> None:
+    """Answer what is not answered yet, counting in `done`.
+
+    Raises SetupError, and what ends a run: ConnectionFailed, a refused key.
+    """
     if batch.source.resolve() in (batch.output.resolve(), batch.errors.resolve()):
         raise SetupError(f"{batch.source} is the input: give another file for the results.")
-    lines = check_lines(batch.source)
-    done, started = Done(), time.monotonic()
+    checked, started = check_lines(batch.source), time.monotonic()
     with Journal(batch.output) as answers, Journal(batch.errors) as refusals:
         known = answers.done | refusals.done
-        pending = [line for line in lines if line.custom_id not in known]
-        before = len(lines) - len(pending)
+        pending = [line for line in checked.requests if line.custom_id not in known]
+        unreadable = [line for line in checked.unreadable if line.number not in known]
+        done.total = len(checked.requests) + len(checked.unreadable)
+        done.before = done.total - len(pending) - len(unreadable)
+        for bad in unreadable:
+            refusals.append(_unread(bad))
+            done.lines += 1
         if pending:
-            _answer_all(batch, pending, answers, refusals, done, before)
-        failed = len(refusals.done)
-    summary(done, before, time.monotonic() - started, batch.errors if failed else None, failed)
-    done.failed = failed
-    return done
+            _answer_all(batch, pending, answers, refusals, done)
+        done.failed = len(refusals.done)
+    summary(done, time.monotonic() - started, batch.errors)
 
 
-def _answer_all(
-    batch: Batch, pending: list[Line], answers: Journal, refusals: Journal, done: Done, before: int
-) -> None:
-    models = [batch.model] if batch.model else sorted({str(model) for line in pending if (model := line.body["model"])})
-    source = open_source(batch.session.connection, models)
-    wanted = {line.custom_id for line in pending}
-    requests = (line for line in read_lines(batch.source) if line.custom_id in wanted)
-    with ExitStack() as stack:
-        progress = stack.enter_context(Progress(before + len(pending), before))
+def _answer_all(batch: Batch, pending: list[Line], answers: Journal, refusals: Journal, done: Done) -> None:
+    asked = {line.body["model"] for line in pending if isinstance(line.body["model"], str) and line.body["model"]}
+    models = [batch.model] if batch.model else sorted(asked)
+    unknown = {} if batch.model else unknown_models(batch.session.connection, models)
+    wanted: set[int] = set()
+    for line in pending:
+        model = None if batch.model else line.body["model"]
+        if isinstance(model, str) and model in unknown:
+            refusals.append(_refused(line, _no_model(model, unknown[model])))
+            done.lines += 1
+        else:
+            wanted.add(line.number)
+    if not wanted:
+        return
+    source = open_source(batch.session.connection, [model for model in models if model not in unknown])
+    requests = (line for line in read_lines(batch.source) if isinstance(line, Line) and line.number in wanted)
+    with Progress(done.total, done.before + done.lines) as progress:
         asyncio.run(_Run(source, batch, answers, refusals, done, progress).all(requests))
+
+
+def _no_model(name: str, why: str) -> ModelNotFound:
+    """What a server says of a model that it lacks, and why this process cannot have it."""
+    return ModelNotFound(f"The model `{name}` does not exist or you do not have access to it. {why}")
 
 
 class _Run:
@@ -122,7 +144,7 @@ class _Run:
         except (ApiError, RemoteError) as problem:
             if problem.status in (401, 403):
                 raise
-            self._refusals.append(_record(line, problem.status, {"error": error_object(problem)}, _request_id(problem)))
+            self._refusals.append(_refused(line, problem))
             self._done.failed += 1
         else:
             self._answers.append(_record(line, 200, document.value, document.request_id))
@@ -158,5 +180,16 @@ def _record(line: Line, status: int, body: dict[str, Any], named: str | None) ->
     }
 
 
-def _request_id(problem: ApiError | RemoteError) -> str | None:
-    return problem.request_id if isinstance(problem, RemoteError) else None
+def _refused(line: Line, problem: ApiError | RemoteError) -> dict[str, Any]:
+    named = problem.request_id if isinstance(problem, RemoteError) else None
+    return _record(line, problem.status, {"error": error_object(problem)}, named)
+
+
+def _unread(line: Unreadable) -> dict[str, Any]:
+    """A line of OpenAI's batch output for what was never sent: no response, but an error of the batch itself."""
+    return {
+        "id": f"batch_req_{secrets.token_hex(12)}",
+        "custom_id": line.custom_id,
+        "response": None,
+        "error": {"code": line.code, "message": line.message, "line": line.number},
+    }

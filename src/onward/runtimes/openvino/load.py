@@ -68,7 +68,13 @@ def _facts(core: ov.Core, options: RuntimeOptions) -> list[str]:
 
 def _compile(core: ov.Core, model: ov.Model, folder: Path, options: RuntimeOptions) -> ov.CompiledModel:
     # Pinned threads wait for their core while the HTTP thread, a client or another program holds it.
-    config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "ENABLE_CPU_PINNING": False}
+    # OpenVINO's default, an 8-bit cache, quantises the keys of a block together: what comes later in a prompt would
+    # then change the log-probabilities of what comes before it, by up to 0.1 nats. 16 bits keep every token's own.
+    config: dict[str, Any] = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "ENABLE_CPU_PINNING": False,
+        "KV_CACHE_PRECISION": "f16",
+    }
     threads = options.threads or quota_threads()
     if threads:
         config["INFERENCE_NUM_THREADS"] = threads

@@ -12,7 +12,7 @@ class RuntimeOptions:
     """`threads` 0: all physical cores (a container's CPU quota counts as its cores).
 
     `precision` "fast" takes OpenVINO's defaults (bfloat16 or float16 compute where the CPU has it, quantised
-    activations, u8 KV cache); "exact" computes and caches in float32, activations not quantised.
+    activations) with a 16-bit KV cache; "exact" computes and caches in float32, activations not quantised.
     `kv_memory` is in bytes; None: the lesser of a quarter of the free memory and what SEQUENCES_AT_ONCE
     sequences of full length need. `cache_dir` keeps file hashes between starts (compiled graphs are
     made faster than OpenVINO's CPU cache reads them back).

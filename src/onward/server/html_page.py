@@ -1,0 +1,36 @@
+"""What the HTML pages share: a frame that needs nothing from the network, escaping, samples."""
+
+from __future__ import annotations
+
+import html
+import json
+
+_STYLE = """
+:root{color-scheme:light dark}
+body{font:16px/1.55 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem}
+h1,h2,h3{line-height:1.25}h2{margin-top:3rem;border-top:1px solid #8884;padding-top:1rem}
+code,pre{font:14px/1.5 ui-monospace,monospace}pre{background:#8882;padding:.8rem;overflow:auto;border-radius:6px}
+table{border-collapse:collapse;width:100%}th,td{text-align:left;vertical-align:top;padding:.4rem .6rem .4rem 0;
+border-bottom:1px solid #8883}td:first-child{white-space:nowrap}.type{opacity:.7}.scroll{overflow-x:auto}
+nav ul{columns:18rem;padding-left:1.2rem}
+"""
+
+
+def framed(title: str, body: str) -> str:
+    """A whole document around `body`."""
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style><main>{body}</main></html>'
+    )
+
+
+def prose(text: str) -> str:
+    """Escaped text; what stands between backticks becomes code."""
+    pieces = html.escape(text).split("`")
+    return "".join(f"<code>{piece}</code>" if odd % 2 else piece for odd, piece in enumerate(pieces))
+
+
+def sample(value: object) -> str:
+    """Text as it is, anything else as JSON."""
+    shown = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    return f"<pre>{html.escape(shown)}</pre>"
