@@ -50,7 +50,8 @@ def write_card(path: Path, figures: dict) -> None:
         "samples": "\n".join(sample_text(number, sample) for number, sample in enumerate(figures["samples"], start=1)),
     }
     template = TEMPLATE.read_text(encoding="utf-8")
-    replace_text(path, re.sub(r"\{\{(\w+)\}\}", lambda place: str(places[place[1]]), template))
+    card = re.sub(r"\{\{(\w+)\}\}", lambda place: str(places[place[1]]), template)
+    replace_text(path, card.rstrip() + "\n")
 
 
 def bits_table(figures: dict) -> str:

@@ -89,7 +89,7 @@ def test_a_torn_last_line_is_answered_again() -> None:
     run()
     text = Path("out.jsonl").read_text()
     Path("out.jsonl").write_text(text[: text.rindex('"response"')])
-    assert "1 lines answered · 3 before" in run().stderr
+    assert "1 line answered · 3 before" in run().stderr
     assert len(records()) == 4
 
 
@@ -127,6 +127,7 @@ def test_ctrl_c_can_be_resumed() -> None:
             terminal.process.send_signal(signal.SIGINT)
             assert terminal.end() == 130
             assert "Traceback" not in terminal.screen
+            assert terminal.screen.endswith("1 of 3 lines answered; run the same command again to go on.\n")
         server.go_on.set()
     assert len(records()) == 1
     assert run().exit_code == 0
@@ -205,19 +206,91 @@ def test_the_model_can_be_another_than_the_lines_say() -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["{"], "in.jsonl line 1 is not JSON"),
-        (["[]"], "in.jsonl line 1 is not a JSON object"),
-        (['{"body": {}}'], "line 1 lacks a custom_id"),
-        (['{"custom_id": "a", "body": {}}'] * 2, "'a' of request 2 was used before"),
-        (['{"custom_id": "a"}'], "line 1 lacks a body"),
-        (['{"custom_id": "a", "url": "/v1/chat/completions", "body": {}}'], "only POST /v1/completions works"),
+        (["{"], "in.jsonl holds no request. Line 1 is not JSON"),
+        (["", "[]"], "in.jsonl holds no request. Line 2 is not a JSON object"),
+        (["[" * 5000], "Line 1 is not JSON"),
+        (["once upon", "a time"], "Line 1 is not JSON"),
     ],
 )
-def test_a_file_of_another_format_is_refused_before_anything_is_sent(lines: list[str], words: str) -> None:
+def test_a_file_without_a_request_is_refused_as_a_whole(lines: list[str], words: str) -> None:
     Path("in.jsonl").write_text("\n".join(lines))
     result = run()
     assert result.exit_code == 1
     assert words in result.stderr
+    assert not Path("out.errors.jsonl").exists()
+
+
+def test_lines_that_are_no_request_stop_none_of_the_others() -> None:
+    write_input(2)
+    first, second = Path("in.jsonl").read_bytes().splitlines()
+    lines: list[tuple[bytes, str | None, str]] = [
+        (b"", None, ""),
+        (b"{", None, "Line 2 is not JSON"),
+        (b'{"custom_id": "\xff"}', None, "Line 3 is not JSON"),
+        (b'{"body": {}}', None, "Line 4 lacks a custom_id"),
+        (first, "line 0", ""),
+        (b'{"custom_id": "line 0", "body": {}}', "line 0", "Line 6: the custom_id 'line 0' was used in line 5 before"),
+        (b'{"custom_id": "c"}', "c", "Line 7 lacks a body"),
+        (b'{"custom_id": "d", "url": "/v1/chat/completions", "body": {}}', "d", "Line 8 asks for POST /v1/chat"),
+        (second, "line 1", ""),
+    ]
+    Path("in.jsonl").write_bytes(b"\n".join(raw for raw, _, _ in lines))
+    result = run()
+    assert result.exit_code == 1
+    assert result.stderr.startswith("8 lines answered · 8 tokens") and "6 failed" in result.stderr
+    assert set(records()) == {"line 0", "line 1"}
+    refused = [json.loads(line) for line in Path("out.errors.jsonl").read_text().splitlines()]
+    wanted = [(number, custom_id, words) for number, (_, custom_id, words) in enumerate(lines, 1) if words]
+    for found, (number, custom_id, words) in zip(refused, wanted, strict=True):
+        assert (found["custom_id"], found["response"]) == (custom_id, None)
+        assert found["error"]["line"] == number
+        assert found["error"]["message"].startswith(words)
+    assert refused[3]["error"]["code"] == "duplicate_custom_id"
+    again = run()
+    assert "Nothing left to answer · 8 before · 6 failed" in again.stderr
+    assert len(Path("out.errors.jsonl").read_text().splitlines()) == 6
+
+
+def test_a_repeated_custom_id_does_not_hide_its_first_line_from_the_next_run() -> None:
+    write_input(1)
+    line = Path("in.jsonl").read_text()
+    Path("in.jsonl").write_text(line + line)
+    assert run().exit_code == 1
+    Path("out.jsonl").unlink()
+    assert "1 line answered · 1 before" in run().stderr
+    assert set(records()) == {"line 0"}
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_line_with_an_unknown_model_is_a_refused_line(others: int) -> None:
+    write_input(others)
+    with Path("in.jsonl").open("a") as file:
+        file.write('{"custom_id": "lost", "body": {"model": "gpt-3.5-turbo-instruct", "prompt": "a"}}\n')
+    result = run()
+    assert result.exit_code == 1
+    assert "1 failed, see out.errors.jsonl" in result.stderr
+    refused = records("out.errors.jsonl")["lost"]["response"]
+    assert refused["status_code"] == 404
+    assert refused["body"]["error"]["code"] == "model_not_found"
+    assert refused["body"]["error"]["message"].startswith("The model `gpt-3.5-turbo-instruct` does not exist")
+    assert len(records()) == others if others else not Path("out.jsonl").exists()
+    assert f"Nothing left to answer · {others + 1} before" in run().stderr
+
+
+def test_an_unknown_model_for_all_lines_ends_the_run() -> None:
+    write_input(2)
+    assert run("--model", "toi").exit_code == 4
+    assert not Path("out.errors.jsonl").exists()
+
+
+def test_a_server_that_is_lost_can_be_resumed() -> None:
+    write_input(3)
+    with scripted(answer(200, completion("x")), lambda server, connection: None) as server:
+        result = run("--base-url", server.url, "--concurrency", "1")
+    assert result.exit_code == 3
+    assert result.stderr.endswith("1 of 3 lines answered; run the same command again to go on.\n")
+    assert run().exit_code == 0
+    assert len(records()) == 3
 
 
 def test_files_that_hold_something_else_are_left_alone() -> None:

@@ -77,6 +77,15 @@ def test_the_version_is_the_packages(onward_command: Callable[..., Result]) -> N
     assert onward_command("--version").stdout == f"onward {onward.__version__}\n"
 
 
+def test_the_version_and_the_help_are_commands_too(onward_command: Callable[..., Result]) -> None:
+    assert onward_command("version").stdout == onward_command("--version").stdout
+    assert onward_command("help").stdout == onward_command("--help").stdout
+    for words in (["serve"], ["completions"], ["completions", "create"]):
+        assert onward_command("help", *words).stdout == onward_command(*words, "--help").stdout
+    for wrong in (["srve"], ["completions", "crate"], ["serve", "more"]):
+        assert onward_command("help", *wrong).exit_code == 2
+
+
 def test_the_help_of_serve_shows_every_setting_in_its_group(onward_command: Callable[..., Result]) -> None:
     text = onward_command("serve", "--help").stdout
     sections = [text.index(f"\n{group}:\n") for group in GROUPS]

@@ -96,6 +96,7 @@ def test_a_server_must_be_told_the_model() -> None:
     result = create("Once", "--base-url", "http://127.0.0.1:1/v1")
     assert result.exit_code == 2
     assert 'Required flag "model" not set' in result.stderr
+    assert "`onward models list --base-url http://127.0.0.1:1/v1` shows" in result.stderr.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -301,3 +302,16 @@ def test_a_server_that_does_not_stream_is_understood() -> None:
 def test_a_null_error_in_a_chunk_is_no_error() -> None:
     value = {**completion("a"), "error": None}
     streamed(event(value), DONE, code=0, text="a\n")
+
+
+def test_stats_ask_a_server_for_the_usage_of_a_stream() -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    last = event({**completion("", finish_reason="stop"), "choices": [], "usage": usage})
+    with scripted(STREAM_HEAD + chunk("a", "stop") + last + DONE) as server:
+        result = create(*ASK, "--base-url", server.url, "--stream", "--stats", "--format", "text")
+        create(*ASK, "--base-url", server.url, "--stream", "--stats", "--stream-options", "{include_usage: false}")
+    assert result.stdout == "a\n"
+    assert result.stderr.startswith("prompt 1 token · completion 2 tokens")
+    assert [each.fields["stream_options"] for each in server.requests] == [
+        {"include_usage": True}, {"include_usage": False},
+    ]  # fmt: skip

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from .conftest import create, onward
 
@@ -153,3 +154,39 @@ def test_force_colour_and_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[34;1m" in create("Once", *TOY).stdout
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in create("Once", *TOY).stdout
+
+
+def test_yaml_documents_of_a_stream_are_separated() -> None:
+    whole = json.loads(create("Once", *TOY).stdout)["choices"][0]["text"]
+    chunks = list(YAML(typ="safe", pure=True).load_all(create("Once", *TOY, "--stream", "--format", "yaml").stdout))
+    assert len(chunks) > 1
+    assert "".join(each["choices"][0]["text"] for each in chunks) == whole
+    texts = create("Once", *TOY, "--stream", "--format", "yaml", "--transform", "choices.0.text").stdout
+    assert "".join(YAML(typ="safe", pure=True).load_all(texts)) == whole
+    assert "---" not in create("Once", *TOY, "--format", "yaml").stdout
+
+
+def test_a_transform_that_finds_nothing_is_noted_once() -> None:
+    words = "--transform found nothing: the whole document is shown\n"
+    result = create("Once", *TOY, "--transform", "choices.0.txt", "--stream")
+    assert result.stdout.count("text_completion") > 1
+    assert result.stderr == words
+    result = onward("tokenize", "-m", "toy", "a", "--transform", "nothing")
+    assert json.loads(result.stdout)["tokens"] == [97]
+    assert result.stderr == words
+    assert create("Once", *TOY, "--transform", "choices.0.logprobs").stderr == ""
+
+
+def test_stats_of_a_stream_are_asked_for_and_not_shown() -> None:
+    plain = create("Once", *TOY, "--stream", "--format", "jsonl")
+    result = create("Once", *TOY, "--stream", "--format", "jsonl", "--stats")
+    assert "prompt 4 tokens (0 cached) · completion 8 tokens" in result.stderr
+    assert len(result.stdout.splitlines()) == len(plain.stdout.splitlines())
+    asked = create("Once", *TOY, "--stream", "--format", "jsonl", "--stats", "--stream-options.include-usage")
+    assert json.loads(asked.stdout.splitlines()[-1])["usage"]["completion_tokens"] == 8
+    refused = create("Once", *TOY, "--stream", "--stats", "--stream-options.include-usage=false")
+    assert "tokens not reported" in refused.stderr
+
+
+def test_one_token_is_told_in_the_singular() -> None:
+    assert "completion 1 token ·" in create("Once", "--model", "toy", "--max-tokens", "1", "--stats").stderr

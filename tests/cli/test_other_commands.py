@@ -9,12 +9,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from onward.cli import doctor
+from onward.cli import doctor, tokenize
 from onward.cli.main import COMMANDS
+from onward.cli.show.words import counted
 from onward.models.check import FILES, GRAPH, TOKENIZER, WEIGHTS
 from onward.models.resolve import built_in_folder
 from onward.settings import options
+from onward.text.rendering import render_token
 
 from .conftest import onward
 from .terminals import COMMAND, Terminal
@@ -176,3 +180,48 @@ def test_commands_flags_and_values_are_completed() -> None:
     assert complete("completions", "create", "--echo", "t") == ["true"]
     Path("story.txt").write_text("x")
     assert complete("completions", "create", "--prompt", "@st") == ["@story.txt"]
+
+
+def test_a_character_split_over_tokens_is_shown_whole() -> None:
+    with Terminal("tokenize", "-m", "toy", "ü") as terminal:
+        assert terminal.end() == 0
+        assert terminal.screen == (
+            "{48;5;24:·}{48;5;58:ü}\n"
+            "     195  bytes:\\xc3           {dim:c3}\n"
+            "     188  bytes:\\xbc           {dim:bc}\n"
+            "{dim:2 tokens}\n"
+        )
+
+
+@given(st.text())
+def test_pieces_as_a_server_tells_them_spell_the_text(text: str) -> None:
+    pieces = [bytes([byte]) for byte in text.encode()]
+    assert [tokenize._raw(render_token(piece)) for piece in pieces] == pieces
+    spelled = tokenize._spelled(pieces)
+    assert len(spelled) == len(pieces)
+    assert "".join(spelled).replace("·", "") == text.replace("·", "")
+
+
+def test_a_token_is_counted_in_the_singular() -> None:
+    assert onward("tokenize", "-m", "toy", "a", "--format", "text").stdout.endswith("\n1 token\n")
+
+
+@pytest.mark.parametrize("words", [["config", "show"], ["doctor"], ["completion"], ["models", "pull"]])
+def test_commands_that_ask_nobody_have_no_flags_of_a_server(words: list[str]) -> None:
+    help = onward(*words, "--help").stdout
+    for flag in ("--base-url", "--project", "--api-key", "--format-error"):
+        assert flag not in help
+    assert "--base-url" in onward("models", "list", "--help").stdout
+
+
+def test_the_doctor_says_how_to_be_read_off_a_terminal_and_lives_with_a_broken_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "--format text" in onward("doctor", "--help").stdout
+    monkeypatch.setenv("OPENAI_BASE_URL", "localhost:8000")
+    assert "unset OPENAI_BASE_URL" in onward("doctor", "--format", "text").stdout
+
+
+@pytest.mark.parametrize(("number", "words"), [(0, "0 lines"), (1, "1 line"), (2, "2 lines"), (2000, "2,000 lines")])
+def test_things_are_counted_in_words(number: int, words: str) -> None:
+    assert counted(number, "line") == words

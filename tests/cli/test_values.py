@@ -41,6 +41,8 @@ TABLE = [
     (["--stop", '"\\n"'], {"stop": "\n"}),
     (["--stop", "\\n"], {"stop": "\\n"}),
     (["--stop", '["\\n", END]'], {"stop": ["\n", "END"]}),
+    (["--stop", "a", "--stop", '["b", "\\n"]', "--stop", "c"], {"stop": ["a", "b", "\n", "c"]}),
+    (["--options.stop", "a", "--options.stop", "b"], {"options": {"stop": ["a", "b"]}}),
     (["--logit-bias", '{"50256": -100}'], {"logit_bias": {"50256": -100}}),
     (["--logit-bias", "{50256: -100}"], {"logit_bias": {"50256": -100}}),
     (["--logit-bias", "{foo: 0}"], {"logit_bias": {"foo": 0}}),
@@ -159,6 +161,8 @@ def test_yaml_written_reads_back() -> None:
         (["--temperature", "nan"], "it must be a number or null"),
         (["--echo=maybe"], "it must be true, false or null"),
         (["--logit-bias", "5"], "it must be an object"),
+        (["--prompt", "@missing.txt"], "missing.txt cannot be read"),
+        (["--stop", "a", "--stop", "null"], "--stop null means none"),
         (["--prompt", "@no/such.txt"], "no/such.txt cannot be read"),
         (["--prompt", "@file://binary.bin"], "is not UTF-8"),
         (["--prompt", "a", "b"], "given twice"),
@@ -260,3 +264,12 @@ def test_an_empty_answer_to_the_base_url_is_a_usage_error() -> None:
     result = create("-p", "a", "--base-url", "localhost:8000")
     assert result.exit_code == 2
     assert '--base-url "localhost:8000" is missing a scheme (expected http:// or https://)' in result.stderr
+
+
+def test_a_text_that_may_have_meant_a_file_is_noted() -> None:
+    result = create("--prompt", "@everyone", "--dry-run")
+    assert json.loads(result.stdout) == {"prompt": "@everyone"}
+    assert result.stderr == (
+        "--prompt: there is no file everyone, so @everyone itself is the text. Write \\@everyone to say so.\n"
+    )
+    assert create("--prompt", "\\@everyone", "--dry-run").stderr == ""

@@ -306,6 +306,19 @@ ROUTES.sends(
     get("/docs"),
     header("content-type", "text/html; charset=utf-8"),
     says("no address of another host", lambda a: not re.search(rb"(src|href)=\"(https?:)?//(?!127\.0\.0\.1)", a.raw)),
+    says("only errors that this server gives", lambda a: b"408" in a.raw and b"429" not in a.raw),
 )
-ROUTES.sends("landing", "GET / is a page", get("/"), header("content-type", "text/html; charset=utf-8"))
-ROUTES.sends("metrics", "GET /metrics", get("/metrics"), says("KV blocks", lambda a: b"onward_kv_blocks_used" in a.raw))
+ROUTES.sends(
+    "landing",
+    "GET / is a page",
+    get("/"),
+    header("content-type", "text/html; charset=utf-8"),
+    says("a command with this server's address", lambda a: b"curl http://127.0.0.1:" in a.raw),
+)
+ROUTES.sends(
+    "metrics",
+    "GET /metrics",
+    get("/metrics"),
+    says("KV blocks", lambda a: b"onward_kv_blocks_used" in a.raw),
+    says("version and process", lambda a: b"onward_build_info{" in a.raw and b"process_start_time_seconds" in a.raw),
+)

@@ -148,8 +148,32 @@ async def test_a_body_that_stalls_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     call.feed(b"{")
     await call.done()
     assert call.status == 408
-    assert "not complete" in call.error["message"]
+    assert call.error["message"].startswith("No more of the request body came")
     assert call.headers["connection"] == "close"
+
+
+@in_loop
+async def test_a_body_that_comes_slowly_but_steadily_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "BODY_SECONDS", 0.5)
+    call = Call(make_app(FakeBackend(), settings()), "POST", "/v1/completions", None)
+    body = b'{"model": "m", "prompt": "x"}'
+    for piece in (body[:10], body[10:20]):
+        call.feed(piece)
+        await asyncio.sleep(0.3)
+    call.feed(body[20:], more=False)
+    await call.done()
+    assert call.status == 200
+
+
+@in_loop
+async def test_a_body_that_comes_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "BODY_TOTAL_SECONDS", 0.05)
+    call = Call(make_app(FakeBackend(), settings()), "POST", "/v1/completions", None)
+    while not call.task.done():
+        call.feed(b" ")
+        await asyncio.sleep(0.001)
+    assert call.status == 408
+    assert "not complete" in call.error["message"]
 
 
 @in_loop

@@ -14,7 +14,8 @@ import uvicorn
 
 from onward.errors import Overloaded
 from onward.server.app import make_app
-from onward.server.run import bind, server_config
+from onward.server.connection import server_config
+from onward.server.run import bind
 from tests.server.fakes import STORY, FakeBackend, Step, part, settings, wait_for
 
 

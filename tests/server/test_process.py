@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import signal
 import socket
 import sys
@@ -69,7 +70,7 @@ def test_an_idle_server_ends_at_once_and_its_port_is_free_again(start: Start, nu
     server.popen.send_signal(number)
     assert server.popen.wait(10) == 0
     bind("127.0.0.1", server.port).close()
-    assert server.end() == ""
+    assert re.fullmatch(r"[-\d]+ [:,\d]+ INFO onward\.server: stopped\n", server.end())
 
 
 def test_a_drain_refuses_the_new_and_ends_the_old_with_an_error_event(start: Start) -> None:
@@ -89,7 +90,10 @@ def test_a_drain_refuses_the_new_and_ends_the_old_with_an_error_event(start: Sta
         assert first["choices"][0]["text"] == "a"
         assert last["error"]["type"] == "server_error"
     assert server.popen.wait(10) == 0
-    assert "Traceback" not in server.end()
+    said = server.end()
+    assert "draining: 4 requests may run for 0.5 s more; send the signal again to end now" in said
+    assert "ending 4 requests that did not finish in time" in said
+    assert "Traceback" not in said
 
 
 def test_a_second_ctrl_c_ends_at_once(start: Start) -> None:
@@ -101,6 +105,17 @@ def test_a_second_ctrl_c_ends_at_once(start: Start) -> None:
     server.popen.send_signal(signal.SIGINT)
     assert server.popen.wait(10) == 130
     assert "error" in streaming.wait()[-1]
+    said = server.end()
+    assert "draining: 1 request may run for 300 s more; press Ctrl-C again to end now" in said
+    assert said.endswith("stopped\n")
+
+
+def test_a_key_file_that_others_can_read_is_logged_once_with_time_and_level(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("sk-a\n")
+    path.chmod(0o644)
+    said = start(f"api_key_file={path}").end()
+    assert re.fullmatch(r"[-\d]+ [:,\d]+ WARNING onward\.server: the key file .* chmod 600 it\n", said)
 
 
 def no_model(settings: Settings, progress: object) -> FakeBackend:

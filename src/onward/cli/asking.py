@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from onward.cli.session import Output, Session
-from onward.cli.show.formats import render
+from onward.cli.show.formats import NOTHING_FOUND, leads_somewhere, render
 from onward.cli.show.live import LiveText
 from onward.cli.show.stats import Stats
-from onward.cli.show.terminal import Style, style_of
+from onward.cli.show.terminal import Style, style_of, warn
 from onward.cli.where.errors import RemoteError
 from onward.cli.where.open import open_source
 from onward.cli.where.source import Document, Source
@@ -53,6 +53,7 @@ def ask(asked: Asked) -> None:
 
 async def _ask(source: Source, asked: Asked) -> None:
     fields, view = _sent(asked), _view(asked)
+    unasked_usage = fields.get("stream_options") != asked.fields.get("stream_options")
     stats = Stats(streamed=bool(fields.get("stream")))
     try:
         with ExitStack() as waiting:
@@ -61,7 +62,8 @@ async def _ask(source: Source, asked: Asked) -> None:
                 async for document in documents:
                     waiting.close()
                     stats.add(document.value)
-                    view.add(document)
+                    if not (unasked_usage and _is_usage(document.value)):
+                        view.add(document)
         view.finish()
     except RemoteError as problem:
         await _suggest_model(source, problem, fields)
@@ -70,6 +72,11 @@ async def _ask(source: Source, asked: Asked) -> None:
         await source.aclose()
     if asked.stats:
         print(style_of(sys.stderr).dim(stats.words()), file=sys.stderr, flush=True)
+
+
+def _is_usage(chunk: dict[str, Any]) -> bool:
+    """Whether a chunk of a stream brings nothing but its usage."""
+    return chunk.get("choices") == [] and bool(chunk.get("usage"))
 
 
 async def _documents(source: Source, fields: dict[str, Any], limit: int | None) -> AsyncGenerator[Document, None]:
@@ -97,9 +104,15 @@ def _sent(asked: Asked) -> dict[str, Any]:
     fields = dict(asked.fields)
     if fields.get("stream") is None and _can_stream(fields) and is_live(asked.session.output) and sys.stdout.isatty():
         fields["stream"] = True
-        if asked.stats:
-            fields["stream_options"] = {"include_usage": True, **(fields.get("stream_options") or {})}
+    if asked.stats and fields.get("stream") is True and not _says_usage(fields):
+        fields["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
     return fields
+
+
+def _says_usage(fields: dict[str, Any]) -> bool:
+    """Whether the user said something of the usage of a stream, or something that only its check can judge."""
+    said = fields.get("stream_options")
+    return said is not None and (not isinstance(said, dict) or said.get("include_usage") is not None)
 
 
 def _can_stream(fields: dict[str, Any]) -> bool:
@@ -134,9 +147,17 @@ class _Documents:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._style: Style = style_of(sys.stdout)
+        self._written = 0
+        self._missed = False
 
     def add(self, document: Document) -> None:
         output = self._output
+        if not self._missed and not leads_somewhere(document.value, output.transform):
+            self._missed = True
+            warn(NOTHING_FOUND)
+        if self._written and output.format == "yaml" and not output.raw_strings:
+            _write("---\n")
+        self._written += 1
         text = render(
             document.value,
             raw=document.raw,
@@ -169,4 +190,5 @@ async def _suggest_model(source: Source, problem: RemoteError, fields: dict[str,
     except Exception:  # an embellishment of an error must not become another one
         return
     near = difflib.get_close_matches(model, known, n=1)
-    problem.suggestion = f"Did you mean {near[0]!r}? " if near else f"Served are: {', '.join(known[:8])}. "
+    served = f"Served at {source.name} are: {', '.join(known[:8])}. "
+    problem.suggestion = f"Did you mean {near[0]!r}? " if near else served

@@ -9,7 +9,7 @@ import click
 
 from onward.cli.request.flags import click_options, complete_bare_booleans, request_flags
 from onward.cli.session import CONTEXT, Group, Session, connection_options, output_options, session_of
-from onward.cli.show.failures import told
+from onward.cli.show.failures import models_list, told
 
 SECTIONS = {
     "prompt": "What to continue",
@@ -83,13 +83,13 @@ def create(positional: str | None, **params: Any) -> None:
     with told(session):
         from onward.cli.request.body import request_body
 
-        fields = request_body({flag.variable: params.get(flag.variable) for flag in request_flags()}, positional)
+        fields = request_body({flag.variable: params[flag.variable] for flag in request_flags()}, positional)
         if params["dry_run"]:
             _print_body(fields, session)
             return
         if session.connection.base_url is not None and "model" not in fields:
             raise click.UsageError(
-                'Required flag "model" not set. `onward models list` shows the models of the server.'
+                f'Required flag "model" not set. `{models_list(session)}` shows the models of the server.'
             )
         from onward.cli.asking import Asked, ask
 

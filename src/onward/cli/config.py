@@ -70,6 +70,7 @@ command = Group(
                 ),
                 click.Option(["--changed"], is_flag=True, help="Only what is not at its default."),
             ],
+            connects=False,
         )
     },
     help="Show the settings.",

@@ -18,6 +18,7 @@ import click
 from onward.cli.session import Session, session_command
 from onward.cli.show.emit import bytes_in_words, emit
 from onward.cli.show.terminal import Style, style_of
+from onward.cli.show.words import counted
 from onward.errors import SetupError
 
 State = Literal["good", "note", "bad"]
@@ -163,7 +164,7 @@ def _shown(findings: list[Finding]) -> str:
         if each.advice:
             lines.append(f"  {'':<{width}}  {style.dim(each.advice)}")
     bad = sum(each.state == "bad" for each in findings)
-    verdict = f"{bad} things to mend." if bad else "Ready: onward completions create 'Once upon a time'"
+    verdict = f"{counted(bad, 'thing')} to mend." if bad else "Ready: onward completions create 'Once upon a time'"
     return "\n".join([*lines, "", style.bold(verdict)])
 
 
@@ -174,4 +175,9 @@ def _mark(state: State, style: Style) -> str:
 CHECKS = (_python, _packages, _processor, _memory, _models, _environment, _settings)
 """In the order of the report; those of _settings need settings that can be read."""
 
-command = session_command("doctor", doctor, "Tell what this machine offers, what is missing, and what to do about it.")
+HELP = """Tell what this machine offers, what is missing, and what to do about it.
+
+On a terminal in words; elsewhere in JSON: --format text asks for the words there too.
+"""
+
+command = session_command("doctor", doctor, HELP, connects=False)

@@ -19,6 +19,8 @@ COMMANDS = {
     "config": ("onward.cli.config", "Show the settings and where they came from."),
     "doctor": ("onward.cli.doctor", "Tell what this machine offers and what is missing."),
     "completion": ("onward.cli.completion", "Print a completion script for a shell."),
+    "help": ("onward.cli.help", "Show the help of a command."),
+    "version": ("onward.cli.version", "Show the version."),
     "api": ("onward.cli.api", "The old command line's spelling: `api completions.create`."),
 }
 """Name → (module whose `command` it is, line in the help)."""
@@ -72,9 +74,9 @@ def _suggestion(name: str) -> str:
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        import onward
+        from onward.cli.version import show
 
-        click.echo(f"onward {onward.__version__}")
+        show()
         ctx.exit()
 
 

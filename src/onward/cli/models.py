@@ -12,6 +12,7 @@ import click
 
 from onward.cli.session import CONTEXT, Group, Session, session_command
 from onward.cli.show.emit import bytes_in_words, emit, table
+from onward.cli.show.words import counted
 from onward.models.check import CONFIG, FILES, GRAPH, faults
 
 HUB_FOLDER_PREFIX = "models--"
@@ -79,7 +80,7 @@ def _size(folder: Path) -> int:
 
 
 def _total(found: list[dict[str, Any]]) -> str:
-    return f"{len(found)} models, {bytes_in_words(sum(each['bytes'] for each in found))} on disk"
+    return f"{counted(len(found), 'model')}, {bytes_in_words(sum(each['bytes'] for each in found))} on disk"
 
 
 def show_model(session: Session, name: str) -> None:
@@ -113,8 +114,6 @@ def _described(shown: dict[str, Any]) -> str:
 
 
 def pull_model(session: Session, name: str) -> None:
-    if session.connection.base_url is not None and session.connection.origin == "--base-url":
-        raise click.UsageError("A model is pulled onto this machine: leave out --base-url.")
     from onward.models.resolve import resolve
 
     folder = resolve(name, progress=lambda words: click.echo(words, err=True))
@@ -160,6 +159,7 @@ command = Group(
             "Download a model from the hub (org/name or org/name@revision). A download that broke off goes on "
             "where it stopped; checksums are checked.",
             _named(),
+            connects=False,
         ),
     },
     help="List, show and download models.",

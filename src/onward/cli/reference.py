@@ -33,8 +33,11 @@ VALUES = """## Values of request flags
 | `--prompt @story.txt`, `--suffix @end.txt` | the file's text, as it is |
 | `--prompt @file://p`, `@data://p` | the file as text; in base64 |
 | `--prompt '\\@home'` | the text `@home` |
+| `--prompt @home` | the file's text; where no file has that name and it has no `.` and no `/`, the text `@home` as in OpenAI's tool, and a note on stderr |
+| `--prompt @missing.txt`, `@no/such` | refused: the file cannot be read |
 | `--prompt -`, `--prompt @-` | standard input, as it is |
 | `--stop '"\\n"'`, `--stop '\\n'`, `--stop '["\\n", END]'` | a newline; backslash and n; both stops |
+| `--stop a --stop b` | `["a", "b"]`: given several times it adds up, the last of another flag wins |
 | `--logit-bias '{"50256": -100}'` | the object; YAML or JSON |
 | `--stream-options.include-usage` | `{"include_usage": true}` |
 | `--max-tokens null` | null |

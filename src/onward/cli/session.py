@@ -78,9 +78,10 @@ def connection_options(*, short_organization: bool = False) -> list[click.Parame
     return [*made, click.Option(["--debug"], is_flag=True, help=text)]
 
 
-def output_options() -> list[click.Parameter]:
+def output_options(*, errors: bool = True) -> list[click.Parameter]:
+    """`errors`: those of API errors too."""
     choice = click.Choice(FORMATS, case_sensitive=False)
-    return [
+    results: list[click.Parameter] = [
         click.Option(
             ["--format"], type=choice, default="auto",
             help="How results are written. auto: live text on a terminal, JSON elsewhere.",
@@ -90,12 +91,15 @@ def output_options() -> list[click.Parameter]:
             help="Show only what this GJSON path finds in each result, such as choices.0.text.",
         ),
         click.Option(["raw_output", "-r", "--raw-output"], is_flag=True, help="Strings without quotes."),
+    ]  # fmt: skip
+    of_errors: list[click.Parameter] = [
         click.Option(
             ["--format-error"], type=choice, default="auto",
             help="How an API error is written to stderr. auto: in words.",
         ),
         click.Option(["--transform-error"], metavar="PATH", help="As --transform, for API errors."),
     ]  # fmt: skip
+    return [*results, *(of_errors if errors else [])]
 
 
 def session_of(params: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Session:
@@ -186,18 +190,24 @@ def session_command(
     params: Iterable[click.Parameter] = (),
     *,
     shows: bool = True,
+    connects: bool = True,
 ) -> click.Command:
     """A command that takes the global flags. Its callback gets `session` and its own parameters.
 
     `shows` False: it writes no results to standard output, and the flags that format them are left out.
+    `connects` False: it asks nobody, and flags and variables that say whom to ask mean nothing to it.
     """
 
     def run(**given: Any) -> None:
         own = {parameter.name: given[parameter.name] for parameter in params if parameter.name}
-        session = session_of(given)
+        session = session_of(given, None if connects else {})
         with told(session):
             callback(session=session, **own)
 
     params = list(params)
-    every = [*params, *(output_options() if shows else []), *connection_options()]
+    every = [
+        *params,
+        *(output_options(errors=connects) if shows else []),
+        *(connection_options() if connects else []),
+    ]
     return click.Command(name, callback=run, help=help, params=every, context_settings=CONTEXT)

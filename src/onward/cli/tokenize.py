@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
+import re
 import sys
 from itertools import cycle
 from typing import Any
@@ -14,9 +16,13 @@ from onward.cli.request.contents import STDIN_NAMES, Stdin, embed
 from onward.cli.session import Session, session_command
 from onward.cli.show.emit import emit
 from onward.cli.show.terminal import style_of, visible
+from onward.cli.show.words import counted
 from onward.text.rendering import render_token
 
 _BACKGROUNDS = ("48;5;24", "48;5;58", "48;5;53", "48;5;22", "48;5;94")
+_AS_BYTES = "bytes:"
+_PART = "·"
+"""Stands for a token that ends no character."""
 
 
 def tokenize(session: Session, text: str | None, model: str | None, special: bool) -> None:
@@ -83,14 +89,34 @@ async def _remote(session: Session, model: str | None, text: str, special: bool)
 def _shown(found: dict[str, Any]) -> str:
     """The text with its tokens on alternating grounds, then a line for each token."""
     style = style_of(sys.stdout)
-    colours = cycle(_BACKGROUNDS)
-    coloured = "".join(style(visible(piece), code) for piece, code in zip(found["pieces"], colours, strict=False))
+    spelled = _spelled([_raw(piece) for piece in found["pieces"]])
+    coloured = "".join(style(visible(text), code) for text, code in zip(spelled, cycle(_BACKGROUNDS), strict=False))
     lines = [coloured] if style.on else []
     raw = found.get("bytes") or [""] * found["count"]
     for token, piece, hexadecimal in zip(found["tokens"], found["pieces"], raw, strict=True):
         spaced = " ".join(hexadecimal[index : index + 2] for index in range(0, len(hexadecimal), 2))
-        lines.append(f"{token:>8}  {json.dumps(piece, ensure_ascii=False):<20} {style.dim(spaced)}".rstrip())
-    return "\n".join([*lines, style.dim(f"{found['count']} tokens")])
+        lines.append(f"{token:>8}  {_named(piece):<20} {style.dim(spaced)}".rstrip())
+    return "\n".join([*lines, style.dim(counted(found["count"], "token"))])
+
+
+def _spelled(pieces: list[bytes]) -> list[str]:
+    """A text for each token. A character that is split over several stands at its last; the others show `·`."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    last = len(pieces) - 1
+    return [decoder.decode(piece, final=index == last) or _PART for index, piece in enumerate(pieces)]
+
+
+def _raw(piece: str) -> bytes:
+    """The bytes that `render_token` spelled out."""
+    if not piece.startswith(_AS_BYTES):
+        return piece.encode()
+    escaped = re.split(r"\\x([0-9a-f]{2})", piece.removeprefix(_AS_BYTES))
+    return b"".join(bytes.fromhex(part) if index % 2 else part.encode() for index, part in enumerate(escaped))
+
+
+def _named(piece: str) -> str:
+    """A token in the table: a text in quotes, as JSON has it; a part of a character as bytes, without."""
+    return visible(piece if piece.startswith(_AS_BYTES) else json.dumps(piece, ensure_ascii=False))
 
 
 command = session_command(

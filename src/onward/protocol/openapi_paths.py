@@ -14,7 +14,7 @@ _ERRORS = {
     "408": "The rest of the body did not come in time.",
     "413": "The body is too large.",
     "500": "Something broke in the server.",
-    "503": "The server is overloaded, starting or draining. `Retry-After` says when to try again.",
+    "503": "The server is overloaded or draining, or its engine is dead. `Retry-After` says when to try again.",
 }
 
 _COMPLETION_EXAMPLE = {

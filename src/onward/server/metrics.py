@@ -107,7 +107,7 @@ class Metrics:
 
     def _label(self, name: str) -> str:
         """`name` if it is that of a model here, else nothing: a label that clients may choose grows for ever."""
-        if name in self._models or name != "-" and any(name == model.id for model in self._backend.models()):
+        if name in self._models or (name != "-" and any(name == model.id for model in self._backend.models())):
             return name
         return ""
 

@@ -10,8 +10,8 @@ import onward
 from onward.backends.base import Backend
 from onward.protocol.schema import completion_schema, openapi
 from onward.server.exchange import Exchange
-from onward.server.metrics import Metrics
 from onward.server.landing_page import landing_page
+from onward.server.metrics import Metrics
 from onward.server.reference_page import reference_page
 from onward.server.schema_link import own_address
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from onward.cli.session import CONTEXT, Group, Session, session_command
+from onward.cli.show.failures import REQUEST, told
 
 DEFAULT_CONCURRENCY = 32
 HELP = """Answer every line of IN, a file in OpenAI's batch format with /v1/completions bodies.
@@ -14,14 +15,26 @@ HELP = """Answer every line of IN, a file in OpenAI's batch format with /v1/comp
 Answers go to OUT, refused lines to its neighbour OUT.errors.jsonl, both in the order in which they end. Run it
 again after Ctrl-C, a crash or a kill: lines that are in either file are left alone, all others are answered.
 Delete the errors file to have its lines tried again.
+
+A line that is no request (no JSON, another URL, a custom_id that was used before) or names an unknown model stops
+none of the others: it is a refused line too. Where it was never sent, its `response` is null, its `error` tells the
+line's number, and its custom_id is null where none could be read.
 """
 
 
 def run(session: Session, source: Path, output: Path, errors: Path | None, concurrency: int, model: str | None) -> None:
-    from onward.cli.batch.run import Batch, run_batch
+    from onward.cli.batch.progress import unfinished
+    from onward.cli.batch.run import Batch, Done, run_batch
 
     errors = errors or output.with_suffix(".errors" + (output.suffix or ".jsonl"))
-    done = run_batch(Batch(source, output, errors, session, concurrency, model))
+    done = Done()
+    try:
+        with told(session):
+            run_batch(Batch(source, output, errors, session, concurrency, model), done)
+    except click.exceptions.Exit as end:
+        if done.total and end.exit_code != REQUEST:
+            unfinished(done)
+        raise
     if done.failed:
         raise click.exceptions.Exit(1)
 

@@ -91,8 +91,9 @@ def _key(record: dict[str, Any]) -> str | int:
 
     Raises KeyError or TypeError for what is no result.
     """
-    custom_id, response = record["custom_id"], record["response"]
-    key = record["error"]["line"] if response is None else custom_id
+    key = record["custom_id"]
+    if record["response"] is None:
+        key = (record["error"] or {}).get("line", key)
     if not isinstance(key, str | int):
         raise TypeError(key)
     return key

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from onward.cli.show.words import counted
+
 if TYPE_CHECKING:
     from onward.cli.batch.run import Done
 
@@ -54,13 +56,19 @@ def speed_in_words(tokens: int, seconds: float) -> str:
     return f"{tokens / seconds:,.0f} tok/s" if tokens and seconds > 0 else ""
 
 
-def summary(done: Done, before: int, seconds: float, errors: Path | None, failed: int) -> None:
+def summary(done: Done, seconds: float, errors: Path) -> None:
     """One line on stderr: what this run did, and what is in the errors file."""
-    parts = [f"{done.lines} lines answered" if done.lines else "Nothing left to answer"]
-    if before:
-        parts.append(f"{before} before")
+    parts = [f"{counted(done.lines, 'line')} answered" if done.lines else "Nothing left to answer"]
+    if done.before:
+        parts.append(f"{done.before:,} before")
     if done.tokens:
-        parts.append(f"{done.tokens:,} tokens, {speed_in_words(done.tokens, seconds)}")
-    if errors is not None:
-        parts.append(f"{failed} failed, see {errors}")
+        parts.append(f"{counted(done.tokens, 'token')}, {speed_in_words(done.tokens, seconds)}")
+    if done.failed:
+        parts.append(f"{done.failed:,} failed, see {errors}")
     print(" · ".join(parts), file=sys.stderr, flush=True)
+
+
+def unfinished(done: Done) -> None:
+    """One line on stderr, after the words of what ended a run before its end."""
+    answered = f"{done.before + done.lines:,} of {counted(done.total, 'line')} answered"
+    print(f"{answered}; run the same command again to go on.", file=sys.stderr, flush=True)

@@ -49,6 +49,10 @@ class Done:
     failed: int = 0
     tokens: int = 0
 
+    def refuse(self) -> None:
+        self.lines += 1
+        self.failed += 1
+
 
 def run_batch(batch: Batch, done: Done) -> None:
     """Answer what is not answered yet, counting in `done`.
@@ -66,7 +70,7 @@ def run_batch(batch: Batch, done: Done) -> None:
         done.before = done.total - len(pending) - len(unreadable)
         for bad in unreadable:
             refusals.append(_unread(bad))
-            done.lines += 1
+            done.refuse()
         if pending:
             _answer_all(batch, pending, answers, refusals, done)
         done.failed = len(refusals.done)
@@ -82,14 +86,14 @@ def _answer_all(batch: Batch, pending: list[Line], answers: Journal, refusals: J
         model = None if batch.model else line.body["model"]
         if isinstance(model, str) and model in unknown:
             refusals.append(_refused(line, _no_model(model, unknown[model])))
-            done.lines += 1
+            done.refuse()
         else:
             wanted.add(line.number)
     if not wanted:
         return
     source = open_source(batch.session.connection, [model for model in models if model not in unknown])
     requests = (line for line in read_lines(batch.source) if isinstance(line, Line) and line.number in wanted)
-    with Progress(done.total, done.before + done.lines) as progress:
+    with Progress(done.total, done.before) as progress:
         asyncio.run(_Run(source, batch, answers, refusals, done, progress).all(requests))
 
 
@@ -145,11 +149,11 @@ class _Run:
             if problem.status in (401, 403):
                 raise
             self._refusals.append(_refused(line, problem))
-            self._done.failed += 1
+            self._done.refuse()
         else:
             self._answers.append(_record(line, 200, document.value, document.request_id))
             self._done.tokens += (document.value.get("usage") or {}).get("completion_tokens") or 0
-        self._done.lines += 1
+            self._done.lines += 1
         self._progress.show(self._done)
 
     async def _patiently(self, fields: dict[str, Any]) -> Any:

@@ -20,7 +20,9 @@ NO_PROMPT = (
 )
 
 
-def request_body(given: Mapping[str, str | None], positional: str | None, stdin: Stdin | None = None) -> dict[str, Any]:
+def request_body(
+    given: Mapping[str, str | tuple[str, ...] | None], positional: str | None, stdin: Stdin | None = None
+) -> dict[str, Any]:
     """The JSON body of a request: what was given, and nothing else. Raises UsageError.
 
     What is piped in is a body when it is a map, else the prompt. Flags win over the keys of a body.

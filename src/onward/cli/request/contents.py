@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from onward.cli.show.terminal import visible, warn
+
 STDIN_NAMES = ("-", "/dev/stdin", "/dev/fd/0")
 POLL_SECONDS = 0.01
 """How long a pipe is waited for when nothing says that it will bring anything (spec/cli A1, stdin)."""
@@ -85,6 +87,8 @@ def _contents(name: str, literal: str, stdin: Stdin, flag: str) -> str:
     if name.startswith("data://"):
         return base64.b64encode(_read(name.removeprefix("data://"), flag)).decode()
     if not _looks_like_a_path(name) and not Path(name).is_file():
+        shown = visible(literal if len(literal) <= 40 else literal[:40] + "…")
+        warn(f"{flag}: there is no file {shown[1:]}, so {shown} itself is the text. Write \\{shown} to say so.")
         return literal
     content = _read(name, flag)
     try:

@@ -52,6 +52,11 @@ class RequestFlag:
         return self.row.kind == "boolean"
 
     @property
+    def collects(self) -> bool:
+        """Whether the flag, given several times, adds up to a list."""
+        return self.row.kind == "stop"
+
+    @property
     def is_dialect(self) -> bool:
         """Another server's spelling: accepted, but not shown in the help."""
         return self.row.dialect is not None
@@ -81,7 +86,8 @@ def _each_flag(rows: Iterable[Parameter], parents: tuple[str, ...] = ()) -> Iter
 
 
 def click_options() -> list[click.Parameter]:
-    """A click option for each flag. Its value is the raw text, or None when it was not given."""
+    """A click option for each flag. Its value is the raw text, or None when it was not given; a tuple of texts
+    for a flag that collects."""
     return [_click_option(flag) for flag in request_flags()]
 
 
@@ -92,27 +98,40 @@ def _click_option(flag: RequestFlag) -> click.Option:
         metavar=flag.placeholder,
         help=flag.help,
         hidden=flag.is_dialect,
+        multiple=flag.collects,
         shell_complete=completer(flag.row),
     )
 
 
-def body_of(given: Mapping[str, str | None], stdin: Stdin) -> dict[str, Any]:
+def body_of(given: Mapping[str, str | tuple[str, ...] | None], stdin: Stdin) -> dict[str, Any]:
     """The part of the body that the flags make: only what was given. Raises UsageError."""
     body: dict[str, Any] = {}
     for flag in request_flags():
-        text = given.get(flag.variable)
-        if text is None:
+        raw = given.get(flag.variable)
+        texts = (raw,) if isinstance(raw, str) else raw or ()
+        if not texts:
             continue
-        try:
-            value = value_of(flag.row, text, stdin)
-        except ValueError as problem:
-            raise click.UsageError(f"{text!r} does not work for {flag.flag}: {problem}.") from None
+        values = [_value(flag, text, stdin) for text in texts]
+        value = values[0] if len(values) == 1 else _collected(flag, values)
         if len(flag.path) == 1:
             body[flag.row.name] = value
         else:
             outer = body.get(flag.path[0])
             body[flag.path[0]] = {**(outer or {}), flag.row.name: value}
     return body
+
+
+def _value(flag: RequestFlag, text: str, stdin: Stdin) -> Any:
+    try:
+        return value_of(flag.row, text, stdin)
+    except ValueError as problem:
+        raise click.UsageError(f"{text!r} does not work for {flag.flag}: {problem}.") from None
+
+
+def _collected(flag: RequestFlag, values: list[Any]) -> list[Any]:
+    if None in values:
+        raise click.UsageError(f"{flag.flag} null means none: leave the others out.")
+    return [item for value in values for item in (value if isinstance(value, list) else [value])]
 
 
 def complete_bare_booleans(arguments: list[str], options: Iterable[click.Parameter]) -> list[str]:

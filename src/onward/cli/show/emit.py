@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from onward.cli.show.formats import render
-from onward.cli.show.terminal import style_of, visible
+from onward.cli.show.formats import NOTHING_FOUND, leads_somewhere, render
+from onward.cli.show.terminal import style_of, visible, warn
 
 
 def emit(output: Any, value: Any, for_people: Callable[[], str]) -> None:
@@ -18,6 +18,8 @@ def emit(output: Any, value: Any, for_people: Callable[[], str]) -> None:
     if plain and (output.format == "text" or (output.format == "auto" and sys.stdout.isatty())):
         click.echo(for_people(), color=True)
         return
+    if not leads_somewhere(value, output.transform):
+        warn(NOTHING_FOUND)
     text = render(
         value,
         format="json" if output.format == "text" else output.format,

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -112,6 +113,12 @@ def _say(words: str, advice: str = "") -> None:
     sys.stderr.flush()
 
 
+def models_list(session: Session) -> str:
+    """The command that lists the models of who is asked."""
+    base_url = session.connection.base_url
+    return "onward models list" + (f" --base-url {shlex.quote(base_url)}" if base_url else "")
+
+
 def _connection_advice(session: Session) -> str:
     origin = session.connection.origin
     leave = "leave out --base-url" if origin == "--base-url" else f"unset {origin}"
@@ -124,7 +131,7 @@ def _advice(problem: ApiError | RemoteError, session: Session) -> str:
         case 401 | 403:
             return "Give a key with --api-key or OPENAI_API_KEY."
         case 404 if problem.code == "model_not_found" or problem.param == "model":
-            return f"{near}`onward models list` shows what can be asked for.".strip()
+            return f"{near}`{models_list(session)}` shows what can be asked for.".strip()
         case 404:
             return "Does the address end as the server wants it, in /v1 for most?"
         case 429:

@@ -14,6 +14,14 @@ _TOKENS = re.compile(r'(?P<text>"(?:\\.|[^"\\])*")(?P<colon>:)?|(?P<word>true|fa
 _KEY, _TEXT, _NUMBER, _WORD = "34;1", "32", "36", "35"
 
 
+NOTHING_FOUND = "--transform found nothing: the whole document is shown"
+
+
+def leads_somewhere(value: Any, transform: str | None) -> bool:
+    """Whether there is no transform, or what it asks for."""
+    return transform is None or find(value, transform) is not MISSING
+
+
 def render(
     value: Any,
     *,

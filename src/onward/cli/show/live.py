@@ -8,6 +8,7 @@ from typing import Any
 
 from onward.cli.show.scores import alternatives, coloured_text
 from onward.cli.show.terminal import Style, visible
+from onward.cli.show.words import counted
 
 
 @dataclass(slots=True)
@@ -88,7 +89,7 @@ class LiveText:
         if self._echo:
             choice.echoed = len(prompt) if isinstance(prompt, str) else 0
         elif prompt:
-            shown = prompt if isinstance(prompt, str) else f"[{len(prompt)} tokens] "
+            shown = prompt if isinstance(prompt, str) else f"[{counted(len(prompt), 'token')}] "
             self._put(self._style.dim(visible(shown)))
 
     def _heading(self) -> str:

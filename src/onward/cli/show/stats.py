@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from onward.cli.show.words import counted
+
 
 @dataclass(slots=True)
 class Stats:
@@ -38,9 +40,9 @@ class Stats:
             parts.append("tokens not reported (add --stream-options.include-usage)")
         else:
             cached = (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-            prompt = f"prompt {self.usage.get('prompt_tokens', 0)} tokens"
+            prompt = f"prompt {counted(self.usage.get('prompt_tokens') or 0, 'token')}"
             parts.append(prompt if cached is None else f"{prompt} ({cached} cached)")
-            parts.append(f"completion {self.usage.get('completion_tokens', 0)} tokens")
+            parts.append(f"completion {counted(self.usage.get('completion_tokens') or 0, 'token')}")
             if (speed := self._speed()) is not None:
                 parts.append(f"{speed:.1f} tok/s")
         if self.streamed and self.first is not None:

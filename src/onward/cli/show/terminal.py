@@ -55,6 +55,12 @@ def style_of(stream: IO[Any]) -> Style:
     return Style(wants_colour(stream))
 
 
+def warn(text: str) -> None:
+    """A remark on stderr for whoever reads it, over a line that shows progress on a terminal."""
+    start = "\r\x1b[K" if sys.stderr.isatty() else ""
+    print(start + style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)
+
+
 def note(text: str) -> None:
     """A dimmed remark on stderr, for a person only. It replaces a line that shows progress."""
     if sys.stderr.isatty():

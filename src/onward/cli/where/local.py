@@ -11,7 +11,9 @@ import msgspec
 from onward.backends.base import Backend
 from onward.cli.where.source import Document
 from onward.completions.fold import fold_chunks, fold_whole
-from onward.compose import compose
+from onward.compose import TOY, compose
+from onward.errors import ModelNameError
+from onward.models.resolve import resolve as resolve_model
 from onward.protocol.decode import check_request
 from onward.protocol.response import Chunk, Completion
 from onward.server.progress import loading
@@ -65,6 +67,21 @@ def open_local(models: list[str]) -> LocalSource:
     ids = [model.id for model in backend.models()]
     by_target = dict(zip(dict.fromkeys(targets), ids, strict=True))
     return LocalSource(backend, {name: by_target[target] for name, target in zip(asked, targets, strict=True)})
+
+
+def unknown_models(names: list[str]) -> dict[str, str]:
+    """The names that lead nowhere, with the reason. Downloads the others; blocks. Raises SetupError."""
+    aliases = dict(resolve().settings.alias)
+    unknown: dict[str, str] = {}
+    with loading() as progress:
+        for name in names:
+            target = aliases.get(name, name)
+            try:
+                if target != TOY:
+                    resolve_model(target, progress=progress)
+            except (ModelNameError, OSError) as problem:
+                unknown[name] = str(problem)
+    return unknown
 
 
 def _for(settings: Settings, models: list[str]) -> Settings:

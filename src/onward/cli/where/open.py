@@ -21,3 +21,15 @@ def open_source(connection: Connection, models: list[str]) -> Source:
     from onward.cli.where.local import open_local
 
     return open_local(models)
+
+
+def unknown_models(connection: Connection, models: list[str]) -> dict[str, str]:
+    """Those of the models that this process cannot have, with the reason; a server knows its own.
+
+    May download; blocks. Raises SetupError for a broken model.
+    """
+    if connection.base_url is not None:
+        return {}
+    from onward.cli.where.local import unknown_models
+
+    return unknown_models(models)

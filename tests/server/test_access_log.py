@@ -1,0 +1,81 @@
+"""The access log: one line a request, whatever became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from onward.errors import EngineStopped, InvalidRequest, Overloaded
+from onward.server import access_log
+from onward.server.app import make_app
+from tests.server.fakes import Call, FakeBackend, completion, in_loop, part, settings
+
+
+@in_loop
+async def test_a_request_is_one_line_in_the_access_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "onward.access")
+    app = make_app(FakeBackend(), settings())
+    call = await completion(app, user="eve\nstatus=500 " + "x" * 100, stream=True).done()
+    await Call(app, "GET", "/health").done()
+    (record,) = [record for record in caplog.records if record.name == "onward.access"]
+    line = record.getMessage()
+    pairs = dict(pair.split("=") for pair in line.split(" "))
+    assert pairs["id"] == call.headers["x-request-id"]
+    assert pairs["user"] == "eve_status_500_" + "x" * 49 + "…"
+    assert {
+        "status": "200",
+        "prompt": "7",
+        "completion": "3",
+        "cached": "4",
+        "stream": "true",
+    }.items() <= pairs.items()
+    assert (pairs["client"], pairs["route"], pairs["model"]) == ("192.0.2.7", "/v1/completions", "fake-model:1")
+    assert pairs["cancelled"] == "false"
+    assert float(pairs["ttft_ms"]) <= float(pairs["ms"])
+
+
+@in_loop
+async def test_the_log_tells_of_cancelled_and_failed_streams(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "onward.access")
+    app = make_app(FakeBackend(asyncio.Event()), settings())
+    call = completion(app)
+    await asyncio.sleep(0.001)
+    call.leave()
+    await call.done()
+    await completion(make_app(FakeBackend(part("a"), RuntimeError()), settings()), stream=True).done()
+    cancelled, failed = [one.getMessage() for one in caplog.records if one.name == "onward.access"]
+    assert "status=499" in cancelled and "cancelled=true" in cancelled
+    assert "status=200" in failed and "error=server_error" in failed
+
+
+@in_loop
+async def test_the_access_log_can_be_turned_off(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    await completion(make_app(FakeBackend(), settings(access_log=False))).done()
+    assert not [record for record in caplog.records if record.name == "onward.access"]
+
+
+@pytest.mark.parametrize("value", ["", " ", "\x00\x1b[31m", "a=b", 'a"b', "a\u2028b"])
+def test_a_logged_value_is_one_harmless_word(value: str) -> None:
+    cleaned = access_log.clean(value)
+    assert cleaned and cleaned.isprintable()
+    assert not set(cleaned) & set(' ="\n')
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status"), [(Overloaded(), 503), (EngineStopped(), 503), (InvalidRequest("Too long."), 400)]
+)
+@in_loop
+async def test_a_refused_request_is_logged_with_what_it_asked_for(
+    refusal: Exception, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "onward.access")
+    backend = FakeBackend()
+    backend.refusal = refusal
+    await completion(make_app(backend, settings()), model="a model=" + "x" * 99, user="eve").done()
+    (record,) = [record for record in caplog.records if record.name == "onward.access"]
+    pairs = dict(pair.split("=") for pair in record.getMessage().split(" "))
+    assert pairs["model"] == "a_model_" + "x" * 56 + "…"
+    assert (pairs["user"], pairs["status"]) == ("eve", str(status))

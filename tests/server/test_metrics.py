@@ -1,0 +1,80 @@
+"""Metrics: names by Prometheus' rules, and labels that clients cannot choose."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import onward
+from onward.errors import EngineStopped, Overloaded
+from onward.server.app import App, make_app
+from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
+
+MADE_UP = "made-up-name"
+
+
+async def scrape(app: App) -> str:
+    return (await Call(app, "GET", "/metrics").done()).body.decode()
+
+
+REQUESTS = [
+    ("POST", "/v1/completions", b'{"model": "made-up-name", "prompt": "x"}'),
+    ("POST", "/v1/engines/made-up-name/completions", b'{"prompt": "x"}'),
+    ("POST", "/tokenize", b'{"model": "made-up-name", "prompt": "x"}'),
+    ("POST", "/detokenize", b'{"model": "made-up-name", "tokens": [1]}'),
+    ("GET", "/tokenizer_info?model=made-up-name", b""),
+    ("GET", "/v1/models/made-up-name", b""),
+    ("GET", "/v1/engines/made-up-name", b""),
+    ("GET", "/made-up-name", b""),
+    ("MADE-UP-NAME", "/health", b""),
+]
+
+
+@pytest.mark.parametrize(("method", "target", "body"), REQUESTS)
+@pytest.mark.parametrize("refusal", [None, Overloaded()])
+@in_loop
+async def test_no_label_holds_what_a_client_made_up(
+    method: str, target: str, body: bytes, refusal: Exception | None
+) -> None:
+    backend = FakeBackend()
+    backend.refusal = refusal
+    app = make_app(backend, settings())
+    await Call(app, method, target, body).done()
+    text = await scrape(app)
+    assert MADE_UP not in text.lower()
+    assert len(re.findall("^onward_requests_total", text, re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize(("refusal", "reason"), [(Overloaded(), "overloaded"), (EngineStopped(), "stopped")])
+@in_loop
+async def test_refused_completions_are_counted_by_model(refusal: Exception, reason: str) -> None:
+    backend = FakeBackend()
+    backend.refusal = refusal
+    app = make_app(backend, settings())
+    for model in ("org/tiny", "org/tiny", MADE_UP):
+        await completion(app, model=model).done()
+    text = await scrape(app)
+    assert f'onward_completions_refused_total{{model="org/tiny",reason="{reason}"}} 2.0' in text
+    assert f'onward_completions_refused_total{{model="",reason="{reason}"}} 1.0' in text
+    assert 'onward_requests_total{model="org/tiny",route="/v1/completions",status="503"} 2.0' in text
+
+
+@in_loop
+async def test_metrics_tell_the_version_and_the_process() -> None:
+    text = await scrape(make_app(FakeBackend(), settings()))
+    assert f'onward_build_info{{version="{onward.__version__}"}} 1.0' in text
+    assert "process_resident_memory_bytes" in text
+    assert "process_cpu_seconds_total" in text
+
+
+@in_loop
+async def test_only_counters_end_in_total_and_nothing_tells_when_it_was_created() -> None:
+    app = make_app(FakeBackend(), settings())
+    await completion(app).done()
+    text = await scrape(app)
+    for family in text_string_to_metric_families(text):
+        assert not family.name.endswith("_created"), family.name
+        for one in family.samples:
+            assert one.name.endswith("_total") == (family.type == "counter"), one.name

@@ -1,0 +1,121 @@
+"""The pages for people: `/` and /docs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+
+from onward.protocol.schema import openapi
+from onward.server.app import make_app
+from onward.server.landing_page import landing_page
+from onward.server.reference_page import reference_page
+from tests.server.fakes import Call, FakeBackend, in_loop, settings
+
+DOCUMENT = openapi("1")
+PAGE = reference_page(DOCUMENT)
+
+
+@in_loop
+async def test_the_pages_need_nothing_from_the_network() -> None:
+    for path in ("/", "/docs"):
+        call = await Call(make_app(FakeBackend(), settings()), "GET", path).done()
+        page = call.body.decode()
+        assert call.headers["content-type"] == "text/html; charset=utf-8"
+        assert not re.search(r"<(script|link|img|iframe)|url\(|@import", page)
+
+
+def test_names_of_models_are_escaped() -> None:
+    page = landing_page(["<b>"], "http://x", keyed=False)
+    assert "<b>" not in page and "&lt;b&gt;" in page
+
+
+async def pasted(keys: tuple[str, ...], **headers: str) -> list[str]:
+    """The words of the landing page's command, as a shell reads them."""
+    page = (
+        await Call(make_app(FakeBackend(), settings(api_key=keys)), "GET", "/", b"", **headers).done()
+    ).body.decode()
+    found = re.search("<pre>(.*?)</pre>", page, re.DOTALL)
+    assert found
+    return shlex.split(found[1].replace("&#x27;", "'").replace("&quot;", '"').replace("\\\n", ""))
+
+
+@pytest.mark.parametrize(
+    ("headers", "address"),
+    [
+        ({"host": "10.0.0.5:8123"}, "http://10.0.0.5:8123"),
+        ({"host": "[::1]:8000"}, "http://[::1]:8000"),
+        ({"host": "x", "x-forwarded-proto": "https", "x-forwarded-host": "api.example"}, "https://api.example"),
+        ({"host": "a;rm -rf ~"}, "http://127.0.0.1:8000"),
+        ({}, "http://127.0.0.1:8000"),
+    ],
+)
+@in_loop
+async def test_the_first_command_can_be_pasted_into_a_shell(headers: dict[str, str], address: str) -> None:
+    words = await pasted((), **headers)
+    assert words[:2] == ["curl", f"{address}/v1/completions"]
+    assert json.loads(words[-1]) == {"model": "storyteller", "prompt": "Once upon a time"}
+    assert not any("Authorization" in word for word in words)
+
+
+@in_loop
+async def test_the_first_command_carries_a_key_where_one_is_asked_for() -> None:
+    assert "Authorization: Bearer YOUR_KEY" in await pasted(("sk-a",), host="x")
+
+
+def test_a_name_with_a_quote_stays_one_word_of_the_command() -> None:
+    assert "&#x27;&quot;&#x27;&quot;&#x27;" in landing_page(["it's"], "http://x", keyed=False)
+
+
+def test_every_path_and_request_field_is_named_once() -> None:
+    for path in DOCUMENT["paths"]:
+        assert path in PAGE
+    for name in DOCUMENT["components"]["schemas"]["CompletionRequest"]["properties"]:
+        assert f"<code>{name}</code>" in PAGE
+    assert PAGE.count("<td><code>temperature</code>") == 1
+    assert PAGE.count('<h3 id="schema-CompletionRequest">') == 1
+    assert PAGE.count("<p>Example: stream</p>") == 1
+
+
+@pytest.mark.parametrize("name", ["stream_options", "options"])
+def test_fields_inside_a_field_are_explained(name: str) -> None:
+    inner = DOCUMENT["components"]["schemas"]["CompletionRequest"]["properties"][name]["properties"]
+    assert inner
+    for field in inner:
+        assert f"<td><code>{name}.{field}</code>" in PAGE
+
+
+ANSWERS = [
+    "Completion", "CompletionChunk", "Choice", "Logprobs", "Usage", "PromptTokensDetails", "CompletionTokensDetails"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_every_field_of_an_answer_is_explained(name: str) -> None:
+    table = PAGE.partition(f'id="schema-{name}"')[2].partition("</table>")[0]
+    for field, schema in DOCUMENT["components"]["schemas"][name]["properties"].items():
+        assert schema["description"]
+        assert f"<code>{field}</code>" in table
+
+
+def test_every_link_within_the_page_leads_somewhere() -> None:
+    ids = re.findall(r'id="([^"]+)"', PAGE)
+    assert len(ids) == len(set(ids))
+    links = set(re.findall(r'href="#([^"]+)"', PAGE))
+    assert {"authentication", "post-v1-completions", "schema-Completion", "schema-Error"} <= links
+    assert links <= set(ids)
+
+
+def test_errors_are_those_that_this_server_answers_with() -> None:
+    statuses = set(DOCUMENT["paths"]["/v1/completions"]["post"]["responses"])
+    assert "408" in statuses
+    assert not re.search(r"\b429\b", PAGE + json.dumps(DOCUMENT))
+
+
+def test_the_authentication_section_says_where_no_key_is_needed() -> None:
+    section = PAGE.partition('<h2 id="authentication">')[2].partition("<h2")[0]
+    assert "Authorization: Bearer" in section
+    assert "/health" in section
+    assert "/metrics" not in section

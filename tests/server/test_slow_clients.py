@@ -1,0 +1,122 @@
+"""Connections whose clients take their time, over real sockets in the test's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from onward.server import connection
+from onward.server.app import make_app
+from onward.server.connection import server_config
+from onward.server.run import _Server, bind
+from tests.server.fakes import FakeBackend, Step, in_loop, part, settings
+
+HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@asynccontextmanager
+async def connected(
+    *script: Step, keys: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection to a server."""
+    listener = bind("127.0.0.1", 0)
+    listener.listen()
+    server = _Server(server_config(make_app(FakeBackend(*script), settings(access_log=False, api_key=keys))))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    reader, writer = await asyncio.open_connection(*listener.getsockname())
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        server.should_exit = True
+        await serving
+
+
+def post(prompt: str = "x") -> bytes:
+    body = json.dumps({"model": "m", "prompt": prompt}).encode()
+    return (
+        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
+        + f"{len(body)}\r\n\r\n".encode()
+        + body
+    )
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
+@in_loop
+async def test_a_head_that_does_not_end_closes_the_connection(sent: bytes) -> None:
+    async with connected() as (reader, writer):
+        writer.write(sent)
+        assert await reader.read() == b""
+
+
+@in_loop
+async def test_a_dribbled_head_closes_the_connection() -> None:
+    async with connected() as (reader, writer):
+        writer.write(b"GET /health HTTP/1.1\r\nx: ")
+        reading = asyncio.create_task(reader.read())
+        while not reading.done():
+            writer.write(b"x")
+            await asyncio.sleep(0.01)
+        assert reading.exception() is not None or b"200" not in reading.result()
+
+
+@pytest.mark.parametrize("sent", [b"\r\n", b"GET /hea"])
+@in_loop
+async def test_the_next_head_of_a_connection_may_be_as_slow_as_the_first(sent: bytes) -> None:
+    async with connected() as (reader, writer):
+        writer.write(HEALTH)
+        await reader.readuntil(b"}")
+        writer.write(sent)
+        assert await reader.read() == b""
+
+
+@in_loop
+async def test_an_idle_connection_is_kept_for_the_next_request() -> None:
+    async with connected() as (reader, writer):
+        for _ in range(2):
+            writer.write(HEALTH)
+            await reader.readuntil(b"}")
+            await asyncio.sleep(0.3)
+        assert not reader.at_eof()
+
+
+@in_loop
+async def test_a_slow_answer_outlives_the_slow_head_behind_it() -> None:
+    go = asyncio.Event()
+    async with connected(go, part("late", finish="stop")) as (reader, writer):
+        writer.write(post() + b"GET /hea")
+        await asyncio.sleep(0.5)
+        go.set()
+        answer = await reader.read()
+        assert b"200 OK" in answer
+        assert b'"late"' in answer
+
+
+@in_loop
+async def test_a_slow_body_is_no_slow_head() -> None:
+    async with connected() as (reader, writer):
+        writer.write(post()[:-5])
+        await asyncio.sleep(0.4)
+        writer.write(post()[-5:])
+        assert b"200 OK" in await reader.readuntil(b"\r\n")
+
+
+@in_loop
+async def test_the_body_of_a_request_that_was_refused_holds_no_connection() -> None:
+    async with connected(keys=("sk-a",)) as (reader, writer):
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n")
+        assert b"401" in await reader.readuntil(b"\r\n")
+        reading = asyncio.create_task(reader.read())
+        while not reading.done():
+            writer.write(b"x")
+            await asyncio.sleep(0.01)
+        assert reading.exception() is not None or reading.result().rstrip().endswith(b"}")
