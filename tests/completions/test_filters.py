@@ -191,7 +191,7 @@ def test_a_stop_ends_the_engines_work_and_bills_to_the_match() -> None:
         assert completion.usage.completion_tokens == text.index(flagged) + 3
         await settle(backend)
         (model,) = backend.served.values()
-        assert model.engine.counters.decode_tokens < 100
+        assert model.engine.counters.decode_tokens < 1000, "the work went on after the match"
 
     with_filters(ask, setting(re.escape(flagged)))
 
