@@ -16,7 +16,6 @@ OnwardError
 │   ├── MethodNotAllowed      405
 │   ├── BodyTimeout           408
 │   ├── RequestTooLarge       413
-│   ├── RateLimited           429
 │   ├── ServerError           500
 │   └── Overloaded            503
 │       └── EngineStopped     503  the engine is dead, draining or not ready
@@ -120,12 +119,6 @@ class BodyTimeout(ApiError):
 class RequestTooLarge(ApiError):
     status = 413
     type = "invalid_request_error"
-
-
-class RateLimited(ApiError):
-    status = 429
-    type = "requests"
-    code = "rate_limit_exceeded"
 
 
 class ServerError(ApiError):

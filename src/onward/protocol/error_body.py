@@ -10,7 +10,6 @@ from onward.errors import (
     BodyTimeout,
     MethodNotAllowed,
     NotFound,
-    RateLimited,
     RequestTooLarge,
     ServerError,
     UnreadableBody,
@@ -23,7 +22,6 @@ _GATEWAY = (
     NotFound,
     MethodNotAllowed,
     RequestTooLarge,
-    RateLimited,
     UnreadableBody,
     UnsupportedContentType,
 )
