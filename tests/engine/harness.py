@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from onward.engine.events import Ending, Piece, Prefilled
@@ -18,10 +18,20 @@ _ids = itertools.count()
 TOKENIZER = ToyTokenizer()
 
 
-def make_engine(*, blocks: int = 256, rows: int = 64, share: bool = True, context: int = 2048) -> Engine:
+def make_engine(
+    *, blocks: int = 256, rows: int = 64, share: bool = True, context: int = 2048, speculate: bool = True
+) -> Engine:
+    """Its clock says that every step takes as long as any other: so guessing always pays, and much is guessed."""
     model = ToyModel(blocks=blocks, context_length=context)
     ticks = itertools.count()
-    return Engine(model, TOKENIZER, rows=rows, share_prefixes=share, clock=lambda: float(next(ticks)))
+    return Engine(
+        model,
+        TOKENIZER,
+        rows=rows,
+        share_prefixes=share,
+        speculate=speculate,
+        clock=lambda: float(next(ticks)),
+    )
 
 
 def make_job(
@@ -34,6 +44,7 @@ def make_job(
     score_top: int | None = None,
     ignore_end: bool = False,
     min_tokens: int = 0,
+    prediction: Sequence[int] = (),
     **sampling: object,
 ) -> Job:
     ids = TOKENIZER.encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
@@ -49,6 +60,7 @@ def make_job(
         end_tokens=frozenset() if ignore_end else frozenset({END}),
         min_tokens=min_tokens,
         score_top=score_top,
+        prediction=tuple(prediction),
     )
 
 
@@ -58,6 +70,8 @@ class ChoiceResult:
     records: list[TokenRecord] = field(default_factory=list)
     billed: int = 0
     ending: Ending | None = None
+    foretold: int = 0
+    mistaken: int = 0
 
     @property
     def tokens(self) -> list[int]:
@@ -102,6 +116,7 @@ class Results:
             choice.records += event.records
             choice.billed = event.billed
             choice.ending = event.ending
+            choice.foretold, choice.mistaken = event.foretold, event.mistaken
 
 
 def run(engine: Engine, jobs: list[Job], *, before_step: Callable[[int], None] = lambda step: None) -> Results:
@@ -126,6 +141,7 @@ def all_ended(result: JobResult) -> bool:
 
 
 def run_alone(job: Job, **engine_options: object) -> JobResult:
-    result = run(make_engine(**engine_options), [job]).jobs[job.id]
+    """The job by itself, token by token, nothing guessed: what every other way of serving it must equal."""
+    result = run(make_engine(**{"speculate": False, **engine_options}), [job]).jobs[job.id]
     assert all_ended(result) and len(result.choices) == job.choices
     return result

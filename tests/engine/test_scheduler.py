@@ -1,5 +1,5 @@
 from onward.engine.model import BLOCK_TOKENS
-from onward.engine.pacing import MOST, PrefillPacer
+from onward.engine.pacing import MOST, PrefillPacer, StepCost
 
 from .harness import all_ended, make_engine, make_job, run
 
@@ -103,17 +103,19 @@ def test_preempted_work_goes_on_before_new_work() -> None:
 
 
 def test_the_pacer_reads_much_when_nobody_writes_and_little_beside_writers() -> None:
-    pacer = PrefillPacer()
+    cost = StepCost()
+    pacer = PrefillPacer(cost)
     assert pacer.budget(writers=0, readers=1) == MOST
     for _ in range(50):
-        pacer.observe(prompt_tokens=0, writers=8, seconds=0.020)
-        pacer.observe(prompt_tokens=64, writers=8, seconds=0.020 + 64 * 0.0002)
+        cost.observe(prompt_tokens=0, rows=8, seconds=0.020)
+        cost.observe(prompt_tokens=64, rows=8, seconds=0.020 + 64 * 0.0002)
     assert pacer.budget(writers=8, readers=1) == 128, "140 prompt tokens cost 1.4 times 20 ms"
     assert pacer.budget(writers=8, readers=24) == 416, "many that wait outweigh few that write"
 
 
 def test_the_pacer_always_lets_a_block_be_read() -> None:
-    pacer = PrefillPacer()
-    pacer.observe(prompt_tokens=0, writers=1, seconds=0.001)
-    pacer.observe(prompt_tokens=64, writers=1, seconds=1.0)
+    cost = StepCost()
+    pacer = PrefillPacer(cost)
+    cost.observe(prompt_tokens=0, rows=1, seconds=0.001)
+    cost.observe(prompt_tokens=64, rows=1, seconds=1.0)
     assert pacer.budget(writers=1, readers=1) == BLOCK_TOKENS

@@ -61,6 +61,14 @@ class KVCache:
         """Make room for the next token."""
         sequence.blocks += self.pool.allocate(sequence.blocks_short)
 
+    def reserve(self, sequence: Sequence, tokens: int, spare: int) -> int:
+        """Take blocks for `tokens` more tokens of a writer as long as `spare` blocks stay available; for how many of
+        them there is room then (the next one always has it)."""
+        wanted = blocks_for(sequence.computed + tokens) - len(sequence.blocks)
+        if wanted > 0:
+            sequence.blocks += self.pool.allocate(min(wanted, max(0, self.pool.available - spare)))
+        return min(tokens, len(sequence.blocks) * BLOCK_TOKENS - sequence.computed)
+
     def can_fork(self) -> bool:
         return self.pool.available >= 1
 

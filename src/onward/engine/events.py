@@ -29,6 +29,8 @@ class Piece(NamedTuple):
     """Part of one choice: text that may be shown, with its records (either may be empty).
 
     `billed` counts the choice's completion tokens so far. `ending` is set on the last piece of the choice.
+    `foretold` and `mistaken` count, so far, the tokens drafted from the job's prediction that were drawn and those
+    that were evaluated in vain.
     """
 
     job: int
@@ -37,6 +39,8 @@ class Piece(NamedTuple):
     records: Sequence[TokenRecord]
     billed: int
     ending: Ending | None
+    foretold: int = 0
+    mistaken: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ class Job:
     `id` is unique in the process; jobs of one request share `request`, and fairness is between requests.
     `score_top`: score every prompt token with so many alternatives; None: do not score. `end_tokens` end a choice
     when drawn (empty when the request ignores them). `text_base` and `pending` tell the assembler where the
-    completion begins: code points before it, and bytes of a character that the prompt left unfinished.
+    completion begins: code points before it, and bytes of a character that the prompt left unfinished. `prediction`
+    are tokens that the caller expects the choices to have: they may make the job faster, never change a token.
     """
 
     id: int
@@ -31,3 +32,4 @@ class Job:
     score_top: int | None = None
     text_base: int = 0
     pending: bytes = b""
+    prediction: tuple[int, ...] = ()

@@ -1,4 +1,5 @@
-"""How many prompt tokens a step may read beside running decodes, so that nobody's next token waits long."""
+"""What steps cost, learnt from how long they take; and how many prompt tokens a step may read beside running
+decodes, so that nobody's next token waits long."""
 
 from __future__ import annotations
 
@@ -12,34 +13,80 @@ wait to be read than write. The more wait, the longer it may become: each delaye
 weighed against the first token of those who have none yet."""
 SMOOTHING = 0.2
 """Weight of the newest measurement in the running averages."""
+USUAL_ROW = 0.06
+"""What one more decode row adds to a step of one, as a share, as long as nothing better is known."""
+TRUST = 4.0
+"""How much the rows of recent steps must vary (as a variance) before their durations outweigh USUAL_ROW."""
+
+
+class StepCost:
+    """Seconds of a step that only decodes, as a straight line over its rows; and of each prompt token that it reads.
+
+    The line is fitted to recent steps by least squares, drawn towards the usual slope where recent steps had much the
+    same number of rows. Nothing decided by it ever changes a token, only when it comes.
+    """
+
+    def __init__(self) -> None:
+        self._rows = 0.0
+        self._seconds = 0.0
+        self._variance = 0.0
+        self._covariance = 0.0
+        self.prompt_token = 0.0
+        """Seconds that each prompt token adds; 0 when nothing is known."""
+
+    @property
+    def known(self) -> bool:
+        """Whether a decode step has been seen."""
+        return self._seconds > 0.0
+
+    @property
+    def row(self) -> float:
+        """Seconds that one more row adds."""
+        usual = self._seconds * USUAL_ROW / (1.0 + USUAL_ROW * max(0.0, self._rows - 1.0))
+        slope = (self._covariance + TRUST * usual) / (self._variance + TRUST)
+        return min(max(slope, 0.1 * usual), self._seconds / max(1.0, self._rows))
+
+    def decode(self, rows: int) -> float:
+        """Seconds of a step of so many decode rows."""
+        return max(self._seconds + self.row * (rows - self._rows), 0.1 * self._seconds)
+
+    def observe(self, prompt_tokens: int, rows: int, seconds: float) -> None:
+        """A step that read so many prompt tokens beside so many decode rows took so long."""
+        if not prompt_tokens:
+            self._fit(rows, seconds)
+            return
+        extra = seconds - (self.decode(rows) if rows and self.known else 0.0)
+        if extra > 0:
+            self.prompt_token = _blend(self.prompt_token, extra / prompt_tokens)
+
+    def _fit(self, rows: int, seconds: float) -> None:
+        if not self.known:
+            self._rows, self._seconds = float(rows), seconds
+            return
+        off, late = rows - self._rows, seconds - self._seconds
+        self._rows += SMOOTHING * off
+        self._seconds += SMOOTHING * late
+        self._variance = (1 - SMOOTHING) * (self._variance + SMOOTHING * off * off)
+        self._covariance = (1 - SMOOTHING) * (self._covariance + SMOOTHING * off * late)
 
 
 class PrefillPacer:
-    """Learns from step durations what decoding and reading cost. The result never changes any token, only when
-    it comes: chunks are multiples of a block, and those give the same bits however a prompt is cut."""
+    """Decides how many prompt tokens a step reads. The result never changes any token: chunks are multiples of a
+    block, and those give the same bits however a prompt is cut."""
 
-    def __init__(self) -> None:
-        self._decode_seconds = 0.0
-        self._seconds_per_token = 0.0
-
-    def observe(self, prompt_tokens: int, writers: int, seconds: float) -> None:
-        """A step that read so many prompt tokens beside so many decodes took so long."""
-        if not prompt_tokens:
-            self._decode_seconds = _blend(self._decode_seconds, seconds)
-            return
-        extra = seconds - (self._decode_seconds if writers else 0.0)
-        if extra > 0:
-            self._seconds_per_token = _blend(self._seconds_per_token, extra / prompt_tokens)
+    def __init__(self, cost: StepCost) -> None:
+        self._cost = cost
 
     def budget(self, writers: int, readers: int) -> int:
         """Prompt tokens that the next step may read beside `writers` decodes, when `readers` sequences are read
         or wait to be: a multiple of a block."""
         if not writers:
             return MOST
-        if not self._decode_seconds or not self._seconds_per_token:
+        cost = self._cost
+        if not cost.known or not cost.prompt_token:
             return 2 * BLOCK_TOKENS
         stretch = STRETCH * max(1.0, readers / writers)
-        tokens = int(stretch * self._decode_seconds / self._seconds_per_token)
+        tokens = int(stretch * cost.decode(writers) / cost.prompt_token)
         return min(MOST, max(BLOCK_TOKENS, tokens // BLOCK_TOKENS * BLOCK_TOKENS))
 
 

@@ -10,11 +10,12 @@ replayed later.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 from onward.engine.cache import KVCache
+from onward.engine.drafts import Draft
 from onward.engine.job import Job
 from onward.engine.model import BLOCK_TOKENS, Row
 from onward.engine.prefix import Node
@@ -27,31 +28,54 @@ LOOK_AHEAD = 8
 """How many waiting sequences of one request are considered when those before them wait for a shared prefix."""
 
 
+REPLAYED = 32
+"""Tokens that a preempted sequence replays in a step."""
+
+
 @dataclass(slots=True)
 class Work:
-    """One sequence's share of a step: its next `count` tokens, logits wanted for the last `outputs`."""
+    """One sequence's share of a step: its next `count` tokens, then those of a draft; logits for the last `outputs`.
+
+    Tokens of a prompt (`reads`) go into one row, all others into rows of one token: the kernels that make the bits of
+    a decode step, however many are evaluated at once.
+    """
 
     sequence: Sequence
     count: int
     outputs: int
+    reads: bool
+    draft: Draft | None = None
 
     @property
     def end(self) -> int:
         return self.sequence.computed + self.count
 
-    def row(self) -> Row:
+    def rows(self) -> list[Row]:
         sequence = self.sequence
-        start = sequence.computed
-        return Row(sequence.id, sequence.tokens[start : self.end], start, sequence.blocks, self.outputs)
+        start, blocks = sequence.computed, sequence.blocks
+        tokens = sequence.tokens[start : self.end]
+        if self.draft is not None:
+            tokens += self.draft.tokens
+        if self.reads or len(tokens) == 1:
+            return [Row(sequence.id, tokens, start, blocks, self.outputs)]
+        first_output = len(tokens) - self.outputs
+        return [
+            Row(sequence.id, (token,), start + index, blocks, int(index >= first_output))
+            for index, token in enumerate(tokens)
+        ]
 
 
 class Scheduler:
     """Waiting and running sequences. `rows` is the most that run together; one request holds at most three
     quarters of them, so that a large one cannot shut out the others. Engine thread only."""
 
-    def __init__(self, cache: KVCache, rows: int) -> None:
+    def __init__(
+        self, cache: KVCache, rows: int, choose_drafts: Callable[[list[Sequence]], dict[int, Draft]] | None = None
+    ) -> None:
+        """`choose_drafts`: of the sequences that write, the drafts that are worth evaluating, by sequence id."""
         self.cache = cache
         self.rows = rows
+        self._choose_drafts = choose_drafts
         self.rows_per_request = max(1, rows * 3 // 4)
         self.running: list[Sequence] = []
         self.preemptions = 0
@@ -107,9 +131,9 @@ class Scheduler:
     # --- one step ------------------------------------------------------------------------------------------
 
     def schedule(self, prompt_budget: int) -> list[Work]:
-        """Decide the next step: at most about `prompt_budget` prompt tokens, and a token for each writer."""
+        """Decide the next step: at most about `prompt_budget` prompt tokens; a token and a draft for each writer."""
         self._make_room()
-        works = [self._write(sequence) for sequence in self.running if not sequence.reading]
+        works = self._write_all()
         readers = [sequence for sequence in self.running if sequence.reading]
         if len(readers) < READERS and (newcomer := self._admit_next()):
             readers.append(newcomer)
@@ -186,8 +210,25 @@ class Scheduler:
         self._resumed.appendleft(sequence)
         self.preemptions += 1
 
-    def _write(self, sequence: Sequence) -> Work:
-        return Work(sequence, 1, 0 if sequence.replaying else 1)
+    def _write_all(self) -> list[Work]:
+        writers = [sequence for sequence in self.running if not sequence.reading]
+        drafts = self._choose_drafts(writers) if self._choose_drafts and writers else {}
+        return [self._write(sequence, drafts.get(sequence.id)) for sequence in writers]
+
+    def _write(self, sequence: Sequence, draft: Draft | None) -> Work:
+        if sequence.replaying:
+            left = len(sequence.tokens) - sequence.computed
+            return Work(sequence, min(left, REPLAYED), int(left <= REPLAYED), reads=False)
+        if draft is not None:
+            draft = self._with_room(sequence, draft)
+        return Work(sequence, 1, 1 if draft is None else 1 + len(draft.tokens), reads=False, draft=draft)
+
+    def _with_room(self, sequence: Sequence, draft: Draft) -> Draft | None:
+        """The draft, cut to the blocks there are: a guess takes none that others need for their next token."""
+        room = self.cache.reserve(sequence, len(draft.tokens) + 1, spare=len(self.running)) - 1
+        if room >= len(draft.tokens):
+            return draft
+        return Draft(draft.tokens[:room], draft.source) if room else None
 
     def _read(self, sequence: Sequence, budget: int) -> Work:
         """The next chunk of a prompt: a multiple of a block unless it is the last, never a last one of a
@@ -198,7 +239,7 @@ class Scheduler:
             count = max(BLOCK_TOKENS, budget // BLOCK_TOKENS * BLOCK_TOKENS)
             if left - count <= 1:
                 count = left
-        return Work(sequence, count, _outputs_wanted(sequence, count, left))
+        return Work(sequence, count, _outputs_wanted(sequence, count, left), reads=True)
 
     def _admit_next(self) -> Sequence | None:
         """Admit one waiting sequence, if a row and memory allow."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onward.engine.drafts import LONGEST, Drafter, Guess
 from onward.engine.job import Job
 from onward.engine.model import BLOCK_TOKENS
 from onward.sampling.choice import ChoiceSampler, Sampled
@@ -13,7 +14,8 @@ class Sequence:
 
     `tokens` are prompt and generated tokens; keys and values of the first `computed` are in `blocks`. A sequence
     is reading until its prompt is computed, then writing; a preempted one reads its prompt again and then
-    replays its generated tokens one by one, as the decode steps that first made them (same kernels, same bits).
+    replays its generated tokens as rows of one token, as the decode steps that first made them (same kernels, same
+    bits).
     """
 
     __slots__ = (
@@ -23,8 +25,11 @@ class Sequence:
         "chain",
         "choice",
         "computed",
+        "drafter",
+        "foretold",
         "id",
         "job",
+        "mistaken",
         "reported",
         "reused",
         "sampler",
@@ -56,6 +61,11 @@ class Sequence:
         """The deepest block of `chain` that another sequence is computing and this one waits for."""
         self.unread: tuple[int, ...] = ()
         """The part of `chain` that this sequence is computing."""
+        self.drafter: Drafter | None = None
+        """Guesses what comes next, from the time when the prompt is read; None as long or where nothing is guessed."""
+        self.foretold = 0
+        self.mistaken = 0
+        """As `events.Piece` counts them."""
 
     @property
     def prompt_length(self) -> int:
@@ -89,6 +99,13 @@ class Sequence:
     def blocks_short(self) -> int:
         """How many more blocks the next token needs (0 or 1)."""
         return int(self.computed >= len(self.blocks) * BLOCK_TOKENS)
+
+    def guess(self, floor: float) -> Guess | None:
+        """Tokens that may follow, see Drafter, no more than the choice may still have before its last one."""
+        room = len(self.job.prompt) + self.job.max_tokens - len(self.tokens) - 1
+        if self.drafter is None or room <= 0 or self.computed < len(self.tokens) - 1:
+            return None
+        return self.drafter.guess(min(room, LONGEST), floor)
 
     def __repr__(self) -> str:
         return f"<Sequence {self.id} job {self.job.id}.{self.choice} {self.computed}/{len(self.tokens)}>"

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onward.engine.cache import KVCache
+from onward.engine.drafts import Draft, Drafter, Source
 from onward.engine.events import Ending, Event, Piece, Prefilled
 from onward.engine.job import Job
 from onward.engine.model import Model, Vocabulary
-from onward.engine.pacing import PrefillPacer
+from onward.engine.pacing import PrefillPacer, StepCost
 from onward.engine.scheduler import Scheduler, Work
 from onward.engine.sequence import Sequence
-from onward.sampling.choice import Sampled
+from onward.engine.speculation import choose_drafts
+from onward.sampling.choice import ChoiceSampler, Sampled
 from onward.sampling.sampler import Sampler
-from onward.text.assembler import TokenRecord
+from onward.text.assembler import Release, TokenRecord
+
+
+def _no_drafts() -> dict[tuple[Source, Literal["accepted", "rejected"]], int]:
+    return {(source, outcome): 0 for source in get_args(Source) for outcome in ("accepted", "rejected")}
 
 
 @dataclass(slots=True)
@@ -29,6 +36,16 @@ class Counters:
     prefill_tokens: int = 0
     decode_tokens: int = 0
     cached_tokens: int = 0
+    drafts: dict[tuple[Source, Literal["accepted", "rejected"]], int] = field(default_factory=_no_drafts)
+    """Guessed tokens that were evaluated, by where they came from and whether they were drawn."""
+
+
+class Turn(NamedTuple):
+    """A sequence that draws now: its next token by the logits at `row`, those behind its draft by the rows after it."""
+
+    sequence: Sequence
+    row: int
+    draft: Draft | None
 
 
 class Engine:
@@ -41,15 +58,18 @@ class Engine:
         *,
         rows: int = 64,
         share_prefixes: bool = True,
+        speculate: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.model = model
         self.vocabulary = vocabulary
         self.cache = KVCache(model.blocks, share_prefixes=share_prefixes)
-        self.scheduler = Scheduler(self.cache, rows)
+        self._cost = StepCost()
+        self._speculate = speculate
+        self.scheduler = Scheduler(self.cache, rows, self._choose_drafts if speculate else None)
         self.counters = Counters()
         self._sampler = Sampler(model.vocab_size)
-        self._pacer = PrefillPacer()
+        self._pacer = PrefillPacer(self._cost)
         self._clock = clock
         self.untold: list[Event] = []
         """What the last step has made ready, also when it broke half-way."""
@@ -74,9 +94,10 @@ class Engine:
         self.untold = []
         works = self.scheduler.schedule(self._prompt_budget())
         assert works, "jobs wait, and none can be admitted"
-        logits = self.model.evaluate([work.row() for work in works])
+        rows = [row for work in works for row in work.rows()]
+        logits = self.model.evaluate(rows)
         self._accept(works, logits, self.untold)
-        self._count(works, self._clock() - started)
+        self._count(works, len(rows), self._clock() - started)
         return self.untold
 
     def check(self) -> None:
@@ -88,28 +109,30 @@ class Engine:
         readers = len(self.scheduler.running) - writers + self.scheduler.waiting
         return self._pacer.budget(writers, readers)
 
+    def _choose_drafts(self, writers: list[Sequence]) -> dict[int, Draft]:
+        return choose_drafts(writers, self._cost)
+
     def _accept(self, works: list[Work], logits: NDArray[np.float32], events: list[Event]) -> None:
-        drawing: list[Sequence] = []
-        rows: list[int] = []
+        turns: list[Turn] = []
         row = 0
         for work in works:
             sequence = work.sequence
             self._score(work, logits, row)
-            row += work.outputs
-            was_reading = sequence.reading
+            first, row = row, row + work.outputs
             self.scheduler.advance(work)
             if sequence.reading or not work.outputs:
                 continue
-            ready = self._prompt_read(sequence, events) if was_reading else [sequence]
-            drawing += ready
-            rows += [row - 1] * len(ready)
-        if drawing:
-            self._draw(drawing, rows, logits, events)
+            if work.reads:
+                turns += [Turn(ready, row - 1, None) for ready in self._prompt_read(sequence, events)]
+            else:
+                turns.append(Turn(sequence, first, work.draft))
+        if turns:
+            self._draw(turns, logits, events)
 
     def _score(self, work: Work, logits: NDArray[np.float32], first_row: int) -> None:
         """Score the prompt tokens that this chunk's logits predict."""
         sequence = work.sequence
-        if not sequence.wants_scores or not work.outputs:
+        if not work.outputs or not sequence.wants_scores:
             return
         scores, top = sequence.scores, sequence.job.score_top
         assert scores is not None and top is not None
@@ -130,28 +153,72 @@ class Engine:
             self.model.copy_block(source, target)
         ready = [sequence, *forked]
         if sequence.job.max_tokens:
+            self._prepare_drafts(ready)
             return ready
         for each in ready:
             self._end(each, "length", None, events)
         return []
 
-    def _draw(
-        self, sequences: list[Sequence], rows: list[int], logits: NDArray[np.float32], events: list[Event]
-    ) -> None:
-        banned = [each.job.end_tokens if each.generated < each.job.min_tokens else None for each in sequences]
-        sampled = self._sampler.draw(logits, rows, [each.sampler for each in sequences], banned)
-        for sequence, drawn in zip(sequences, sampled, strict=True):
-            self._take(sequence, drawn, events)
+    def _prepare_drafts(self, sequences: list[Sequence]) -> None:
+        index = None
+        for sequence in sequences if self._speculate else ():
+            if sequence.drafter is None:
+                sequence.drafter = Drafter(sequence.tokens, sequence.job.prediction, index)
+                index = sequence.drafter.index
 
-    def _take(self, sequence: Sequence, drawn: Sampled, events: list[Event]) -> None:
-        """Append a drawn token to its choice, and end the choice where it is due."""
+    def _draw(self, turns: list[Turn], logits: NDArray[np.float32], events: list[Event]) -> None:
+        """Draw for all turns at once, behind every draft as if it had come true; keep what its guesses allow."""
+        rows: list[int] = []
+        samplers: list[ChoiceSampler] = []
+        banned: list[frozenset[int] | None] = []
+        for sequence, row, draft in turns:
+            job, sampler = sequence.job, sequence.sampler
+            rows.append(row)
+            samplers.append(sampler)
+            banned.append(job.end_tokens if sequence.generated < job.min_tokens else None)
+            for ahead, token in enumerate(draft.tokens if draft else (), 1):
+                sampler = sampler.after((token,))
+                rows.append(row + ahead)
+                samplers.append(sampler)
+                banned.append(job.end_tokens if sequence.generated + ahead < job.min_tokens else None)
+        sampled = iter(self._sampler.draw(logits, rows, samplers, banned))
+        for sequence, _, draft in turns:
+            if draft is None:
+                self._take(sequence, next(sampled), events)
+            else:
+                self._take_while_foretold(
+                    sequence, draft, [next(sampled) for _ in range(len(draft.tokens) + 1)], events
+                )
+
+    def _take_while_foretold(
+        self, sequence: Sequence, draft: Draft, sampled: list[Sampled], events: list[Event]
+    ) -> None:
+        """Take the drawn tokens up to the first that the draft did not foretell: behind it they would be others."""
+        hits, mistaken, foretold = 0, sequence.mistaken, sequence.foretold
+        for drawn, guessed in zip(sampled, (*draft.tokens, None), strict=True):
+            hit = drawn.token == guessed
+            hits += hit
+            if draft.source == "prediction":
+                sequence.foretold = foretold + hits
+                sequence.mistaken = mistaken + len(draft.tokens) - hits
+            if not self._take(sequence, drawn, events) or not hit:
+                break
+            sequence.computed += 1
+        self.counters.decode_tokens += hits
+        self.counters.drafts[draft.source, "accepted"] += hits
+        self.counters.drafts[draft.source, "rejected"] += len(draft.tokens) - hits
+
+    def _take(self, sequence: Sequence, drawn: Sampled, events: list[Event]) -> bool:
+        """Append a drawn token to its choice, and end the choice where it is due; whether the choice goes on."""
         job, token = sequence.job, drawn.token
         record = TokenRecord(token, self.vocabulary.token_bytes(token), drawn.logprob, drawn.top)
         sequence.tokens.append(token)
         sequence.sampler.accept(token)
         if token in job.end_tokens:
             self._end(sequence, "stop", record, events)
-            return
+            return False
+        if sequence.drafter is not None:
+            sequence.drafter.follow(token)
         release = sequence.assembler.feed(record, special=self.vocabulary.is_special(token))
         ending: Ending | None = None
         if sequence.assembler.stopped:
@@ -161,21 +228,33 @@ class Engine:
             rest = sequence.assembler.flush()
             release.text += rest.text
             release.records += rest.records
-        events.append(Piece(job.id, sequence.choice, release.text, release.records, sequence.assembler.billed, ending))
+        self._emit(sequence, release, ending, events)
+        return ending is None
+
+    def _end(self, sequence: Sequence, ending: Ending, terminator: TokenRecord | None, events: list[Event]) -> None:
+        self._emit(sequence, sequence.assembler.flush(terminator), ending, events)
+
+    def _emit(self, sequence: Sequence, release: Release, ending: Ending | None, events: list[Event]) -> None:
+        """Tell what may be shown; the last piece of a choice frees its row and blocks."""
+        events.append(
+            Piece(
+                sequence.job.id,
+                sequence.choice,
+                release.text,
+                release.records,
+                sequence.assembler.billed,
+                ending,
+                sequence.foretold,
+                sequence.mistaken,
+            )
+        )
         if ending:
             self.scheduler.finish(sequence)
 
-    def _end(self, sequence: Sequence, ending: Ending, terminator: TokenRecord | None, events: list[Event]) -> None:
-        rest = sequence.assembler.flush(terminator)
-        events.append(
-            Piece(sequence.job.id, sequence.choice, rest.text, rest.records, sequence.assembler.billed, ending)
-        )
-        self.scheduler.finish(sequence)
-
-    def _count(self, works: list[Work], seconds: float) -> None:
-        decoded = sum(work.count == 1 for work in works)
-        read = sum(work.count for work in works) - decoded
+    def _count(self, works: list[Work], rows: int, seconds: float) -> None:
+        """`rows` that the step had: those that read, and one for each token written, replayed or guessed."""
+        chunks = [work.count for work in works if work.reads]
         self.counters.steps += 1
-        self.counters.prefill_tokens += read
-        self.counters.decode_tokens += decoded
-        self._pacer.observe(read, decoded, seconds)
+        self.counters.prefill_tokens += sum(chunks)
+        self.counters.decode_tokens += sum(work.count for work in works if not work.reads)
+        self._cost.observe(sum(chunks), rows - len(chunks), seconds)

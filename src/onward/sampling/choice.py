@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -74,6 +76,13 @@ class TokenCounts:
         """Occurrences of each of `ids`, whole numbers; a view, valid until the next `add`."""
         return self._counts[: len(self._slots)]
 
+    def copy(self) -> TokenCounts:
+        other = TokenCounts()
+        other._slots = dict(self._slots)
+        other._ids = self._ids.copy()
+        other._counts = self._counts.copy()
+        return other
+
     def add(self, token: int) -> None:
         slots = self._slots
         slot = slots.get(token)
@@ -126,6 +135,15 @@ class ChoiceSampler:
         self.position += 1
         if self.penalised:
             self.counts.add(token)
+
+    def after(self, tokens: Iterable[int]) -> ChoiceSampler:
+        """A sampler that has accepted `tokens` too, for the draws that follow if they are drawn. This one stays."""
+        other = copy(self)
+        if self.penalised:
+            other.counts = self.counts.copy()
+        for token in tokens:
+            other.accept(token)
+        return other
 
 
 def _item(params: SamplingParams, choice: int) -> NDArray[np.void]:

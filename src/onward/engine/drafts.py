@@ -1,0 +1,233 @@
+"""Guesses of what a choice will say next, read from text that it seems to repeat.
+
+A guess costs nothing until it is evaluated, so every one is followed and judged, evaluated or not: what is known of
+their quality comes from the text alone. Guesses never change a token: `step` keeps one only where the sampler draws it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Source = Literal["prediction", "lookup"]
+
+LONGEST = 48
+"""Most tokens of one guess."""
+NEAR = 32
+"""How far ahead in a prediction the text is looked for when it has left it."""
+PATIENCE = 2
+"""After so many tokens beside a prediction nothing is guessed until two tokens in a row are found in it."""
+INDEXED = 32_768
+"""Of a longer prompt only the last so many tokens are searched."""
+
+_RATE = 0.15
+"""Weight of the newest outcome in a source's quality."""
+_BITS = 21
+"""Token ids are below 2**21."""
+_TRIPLE = (1 << 3 * _BITS) - 1
+
+
+class Guess(NamedTuple):
+    """Tokens that may follow, and for each the chance that it is drawn, all before it having been drawn."""
+
+    tokens: list[int]
+    chances: list[float]
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Guessed tokens, at least one, that a step evaluates behind a choice's newest token."""
+
+    tokens: list[int]
+    source: Source
+
+
+class Track:
+    """A place in a text that the choice seems to repeat, and how well that has gone.
+
+    `place` is the index of the token expected next, -1 when there is none. `run` counts the tokens that have come
+    as expected since the place was found; `quality` is the share of expected tokens that came, lately.
+    """
+
+    __slots__ = ("place", "quality", "run")
+
+    def __init__(self, quality: float) -> None:
+        self.place = -1
+        self.run = 0
+        self.quality = quality
+
+    def hit(self) -> None:
+        self.place += 1
+        self.run += 1
+        self.quality += _RATE * (1.0 - self.quality)
+
+    def miss(self) -> None:
+        self.place = -1
+        self.run = 0
+        self.quality -= _RATE * self.quality
+
+    def chances(self, count: int, floor: float) -> list[float]:
+        """The chance of each of the next tokens, `count` at most and only those above `floor`: the longer a text has
+        been repeated, the longer it will."""
+        chance = self.quality * (1.0 - 1.0 / (self.run + 2))
+        further = 1.0 - 1.0 / (self.run + 4)
+        chances: list[float] = []
+        while chance > floor and len(chances) < count:
+            chances.append(chance)
+            chance *= further
+        return chances
+
+
+class Lookup:
+    """Where each three tokens of a choice's own text came last, and what followed them there.
+
+    `shared` is the index of the prompt, one for all choices of a job.
+    """
+
+    __slots__ = ("_key", "_own", "shared", "tokens", "track")
+
+    def __init__(self, tokens: list[int], shared: dict[int, int]) -> None:
+        """`tokens` is the choice's list of prompt and completion, read only; at this time it is the prompt."""
+        self.tokens = tokens
+        self.shared = shared
+        self.track = Track(0.3)
+        self._own: dict[int, int] = {}
+        self._key = _key_of(tokens[-3:])
+
+    def follow(self, token: int) -> None:
+        """`token` is the text's newest, already appended."""
+        tokens, track, own = self.tokens, self.track, self._own
+        if track.place >= 0:
+            if tokens[track.place] == token:
+                track.hit()
+            else:
+                track.miss()
+        self._key = key = (self._key << _BITS | token) & _TRIPLE
+        if track.place < 0:
+            place = own.get(key)
+            track.place = self.shared.get(key, -1) if place is None else place
+        own[key] = len(tokens)
+
+    def guess(self, count: int, floor: float) -> Guess | None:
+        """See Drafter; a text that runs into itself is taken to go on in circles."""
+        place = self.track.place
+        if place < 0 or not (chances := self.track.chances(count, floor)):
+            return None
+        count = len(chances)
+        found = self.tokens[place : place + count]
+        if len(found) < count:
+            found = (found * (count // len(found) + 1))[:count]
+        return Guess(found, chances, "lookup")
+
+
+class Prediction:
+    """The text that the caller expects, followed token by token, and found again after a change."""
+
+    __slots__ = ("_last", "_left", "_pairs", "_strayed", "_tokens", "track")
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.track = Track(0.8)
+        self.track.place = 0
+        self.track.run = 2
+        self._tokens = tokens
+        self._last = 0
+        self._left = 0
+        """The index at which the choice last left the prediction."""
+        self._strayed = 0
+        """Tokens of the choice since then."""
+        self._pairs: dict[int, int] | None = None
+
+    def follow(self, token: int) -> None:
+        track, tokens = self.track, self._tokens
+        place = track.place
+        expected = 0 <= place < len(tokens)
+        if expected and tokens[place] == token:
+            track.hit()
+            self._left, self._strayed = track.place, 0
+        else:
+            if expected:
+                track.miss()
+            self._strayed += 1
+            track.place = self._resume(place, token)
+        self._last = token
+
+    def guess(self, count: int, floor: float) -> Guess | None:
+        """See Drafter."""
+        place = self.track.place
+        if not 0 <= place < len(self._tokens):
+            return None
+        chances = self.track.chances(min(count, len(self._tokens) - place), floor)
+        return Guess(list(self._tokens[place : place + len(chances)]), chances, "prediction") if chances else None
+
+    def _resume(self, place: int, token: int) -> int:
+        """Where the text goes on: behind the newest two tokens; at first also behind a token left out or replaced."""
+        tokens, left = self._tokens, self._left
+        for index in range(left, min(left + NEAR, len(tokens) - 1)):
+            if tokens[index + 1] == token and tokens[index] == self._last:
+                return index + 2
+        if self._pairs is None:
+            self._pairs = _index_pairs(tokens)
+        found = self._pairs.get(self._last << _BITS | token)
+        if found is not None:
+            return found
+        if place < 0 or self._strayed > PATIENCE:
+            return -1
+        try:
+            return tokens.index(token, place, place + NEAR) + 1
+        except ValueError:
+            return place + 1
+
+
+class Drafter:
+    """All guesses for one choice. Engine thread only; made when the prompt has been read."""
+
+    __slots__ = ("_lookup", "_prediction")
+
+    def __init__(self, tokens: list[int], prediction: Sequence[int], shared: dict[int, int] | None = None) -> None:
+        """`tokens` as in Lookup; `shared` the `index` of another choice of the same prompt."""
+        self._lookup = Lookup(tokens, _index_triples(tokens) if shared is None else shared)
+        self._prediction = Prediction(prediction) if prediction else None
+
+    @property
+    def index(self) -> dict[int, int]:
+        """Where each three tokens of the prompt came last: the same for all choices of a job."""
+        return self._lookup.shared
+
+    def follow(self, token: int) -> None:
+        """`token` was drawn and appended."""
+        self._lookup.follow(token)
+        if self._prediction is not None:
+            self._prediction.follow(token)
+
+    def guess(self, count: int, floor: float) -> Guess | None:
+        """At most `count` tokens that may follow, each with a chance above `floor`; None where there are none."""
+        count = min(count, LONGEST)
+        found = self._prediction.guess(count, floor) if self._prediction is not None else None
+        return found or self._lookup.guess(count, floor)
+
+
+def _key_of(tokens: Sequence[int]) -> int:
+    key = 0
+    for token in tokens:
+        key = key << _BITS | token
+    return key
+
+
+def _index_triples(tokens: Sequence[int]) -> dict[int, int]:
+    """Where each three tokens came last, as the index of what follows; not the very last three."""
+    first = max(0, len(tokens) - INDEXED)
+    key, index = 0, {}
+    for end, token in enumerate(tokens[first:-1], first + 1):
+        key = (key << _BITS | token) & _TRIPLE
+        index[key] = end
+    return index
+
+
+def _index_pairs(tokens: Sequence[int]) -> dict[int, int]:
+    """Where each two tokens came first, as the index of what follows."""
+    index: dict[int, int] = {}
+    for end in range(2, len(tokens) + 1):
+        index.setdefault(tokens[end - 2] << _BITS | tokens[end - 1], end)
+    return index

@@ -1,0 +1,274 @@
+"""Guessing what comes next makes a job faster and changes nothing else: law 2 with speculation."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from onward.engine.drafts import LONGEST, Drafter, Prediction, Track
+from onward.engine.pacing import StepCost
+from onward.engine.speculation import MOST, choose_drafts
+from onward.text.assembler import TextRules
+
+from .harness import END, Results, all_ended, make_engine, make_job, run, run_alone
+
+PROMPT = "once upon a time there was a fox"
+
+
+def written(prompt: str | list[int], **options: object) -> list[int]:
+    """The tokens that a job writes."""
+    return run_alone(make_job(prompt, **options)).choices[0].tokens
+
+
+def edited(tokens: Sequence[int], rng: random.Random, changes: int) -> list[int]:
+    """`tokens` with so many of them replaced, left out or preceded by others."""
+    result = list(tokens)
+    for _ in range(changes):
+        place = rng.randrange(len(result) + 1)
+        result[place : place + rng.randrange(3)] = rng.choices(range(97, 123), k=rng.randrange(3))
+    return result
+
+
+def steps_of(engine) -> int:
+    return engine.counters.steps
+
+
+# --- law 2 -------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_law_2_no_prediction_changes_a_byte(data: st.DataObject) -> None:
+    """Right, half right and wrong ones; with stops, penalties, bans, choices and preemption."""
+    rng = random.Random(data.draw(st.integers(0, 1 << 32)))
+    engine = make_engine(blocks=data.draw(st.sampled_from([24, 200])), context=320, rows=data.draw(st.integers(1, 6)))
+    jobs = []
+    for _ in range(data.draw(st.integers(1, 5))):
+        options: dict = {
+            "prompt": [rng.choice([97, 98, 32]) for _ in range(rng.randrange(1, 100))],
+            "max_tokens": rng.randrange(1, 60),
+            "choices": rng.choice([1, 1, 3]),
+            "seed": rng.randrange(4),
+            "temperature": rng.choice([0.0, 0.2, 1.0]),
+            "frequency_penalty": rng.choice([0.0, 0.0, 0.7]),
+            "repetition_penalty": rng.choice([1.0, 1.0, 1.3]),
+            "logit_bias": rng.choice([(), ((END, 5.0),)]),
+            "rules": TextRules(stops=rng.choice([(), ("e",), ("ab", "the t")])),
+        }
+        options["min_tokens"] = rng.randrange(options["max_tokens"]) if rng.random() < 0.3 else 0
+        prediction = edited(written(**options) + [97] * rng.randrange(5), rng, rng.randrange(6))
+        jobs.append(make_job(**options, prediction=prediction))
+    results = run(engine, jobs)
+    for job in jobs:
+        assert results.jobs[job.id].bits == run_alone(job, context=320).bits
+    assert engine.cache.pool.used == 0
+
+
+def test_law_2_text_that_repeats_itself_is_guessed_and_stays_the_same() -> None:
+    """A bias makes the text repeat: two letters, then one."""
+    for bias in (((97, 60.0), (98, 59.0)), ((97, 90.0),)):
+        job = make_job(PROMPT, max_tokens=200, logit_bias=bias, temperature=0.4, ignore_end=True)
+        engine = make_engine()
+        result = run(engine, [job]).jobs[job.id]
+        assert engine.counters.drafts["lookup", "accepted"] > 20
+        assert steps_of(engine) < 180
+        assert result.bits == run_alone(job).bits
+
+
+def test_law_2_a_preempted_choice_replays_many_tokens_a_step_and_stays_the_same() -> None:
+    jobs = [make_job(PROMPT, max_tokens=150, seed=seed, ignore_end=True, choices=2) for seed in range(6)]
+    engine = make_engine(blocks=24, context=512, speculate=False)
+    results = run(engine, jobs)
+    assert engine.scheduler.preemptions > 0
+    assert [results.jobs[job.id].bits for job in jobs] == [run_alone(job, context=512).bits for job in jobs]
+
+
+# --- what it gains, what it reports ------------------------------------------------------------------------------
+
+
+def test_a_right_prediction_saves_most_steps() -> None:
+    tokens = written(PROMPT, max_tokens=120, ignore_end=True)
+    job = make_job(PROMPT, max_tokens=120, ignore_end=True, prediction=tokens)
+    engine = make_engine()
+    choice = run(engine, [job]).jobs[job.id].choices[0]
+    assert choice.tokens == tokens
+    assert steps_of(engine) < 20
+    assert choice.foretold > 100 and choice.mistaken == 0
+
+
+@pytest.mark.parametrize("change", ["replaced", "left out", "put in"])
+def test_after_a_change_the_prediction_is_found_again(change: str) -> None:
+    tokens = written(PROMPT, max_tokens=150, ignore_end=True)
+    prediction = list(tokens)
+    for place in (30, 60, 90, 120):
+        if change == "replaced":
+            prediction[place] = 200
+        elif change == "left out":
+            del prediction[place : place + 3]
+        else:
+            prediction[place:place] = [200, 201, 202]
+    job = make_job(PROMPT, max_tokens=150, ignore_end=True, prediction=prediction)
+    engine = make_engine()
+    choice = run(engine, [job]).jobs[job.id].choices[0]
+    assert choice.tokens == tokens
+    assert steps_of(engine) < 60
+    assert choice.foretold > 90
+
+
+def test_a_useless_prediction_is_soon_let_go() -> None:
+    job = make_job(PROMPT, max_tokens=200, ignore_end=True, prediction=[200] * 200)
+    choice = run(make_engine(), [job]).jobs[job.id].choices[0]
+    assert choice.foretold == 0
+    assert 0 < choice.mistaken <= 40
+
+
+def test_accepted_and_rejected_are_all_tokens_that_were_evaluated_as_guesses() -> None:
+    rng = random.Random(1)
+    tokens = written(PROMPT, max_tokens=100, ignore_end=True)
+    job = make_job(PROMPT, max_tokens=100, ignore_end=True, prediction=edited(tokens, rng, 5))
+    engine = make_engine()
+    choice = run(engine, [job]).jobs[job.id].choices[0]
+    assert choice.foretold == engine.counters.drafts["prediction", "accepted"] > 0
+    assert choice.mistaken == engine.counters.drafts["prediction", "rejected"] > 0
+    rows = engine.model.evaluated_tokens - len(job.prompt)
+    lookups = sum(engine.counters.drafts["lookup", outcome] for outcome in ("accepted", "rejected"))
+    assert rows == steps_of(engine) - 1 + choice.foretold + choice.mistaken + lookups
+
+
+def test_guesses_behind_a_stop_count_as_rejected() -> None:
+    tokens = written(PROMPT, max_tokens=60, ignore_end=True)
+    text = run_alone(make_job(PROMPT, max_tokens=60, ignore_end=True)).choices[0].text
+    job = make_job(PROMPT, max_tokens=60, prediction=tokens, ignore_end=True, rules=TextRules(stops=(text[20:24],)))
+    engine = make_engine()
+    choice = run(engine, [job]).jobs[job.id].choices[0]
+    assert choice.ending == "stop" and choice.mistaken > 0
+    assert choice.foretold <= len(run_alone(job).choices[0].tokens) + 4
+
+
+def test_with_speculation_off_nothing_is_guessed() -> None:
+    engine = make_engine(speculate=False)
+    job = make_job(PROMPT, max_tokens=30, prediction=[97] * 30)
+    result = run(engine, [job])
+    assert not any(engine.counters.drafts.values())
+    assert result.jobs[job.id].choices[0].mistaken == 0
+
+
+def test_guesses_never_take_the_blocks_that_others_need() -> None:
+    tokens = written(PROMPT, max_tokens=200, ignore_end=True)
+    jobs = [
+        make_job(PROMPT, max_tokens=200, ignore_end=True, prediction=tokens),
+        *(make_job([97 + seed] * 90, max_tokens=60, seed=seed, ignore_end=True) for seed in range(3)),
+    ]
+    engine, plain = make_engine(blocks=25, context=512), make_engine(blocks=25, context=512, speculate=False)
+    results: Results = run(engine, jobs)
+    run(plain, jobs)
+    assert engine.scheduler.preemptions <= plain.scheduler.preemptions
+    assert all(all_ended(results.jobs[job.id]) for job in jobs)
+
+
+# --- when it pays ------------------------------------------------------------------------------------------------
+
+
+def learnt(first: float, row: float) -> StepCost:
+    """The costs of a machine on which a step takes `first` seconds and `row` more for each further row."""
+    cost = StepCost()
+    for rows in [1, 2, 4, 8, 16, 32] * 10:
+        cost.observe(0, rows, first + row * (rows - 1))
+    return cost
+
+
+def guessing(number: int, tokens: int = 60):
+    """Running sequences that all follow a prediction so far."""
+    engine = make_engine()
+    jobs = [
+        make_job([97 + index] * 3, max_tokens=200, ignore_end=True, prediction=[99] * tokens) for index in range(number)
+    ]
+    for job in jobs:
+        engine.add(job)
+    while len(engine.scheduler.running) < number or any(each.reading for each in engine.scheduler.running):
+        engine.step()
+    for sequence in engine.scheduler.running:
+        sequence.drafter = Drafter(sequence.tokens, [99] * tokens)
+    return engine.scheduler.running
+
+
+def test_the_line_of_costs_is_learnt() -> None:
+    cost = learnt(0.020, 0.0015)
+    assert cost.decode(1) == pytest.approx(0.020, rel=0.2)
+    assert cost.row == pytest.approx(0.0015, rel=0.1)
+
+
+def test_steps_of_one_size_do_not_teach_what_a_row_costs() -> None:
+    cost = StepCost()
+    for noise in range(100):
+        cost.observe(0, 8, 0.02 + 0.0001 * (noise % 7))
+    assert 0.02 * 0.01 < cost.row < 0.02 / 8
+
+
+def test_the_more_choices_share_a_step_the_less_is_guessed() -> None:
+    cost = learnt(0.020, 0.0015)
+    per_choice = []
+    for number in (1, 4, 16):
+        drafts = choose_drafts(guessing(number), cost)
+        per_choice.append(sum(len(draft.tokens) for draft in drafts.values()) / number)
+    assert per_choice[0] > per_choice[1] > per_choice[2]
+    assert per_choice[0] >= 4
+
+
+def test_where_rows_cost_as_much_as_steps_nothing_is_guessed() -> None:
+    assert choose_drafts(guessing(4), learnt(0.001, 0.001)) == {}
+
+
+def test_a_step_evaluates_a_bounded_number_of_guesses() -> None:
+    drafts = choose_drafts(guessing(16), learnt(0.020, 0.0))
+    assert sum(len(draft.tokens) for draft in drafts.values()) <= MOST
+
+
+# --- the guesses -------------------------------------------------------------------------------------------------
+
+
+def test_a_track_grows_surer_with_every_token_that_came_as_expected() -> None:
+    track = Track(0.5)
+    before = track.chances(3, 0.0)
+    for _ in range(10):
+        track.hit()
+    after = track.chances(3, 0.0)
+    assert all(now > then for now, then in zip(after, before, strict=True))
+    assert after == sorted(after, reverse=True)
+    assert track.chances(100, after[1]) == after[:1]
+
+
+def test_repeated_text_is_found_by_its_last_three_tokens() -> None:
+    tokens = [1, 2, 3, 4, 5, 6, 7, 9]
+    drafter = Drafter(tokens, ())
+    for token in (2, 3, 4):
+        tokens.append(token)
+        drafter.follow(token)
+    guess = drafter.guess(4, 0.0)
+    assert guess is not None and guess.source == "lookup"
+    assert guess.tokens == [5, 6, 7, 9]
+
+
+def test_text_that_runs_into_itself_is_guessed_to_go_on_in_circles() -> None:
+    tokens = [8, 1, 2, 3, 1, 2]
+    drafter = Drafter(tokens, ())
+    for token in (3, 1):
+        tokens.append(token)
+        drafter.follow(token)
+    guess = drafter.guess(7, 0.0)
+    assert guess is not None
+    assert guess.tokens == [2, 3, 1, 2, 3, 1, 2]
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 3), min_size=1, max_size=60))
+def test_whatever_is_said_a_prediction_guesses_only_its_own_text(said: list[int], foreseen: list[int]) -> None:
+    prediction = Prediction(foreseen)
+    for token in said:
+        prediction.follow(token)
+        guess = prediction.guess(LONGEST, 0.0)
+        if guess is not None:
+            joined = ",".join(map(str, foreseen))
+            assert ",".join(map(str, guess.tokens)) in joined
+            assert len(guess.tokens) == len(guess.chances) > 0
