@@ -30,7 +30,11 @@ def storyteller() -> str:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/how-to/python.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", ROOT / "docs/how-to/python.md", ROOT / "docs/how-to/predictions.md"],
+    ids=lambda page: page.stem,
+)
 def test_the_python_of_a_page_runs(page: Path, storyteller: str) -> None:
     names: dict[str, object] = {"__name__": "__main__"}
     written = io.StringIO()

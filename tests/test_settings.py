@@ -93,6 +93,7 @@ EXAMPLES = {
     "threads": "3",
     "precision": "exact",
     "prefix_cache": "off",
+    "speculation": "off",
     "log_level": "debug",
     "access_log": "no",
 }
@@ -187,6 +188,7 @@ def test_a_missing_file_that_was_asked_for_is_an_error() -> None:
         ("kv_memory", "much", "or auto"),
         ("profile", "loose", "one of strict, default, lenient"),
         ("prefix_cache", "maybe", "true or false"),
+        ("speculation", "on", "one of auto, off"),
         ("alias", ["a"], "NAME=MODEL"),
         ("host", " ", "empty"),
     ],

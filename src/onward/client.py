@@ -38,6 +38,16 @@ class StreamOptions(TypedDict, total=False):
     continuous_usage_stats: bool
 
 
+class PredictionPart(TypedDict):
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(TypedDict):
+    type: Literal["content"]
+    content: str | list[PredictionPart]
+
+
 class CreateParams(TypedDict, total=False):
     """Parameters of `completions.create`, as `onward.protocol.parameters` declares them (a test compares)."""
 
@@ -68,6 +78,7 @@ class CreateParams(TypedDict, total=False):
     return_tokens_as_token_ids: bool | None
     max_completion_tokens: int | None
     add_special_tokens: bool | None
+    prediction: Prediction | None
 
 
 class ModelOptions(TypedDict, total=False):
@@ -80,6 +91,7 @@ class ModelOptions(TypedDict, total=False):
     max_waiting: int
     precision: Literal["fast", "exact"]
     prefix_cache: bool
+    speculation: Literal["auto", "off"]
     threads: int
 
 

@@ -94,6 +94,7 @@ def _start(
         max_waiting=settings.max_waiting,
         max_parallel=settings.max_parallel,
         share_prefixes=settings.prefix_cache,
+        speculate=settings.speculation == "auto",
     )
     served: dict[str, EmbeddedModel] = {
         model.id: EmbeddedModel(

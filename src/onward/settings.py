@@ -167,6 +167,11 @@ class Settings:
     prefix_cache: bool = _option(
         True, "Performance", values.truth, "Keep evaluated prompts for requests that begin the same way."
     )
+    speculation: Literal["auto", "off"] = _option(
+        "auto", "Performance", values.one_of("auto", "off"),
+        "auto: draft tokens from a request's prediction and from text that repeats, to evaluate several at once. "
+        "No token changes by it: off is only for measuring.",
+    )  # fmt: skip
     log_level: Literal["debug", "info", "warning", "error"] = _option(
         "info", "Logging", values.one_of("debug", "info", "warning", "error"), "Least severe messages to log."
     )

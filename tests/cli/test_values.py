@@ -83,6 +83,16 @@ ALSO = [
     (["--prompt", "\\@home"], {"prompt": "@home"}),
     (["--prompt", "@everyone"], {"prompt": "@everyone"}),
     (["--prompt", "null"], {"prompt": None}),
+    (["--prediction", "@story.txt"], {"prediction": {"type": "content", "content": "Once upon\n"}}),
+    (["--prediction", "Q: why?"], {"prediction": {"type": "content", "content": "Q: why?"}}),
+    (["--prediction", '"a\\nb"'], {"prediction": {"type": "content", "content": "a\nb"}}),
+    (["--prediction", "[1, 2]"], {"prediction": {"type": "content", "content": "[1, 2]"}}),
+    (["--prediction", "\\@home"], {"prediction": {"type": "content", "content": "@home"}}),
+    (["--prediction", '{type: content, content: "@story.txt"}'],
+     {"prediction": {"type": "content", "content": "Once upon\n"}}),
+    (["--prediction", '{"type": "content", "content": [{"type": "text", "text": "@story.txt"}]}'],
+     {"prediction": {"type": "content", "content": [{"type": "text", "text": "Once upon\n"}]}}),
+    (["--prediction", "null"], {"prediction": None}),
 ]  # fmt: skip
 TRAPS = [
     "Q: why?", "42", "1.5", "true", "# x", "", "- a", "*x", "yes", "~", "a: b\nc: d", "two\nlines", " spaces ",
@@ -200,6 +210,11 @@ def test_what_cannot_be_meant_is_a_usage_error(arguments: list[str], words: str)
 )
 def test_what_is_piped_in_is_a_body_or_the_prompt(piped: str, arguments: list[str], expected: dict[str, Any]) -> None:
     assert body(*arguments, stdin=piped) == expected
+
+
+def test_a_prediction_may_be_piped_in() -> None:
+    sent = body("-p", "x", "--prediction", "@-", stdin="old\n")
+    assert sent == {"prompt": "x", "prediction": {"type": "content", "content": "old\n"}}
 
 
 def test_a_piped_text_and_a_prompt_are_one_too_many() -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import onward
-from onward.client import CreateParams, StreamOptions
+from onward.client import CreateParams, Prediction, PredictionPart, StreamOptions
 from onward.errors import EngineStopped, InvalidRequest, ModelNotFound, NotFound, OnwardError, SetupError
-from onward.protocol.parameters import PARAMETERS
+from onward.protocol.parameters import BY_NAME, PARAMETERS
+from onward.protocol.request_schema import parameter_schema
 from onward.protocol.response import Completion
 
 
@@ -58,6 +59,16 @@ def test_a_bad_parameter_is_refused_in_the_words_of_the_api(ask) -> None:
     assert (refused.value.status, refused.value.param) == (400, "temperature")
     with pytest.raises(InvalidRequest, match="Unrecognized request argument supplied: nonsense"):
         ask(prompt="x", nonsense=1)
+
+
+@both
+def test_a_prediction_changes_nothing_but_what_usage_tells_of_it(ask) -> None:
+    asked = {"prompt": "once upon a time", "seed": 1, "max_tokens": 60, "ignore_eos": True}
+    plain = ask(**asked)
+    for content in (plain.choices[0].text, [{"type": "text", "text": plain.choices[0].text}]):
+        predicted = ask(**asked, prediction={"type": "content", "content": content})
+        assert predicted.choices == plain.choices
+        assert predicted.usage.completion_tokens_details.accepted_prediction_tokens > 0
 
 
 @both
@@ -150,5 +161,9 @@ def test_the_keywords_are_those_of_the_one_table() -> None:
     """Law 7: no parameter is declared here that the table lacks, nor the other way round."""
     public = {row.name for row in PARAMETERS if not row.dialect and row.kind != "link"} - {"stream"}
     assert set(typing.get_type_hints(CreateParams)) == public
+    prediction = parameter_schema(BY_NAME["prediction"])
+    part = prediction["properties"]["content"]["anyOf"][1]["items"]
+    for declared, schema in ((Prediction, prediction), (PredictionPart, part)):
+        assert set(typing.get_type_hints(declared)) == set(schema["properties"]) == declared.__required_keys__
     (options,) = (row for row in PARAMETERS if row.name == "stream_options")
     assert set(typing.get_type_hints(StreamOptions)) == {row.name for row in options.inner}

@@ -51,6 +51,13 @@ PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
     "frequency_penalty": st.floats(-2, 2),
     "presence_penalty": st.floats(-2, 2),
     "logit_bias": st.dictionaries(st.integers(0, 280).map(str), st.floats(-100, 100), max_size=4),
+    "prediction": st.fixed_dictionaries(
+        {"type": st.just("content")},
+        optional={
+            "content": TEXTS
+            | st.lists(st.fixed_dictionaries({"type": st.just("text")}, optional={"text": TEXTS}), max_size=3)
+        },
+    ),
     "ignore_eos": st.booleans(),
     "skip_special_tokens": st.booleans(),
     "include_stop_str_in_output": st.booleans(),

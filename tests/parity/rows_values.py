@@ -70,8 +70,8 @@ DEFAULTS: dict[str, Any] = {
 """Those that have one; the others are off when absent."""
 NULLABLE = (
     *(name for name in (*INTEGERS, *NUMBERS, *BOOLEANS, *STRINGS) if name != "model"),
-    *("prompt", "logit_bias", "stop", "stream_options", "options", "keep_alive", "return_hidden_states"),
-    *("use_beam_search", "stop_token_ids", "cache_prompt"),
+    *("prompt", "logit_bias", "stop", "stream_options", "options", "keep_alive", "prediction"),
+    *("return_hidden_states", "use_beam_search", "stop_token_ids", "cache_prompt"),
 )
 NAMES = {
     float: "a decimal number",
@@ -311,6 +311,7 @@ for name, value in (
     )
 wrong_types("keep_alive", "one of a duration string or a number of seconds", (str, int, float), source=EXTENSION)
 wrong_types("options", "an object", (dict,), source=EXTENSION)
+wrong_types("prediction", "an object", (dict,), source="OpenAI's Chat API, `prediction`")
 AREA.same(
     "options.alias",
     "options: Ollama's fields act",

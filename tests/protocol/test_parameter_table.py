@@ -17,7 +17,7 @@ OPENAI = {
 EXTENSIONS = {
     "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "skip_special_tokens",
     "include_stop_str_in_output", "return_tokens_as_token_ids", "max_completion_tokens", "add_special_tokens",
-    "$schema",
+    "prediction", "$schema",
 }  # fmt: skip
 EMPTY: dict[str, object] = {"stop": (), "logit_bias": {}}
 """Request fields that are never None: what stands for a table default of None."""

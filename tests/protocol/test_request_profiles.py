@@ -52,11 +52,19 @@ def test_lenient_passes_over_unknown_fields_at_every_depth() -> None:
     assert decode("lenient", body) == CompletionRequest(stream=True, include_usage=True)
 
 
+def test_lenient_passes_over_unknown_fields_of_a_prediction() -> None:
+    part = {"type": "text", "text": "a", "cache_control": {}}
+    prediction = {"type": "content", "content": [part], "id": 5}
+    assert decode("lenient", {"prediction": prediction}) == CompletionRequest(prediction="a")
+
+
 def test_lenient_still_refuses_what_it_knows_and_cannot_do() -> None:
     with pytest.raises(InvalidRequest):
         decode("lenient", {"return_hidden_states": True})
     with pytest.raises(InvalidRequest):
         decode("lenient", {"temperature": 3})
+    with pytest.raises(InvalidRequest):
+        decode("lenient", {"prediction": {"content": "a"}})
 
 
 @pytest.mark.parametrize("body", [{}, {"model": None}, {"model": ""}], ids=str)

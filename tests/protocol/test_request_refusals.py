@@ -12,6 +12,8 @@ from onward.protocol.refusals import NOT_JSON
 
 INT64_MAX = 2**63 - 1
 PROMPT_FORMS = "one of a string, array of strings, array of integers, or array of integer arrays"
+CONTENT_FORMS = "one of a string or array of objects"
+TEXT = {"type": "text", "text": "a"}
 
 
 def refuse(body: object, **options: object) -> InvalidRequest:
@@ -128,7 +130,7 @@ KINDS = {
         "stream_options.include_obfuscation", "stream_options.continuous_usage_stats",
     ],
     "string": ["model", "suffix", "user", "$schema"],
-    "object": ["logit_bias", "stream_options", "options"],
+    "object": ["logit_bias", "stream_options", "options", "prediction"],
     "one of a string or array of strings": ["stop"],
     PROMPT_FORMS: ["prompt"],
 }  # fmt: skip
@@ -234,6 +236,63 @@ def test_a_mixed_prompt_is_told_where(prompt: object, path: str, expected: str, 
     error = refuse({"model": "m", "prompt": prompt})
     assert error.message == f"Invalid type for '{path}': expected {expected}, but got {got} instead."
     assert (error.param, error.code) == (path, "invalid_type")
+
+
+def content(*parts: object) -> dict[str, object]:
+    return {"type": "content", "content": list(parts)}
+
+
+@pytest.mark.parametrize(
+    ("prediction", "path", "rest", "code"),
+    [
+        ({}, ".type", "", "missing_required_parameter"),
+        ({"content": "a"}, ".type", "", "missing_required_parameter"),
+        ({"type": "content"}, ".content", "", "missing_required_parameter"),
+        ({"type": "text", "content": "a"}, ".type", "text", "invalid_value"),
+        ({"type": "", "content": "a"}, ".type", "", "invalid_value"),
+        ({"type": "x" * 100, "content": "a"}, ".type", "x" * 64, "invalid_value"),
+        ({"type": None, "content": "a"}, ".type", ("a string", "null"), "invalid_type"),
+        ({"type": 1, "content": "a"}, ".type", ("a string", "an integer"), "invalid_type"),
+        ({"type": "content", "content": None}, ".content", (CONTENT_FORMS, "null"), "invalid_type"),
+        ({"type": "content", "content": 5}, ".content", (CONTENT_FORMS, "an integer"), "invalid_type"),
+        ({"type": "content", "content": {}}, ".content", (CONTENT_FORMS, "an object"), "invalid_type"),
+        ({"type": "content", "content": "a", "text": "a"}, ".text", "", "unknown_parameter"),
+        (content("a"), ".content[0]", ("an object", "a string"), "invalid_type"),
+        (content(TEXT, None), ".content[1]", ("an object", "null"), "invalid_type"),
+        (content(TEXT, {"text": "a"}), ".content[1].type", "", "missing_required_parameter"),
+        (content({"type": "text"}), ".content[0].text", "", "missing_required_parameter"),
+        (content({"type": "text", "text": None}), ".content[0].text", ("a string", "null"), "invalid_type"),
+        (content({"type": "text", "text": ["a"]}), ".content[0].text", ("a string", "an array"), "invalid_type"),
+        (content({"type": "content", "text": "a"}), ".content[0].type", "content", "invalid_value"),
+        (content(TEXT | {"image_url": "x"}), ".content[0].image_url", "", "unknown_parameter"),
+    ],
+    ids=str,
+)
+def test_a_prediction_of_another_shape_is_told_where(prediction: object, path: str, rest: object, code: str) -> None:
+    error = refuse({"model": "m", "prediction": prediction})
+    path = f"prediction{path}"
+    wanted = "text" if "[" in path else "content"
+    words = {
+        "missing_required_parameter": f"Missing required parameter: '{path}'.",
+        "unknown_parameter": f"Unknown parameter: '{path}'.",
+        "invalid_value": f"Invalid value: '{rest}'. Supported values are: '{wanted}'.",
+        "invalid_type": f"Invalid type for '{path}': expected {rest[0]}, but got {rest[1]} instead."
+        if isinstance(rest, tuple)
+        else "",
+    }
+    assert (error.message, error.param, error.code) == (words[code], path, code)
+
+
+def test_a_prediction_of_no_parts_is_refused() -> None:
+    error = refuse({"model": "m", "prediction": content()})
+    assert (error.param, error.code) == ("prediction.content", "empty_array")
+
+
+@pytest.mark.parametrize("held", ["\ud800", [{"type": "text", "text": "\ud800"}]], ids=["text", "part"])
+def test_a_prediction_that_is_no_unicode_is_refused(held: object) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_request({"model": "m", "prediction": {"type": "content", "content": held}})
+    assert caught.value.code == "invalid_unicode"
 
 
 @pytest.mark.parametrize(("prompt", "path"), [([[]], "prompt[0]"), ([[1], []], "prompt[1]")], ids=str)

@@ -10,6 +10,7 @@ from onward.protocol.decode import check_request, decode_request
 from onward.protocol.request import CompletionRequest
 
 INT64_MAX = 2**63 - 1
+PREDICTION = {"type": "content", "content": "a b"}
 
 
 def decode(**fields: object) -> CompletionRequest:
@@ -84,6 +85,12 @@ ACCEPTED = [
     ("include_stop_str_in_output", True, True),
     ("return_tokens_as_token_ids", True, True),
     ("add_special_tokens", False, False),
+    ("prediction", {"type": "content", "content": "a b\n"}, "a b\n"),
+    ("prediction", {"content": "naïve 🙂\u0000", "type": "content"}, "naïve 🙂\u0000"),
+    ("prediction", {"type": "content", "content": ""}, None),
+    ("prediction", {"type": "content", "content": [{"type": "text", "text": "a"}]}, "a"),
+    ("prediction", {"type": "content", "content": [{"type": "text", "text": x} for x in ("a ", "", "b")]}, "a b"),
+    ("prediction", {"type": "content", "content": [{"type": "text", "text": ""}]}, None),
 ]
 
 
@@ -182,6 +189,8 @@ def test_a_dialect_says_what_the_request_says(sent: dict[str, object], held: dic
         {"echo": True, "logprobs": 1, "max_tokens": 0},
         {"temperature": 0, "n": 3},
         {"min_tokens": 4, "max_tokens": 4},
+        {"n": 2, "best_of": 4, "echo": True, "logprobs": 2, "suffix": "x", "prediction": PREDICTION},
+        {"prompt": ["a", "b"], "stream": True, "frequency_penalty": 1, "stop": "x", "prediction": PREDICTION},
         {"min_tokens": 4, "max_completion_tokens": 5, "max_tokens": 1},
     ],
     ids=str,
@@ -214,6 +223,8 @@ def test_keyword_arguments_may_hold_tuples_and_integer_token_ids() -> None:
     assert request.stop == ("a", "b")
     assert request.logit_bias == {50: -100.0}
     assert check_request({"model": "m", "prompt": ([1], (2, 3))}).prompt == [[1], [2, 3]]
+    parts = ({"type": "text", "text": "a"}, {"type": "text", "text": "b"})
+    assert check_request({"model": "m", "prediction": {"type": "content", "content": parts}}).prediction == "ab"
 
 
 def test_a_request_does_not_share_its_prompt_with_the_caller() -> None:

@@ -130,6 +130,12 @@ values = st.one_of(
     st.dictionaries(st.integers(0, 99).map(str), numbers, max_size=3),
     st.dictionaries(st.sampled_from(["include_usage", "temperature", "stop", "x"]), small, max_size=2),
 )
+typed = st.sampled_from(["content", "text"]) | small
+texts = st.text(max_size=2)
+parts = st.lists(st.fixed_dictionaries({}, optional={"type": typed, "text": texts | small, "x": small}), max_size=2)
+predictions = st.fixed_dictionaries(
+    {}, optional={"type": typed, "content": texts | parts | small, "text": texts, "x": small}
+)
 checked = st.sampled_from([row for row in PARAMETERS if row.kind != "duration"])
 
 
@@ -139,6 +145,18 @@ def test_the_request_schema_accepts_what_the_gate_accepts(row: Parameter, value:
     body: dict[str, Any] = {"model": "m", row.name: value}
     aids: dict[str, dict[str, Any]] = {"min_tokens": {"max_tokens": 2**63 - 1}, "stream_options": {"stream": True}}
     body.update(aids.get(row.name, {}))
+    try:
+        decode_request(json.dumps(body).encode(), profile=profile)
+        accepted = True
+    except ApiError:
+        accepted = False
+    assert is_valid(body, request_schema(profile)) == accepted
+
+
+@settings(max_examples=300, deadline=None)
+@given(predictions, st.sampled_from(PROFILES))
+def test_the_request_schema_accepts_the_predictions_that_the_gate_accepts(value: object, profile: Profile) -> None:
+    body: dict[str, Any] = {"model": "m", "prediction": value}
     try:
         decode_request(json.dumps(body).encode(), profile=profile)
         accepted = True

@@ -128,7 +128,9 @@ class FakeBackend:
         return Health(self.state)
 
     def load(self) -> dict[str, Load]:
-        return {"fake-model:1": Load(running=3, waiting=2, blocks_total=10, blocks_used=4, preemptions=1, steps=9)}
+        drafts = {("prediction", "accepted"): 5, ("lookup", "rejected"): 2}
+        fake = Load(running=3, waiting=2, blocks_total=10, blocks_used=4, preemptions=1, steps=9, drafts=drafts)
+        return {"fake-model:1": fake}
 
     def drain(self) -> None:
         self.state = "draining"

@@ -78,3 +78,18 @@ async def test_only_counters_end_in_total_and_nothing_tells_when_it_was_created(
         assert not family.name.endswith("_created"), family.name
         for one in family.samples:
             assert one.name.endswith("_total") == (family.type == "counter"), one.name
+
+
+@in_loop
+async def test_drafted_tokens_are_counted_by_source_and_outcome_from_the_start() -> None:
+    text = await scrape(make_app(FakeBackend(), settings()))
+    counted = re.findall("^onward_draft_tokens_total{(.*)} (.*)$", text, re.MULTILINE)
+    assert counted == [
+        (f'model="fake-model:1",outcome="{outcome}",source="{source}"', value)
+        for source, outcome, value in (
+            ("prediction", "accepted", "5.0"),
+            ("prediction", "rejected", "0.0"),
+            ("lookup", "accepted", "0.0"),
+            ("lookup", "rejected", "2.0"),
+        )
+    ]

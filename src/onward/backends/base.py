@@ -20,7 +20,11 @@ class Health:
 
 @dataclass(slots=True)
 class Load:
-    """What a model's engine is doing now, for /metrics. Token counts are since the start."""
+    """What a model's engine is doing now, for /metrics. Token counts are since the start.
+
+    `drafts` counts tokens drafted ahead, by where they came from ("prediction", "lookup") and what became of them
+    ("accepted", "rejected").
+    """
 
     running: int = 0
     waiting: int = 0
@@ -32,6 +36,7 @@ class Load:
     decode_tokens: int = 0
     cached_tokens: int = 0
     steps: int = 0
+    drafts: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from onward.protocol.request import CompletionRequest
 log = logging.getLogger("onward.backend")
 
 LONG_PROMPT = 20_000
-"""Characters of prompt text from which on encoding leaves the event loop for a thread."""
+"""Characters of prompt, suffix and prediction from which on encoding leaves the event loop for a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Limits:
     max_waiting: int = 1024
     max_parallel: int = 2048
     share_prefixes: bool = True
+    speculate: bool = True
 
 
 class EmbeddedModel:
@@ -70,7 +71,13 @@ class EmbeddedModel:
             find_think_markers(tokenizer),
         )
         self.answers: dict[int, EmbeddedAnswer] = {}
-        self.engine = Engine(runtime, tokenizer, rows=limits.rows, share_prefixes=limits.share_prefixes)
+        self.engine = Engine(
+            runtime,
+            tokenizer,
+            rows=limits.rows,
+            share_prefixes=limits.share_prefixes,
+            speculate=limits.speculate,
+        )
         self.thread = EngineThread(self.engine, self._deliver, max_waiting=limits.max_waiting, name=model_id)
         self.thread.start()
 
@@ -107,6 +114,7 @@ class EmbeddedModel:
             decode_tokens=counters.decode_tokens,
             cached_tokens=counters.cached_tokens,
             steps=counters.steps,
+            drafts=dict(counters.drafts.items()),
         )
 
     def _failure(self, failed: Failed) -> ApiError:
@@ -230,4 +238,4 @@ def _feed_all(answers: dict[EmbeddedAnswer, list[Event]]) -> None:
 
 def _text_length(request: CompletionRequest) -> int:
     texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
-    return sum(map(len, texts)) + len(request.suffix or "") * len(request.prompts)
+    return sum(map(len, texts)) + len(request.suffix or "") * len(request.prompts) + len(request.prediction or "")

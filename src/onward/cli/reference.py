@@ -39,6 +39,7 @@ VALUES = """## Values of request flags
 | `--stop '"\\n"'`, `--stop '\\n'`, `--stop '["\\n", END]'` | a newline; backslash and n; both stops |
 | `--stop a --stop b` | `["a", "b"]`: given several times it adds up, the last of another flag wins |
 | `--logit-bias '{"50256": -100}'` | the object; YAML or JSON |
+| `--prediction @old.py` | `{"type": "content", "content": …}` with the file's text; an object in YAML or JSON is sent as it is |
 | `--stream-options.include-usage` | `{"include_usage": true}` |
 | `--max-tokens null` | null |
 | `--echo`, `--echo true`, `--echo=false`, `--echo null` | true, true, false, null |

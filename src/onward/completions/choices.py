@@ -77,6 +77,9 @@ class ChoiceStream:
         self._cached_tokens = 0
         self._completion_tokens = 0
         self._billed: dict[tuple[int, int], int] = {}
+        self._drafted: dict[tuple[int, int], tuple[int, int]] = {}
+        self._accepted = self._rejected = 0
+        """Tokens drafted from the prediction; by job and choice in `_drafted`."""
         self._open = len(self._prompts) * request.candidates
 
     @property
@@ -91,7 +94,11 @@ class ChoiceStream:
             completion_tokens=self._completion_tokens,
             total_tokens=self._prompt_tokens + self._completion_tokens,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=self._cached_tokens),
-            completion_tokens_details=CompletionTokensDetails(reasoning_tokens=self._reasoning_tokens),
+            completion_tokens_details=CompletionTokensDetails(
+                reasoning_tokens=self._reasoning_tokens,
+                accepted_prediction_tokens=self._accepted,
+                rejected_prediction_tokens=self._rejected,
+            ),
         )
 
     def accept(self, events: Iterable[Prefilled | Piece]) -> list[Choice]:
@@ -106,6 +113,8 @@ class ChoiceStream:
             piece = self._screened(state, event)
             if piece is None:
                 continue
+            if event.foretold or event.mistaken:
+                self._count_drafts(event, piece.billed)
             self._count_thoughts(state, piece)
             if self._rank:
                 choices += self._collect(state, piece)
@@ -133,6 +142,14 @@ class ChoiceStream:
         if counter is None:
             counter = state.thoughts[piece.choice] = ThoughtCounter(self._think, state.prompt.tokens)
         self._reasoning_tokens += counter.count(piece.records, piece.billed)
+
+    def _count_drafts(self, piece: Piece, billed: int) -> None:
+        """No more is accepted than is billed: an end, a stop and what a filter cuts off are not in the completion."""
+        choice = (piece.job, piece.choice)
+        accepted, rejected = self._drafted.get(choice, (0, 0))
+        self._drafted[choice] = now = min(piece.foretold, billed), piece.mistaken
+        self._accepted += now[0] - accepted
+        self._rejected += now[1] - rejected
 
     def _parts(self, state: _PromptState, piece: Piece | Screened, index: int) -> list[Choice]:
         """A piece as one partial choice, or two: a stop comes in a part of its own (spec/completions §4)."""

@@ -76,7 +76,11 @@ def plan(
     _check_bias(request, model)
     if request.suffix and request.echo and request.logprobs is not None:
         raise InvalidRequest("Setting 'echo' and 'logprobs' at the same time is not supported with 'suffix'.")
-    planned = [_plan_prompt(prompt, request, model, number, next(job_ids), _sampling(request)) for prompt in prompts]
+    prediction = _prediction(request, model)
+    planned = [
+        _plan_prompt(prompt, request, model, number, next(job_ids), _sampling(request), prediction)
+        for prompt in prompts
+    ]
     return Plan(request, tuple(planned), model.think)
 
 
@@ -87,6 +91,7 @@ def _plan_prompt(
     number: int,
     job_id: int,
     sampling: SamplingParams,
+    prediction: tuple[int, ...],
 ) -> PlannedPrompt:
     ids, hidden = _encode(prompt, request, model)
     shown = tuple(ids[hidden:])
@@ -117,6 +122,7 @@ def _plan_prompt(
         score_top=request.logprobs if request.echo else None,
         text_base=len(text),
         pending=pending,
+        prediction=prediction,
     )
     return PlannedPrompt(job, text, shown, pieces, billed=max(1, len(fed) - hidden))
 
@@ -144,6 +150,14 @@ def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedMo
     if tokenizer.start_token is None:
         raise InvalidRequest("This model has no start-of-text token: its prompt cannot be empty.", param="prompt")
     return [tokenizer.start_token], 1
+
+
+def _prediction(request: CompletionRequest, model: ServedModel) -> tuple[int, ...]:
+    """The predicted text's tokens, as many as a context holds. They need not be those that the model would take."""
+    if request.prediction is None or request.max_tokens == 0:
+        return ()
+    ids = model.tokenizer.encode(request.prediction, add_special_tokens=False)
+    return tuple(token for token in ids[: model.context_length] if 0 <= token < model.vocab_size)
 
 
 def _sampling(request: CompletionRequest) -> SamplingParams:

@@ -15,6 +15,7 @@ from onward.protocol.containers import check_logit_bias, check_stop
 from onward.protocol.crossfield import check_together
 from onward.protocol.parameter import Parameter, Profile
 from onward.protocol.parameters import PARAMETERS, known_parameters
+from onward.protocol.prediction import check_prediction
 from onward.protocol.prompts import check_prompt
 from onward.protocol.ranges import (
     check_boolean,
@@ -34,6 +35,7 @@ _CHECKS: dict[str, Callable[[Parameter, object, str, Profile], object]] = {
     "number": check_number,
     "boolean": check_boolean,
     "prompt": check_prompt,
+    "prediction": check_prediction,
     "stop": check_stop,
     "logit_bias": check_logit_bias,
     "fixed": check_fixed,

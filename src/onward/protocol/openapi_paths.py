@@ -59,6 +59,11 @@ _REQUEST_EXAMPLES = {
         "echo": True,
         "logprobs": 1,
     },
+    "edit": {
+        "model": "storyteller",
+        "prompt": "Once upon a time there was a fox.\n\nThe same with a bear:\n",
+        "prediction": {"type": "content", "content": "Once upon a time there was a fox."},
+    },
 }
 
 

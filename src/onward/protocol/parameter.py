@@ -19,6 +19,7 @@ Kind = Literal[
     "number",
     "boolean",
     "prompt",  # string, array of strings, array of token ids, array of arrays of token ids
+    "prediction",  # object: text that the completion is expected to be
     "stop",  # string or array of strings
     "logit_bias",  # object: token id in decimal → number
     "object",  # holds the parameters in `inner`

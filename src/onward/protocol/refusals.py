@@ -68,6 +68,10 @@ def unknown_inner(path: str) -> InvalidRequest:
     return InvalidRequest(f"Unknown parameter: '{path}'.", param=path, code="unknown_parameter")
 
 
+def missing(path: str) -> InvalidRequest:
+    return InvalidRequest(f"Missing required parameter: '{path}'.", param=path, code="missing_required_parameter")
+
+
 def wrong_type(path: str, expected: str, value: object) -> InvalidRequest:
     """`expected` comes with its article: "an integer", "one of a string or array of strings"."""
     got = _TYPE_NAMES.get(type(value)) or f"a value of type {type(value).__name__}"
@@ -133,6 +137,12 @@ def too_many_properties(path: str, maximum: int, count: int) -> InvalidRequest:
         f"but got an object with {count} properties instead.",
         param=path,
         code="object_above_max_properties",
+    )
+
+
+def no_such_value(path: str, value: str, supported: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Invalid value: '{value[:64]}'. Supported values are: '{supported}'.", param=path, code="invalid_value"
     )
 
 

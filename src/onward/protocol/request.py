@@ -45,6 +45,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: bool = False
     return_tokens_as_token_ids: bool = False
     add_special_tokens: bool = True
+    prediction: str | None = None
 
     @property
     def prompts(self) -> list[str | list[int]]:

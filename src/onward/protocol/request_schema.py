@@ -34,6 +34,8 @@ def _form(row: Parameter, profile: Profile) -> Schema:
     match row.kind:
         case "prompt":
             return _prompt()
+        case "prediction":
+            return _prediction(profile)
         case "stop":
             return _stop(row, profile)
         case "logit_bias":
@@ -78,6 +80,19 @@ def _prompt() -> Schema:
             {"type": "null"},
         ]
     }
+
+
+def _prediction(profile: Profile) -> Schema:
+    def typed(kind: str, content: Schema) -> Schema:
+        return {
+            "properties": {"type": {"enum": [kind]}, kind: content},
+            "required": ["type", kind],
+            "additionalProperties": profile == "lenient",
+        }
+
+    part: Schema = {"type": "object", **typed("text", {"type": "string"})}
+    content: Schema = {"anyOf": [{"type": "string"}, {"type": "array", "items": part, "minItems": 1}]}
+    return {"type": ["object", "null"], **typed("content", content)}
 
 
 def _stop(row: Parameter, profile: Profile) -> Schema:

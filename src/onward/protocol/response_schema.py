@@ -64,8 +64,9 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
     "CompletionTokensDetails": {
         "reasoning_tokens": "Always 0: all tokens are in the text.",
         "audio_tokens": "Always 0: completions are text.",
-        "accepted_prediction_tokens": "Always 0: the API takes no predicted outputs.",
-        "rejected_prediction_tokens": "Always 0: the API takes no predicted outputs.",
+        "accepted_prediction_tokens": "Tokens of the completion that were drafted from `prediction`.",
+        "rejected_prediction_tokens": "Tokens drafted from `prediction` that the model did not write. They are no "
+        "part of `completion_tokens`.",
     },
     "Model": {
         "": "A name that can be asked for.",

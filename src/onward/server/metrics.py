@@ -173,6 +173,9 @@ COUNTERS = {
 }
 
 
+DRAFTS = tuple((source, outcome) for source in ("prediction", "lookup") for outcome in ("accepted", "rejected"))
+
+
 def _metric_name(field: str) -> str:
     """By Prometheus' rules only a counter's name ends in `_total`."""
     field = field.removesuffix("_total")
@@ -189,6 +192,7 @@ class LoadCollector(Collector):
         load = self._backend.load()
         yield from _families(GaugeMetricFamily, GAUGES, load)
         yield from _families(CounterMetricFamily, COUNTERS, load)
+        yield _drafts(load)
 
 
 def _families(
@@ -199,3 +203,12 @@ def _families(
         for model, now in load.items():
             made.add_metric([model], getattr(now, field))
         yield made
+
+
+def _drafts(load: dict[str, Load]) -> Metric:
+    words = "Tokens drafted ahead, from a request's prediction or from text that repeats."
+    made = CounterMetricFamily("onward_draft_tokens", words, labels=["model", "source", "outcome"])
+    for model, now in load.items():
+        for source, outcome in DRAFTS:
+            made.add_metric([model, source, outcome], now.drafts.get((source, outcome), 0))
+    return made

@@ -18,7 +18,7 @@ def completer(row: Parameter) -> Completer | None:
         return model_names
     if row.kind == "boolean":
         return _words
-    return _files if row.kind in ("prompt", "string", "stop") else None
+    return _files if row.kind in ("prompt", "prediction", "string", "stop") else None
 
 
 def model_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:

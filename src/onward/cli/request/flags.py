@@ -24,6 +24,7 @@ _PLACEHOLDERS = {
     "number": "NUMBER",
     "boolean": "[true|false]",
     "prompt": "TEXT|@FILE|-",
+    "prediction": "TEXT|@FILE|{…}",
     "stop": "TEXT|[TEXT,…]",
     "logit_bias": "{ID: BIAS,…}",
     "object": "{KEY: VALUE,…}",

@@ -74,6 +74,14 @@ def _prompt(text: str) -> Any:
     return value if isinstance(value, str) or _is_strings(value) or _is_ids(value) or lists_of_ids else text
 
 
+def _prediction(text: str) -> Any:
+    """A text stands for its object; an object is sent as it is."""
+    value = _flow(text)
+    if isinstance(value, dict):
+        return value
+    return {"type": "content", "content": value if isinstance(value, str) else text}
+
+
 def _stop(text: str) -> Any:
     value = _flow(text)
     return value if isinstance(value, str) or _is_strings(value) else text
@@ -118,6 +126,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "number": _number,
     "boolean": _boolean,
     "prompt": _prompt,
+    "prediction": _prediction,
     "stop": _stop,
     "logit_bias": _mapping,
     "object": _mapping,

@@ -1,0 +1,264 @@
+"""Predicted outputs: into the job as tokens, and back into usage; the completion itself stays as it is."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onward.backends.embedded import EmbeddedBackend, Limits
+from onward.completions.choices import ChoiceStream
+from onward.completions.filters import ContentFilters, make_filters
+from onward.completions.fold import FoldedChoices
+from onward.completions.plan import Plan, ServedModel, plan
+from onward.compose import compose
+from onward.engine.events import Piece, Prefilled
+from onward.protocol.decode import check_request
+from onward.protocol.response import Completion, Usage
+from onward.runtimes.toy import ToyTokenizer
+from onward.settings import Settings
+from onward.text.assembler import TokenRecord
+from onward.values import ContentFilterSetting
+
+from ..toy_backend import ask, ask_stream, complete, on_toy, settle
+from .test_laws import SHAPES
+
+TOY = ToyTokenizer()
+MODEL = ServedModel("toy", TOY, TOY.size, 64, None)
+
+
+def content(text: str) -> dict[str, Any]:
+    return {"type": "content", "content": text}
+
+
+def planned(*, model: ServedModel = MODEL, **fields: Any) -> Plan:
+    return plan(check_request({"model": "toy", "prompt": "a", **fields}), model, 0, count(), 100)
+
+
+def predictions(**fields: Any) -> list[tuple[int, ...]]:
+    return [job.prediction for job in planned(**fields).jobs]
+
+
+def test_a_job_has_the_tokens_of_the_prediction_and_none_without() -> None:
+    assert predictions(prediction=content("once upon")) == [tuple(TOY.encode("once upon", add_special_tokens=False))]
+    assert predictions() == predictions(prediction=None) == predictions(prediction=content("")) == [()]
+
+
+def test_one_prediction_counts_for_every_prompt() -> None:
+    first, second = predictions(prompt=["a", "b"], n=2, prediction=content("the cat"))
+    assert first == second != ()
+
+
+def test_a_prediction_has_no_start_token() -> None:
+    class StartingTokenizer(ToyTokenizer):
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            return [256] * add_special_tokens + super().encode(text, add_special_tokens=add_special_tokens)
+
+    model = replace(MODEL, tokenizer=StartingTokenizer())
+    assert predictions(model=model, prediction=content("xy")) == [(120, 121)]
+
+
+def test_nothing_is_predicted_for_a_request_that_generates_nothing() -> None:
+    assert predictions(max_tokens=0, echo=True, logprobs=1, prediction=content("abc")) == [()]
+
+
+def test_of_a_long_prediction_as_many_tokens_count_as_a_context_holds() -> None:
+    assert predictions(prediction=content("x" * 1000)) == [(120,) * 64]
+
+
+def test_tokens_that_the_model_lacks_are_left_out() -> None:
+    """A folder's tokenizer may know more tokens than its model has logits for."""
+    model = replace(MODEL, vocab_size=120)
+    assert predictions(model=model, prediction=content("axbyc")) == [(97, 98, 99)]
+
+
+def test_a_prediction_is_neither_billed_nor_part_of_the_context() -> None:
+    with_it, without = planned(max_tokens=63, prediction=content("x" * 50)), planned(max_tokens=63)
+    assert [prompt.billed for prompt in with_it.prompts] == [prompt.billed for prompt in without.prompts] == [1]
+
+
+# --- usage -----------------------------------------------------------------------------------------------------
+
+
+def piece(
+    job: int, choice: int, billed: int, foretold: int, mistaken: int, *, text: str = "", last: bool = True
+) -> Piece:
+    records = [TokenRecord(ord(each), each.encode(), -1.0, ()) for each in text]
+    for offset, record in enumerate(records, 1):
+        record.offset = offset
+    return Piece(job, choice, text, records, billed, "length" if last else None, foretold, mistaken)
+
+
+def usage_of(stream: ChoiceStream, *events: Prefilled | Piece) -> Usage:
+    stream.accept(events)
+    return stream.usage
+
+
+def details(usage: Usage) -> tuple[int, int]:
+    found = usage.completion_tokens_details
+    return found.accepted_prediction_tokens, found.rejected_prediction_tokens
+
+
+def stream_of(filters: ContentFilters | None = None, **fields: Any) -> ChoiceStream:
+    return ChoiceStream(planned(**fields), TOY.token_bytes, filters)
+
+
+def test_usage_sums_over_all_choices_of_all_prompts() -> None:
+    stream = stream_of(prompt=["a", "b"], n=2)
+    usage = usage_of(stream, piece(0, 0, 9, 5, 1), piece(0, 1, 9, 0, 2), piece(1, 0, 9, 7, 0), piece(1, 1, 9, 0, 0))
+    assert details(usage) == (12, 3)
+    assert usage.completion_tokens == 36
+
+
+def test_counts_of_a_choice_are_so_far_and_not_added_up() -> None:
+    stream = stream_of()
+    assert details(stream.usage) == (0, 0)
+    assert details(usage_of(stream, piece(0, 0, 4, 3, 0, last=False))) == (3, 0)
+    assert details(usage_of(stream, piece(0, 0, 6, 4, 2, last=False), piece(0, 0, 8, 4, 5))) == (4, 5)
+
+
+def test_candidates_that_are_not_returned_count_too() -> None:
+    stream = stream_of(best_of=3)
+    usage = usage_of(stream, *(piece(0, choice, 2, 1, choice, text="ab") for choice in range(3)))
+    assert details(usage) == (3, 3)
+
+
+def test_no_more_is_accepted_than_is_billed() -> None:
+    """A stop or end that was predicted is drawn, and no part of the completion."""
+    assert details(usage_of(stream_of(), piece(0, 0, 3, 4, 0))) == (3, 0)
+
+
+def test_what_a_content_filter_cuts_off_is_not_accepted() -> None:
+    stream = stream_of(make_filters([ContentFilterSetting("no", ("c",))]))
+    usage = usage_of(stream, piece(0, 0, 6, 6, 1, text="abcdef", last=False), piece(0, 0, 9, 9, 4, text="ghi"))
+    assert (usage.completion_tokens, details(usage)) == (3, (3, 1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3)), max_size=12))
+def test_usage_never_shrinks_and_ends_at_the_sums(steps: list[tuple[int, int, int]]) -> None:
+    stream = stream_of(n=3)
+    so_far = dict.fromkeys(range(3), (0, 0))
+    before = (0, 0)
+    for choice, accepted, rejected in steps:
+        foretold, mistaken = so_far[choice]
+        so_far[choice] = foretold + accepted, mistaken + rejected
+        now = details(usage_of(stream, piece(0, choice, 100, *so_far[choice], last=False)))
+        assert now[0] >= before[0] and now[1] >= before[1]
+        before = now
+    assert before == (sum(each for each, _ in so_far.values()), sum(each for _, each in so_far.values()))
+
+
+def test_a_request_without_a_prediction_reports_none() -> None:
+    assert details(usage_of(stream_of(), piece(0, 0, 5, 0, 0))) == (0, 0)
+
+
+# --- with an engine --------------------------------------------------------------------------------------------
+
+
+def edited(text: str, seed: int) -> str:
+    """The text with a few places left out, put in and replaced."""
+    chance = random.Random(seed)
+    for _ in range(seed):
+        place = chance.randrange(len(text) + 1)
+        text = text[:place] + chance.choice(["", "zq", "the 🙂"]) + text[place + chance.randrange(4) :]
+    return text
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_law_2_no_prediction_changes_an_answer(shape: str) -> None:
+    fields = {"seed": 11, **SHAPES[shape]}
+
+    async def answers(backend: EmbeddedBackend) -> list[Completion]:
+        plain = await complete(backend, **fields)
+        guesses = [plain.choices[-1].text, *(edited(plain.choices[0].text, seed) for seed in range(5)), "zq" * 50]
+        return [plain, *[await complete(backend, **fields, prediction=content(text)) for text in guesses]]
+
+    plain, *predicted = on_toy(answers)
+    for answer in predicted:
+        assert answer.choices == plain.choices
+        assert answer.usage.completion_tokens == plain.usage.completion_tokens
+        assert answer.usage.prompt_tokens == plain.usage.prompt_tokens
+        accepted, rejected = details(answer.usage)
+        assert 0 <= accepted <= answer.usage.completion_tokens and rejected >= 0
+
+
+LONG: dict[str, Any] = {"prompt": "the cat", "max_tokens": 60, "ignore_eos": True, "seed": 4}
+
+
+def test_a_right_prediction_is_accepted_and_seldom_rejected() -> None:
+    plain = ask(**LONG)
+    answers = [ask(**LONG, prediction=content(plain.choices[0].text)) for _ in range(5)]
+    accepted, rejected = max(details(answer.usage) for answer in answers)
+    assert accepted > 10  # how many are drafted hangs on what steps cost here
+    assert rejected == 0
+    assert all(answer.choices == plain.choices for answer in answers)
+
+
+def test_a_wrong_prediction_is_rejected_and_soon_no_longer_drafted() -> None:
+    answers = [ask(**LONG, prediction=content("@" * 200)) for _ in range(5)]
+    assert {details(answer.usage)[0] for answer in answers} == {0}
+    rejected = max(details(answer.usage)[1] for answer in answers)
+    assert 0 < rejected < 200
+
+
+def test_a_stream_with_a_prediction_folds_to_the_whole_answer() -> None:
+    plain = ask(**LONG, logprobs=1).choices[0]
+    chunks = ask_stream(**LONG, logprobs=1, prediction=content(plain.text), stream_options={"include_usage": True})
+    folded = FoldedChoices()
+    for chunk in chunks:
+        folded.add(chunk.choices)
+    assert folded.choices() == [plain]
+    assert len(chunks) == 61, "a chunk a token, and one of usage"
+    assert details(chunks[-1].usage)[0] > 0
+
+
+def test_without_speculation_a_prediction_is_taken_and_not_drafted() -> None:
+    plain = ask(**LONG)
+    limits = Limits(speculate=False)
+    answer = on_toy(lambda backend: complete(backend, **LONG, prediction=content(plain.choices[0].text)), limits=limits)
+    assert answer.choices == plain.choices
+    assert details(answer.usage) == (0, 0)
+
+
+def test_drafts_are_counted_by_source() -> None:
+    plain = ask(**LONG)
+
+    async def counted(backend: EmbeddedBackend) -> tuple[Usage, dict[tuple[str, str], int]]:
+        answer = await complete(backend, **LONG, prediction=content(plain.choices[0].text + "zq"))
+        await settle(backend)
+        return answer.usage, backend.load()["toy"].drafts
+
+    usage, drafts = on_toy(counted)
+    assert (drafts["prediction", "accepted"], drafts["prediction", "rejected"]) == details(usage)
+    assert set(drafts) == {(source, end) for source in ("prediction", "lookup") for end in ("accepted", "rejected")}
+
+
+@pytest.mark.parametrize(("speculation", "speculate"), [("auto", True), ("off", False)])
+def test_the_setting_reaches_the_engine(speculation: Any, speculate: bool) -> None:
+    backend = compose(Settings(model=("toy",), speculation=speculation))
+    backend.close()
+    assert backend.limits.speculate is speculate
+
+
+@pytest.mark.parametrize("text", ["x" * 20_001, ["x" * 10_001] * 2], ids=["text", "parts"])
+def test_a_long_prediction_leaves_the_event_loop(text: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoders: set[str] = set()
+
+    def encode(self: ToyTokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+        encoders.add(threading.current_thread().name)
+        return [120]
+
+    monkeypatch.setattr(ToyTokenizer, "encode", encode)
+    parts = text if isinstance(text, str) else [{"type": "text", "text": each} for each in text]
+    ask(prompt="a", max_tokens=1, prediction={"type": "content", "content": parts})
+    assert encoders and threading.main_thread().name not in encoders
+    encoders.clear()
+    ask(prompt="a", max_tokens=1, prediction=content("short"))
+    assert encoders == {threading.main_thread().name}
