@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -14,6 +17,7 @@ from onward.compose import compose
 from onward.protocol.response import Choice
 from onward.settings import Settings
 
+from ..processes import served
 from ..toy_backend import complete, running, stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
@@ -52,6 +56,15 @@ def make_request(number: int) -> dict[str, Any]:
     return fields
 
 
+def with_prediction(fields: dict[str, Any], texts: list[str], rng: random.Random) -> dict[str, Any]:
+    """The request with a guess at its answer: right, cut and patched in a few places, or beside the point."""
+    words = rng.choice([*texts, " ".join(WORDS)]).split(" ")
+    for _ in range(rng.choice([0, 0, 2, 6])):
+        place = rng.randrange(len(words) + 1)
+        words[place : place + rng.randrange(3)] = rng.choices(WORDS, k=rng.randrange(3))
+    return fields | {"prediction": {"type": "content", "content": " ".join(words)}}
+
+
 def bits(choices: list[Choice]) -> list[dict[str, Any]]:
     return [choice.to_dict() for choice in choices]
 
@@ -67,14 +80,23 @@ async def streamed(backend: EmbeddedBackend, fields: dict[str, Any]) -> list[dic
     return bits(folded.choices())
 
 
-async def in_a_crowd(backend: EmbeddedBackend, seed: int) -> dict[int, list[dict[str, Any]]]:
-    """All requests at random times, streamed or not, beside unseeded ones, some of which leave early."""
+async def in_a_crowd(
+    backend: EmbeddedBackend, seed: int, alone: dict[int, list[dict[str, Any]]]
+) -> dict[int, list[dict[str, Any]]]:
+    """All requests at random times, streamed or not, a third with a prediction of their answer in `alone`, beside
+    unseeded ones, some of which leave early."""
     rng = random.Random(seed)
     answers: dict[int, list[dict[str, Any]]] = {}
 
+    def ask_for(number: int) -> dict[str, Any]:
+        fields = make_request(number)
+        if rng.random() < 1 / 3:
+            return with_prediction(fields, [choice["text"] for choice in alone[number]], rng)
+        return fields
+
     async def one(number: int, delay: float, ask: Any) -> None:
         await asyncio.sleep(delay)
-        answers[number] = await ask(backend, make_request(number))
+        answers[number] = await ask(backend, ask_for(number))
 
     async def neighbour(delay: float, patience: float) -> None:
         await asyncio.sleep(delay)
@@ -98,10 +120,15 @@ def precision(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def alone(precision: str) -> dict[int, list[dict[str, Any]]]:
-    """Each request by itself, one after the other, without a prefix cache."""
+    """Each request by itself, one after the other, without a prefix cache, nothing guessed."""
 
     async def each() -> dict[int, list[dict[str, Any]]]:
-        settings = Settings(model=("storyteller",), prefix_cache=False, precision=precision)  # type: ignore[arg-type]
+        settings = Settings(
+            model=("storyteller",),
+            prefix_cache=False,
+            speculation="off",
+            precision=precision,  # type: ignore[arg-type]
+        )
         async with running(compose(settings)) as backend:
             return {number: await whole(backend, make_request(number)) for number in range(REQUESTS)}
 
@@ -116,16 +143,61 @@ def alone(precision: str) -> dict[int, list[dict[str, Any]]]:
         {"prefix_cache": True, "max_rows": 5},
         {"prefix_cache": True, "kv_memory": 2_500_000},
         {"prefix_cache": True, "threads": 1},
+        {"prefix_cache": True, "speculation": "off"},
     ],
-    ids=["cache", "no cache", "few rows", "tight memory", "one thread"],
+    ids=["cache", "no cache", "few rows", "tight memory", "one thread", "no speculation"],
 )
 def test_law_2_200_requests_give_the_same_bytes(
     alone: dict[int, list[dict[str, Any]]], precision: str, changes: dict[str, Any]
 ) -> None:
     async def crowded() -> dict[int, list[dict[str, Any]]]:
         async with running(compose(Settings(model=("storyteller",), precision=precision, **changes))) as backend:
-            return await in_a_crowd(backend, seed=len(changes))
+            answers = await in_a_crowd(backend, len(changes), alone)
+            drafts = backend.load()["storyteller"].drafts
+            assert (drafts["prediction", "accepted"] > 0) == (changes.get("speculation") != "off")
+            return answers
 
     answers = asyncio.run(crowded())
     different = [number for number in range(REQUESTS) if answers[number] != alone[number]]
     assert not different, f"{len(different)} differ, the first: {make_request(different[0])}"
+
+
+def test_law_2_a_restarted_server_gives_the_same_bytes_whole_and_streamed(
+    alone: dict[int, list[dict[str, Any]]], precision: str
+) -> None:
+    """Over HTTP, by two lives of a server, some requests at once."""
+    for life in range(2):
+        with served("--precision", precision, model="storyteller") as url, ThreadPoolExecutor(12) as pool:
+            whole_answers = list(pool.map(lambda number: post(url, make_request(number)), range(0, REQUESTS, 2)))
+            streams = list(pool.map(lambda number: post_streamed(url, make_request(number)), range(1, REQUESTS, 2)))
+        assert whole_answers == [alone[number] for number in range(0, REQUESTS, 2)], f"life {life}"
+        assert streams == [[told(choice) for choice in alone[number]] for number in range(1, REQUESTS, 2)]
+
+
+def told(choice: dict[str, Any]) -> tuple[str, str, list[float | None]]:
+    logprobs = (choice["logprobs"] or {}).get("token_logprobs") or []
+    return choice["text"], choice["finish_reason"], logprobs
+
+
+def post(url: str, fields: dict[str, Any]) -> list[dict[str, Any]]:
+    with urlopen(asking(url, fields), timeout=120) as answer:
+        choices: list[dict[str, Any]] = json.load(answer)["choices"]
+    return choices
+
+
+def post_streamed(url: str, fields: dict[str, Any]) -> list[tuple[str, str, list[float | None]]]:
+    whole: dict[int, dict[str, Any]] = {}
+    with urlopen(asking(url, fields | {"stream": True}), timeout=120) as answer:
+        for line in answer:
+            if not line.startswith(b"data: {"):
+                continue
+            for part in json.loads(line[6:])["choices"]:
+                choice = whole.setdefault(part["index"], {"text": "", "logprobs": {"token_logprobs": []}})
+                choice["text"] += part["text"]
+                choice["finish_reason"] = part["finish_reason"]
+                choice["logprobs"]["token_logprobs"] += (part["logprobs"] or {}).get("token_logprobs") or []
+    return [told(whole[index]) for index in sorted(whole)]
+
+
+def asking(url: str, fields: dict[str, Any]) -> Request:
+    return Request(f"{url}/v1/completions", json.dumps(fields).encode(), {"content-type": "application/json"})
