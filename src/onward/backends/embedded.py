@@ -31,7 +31,9 @@ from onward.protocol.request import CompletionRequest
 log = logging.getLogger("onward.backend")
 
 LONG_PROMPT = 20_000
-"""Characters of prompt, suffix and prediction from which on encoding leaves the event loop for a thread."""
+"""Characters (or ids) of prompt, suffix and prediction from which on planning leaves the event loop for a thread."""
+EACH_PROMPT = 50
+"""Characters that a prompt counts for beside its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ class EmbeddedBackend:
             raise EngineStopped("The server is shutting down.")
         model = self._find(request.model)
         number = next(self._numbers)
-        if _text_length(request) > LONG_PROMPT:
+        if _size(request) > LONG_PROMPT:
             planned = await asyncio.to_thread(self._plan, request, model, number)
         else:
             planned = self._plan(request, model, number)
@@ -236,6 +238,6 @@ def _feed_all(answers: dict[EmbeddedAnswer, list[Event]]) -> None:
         answer.feed(events)
 
 
-def _text_length(request: CompletionRequest) -> int:
-    texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
-    return sum(map(len, texts)) + len(request.suffix or "") * len(request.prompts) + len(request.prediction or "")
+def _size(request: CompletionRequest) -> int:
+    each = EACH_PROMPT + len(request.suffix or "")
+    return sum(map(len, request.prompts)) + each * len(request.prompts) + len(request.prediction or "")

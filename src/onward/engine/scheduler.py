@@ -135,15 +135,18 @@ class Scheduler:
         self._make_room()
         works = self._write_all()
         readers = [sequence for sequence in self.running if sequence.reading]
-        if len(readers) < READERS and (newcomer := self._admit_next()):
-            readers.append(newcomer)
+        nobody_fits = False
+        if len(readers) < READERS:
+            newcomer = self._admit_next()
+            readers += [newcomer] if newcomer else []
+            nobody_fits = newcomer is None
         budget = prompt_budget
         for index, sequence in enumerate(self._in_turn(readers)):
             if budget <= 0:
                 break
             works.append(self._read(sequence, budget // (len(readers) - index)))
             budget -= works[-1].count
-        while budget > 0 and (newcomer := self._admit_next()):
+        while budget > 0 and not nobody_fits and (newcomer := self._admit_next()):
             works.append(self._read(newcomer, budget))
             budget -= works[-1].count
         return works
