@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TOY = "toy"
 """The weightless model, for tests and demonstrations."""
 
-DRAWING_REVISION = 1
+DRAWING_REVISION = 2
 """Raised with every change of `sampling` that may change a drawn token or a reported log-probability."""
 
 Progress = Callable[[str], None]

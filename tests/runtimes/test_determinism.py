@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from onward.engine.model import BLOCK_TOKENS, Row
 from onward.models.resolve import built_in_folder
+from onward.runtimes.openvino.invariance import holds
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.openvino.options import RuntimeOptions
@@ -96,8 +98,10 @@ class Run:
         ("int8", "fast"),
         ("int8", "exact"),
         ("int4", "fast"),
+        ("int4", "exact"),
         ("f16", "fast"),
         pytest.param(("storyteller", "fast"), marks=pytest.mark.real),
+        pytest.param(("storyteller", "exact"), marks=pytest.mark.real),
     ],
     ids="-".join,
 )
@@ -215,8 +219,90 @@ def test_padding_rows_never_touch_the_blocks_of_a_sequence(model: OpenVINOModel)
     assert logits.tobytes() == plain(model, prompt, [5, 6, 7]).tobytes()
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+def drafted(run: Run, tokens: list[int], drafts: list[int], past: int) -> NDArray[np.float32]:
+    """Logits after each of `tokens`, fed in one step with `drafts` behind them: a row for each, of one sequence."""
+    others = run.company.rows()
+    rows = [
+        Row(-1, [token], len(run.prompt) + past + index, run.blocks, 1) for index, token in enumerate(tokens + drafts)
+    ]
+    logits = run.model.evaluate([*others, *rows])
+    return logits[len(others) : len(others) + len(tokens)].copy()
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    parts=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 12)), min_size=1, max_size=6),
+    others=st.sampled_from([0, 1, 5]),
+    length=st.integers(2, 70),
+)
+def test_drafts_evaluated_in_one_step_have_the_bits_of_single_steps(
+    model: OpenVINOModel, parts: list[tuple[int, int]], others: int, length: int
+) -> None:
+    """Each part is some right tokens and some wrong ones; the right ones that follow overwrite the wrong."""
+    prompt = prompt_of(model, length)
+    tokens = np.random.default_rng(9).integers(0, 255, sum(right for right, _ in parts)).tolist()
+    expected = plain(model, prompt, tokens)[1:]
+    run = Run(model, prompt, list(range(60, 68)), Company(model, others))
+    run.prefill([length])
+    past = 0
+    logits = []
+    for right, wrong in parts:
+        logits.append(drafted(run, tokens[past : past + right], [(7 * past + n) % 250 for n in range(wrong)], past))
+        past += right
+    assert np.concatenate(logits).tobytes() == expected.tobytes()
+
+
+def test_drafts_of_forks_that_share_their_prompt_do_not_meet(model: OpenVINOModel) -> None:
+    prompt = prompt_of(model, 40)
+    first, second = [1, 2, 3, 4], [9, 8, 7, 6]
+    expected = [plain(model, prompt, tokens)[1:] for tokens in (first, second)]
+    Run(model, prompt, [70, 71, 72], Company(model, 0)).prefill([40])
+    model.copy_block(71, 80)
+    rows = [
+        Row(number, [token], 40 + index, blocks, 1)
+        for number, (tokens, blocks) in enumerate([(first, [70, 71, 72]), (second, [70, 80, 82])])
+        for index, token in enumerate(tokens)
+    ]
+    assert model.evaluate(rows).tobytes() == np.concatenate(expected).tobytes()
+
+
+def test_nothing_is_read_that_the_sequence_did_not_write(model: OpenVINOModel) -> None:
+    """What a block held before, be it NaN, never meets a sum."""
+    prompt, tokens = prompt_of(model, 45), [1, 2, 3]
+    expected = plain(model, prompt, tokens)
+    assert np.isfinite(expected).all()
+    for _, tensor in model._open()[1].tensors:
+        tensor.data[200:232] = np.nan
+    run = Run(model, prompt, [200, 201, 202], Company(model, 0))
+    logits = np.concatenate([run.prefill([32, 13]), run.decode(tokens)])
+    drafts = Run(model, prompt, [203, 204, 205], Company(model, 0))
+    drafts.prefill([45])
+    assert logits.tobytes() == expected.tobytes()
+    assert drafted(drafts, tokens, [5, 6], 0).tobytes() == expected[1:].tobytes()
+    for _, tensor in model._open()[1].tensors:
+        tensor.data[200:232] = 0
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
 def test_the_number_of_threads_does_not_change_a_bit(tiny_folder: Path, threads: int) -> None:
     prompt = list(range(70))
     many, few = load_model(tiny_folder), load_model(tiny_folder, RuntimeOptions(threads=threads))
     assert plain(few, prompt, [1, 2, 3]).tobytes() == plain(many, prompt, [1, 2, 3]).tobytes()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+@pytest.mark.parametrize("precision", ["fast", "exact"])
+def test_storyteller_has_the_same_bits_in_drafts_and_in_company_on_any_number_of_threads(
+    precision: Literal["fast", "exact"], threads: int
+) -> None:
+    prompt, tokens = list(range(10, 90)), [11, 12, 13, 14, 15]
+    usual = load_model(STORYTELLER, RuntimeOptions(precision=precision, kv_memory=4 << 20))
+    model = load_model(STORYTELLER, RuntimeOptions(precision=precision, threads=threads))
+    expected = plain(usual, prompt, tokens)
+    assert plain(model, prompt, tokens).tobytes() == expected.tobytes()
+    assert holds(model.evaluate, model.vocab_size)
+    assert model.fingerprint == usual.fingerprint
+    run = Run(model, prompt, list(range(60, 68)), Company(model, 9))
+    run.prefill([80])
+    assert drafted(run, tokens, [3, 3, 3], 0).tobytes() == expected[1:].tobytes()

@@ -23,7 +23,11 @@ class Shape:
     heads: int = 4
     kv_heads: int = 2
     vocab: int = 300
+    wide: int = 2
+    """Inputs of the second layer of the MLP, in `hidden`."""
     weights: Literal["f32", "f16", "int8", "int4"] = "int8"
+    group: int = 32
+    """Of int4 weights: how many share a scale."""
     tied: bool = False
     head: Literal["plain", "bias", "scaled", "softcap"] = "plain"
     context_length: int = 512
@@ -50,7 +54,8 @@ class _Builder:
             return op.convert(op.constant(values.astype(np.float16)), "f32")
         if kind == "int8":
             return self._quantized(values, values, 127, ov.Type.i8, (rows, columns))
-        grouped = values.reshape(rows, columns // 32, 32)
+        group = self.shape.group
+        grouped = values.reshape(rows, columns // group, group)
         return op.reshape(
             self._quantized(values, grouped, 7, ov.Type.i4, grouped.shape),
             [rows, columns],
@@ -177,8 +182,8 @@ def build_model(shape: Shape) -> ov.Model:
     }
     for layer in range(shape.layers):
         x = op.add(x, _attention(build, build.norm(x), layer, context))
-        wide = op.swish(build.linear(build.norm(x), 2 * shape.hidden, shape.hidden))
-        x = op.add(x, build.linear(wide, shape.hidden, 2 * shape.hidden))
+        wide = op.swish(build.linear(build.norm(x), shape.wide * shape.hidden, shape.hidden))
+        x = op.add(x, build.linear(wide, shape.hidden, shape.wide * shape.hidden))
     logits = op.result(build.head(build.norm(x), embedding))
     logits.output(0).set_names({"logits"})
     return ov.Model([logits], build.sinks, inputs, "tiny")

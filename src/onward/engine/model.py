@@ -27,6 +27,9 @@ class Row:
     the engine owns the list, a runtime only reads it. `outputs` says for how many of the LAST tokens of this
     row logits are wanted: 0 while a prompt is part-way through prefill, 1 for its end and for decode, up to
     `len(tokens)` when the prompt is scored.
+
+    Several rows of a step may belong to one sequence, each with a single token, at successive positions and with
+    the same block table: a token and drafts of those after it.
     """
 
     sequence: int
@@ -50,7 +53,9 @@ class Model(Protocol):
         """Evaluate all rows in one step; write their keys and values; give the logits that were asked for.
 
         Returns float32 [sum of row.outputs, vocab_size], in row order and position order: a view that is
-        valid until the next call. The same row gives the same bits whatever stands beside it.
+        valid until the next call. The same row gives the same bits whatever stands beside it, and single-token
+        rows of one sequence the same in one step as in a step each: a row sees what rows before it write. Drafts
+        that prove wrong leave keys and values behind, which a later row at their position overwrites.
         Raises RuntimeError when the runtime fails; the engine then stops.
         """
         ...

@@ -24,8 +24,11 @@ _LONGEST = "max_context_len"
 INPUTS = frozenset({*_KINDS, _LONGEST})
 """The inputs, beside the caches, that a paged graph may have."""
 
-_PADDING_TOKENS = 2
-_LEAST_OUTPUTS = 2
+_LEAST = 2
+"""Tokens of a padding row, and rows of the output layer: one is another kernel, for attention and for a MatMul."""
+_ROUND, _ROUNDED_ABOVE = 8, 64
+"""Steps of more than _ROUNDED_ABOVE tokens that read a prompt get a multiple of _ROUND by padding: OpenVINO compiles
+kernels for every number of tokens that it has not seen lately, which takes longer than a few tokens."""
 
 
 class Buffer:
@@ -60,16 +63,18 @@ class Batch:
         self._longest = np.zeros((), np.int32)
         if _LONGEST in names:
             request.set_tensor(_LONGEST, ov.Tensor(self._longest, shared_memory=True))
-        self._padding = Row(-1, (0,) * _PADDING_TOKENS, 0, (scratch,), 0)
+        self._scratch = (scratch,)
         self._threads = threads
+        self.least = _LEAST
+        """Tokens, and rows in the output layer, that every step gets by padding; at most a block."""
 
     def fill(self, rows: Sequence[Row]) -> int:
         """Write all inputs; give the number of logit rows asked for (the output may hold padding after them).
 
         OpenVINO splits attention otherwise when single tokens are fewer than its threads, and that shows in
         the last bits; a padding row of two tokens in the scratch block keeps such a step on the common path.
-        A MatMul over a single row is another kernel too, so never fewer than two rows go through the output
-        layer, or none. Raises RuntimeError for a block table that is too short.
+        A MatMul over fewer than `least` rows may be another kernel too, so never fewer go through the layers, nor
+        through the output layer (unless none do). Raises RuntimeError for a block table that is too short.
         """
         rows = self._padded(rows)
         lengths = [len(row.tokens) for row in rows]
@@ -78,9 +83,15 @@ class Batch:
         return self._fill_outputs(rows, lengths)
 
     def _padded(self, rows: Sequence[Row]) -> Sequence[Row]:
-        if len(rows) >= max(2, self._threads) or any(len(row.tokens) > 1 for row in rows):
+        tokens = sum(len(row.tokens) for row in rows)
+        singles = len(rows) == tokens
+        if tokens < self.least or (singles and tokens < max(_LEAST, self._threads)):
+            missing = max(_LEAST, self.least - tokens)
+        elif singles or tokens <= _ROUNDED_ABOVE or tokens % _ROUND == 0:
             return rows
-        return [*rows, self._padding]
+        else:
+            missing = _LEAST + (-tokens - _LEAST) % _ROUND
+        return [*rows, Row(-1, (0,) * missing, 0, self._scratch, 0)]
 
     def _fill_tokens(self, rows: Sequence[Row], lengths: list[int]) -> None:
         total = sum(lengths)
@@ -128,7 +139,7 @@ class Batch:
             elif row.outputs:
                 wanted.extend(range(end - row.outputs, end))
         count = len(wanted)
-        if 0 < count < _LEAST_OUTPUTS:
-            wanted *= _LEAST_OUTPUTS
+        if 0 < count < self.least:
+            wanted += wanted[-1:] * (self.least - count)
         self._buffers[ROWS_INPUT].resize(len(wanted))[: len(wanted)] = wanted
         return count

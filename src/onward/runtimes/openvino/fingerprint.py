@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from onward.runtimes.openvino.index import read_index, write_index
+
 _CHUNK = 1 << 22
-_INDEX = "hashes.json"
 
 
 def fingerprint(files: Iterable[Path], facts: Iterable[str], cache_dir: Path | None) -> str:
@@ -16,7 +16,7 @@ def fingerprint(files: Iterable[Path], facts: Iterable[str], cache_dir: Path | N
 
     Hashes whole files; with `cache_dir`, a file of known path, size and time is not read again.
     """
-    index = _read_index(cache_dir)
+    index = read_index(cache_dir)
     whole = hashlib.sha256()
     known = dict(index)
     for file in files:
@@ -26,9 +26,14 @@ def fingerprint(files: Iterable[Path], facts: Iterable[str], cache_dir: Path | N
         whole.update(known[key].encode())
     for fact in facts:
         whole.update(fact.encode() + b"\0")
-    if cache_dir is not None and known != index:
-        _write_index(cache_dir, known)
+    if known != index:
+        write_index(cache_dir, known)
     return f"fp_{whole.hexdigest()[:10]}"
+
+
+def with_facts(identity: str, *facts: object) -> str:
+    """Another fingerprint for any other `identity` or facts that were learnt after it was made."""
+    return f"fp_{hashlib.sha256(' '.join([identity, *map(str, facts)]).encode()).hexdigest()[:10]}"
 
 
 def _hash(file: Path) -> str:
@@ -37,24 +42,3 @@ def _hash(file: Path) -> str:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def _read_index(cache_dir: Path | None) -> dict[str, str]:
-    if cache_dir is None:
-        return {}
-    try:
-        found = json.loads((cache_dir / _INDEX).read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _write_index(cache_dir: Path, index: dict[str, str]) -> None:
-    """Best effort: a cache that cannot be written costs time, not correctness."""
-    try:
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        fresh = cache_dir / f"{_INDEX}.new"
-        fresh.write_text(json.dumps(index))
-        fresh.replace(cache_dir / _INDEX)
-    except OSError:
-        return

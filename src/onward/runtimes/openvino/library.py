@@ -5,7 +5,12 @@ Where openvino is imported already, it stays as it is.
 
 from __future__ import annotations
 
+import os
 import sys
+
+# oneDNN keeps compiled kernels for every number of tokens that a step has had: 1,024 of them by default, which is
+# hundreds of megabytes. It reads this when it makes its first.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 
 _CONVERTER = "openvino.tools.ovc"
 _blocked = "openvino" not in sys.modules

@@ -12,21 +12,25 @@ from onward.engine.model import Row
 from onward.errors import ModelFolderError, SetupError
 from onward.runtimes.openvino import kv_cache
 from onward.runtimes.openvino.batch import INPUTS, Batch
-from onward.runtimes.openvino.cpus import quota_threads
-from onward.runtimes.openvino.fingerprint import fingerprint
+from onward.runtimes.openvino.configuration import computes_float32, configuration
+from onward.runtimes.openvino.evaluator import Evaluator
+from onward.runtimes.openvino.fingerprint import fingerprint, with_facts
 from onward.runtimes.openvino.graph import MODEL_FILE, WEIGHTS_FILE, last_line, read_paged
+from onward.runtimes.openvino.invariance import NOTE, find_window, remembered_window
 from onward.runtimes.openvino.kv_cache import KVCache
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.openvino.memory import available_memory
 from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.openvino.options import RuntimeOptions
+from onward.runtimes.openvino.weights import activation_group, group_long_rows
+from onward.runtimes.openvino.window import Window
 
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len")
 _CONTEXT_GUESS = 2048
 
 
 def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOModel:
-    """Read, rebuild and compile the folder's model, allocate its KV cache, and prove it with a small step.
+    """Read, rebuild and compile the folder's model, allocate its KV cache, and prove it with a few small steps.
 
     Raises ModelFolderError (files, graph), MemoryTooSmall (KV cache), SetupError (options that do not fit).
     """
@@ -34,9 +38,12 @@ def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOM
     core = ov.Core()
     with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing:
         model = read_paged(core, folder)
-        identity = hashing.submit(fingerprint, _files(folder), _facts(core, options), options.cache_dir)
+        group = activation_group(core, model)
+        identity = hashing.submit(fingerprint, _files(folder), _facts(core, options, group), options.cache_dir)
         context_length, notes = _context_length(folder, options)
-        compiled = _compile(core, model, folder, options)
+        if computes_float32(core, options):
+            group_long_rows(model)
+        compiled = _compile(core, model, folder, configuration(options, group))
         del model
         names = _input_names(compiled, folder)
         layers = kv_cache.layers_of(compiled)
@@ -44,46 +51,52 @@ def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOM
         request = compiled.create_infer_request()
         cache = KVCache(layers, plan.blocks)
         cache.bind(request)
-        batch = Batch(request, names, cache.scratch, int(compiled.get_property("INFERENCE_NUM_THREADS")))
+        threads = int(compiled.get_property("INFERENCE_NUM_THREADS"))
+        batch = Batch(request, names, cache.scratch, threads)
+        vocab_size = _trial_step(request, batch, cache, folder)
+        evaluator = Evaluator(request, batch, vocab_size)
+        known, unproven = _make_invariant(evaluator, vocab_size, identity.result(), threads, options.cache_dir)
         return OpenVINOModel(
             folder.name,
-            request,
+            evaluator,
             cache,
-            batch,
-            vocab_size=_trial_step(request, batch, cache, folder),
+            vocab_size=vocab_size,
             context_length=plan.context_length,
-            fingerprint=identity.result(),
-            notes=[*notes, *plan.notes],
+            fingerprint=known,
+            notes=[*notes, *plan.notes, *unproven],
         )
+
+
+def _make_invariant(
+    evaluator: Evaluator, vocab_size: int, identity: str, threads: int, cache_dir: Path | None
+) -> tuple[str, list[str]]:
+    """Let steps have sizes at which no row's bits depend on the others. Gives the fingerprint and notes."""
+
+    def find() -> Window | None:
+        return find_window(lambda window: evaluator.use(window).evaluate, vocab_size)
+
+    window = remembered_window(cache_dir, f"{identity} {threads}", find)
+    evaluator.use(window or Window())
+    if window == Window():
+        return identity, []
+    if window is not None and window.least == Window().least:
+        return with_facts(identity, window), []
+    # Where sums are split in short steps and not in others, their parts may be one a thread.
+    return with_facts(identity, window, threads), [] if window else [NOTE]
 
 
 def _files(folder: Path) -> list[Path]:
     return [folder / MODEL_FILE, folder / WEIGHTS_FILE]
 
 
-def _facts(core: ov.Core, options: RuntimeOptions) -> list[str]:
+def _facts(core: ov.Core, options: RuntimeOptions, group: int | None) -> list[str]:
     """What results depend on beside the files. The thread count is not among it: tests say why."""
-    return [ov.get_version(), options.precision, str(core.get_property("CPU", "FULL_DEVICE_NAME"))]
+    abilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    processor = [str(core.get_property("CPU", "FULL_DEVICE_NAME")), *sorted(abilities)]
+    return [ov.get_version(), options.precision, *processor, f"activations in groups of {group or 'the default'}"]
 
 
-def _compile(core: ov.Core, model: ov.Model, folder: Path, options: RuntimeOptions) -> ov.CompiledModel:
-    # Pinned threads wait for their core while the HTTP thread, a client or another program holds it.
-    # OpenVINO's default, an 8-bit cache, quantises the keys of a block together: what comes later in a prompt would
-    # then change the log-probabilities of what comes before it, by up to 0.1 nats. 16 bits keep every token's own.
-    config: dict[str, Any] = {
-        "PERFORMANCE_HINT": "LATENCY",
-        "ENABLE_CPU_PINNING": False,
-        "KV_CACHE_PRECISION": "f16",
-    }
-    threads = options.threads or quota_threads()
-    if threads:
-        config["INFERENCE_NUM_THREADS"] = threads
-    if options.precision == "exact":
-        config |= {
-            "INFERENCE_PRECISION_HINT": "f32",
-            "KV_CACHE_PRECISION": "f32",
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-        }
+def _compile(core: ov.Core, model: ov.Model, folder: Path, config: dict[str, Any]) -> ov.CompiledModel:
     try:
         return core.compile_model(model, "CPU", config)
     except RuntimeError as error:

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.engine.model import Row
-from onward.runtimes.openvino.batch import Batch
+from onward.runtimes.openvino.evaluator import Evaluator
 from onward.runtimes.openvino.kv_cache import KVCache
-from onward.runtimes.openvino.library import ov
 
 
 class OpenVINOModel:
@@ -23,9 +22,8 @@ class OpenVINOModel:
     def __init__(
         self,
         name: str,
-        request: ov.InferRequest,
+        evaluator: Evaluator,
         cache: KVCache,
-        batch: Batch,
         *,
         vocab_size: int,
         context_length: int,
@@ -40,23 +38,20 @@ class OpenVINOModel:
         self.kv_bytes = cache.bytes
         self.fingerprint = fingerprint
         self.notes = list(notes)
-        self._parts: tuple[ov.InferRequest, Batch, KVCache] | None = (request, batch, cache)
+        self._parts: tuple[Evaluator, KVCache] | None = (evaluator, cache)
 
     def evaluate(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """See engine.model.Model. The view's memory is OpenVINO's; `rows` may be mixed in any way."""
-        request, batch, _ = self._open()
-        wanted = batch.fill(rows)
-        logits: NDArray[np.float32] = request.infer(share_outputs=True)[0]
-        return logits.reshape(-1, self.vocab_size)[:wanted]
+        return self._open()[0].evaluate(rows)
 
     def copy_block(self, source: int, target: int) -> None:
-        self._open()[2].copy_block(source, target)
+        self._open()[1].copy_block(source, target)
 
     def close(self) -> None:
         """Free the weights and the KV cache. May be called again; views of logits must be gone."""
         self._parts = None
 
-    def _open(self) -> tuple[ov.InferRequest, Batch, KVCache]:
+    def _open(self) -> tuple[Evaluator, KVCache]:
         if self._parts is None:
             raise RuntimeError("The model is closed.")
         return self._parts

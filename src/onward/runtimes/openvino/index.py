@@ -1,0 +1,32 @@
+"""A small JSON file of strings by key that saves work between starts. Best effort: without it, work is done again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+_NAME = "hashes.json"
+
+
+def read_index(cache_dir: Path | None) -> dict[str, str]:
+    """What is remembered; empty where nothing can be read."""
+    if cache_dir is None:
+        return {}
+    try:
+        found = json.loads((cache_dir / _NAME).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_index(cache_dir: Path | None, index: dict[str, str]) -> None:
+    """Replace what is remembered; a cache that cannot be written costs time, not correctness."""
+    if cache_dir is None:
+        return
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        fresh = cache_dir / f"{_NAME}.new"
+        fresh.write_text(json.dumps(index))
+        fresh.replace(cache_dir / _NAME)
+    except OSError:
+        return

@@ -1,0 +1,88 @@
+"""Proves at load that a row's bits do not depend on the rows beside it, or finds the window in which they do not.
+
+Which kernel computes a layer, and in which order it sums, OpenVINO chooses by processor, weights' type and shape,
+number of threads and number of tokens. So the promise is tried, not assumed: docs/explanation/determinism.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.engine.model import BLOCK_TOKENS, Row
+from onward.runtimes.openvino.index import read_index, write_index
+from onward.runtimes.openvino.kv_cache import blocks_for
+from onward.runtimes.openvino.window import Window
+
+Evaluate = Callable[[Sequence[Row]], NDArray[np.float32]]
+
+NOTE = (
+    "This model's results may depend on what else runs at the same time: OpenVINO rounds differently here with "
+    "other numbers of tokens in a step, and no limit on them mends it."
+)
+WINDOWS = (Window(), Window(most=64), Window(least=5), Window(least=5, most=64), Window(least=17, most=64))
+"""Tried in this order. oneDNN's kernels change at 5 tokens (weights unpacked once a step), 7, 17 (AMX), 65 and 81."""
+BLOCKS_NEEDED = 8
+
+_PROOF = "window 1"  # raised when other steps are tried: what was remembered of the old ones no longer holds
+_PROMPT = 2 * BLOCK_TOKENS + 2
+_ROWS = (5, 2, 16)
+_CHUNK = 80
+_LONG_CHUNK = 600
+
+
+def find_window(evaluate: Callable[[Window], Evaluate], vocab_size: int) -> Window | None:
+    """The first of WINDOWS in which rows have the same bits in any company; None where none is.
+
+    Writes garbage into the first BLOCKS_NEEDED blocks. `evaluate` gives the model as it is with a window. All but
+    the usual window are also tried with a long chunk: what splits sums in steps of 5 tokens and in those of 80
+    may not in those of 300. (Where it splits none of 5 tokens, it splits none at all: oneDNN's rule for it.)
+    """
+    chunks = (_CHUNK if window == Window() else _LONG_CHUNK for window in WINDOWS)
+    tried = zip(WINDOWS, chunks, strict=True)
+    return next((window for window, chunk in tried if holds(evaluate(window), vocab_size, chunk)), None)
+
+
+def remembered_window(cache_dir: Path | None, key: str, find: Callable[[], Window | None]) -> Window | None:
+    """What `find` gave when it was last asked under this key, else what it gives now."""
+    key = f"{_PROOF} {key}"
+    known = read_index(cache_dir).get(key)
+    for window in WINDOWS:
+        if known == str(window):
+            return window
+    found = find()
+    if found is not None:
+        write_index(cache_dir, {**read_index(cache_dir), key: str(found)})
+    return found
+
+
+def holds(evaluate: Evaluate, vocab_size: int, longest: int = _CHUNK) -> bool:
+    """Whether two successive tokens of a sequence have the same bits one by one, in one step (as drafts have
+    them), among other rows and beside a prompt's chunk of `longest` tokens, and a prompt the same whole and cut."""
+    whole = _bits(evaluate([Row(0, _tokens(0, _PROMPT, vocab_size), 0, (0, 1, 2), 1)]))
+    first, second = (Row(0, _tokens(at, 1, vocab_size), at, (0, 1, 2), 1) for at in (_PROMPT, _PROMPT + 1))
+    alone = _bits(evaluate([first])) + _bits(evaluate([second]))
+    others = [Row(1, _tokens(at, 1, vocab_size), at, (3,), 1) for at in range(max(_ROWS))]
+    # The chunk's own numbers do not matter: it may write one block again and again.
+    chunk = Row(2, _tokens(7, longest, vocab_size), 0, (4,) * blocks_for(longest), longest)
+    companies = [others[: count - 2] for count in _ROWS]
+    if any(_bits(evaluate([first, second, *company])[:2]) != alone for company in companies):
+        return False
+    if _bits(evaluate([first, second, chunk])[:2]) != alone:
+        return False
+    evaluate([Row(0, _tokens(0, BLOCK_TOKENS, vocab_size), 0, (4, 5, 6), 0)])
+    rest = _PROMPT - BLOCK_TOKENS
+    cut = evaluate([Row(0, _tokens(BLOCK_TOKENS, rest, vocab_size), BLOCK_TOKENS, (4, 5, 6), rest)])
+    return _bits(cut[-1:]) == whole
+
+
+def _tokens(start: int, count: int, vocab_size: int) -> list[int]:
+    """What stands at positions `start` … of every sequence of the proof: ids from all over the vocabulary."""
+    return [(7919 * position + 13) % vocab_size for position in range(start, start + count)]
+
+
+def _bits(logits: NDArray[np.float32]) -> bytes:
+    return logits.tobytes()

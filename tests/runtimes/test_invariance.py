@@ -1,0 +1,149 @@
+"""The proof at load: it finds kernels that differ by the size of a step, and sizes at which they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from onward.engine.model import Row
+from onward.runtimes.openvino import load
+from onward.runtimes.openvino.invariance import (
+    BLOCKS_NEEDED,
+    NOTE,
+    WINDOWS,
+    Evaluate,
+    find_window,
+    holds,
+    remembered_window,
+)
+from onward.runtimes.openvino.kv_cache import LEAST_CONTEXT, blocks_for
+from onward.runtimes.openvino.load import load_model
+from onward.runtimes.openvino.options import RuntimeOptions
+from onward.runtimes.openvino.window import Window
+
+VOCABULARY = 50
+
+
+class Machine:
+    """Logits are a function of a token, its position and the kernel that the number of tokens in a call chooses."""
+
+    def __init__(self, kernel: Callable[[int], int]) -> None:
+        self._kernel = kernel
+        self.blocks: set[int] = set()
+
+    def with_window(self, window: Window) -> Evaluate:
+        return lambda rows: np.concatenate([self._call(piece, window.least) for piece in window.pieces(rows)])
+
+    def _call(self, rows: Sequence[Row], least: int) -> NDArray[np.float32]:
+        kernel = self._kernel(max(least, sum(len(row.tokens) for row in rows)))
+        logits = [np.empty((0, 3), np.float32)]
+        for row in rows:
+            self.blocks.update(row.blocks)
+            end = row.start + len(row.tokens)
+            ats = range(end - row.outputs, end)
+            logits += [np.array([[row.tokens[at - row.start], at, kernel]], np.float32) for at in ats]
+        return np.concatenate(logits)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "window"),
+    [
+        (lambda tokens: 0, Window()),
+        (lambda tokens: int(tokens > 80), Window(most=64)),
+        (lambda tokens: int(tokens > 64), Window(most=64)),
+        (lambda tokens: int(tokens > 4), Window(least=5)),
+        (lambda tokens: int(4 < tokens <= 80), Window(least=5, most=64)),
+        (lambda tokens: int(tokens > 16) + int(tokens > 80), Window(least=17, most=64)),
+        (lambda tokens: int(tokens > 4) + int(tokens > 300), Window(least=5, most=64)),
+        (lambda tokens: tokens, None),
+    ],
+    ids=[
+        "one kernel",
+        "long steps",
+        "above two blocks",
+        "short steps",
+        "both",
+        "sixteen",
+        "very long steps",
+        "each size its own",
+    ],
+)
+def test_the_window_is_that_of_one_kernel(kernel: Callable[[int], int], window: Window | None) -> None:
+    assert find_window(Machine(kernel).with_window, VOCABULARY) == window
+
+
+def test_drafts_that_differ_from_single_steps_are_noticed() -> None:
+    def drafted(rows: Sequence[Row]) -> NDArray[np.float32]:
+        logits = Machine(lambda tokens: 0).with_window(Window())(rows)
+        seen: set[int] = set()
+        for index, row in enumerate(rows):
+            logits[index] += row.sequence in seen and len(row.tokens) == 1 and row.sequence == 0
+            seen.add(row.sequence)
+        return logits
+
+    assert not holds(drafted, VOCABULARY)
+
+
+def test_the_proof_needs_no_more_blocks_than_the_smallest_cache_has() -> None:
+    machine = Machine(lambda tokens: 0)
+    holds(machine.with_window(Window()), VOCABULARY)
+    assert machine.blocks <= set(range(BLOCKS_NEEDED))
+    assert blocks_for(LEAST_CONTEXT) >= BLOCKS_NEEDED
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_a_proof_is_remembered(window: Window, tmp_path: Path) -> None:
+    assert remembered_window(tmp_path, "fp_1 2", lambda: window) == window
+    assert remembered_window(tmp_path, "fp_1 2", lambda: pytest.fail("proven again")) == window
+    other = Window(least=9)
+    assert remembered_window(tmp_path, "fp_1 4", lambda: other) == other
+
+
+def test_what_was_not_found_is_looked_for_again(tmp_path: Path) -> None:
+    assert remembered_window(tmp_path, "fp_1 2", lambda: None) is None
+    assert remembered_window(tmp_path, "fp_1 2", Window) == Window()
+
+
+def test_a_second_start_proves_nothing_again(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = RuntimeOptions(cache_dir=tmp_path / "cache")
+    first = load_model(tiny_folder, options).fingerprint
+    monkeypatch.setattr(load, "find_window", lambda *arguments: pytest.fail("proven again"))
+    assert load_model(tiny_folder, options).fingerprint == first
+
+
+def test_where_nothing_helps_the_operator_and_the_fingerprint_say_so(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = load_model(tiny_folder)
+    monkeypatch.setattr(load, "find_window", lambda *arguments: None)
+    model = load_model(tiny_folder)
+    assert usual.notes == []
+    assert model.notes == [NOTE]
+    assert model.fingerprint != usual.fingerprint
+
+
+@pytest.mark.parametrize("window", [Window(most=64), Window(least=5), Window(least=5, most=64)], ids=str)
+def test_a_model_in_a_window_gives_the_same_numbers_under_another_fingerprint(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, window: Window
+) -> None:
+    usual = load_model(tiny_folder)
+    monkeypatch.setattr(load, "find_window", lambda *arguments: window)
+    model = load_model(tiny_folder)
+    assert model.fingerprint != usual.fingerprint
+    assert holds(model.evaluate, model.vocab_size)
+    prompt = [(7 * at) % 300 for at in range(150)]
+    rows = [
+        *(Row(1, [at], at, (9,), 1) for at in range(20)),
+        Row(0, prompt, 0, (0, 1, 2, 3, 4), 150),
+        Row(2, [5, 6, 7], 0, (8,), 2),
+    ]
+    expected = usual.evaluate(rows)
+    logits = model.evaluate(rows)
+    assert logits.shape == expected.shape
+    assert logits.tobytes() == expected.tobytes()

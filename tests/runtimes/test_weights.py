@@ -1,0 +1,126 @@
+"""What compressed weights ask for: groups of activations that fit theirs, rows short enough to be summed one way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from onward.engine.model import Row
+from onward.models.resolve import built_in_folder
+from onward.runtimes.openvino import load
+from onward.runtimes.openvino.invariance import holds
+from onward.runtimes.openvino.load import load_model
+from onward.runtimes.openvino.options import RuntimeOptions
+from onward.runtimes.openvino.weights import activation_group, group_long_rows
+from onward.runtimes.openvino.window import Window
+from tests.runtimes.tiny_ir import Shape, build_model, write_folder
+
+EXACT = RuntimeOptions(precision="exact")
+LONG_ROWS = Shape(layers=1, hidden=256, wide=16)
+"""Rows of 4,096 inputs and few of them: where oneDNN splits sums among threads."""
+
+
+class Core:
+    """Stands for OpenVINO's: says what its CPU plugin does by default."""
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+
+    def get_property(self, device: str, name: str) -> int:
+        assert (device, name) == ("CPU", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
+        return self._group
+
+
+@pytest.mark.parametrize(
+    ("shape", "group"),
+    [
+        (Shape(), 64),
+        (Shape(weights="f16"), 64),
+        (Shape(weights="int4", group=32), None),
+        (Shape(weights="int4", group=64), 64),
+        (Shape(weights="int4", group=64, tied=True), 64),
+        (Shape(weights="int4", group=16), 64),
+    ],
+    ids=lambda value: f"{value.weights}-{value.group}" if isinstance(value, Shape) else str(value),
+)
+def test_activations_are_quantised_in_groups_that_divide_those_of_the_weights(shape: Shape, group: int | None) -> None:
+    assert activation_group(Core(32), build_model(shape)) == group
+
+
+def test_a_processor_with_another_default_keeps_it() -> None:
+    assert activation_group(Core(2**64 - 1), build_model(Shape())) is None
+
+
+def test_a_model_that_asks_for_its_own_group_gets_it() -> None:
+    model = build_model(Shape())
+    model.set_rt_info("0", ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
+    assert activation_group(Core(32), model) is None
+
+
+@pytest.mark.real
+def test_storyteller_takes_the_larger_group() -> None:
+    core = ov.Core()
+    model = core.read_model(built_in_folder("storyteller") / "openvino_model.xml")
+    assert activation_group(Core(32), model) == 64
+
+
+def test_only_long_rows_are_grouped() -> None:
+    short, long = build_model(Shape(layers=1)), build_model(LONG_ROWS)
+    before = len(short.get_ops())
+    group_long_rows(short)
+    group_long_rows(long)
+    assert len(short.get_ops()) == before
+    weights = [op.output(0).get_partial_shape() for op in long.get_ops() if op.get_type_name() == "Multiply"]
+    grouped = [list(shape.to_shape()) for shape in weights if shape.is_static and len(shape) == 3]
+    assert grouped == [[256, 2, 2048]]
+
+
+def test_grouped_rows_hold_the_same_numbers_and_stay_compressed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_folder(tmp_path / "long", LONG_ROWS)
+    compiled: list[ov.CompiledModel] = []
+    compile_model = load._compile
+
+    def keep(*arguments: Any) -> ov.CompiledModel:
+        compiled.append(compile_model(*arguments))
+        return compiled[-1]
+
+    monkeypatch.setattr(load, "_compile", keep)
+    rows = [Row(0, list(range(40)), 0, [0, 1], 40)]
+    grouped = load_model(folder, EXACT).evaluate(rows).copy()
+    monkeypatch.setattr(load, "group_long_rows", lambda model: None)
+    whole = load_model(folder, EXACT).evaluate(rows)
+    np.testing.assert_allclose(grouped, whole, atol=1e-4)
+    for graph in compiled:
+        infos = [op.get_rt_info() for op in graph.get_runtime_model().get_ops()]
+        layers = [info for info in infos if info["layerType"].astype(str) == "FullyConnected"]
+        assert {info["runtimePrecision"].astype(str) for info in layers} == {"i8"}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+def test_in_float32_long_rows_have_the_same_bits_in_any_company_on_any_number_of_threads(
+    tmp_path: Path, threads: int
+) -> None:
+    folder = write_folder(tmp_path / "long", LONG_ROWS)
+    model = load_model(folder, RuntimeOptions(precision="exact", threads=threads))
+    lone = load_model(folder, RuntimeOptions(precision="exact", threads=1))
+    assert holds(model.evaluate, model.vocab_size)
+    assert model.fingerprint == lone.fingerprint
+    rows = [Row(0, list(range(7)), 0, [0], 7)]
+    assert model.evaluate(rows).tobytes() == lone.evaluate(rows).tobytes()
+
+
+def test_where_sums_are_split_a_window_keeps_the_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "group_long_rows", lambda model: None)
+    found: list[Window | None] = []
+    find = load.find_window
+    monkeypatch.setattr(load, "find_window", lambda *arguments: found.append(find(*arguments)) or found[-1])
+    model = load_model(write_folder(tmp_path / "long", LONG_ROWS), EXACT)
+    assert holds(model.evaluate, model.vocab_size)
+    assert len(found) == 1
+    assert model.notes == []

@@ -1,0 +1,61 @@
+"""Steps cut into calls of a limited size: nothing lost, nothing reordered, nothing that takes another kernel."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onward.engine.model import BLOCK_TOKENS, Row
+from onward.runtimes.openvino.window import Window
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[Row]:
+    """Decoding rows and prompt chunks, in any order, as the engine makes them."""
+    rows = []
+    for sequence in range(draw(st.integers(1, 12))):
+        length = draw(st.one_of(st.just(1), st.integers(1, 300)))
+        start = draw(st.integers(0, 200)) if length == 1 else BLOCK_TOKENS * draw(st.integers(0, 4))
+        rows.append(Row(sequence, list(range(length)), start, range(64), draw(st.integers(0, length))))
+    return rows
+
+
+def flat(rows: list[Row]) -> list[tuple[int, int, int, bool]]:
+    """Each token as (sequence, token, position, whether its logits are wanted), in order."""
+    return [
+        (row.sequence, token, row.start + index, index >= len(row.tokens) - row.outputs)
+        for row in rows
+        for index, token in enumerate(row.tokens)
+    ]
+
+
+@settings(max_examples=300)
+@given(rows=steps(), most=st.sampled_from([64, 80, 128, 256]))
+def test_pieces_are_the_step_in_order_and_none_is_too_large(rows: list[Row], most: int) -> None:
+    pieces = Window(most=most).pieces(rows)
+    assert flat([row for piece in pieces for row in piece]) == flat(rows)
+    assert all(0 < sum(len(row.tokens) for row in piece) <= most for piece in pieces)
+
+
+@settings(max_examples=300)
+@given(rows=steps(), most=st.sampled_from([64, 80, 128]))
+def test_a_chunk_is_cut_between_blocks_and_leaves_no_single_token(rows: list[Row], most: int) -> None:
+    whole = {(row.sequence, row.start): len(row.tokens) for row in rows}
+    for piece in Window(most=most).pieces(rows):
+        for row in piece:
+            if whole.get((row.sequence, row.start)) != len(row.tokens):
+                assert len(row.tokens) > 1
+                assert row.start % BLOCK_TOKENS == 0
+
+
+def test_a_step_that_fits_stays_as_it_is() -> None:
+    rows = [Row(0, [1, 2, 3], 0, [0], 1)]
+    assert Window().pieces(rows)[0] is rows
+    assert Window(most=64).pieces(rows)[0] is rows
+
+
+def test_drafts_of_a_sequence_stay_in_order_when_they_are_parted() -> None:
+    rows = [Row(0, [token], 40 + token, [0, 1, 2, 3, 4], 1) for token in range(100)]
+    pieces = Window(most=64).pieces(rows)
+    assert [row.start for piece in pieces for row in piece] == list(range(40, 140))
+    assert [len(piece) for piece in pieces] == [64, 36]
