@@ -20,6 +20,10 @@ class NotThere(Exception):
     """The server closed the connection before its answer was complete, or was never there."""
 
 
+class ClosedIdle(NotThere):
+    """The server closed a kept connection just when it was used again: the request was not seen, ask once more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where requests go. `path` is that of the completions endpoint."""
@@ -74,6 +78,7 @@ class Connection(asyncio.Protocol):
         self._done: asyncio.Future[None] | None = None
         self._tail = b""
         self._left: int | None = None
+        self._answers = 0
 
     @property
     def open(self) -> bool:
@@ -82,10 +87,10 @@ class Connection(asyncio.Protocol):
     async def ask(self, request: bytes, sent: float | None = None) -> Received:
         """Send a request and wait for all of its answer. `sent`: when it was due, if that was earlier.
 
-        Raises NotThere.
+        Raises NotThere, ClosedIdle.
         """
         if self._transport is None:
-            raise NotThere("the connection is closed")
+            raise (ClosedIdle if self._answers else NotThere)("the connection is closed")
         self._received = Received(time.perf_counter() if sent is None else sent)
         self._tail, self._left = b"", None
         self._done = asyncio.get_running_loop().create_future()
@@ -104,7 +109,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         if self._done is not None and not self._done.done():
-            self._done.set_exception(NotThere("the server closed the connection"))
+            kind = ClosedIdle if self._answers and not self._received.pieces else NotThere
+            self._done.set_exception(kind("the server closed the connection"))
 
     def data_received(self, data: bytes) -> None:
         received = self._received
@@ -117,6 +123,7 @@ class Connection(asyncio.Protocol):
         self._tail = (self._tail + data[-len(LAST_CHUNK) :])[-len(LAST_CHUNK) :]
         if (self._left == 0 or self._tail == LAST_CHUNK) and self._done is not None and not self._done.done():
             received.ended = received.times[-1]
+            self._answers += 1
             self._done.set_result(None)
 
 

@@ -26,7 +26,7 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class EngineRun:
-    """`full_steps`: seconds of each step in which all clients' rows decoded and no prompt was read."""
+    """`full_steps`: seconds of each step in which all clients' rows decoded, no prompt was read and nothing guessed."""
 
     outcomes: list[Outcome]
     full_steps: list[float]
@@ -50,10 +50,11 @@ class InProcess:
             self._submit(prompt, out)
         counters = self.engine.counters
         while not self.engine.idle:
-            read, decoded = counters.prefill_tokens, counters.decode_tokens
+            read, decoded, drafted = counters.prefill_tokens, counters.decode_tokens, sum(counters.drafts.values())
             begin = time.perf_counter()
             ended = self._step()
-            if counters.prefill_tokens == read and counters.decode_tokens - decoded == clients:
+            plain = counters.prefill_tokens == read and sum(counters.drafts.values()) == drafted
+            if plain and counters.decode_tokens - decoded == clients:
                 steps.append(time.perf_counter() - begin)
             outcomes += ended
             for prompt in itertools.islice(waiting, len(ended)):

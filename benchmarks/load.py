@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks import measure
-from benchmarks.http_client import Connection, NotThere, Received, Target, connect
+from benchmarks.http_client import ClosedIdle, Connection, NotThere, Received, Target, connect
 from benchmarks.outcome import Objective, Outcome, outcome_of, summarise, table
 from benchmarks.workload import Workload
 
@@ -80,12 +80,20 @@ class Generator:
     async def _send(self, number: int, due: float | None = None) -> Sent:
         begin = time.perf_counter() if due is None else due
         try:
-            async with asyncio.timeout(self._bounds.timeout), self._connection() as connection:
-                return await connection.ask(self._requests[number], due)
+            async with asyncio.timeout(self._bounds.timeout):
+                return await self._ask(self._requests[number], due)
         except TimeoutError:
             return Outcome(begin, time.perf_counter(), error="timeout")
         except NotThere as error:
             return Outcome(begin, time.perf_counter(), error=str(error))
+
+    async def _ask(self, request: bytes, due: float | None) -> Received:
+        while True:
+            try:
+                async with self._connection() as connection:
+                    return await connection.ask(request, due)
+            except ClosedIdle:
+                continue  # a new connection in the end: those that were kept are used up
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:

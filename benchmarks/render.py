@@ -1,7 +1,7 @@
 """Write the figures of JSON reports into README.md, each beside the command that made it.
 
-`python -m benchmarks.render` reads benchmarks/figures/{engine,startup}.json and replaces what stands between the
-markers; a report that is not there is shown as not measured yet.
+`python -m benchmarks.render` reads the reports in benchmarks/figures/ and replaces what stands between the markers;
+a report that is not there is shown as not measured yet.
 """
 
 from __future__ import annotations
@@ -13,11 +13,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.render_reach import compare_section, reach_section
+from benchmarks.render_scale import queueing_section, soak_section, sweep_section
+from benchmarks.render_speculation import speculation_section
+
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- figures: written by benchmarks/render.py -->", "<!-- end of figures -->"
 NOT_YET = "Not measured yet on a quiet machine."
 DEFAULT_COMMANDS = {
     "engine": "python -m benchmarks.engine --json benchmarks/figures/engine.json",
+    "compare": "python -m benchmarks.compare --json benchmarks/figures/compare.json",
+    "reach": "python -m benchmarks.reach storyteller .peers/models/qwen05b/qwen05b-int8 "
+    "--json benchmarks/figures/reach.json",
+    "speculation": "python -m benchmarks.speculation --json benchmarks/figures/speculation.json",
+    "sweep": "python -m benchmarks.sweep --json benchmarks/figures/sweep.json --plot docs/images/throughput.svg",
+    "queueing": "python -m benchmarks.queueing --json benchmarks/figures/queueing.json",
+    "soak": "python -m benchmarks.soak --json benchmarks/figures/soak.json --plot docs/images/memory.svg",
     "startup": "python -m benchmarks.startup --json benchmarks/figures/startup.json",
 }
 
@@ -82,6 +93,12 @@ def startup_section(figures: dict[str, Any]) -> list[str]:
 
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "engine": ("Against the bare loop", engine_section),
+    "compare": ("Against llama-server", compare_section),
+    "reach": ("Reach", reach_section),
+    "speculation": ("Guessing ahead", speculation_section),
+    "sweep": ("More clients", sweep_section),
+    "queueing": ("A longer queue", queueing_section),
+    "soak": ("Many requests", soak_section),
     "startup": ("Start", startup_section),
 }
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from contextlib import closing
 
 import pytest
 from benchmarks.http_client import Received, Target, parse
+from benchmarks.load import Bounds, Generator
+from benchmarks.outcome import Outcome
+from benchmarks.workload import Workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,3 +70,26 @@ def test_other_machines_and_https_are_refused(url: str) -> None:
 def test_a_base_url_may_have_or_lack_scheme_and_version(url: str) -> None:
     target = Target.parse(url)
     assert (target.host, target.port, target.path) == ("127.0.0.1", 8000, "/v1/completions")
+
+
+def test_a_kept_connection_that_the_server_closes_costs_no_request() -> None:
+    """As llama-server does: keep-alive is promised, and after each answer the connection is closed."""
+
+    async def answer_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
+            body = b'data: {"choices": [{"text": "a"}]}\n\ndata: [DONE]\n\n'
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+            await writer.drain()
+            await asyncio.sleep(0.001)
+
+    async def load() -> list[Outcome]:
+        server = await asyncio.start_server(answer_and_close, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            target = Target.parse(f"http://127.0.0.1:{port}")
+            return await Generator(target, Workload(model="any"), Bounds(40)).closed(4)
+
+    assert [outcome.error for outcome in asyncio.run(load())] == [None] * 40

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onward.engine.drafts import LONGEST, Drafter, Prediction, Track
+from onward.engine.drafts import LONGEST, Drafter, Index, Prediction, Track
 from onward.engine.pacing import StepCost
-from onward.engine.speculation import MOST, choose_drafts
+from onward.engine.speculation import MOST, SIZES, choose_drafts
 from onward.text.assembler import TextRules
 
 from .harness import END, Results, all_ended, make_engine, make_job, run, run_alone
@@ -171,11 +171,13 @@ def test_guesses_never_take_the_blocks_that_others_need() -> None:
 # --- when it pays ------------------------------------------------------------------------------------------------
 
 
-def learnt(first: float, row: float) -> StepCost:
-    """The costs of a machine on which a step takes `first` seconds and `row` more for each further row."""
+def learnt(first: float, row: float, change: float = 0.0, last: int = 1) -> StepCost:
+    """The costs of a machine on which a step takes `first` seconds, `row` more for each further row, and `change` more
+    when there are more or fewer rows than before. The newest steps had `last` rows."""
     cost = StepCost()
-    for rows in [1, 2, 4, 8, 16, 32] * 10:
-        cost.observe(0, rows, first + row * (rows - 1))
+    for rows in [*[1, 2, 4, 8, 16, 32] * 10, last]:
+        for repeated in range(4):
+            cost.observe(0, rows, first + row * (rows - 1) + (0.0 if repeated else change))
     return cost
 
 
@@ -200,6 +202,20 @@ def test_the_line_of_costs_is_learnt() -> None:
     assert cost.row == pytest.approx(0.0015, rel=0.1)
 
 
+def test_what_a_change_of_rows_costs_is_learnt_apart_from_what_rows_cost() -> None:
+    cost = learnt(0.010, 0.0005, change=0.006)
+    assert cost.change == pytest.approx(0.006, rel=0.3)
+    assert cost.row == pytest.approx(0.0005, rel=0.3)
+
+
+def test_a_step_during_which_others_had_the_processor_teaches_little() -> None:
+    cost = learnt(0.020, 0.0015)
+    cost.observe(0, 1, 5.0)
+    cost.observe(0, 8, 5.0)
+    assert cost.decode(1) < 0.060
+    assert cost.change < 0.060
+
+
 def test_steps_of_one_size_do_not_teach_what_a_row_costs() -> None:
     cost = StepCost()
     for noise in range(100):
@@ -215,6 +231,29 @@ def test_the_more_choices_share_a_step_the_less_is_guessed() -> None:
         per_choice.append(sum(len(draft.tokens) for draft in drafts.values()) / number)
     assert per_choice[0] > per_choice[1] > per_choice[2]
     assert per_choice[0] >= 4
+
+
+def test_rows_stay_as_many_where_a_change_is_dear() -> None:
+    for last in (7, 24):
+        drafts = choose_drafts(guessing(1), learnt(0.001, 0.00005, change=0.005, last=last))
+        assert 1 + sum(len(draft.tokens) for draft in drafts.values()) == last
+
+
+def test_rows_otherwise_take_few_numbers() -> None:
+    """Every number of rows that a runtime has not met yet is one more set of kernels to prepare."""
+    for writers in (1, 3, 4):
+        for row in (0.0002, 0.0005, 0.001, 0.002):
+            drafts = choose_drafts(guessing(writers), learnt(0.020, row, last=writers))
+            assert writers + sum(len(draft.tokens) for draft in drafts.values()) in (writers, *SIZES)
+
+
+def test_while_prompts_are_read_nothing_is_guessed() -> None:
+    cost = learnt(0.020, 0.0015)
+    assert choose_drafts(guessing(2), cost)
+    cost.observe(64, 2, 0.2)
+    assert choose_drafts(guessing(2), cost) == {}
+    cost.observe(0, 2, 0.021)
+    assert choose_drafts(guessing(2), cost)
 
 
 def test_where_rows_cost_as_much_as_steps_nothing_is_guessed() -> None:
@@ -238,6 +277,43 @@ def test_a_track_grows_surer_with_every_token_that_came_as_expected() -> None:
     assert all(now > then for now, then in zip(after, before, strict=True))
     assert after == sorted(after, reverse=True)
     assert track.chances(100, after[1]) == after[:1]
+
+
+def test_a_track_expects_breaks_as_often_as_there_were_some() -> None:
+    """However long the text has been repeated since the last one."""
+    smooth, broken = Track(0.5), Track(0.5)
+    for _ in range(10):
+        for track in (smooth, broken):
+            track.place = 0
+            for _ in range(20):
+                track.hit()
+        broken.miss()
+    for _ in range(40):
+        smooth.hit()
+        broken.hit()
+    assert sum(broken.chances(40, 0.0)) < 0.75 * sum(smooth.chances(40, 0.0))
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+def test_the_chances_of_a_track_come_true(share: float) -> None:
+    """Places are found again and again, and each token comes with the same chance: what is said settles at it."""
+    rng, track, said, came = random.Random(1), Track(0.5), 0.0, 0
+    for turn in range(3000):
+        track.place = max(track.place, 0)
+        hit = rng.random() < share
+        if turn >= 500:
+            said += track.chances(1, 0.0)[0]
+            came += hit
+        track.hit() if hit else track.miss()
+    assert said / came == pytest.approx(1.0, abs=0.15)
+
+
+def test_choices_of_a_job_share_what_is_looked_up() -> None:
+    first = Drafter([1, 2, 3, 4], [5, 6, 7])
+    second = Drafter([1, 2, 3, 4], [5, 6, 7], first.index)
+    first.follow(9)
+    assert second.index is first.index
+    assert second.index.pairs is not None and len(second.index.pairs) == 2
 
 
 def test_repeated_text_is_found_by_its_last_three_tokens() -> None:
@@ -264,7 +340,7 @@ def test_text_that_runs_into_itself_is_guessed_to_go_on_in_circles() -> None:
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 3), min_size=1, max_size=60))
 def test_whatever_is_said_a_prediction_guesses_only_its_own_text(said: list[int], foreseen: list[int]) -> None:
-    prediction = Prediction(foreseen)
+    prediction = Prediction(foreseen, Index({}))
     for token in said:
         prediction.follow(token)
         guess = prediction.guess(LONGEST, 0.0)

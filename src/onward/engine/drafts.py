@@ -21,8 +21,14 @@ PATIENCE = 2
 INDEXED = 32_768
 """Of a longer prompt only the last so many tokens are searched."""
 
-_RATE = 0.15
-"""Weight of the newest outcome in a source's quality."""
+_RATE = 0.1
+"""How far one surprise moves a track's quality."""
+_PRIOR = 3.0
+"""How many tokens that came as expected weigh as much as what was known before them."""
+_USUAL_RUN = 60.0
+"""How many tokens of a text come as expected before one does not, as long as nothing better is known."""
+_LEAST, _GREATEST = 0.02, 0.95
+"""Bounds of a quality: no text is given up for ever, none is blindly trusted."""
 _BITS = 21
 """Token ids are below 2**21."""
 _TRIPLE = (1 << 3 * _BITS) - 1
@@ -48,36 +54,64 @@ class Track:
     """A place in a text that the choice seems to repeat, and how well that has gone.
 
     `place` is the index of the token expected next, -1 when there is none. `run` counts the tokens that have come
-    as expected since the place was found; `quality` is the share of expected tokens that came, lately.
+    as expected since the place was found; `quality` is the chance that the first token after a place was found comes
+    as expected. It moves by the surprise of each outcome, so it settles where the chances are right on the whole.
     """
 
-    __slots__ = ("place", "quality", "run")
+    __slots__ = ("_hits", "_misses", "place", "quality", "run")
 
     def __init__(self, quality: float) -> None:
         self.place = -1
         self.run = 0
         self.quality = quality
+        self._hits = 0
+        self._misses = 0
 
     def hit(self) -> None:
+        self._learn(1.0)
+        self._hits += 1
         self.place += 1
         self.run += 1
-        self.quality += _RATE * (1.0 - self.quality)
 
     def miss(self) -> None:
+        self._learn(0.0)
+        self._misses += 1
         self.place = -1
         self.run = 0
-        self.quality -= _RATE * self.quality
 
     def chances(self, count: int, floor: float) -> list[float]:
         """The chance of each of the next tokens, `count` at most and only those above `floor`: the longer a text has
-        been repeated, the longer it will."""
-        chance = self.quality * (1.0 - 1.0 / (self.run + 2))
-        further = 1.0 - 1.0 / (self.run + 4)
+        been repeated, the longer it will; but never longer than texts have been on the whole."""
+        doubt, weight, least = (1.0 - self.quality) * _PRIOR, self.run + _PRIOR, self._least_doubt
+        chance = 1.0
         chances: list[float] = []
-        while chance > floor and len(chances) < count:
+        for _ in range(count):
+            chance *= 1.0 - max(doubt / weight, least)
+            if chance <= floor:
+                break
             chances.append(chance)
-            chance *= further
+            weight += 1.0
         return chances
+
+    @property
+    def _least_doubt(self) -> float:
+        return (self._misses + 1.0) / (self._hits + self._misses + _USUAL_RUN)
+
+    def _learn(self, outcome: float) -> None:
+        said = 1.0 - max((1.0 - self.quality) * _PRIOR / (self.run + _PRIOR), self._least_doubt)
+        self.quality = min(max(self.quality + _RATE * (outcome - said), _LEAST), _GREATEST)
+
+
+@dataclass(slots=True)
+class Index:
+    """What all choices of a job look up: where tokens come in its prompt and in its prediction. Not thread-safe.
+
+    `triples`: where each three tokens of the prompt came last, as the index of what follows. `pairs`: where each two
+    of the prediction come first, likewise; None until a choice has left the prediction.
+    """
+
+    triples: dict[int, int]
+    pairs: dict[int, int] | None = None
 
 
 class Lookup:
@@ -125,9 +159,9 @@ class Lookup:
 class Prediction:
     """The text that the caller expects, followed token by token, and found again after a change."""
 
-    __slots__ = ("_last", "_left", "_pairs", "_strayed", "_tokens", "track")
+    __slots__ = ("_index", "_last", "_left", "_strayed", "_tokens", "track")
 
-    def __init__(self, tokens: Sequence[int]) -> None:
+    def __init__(self, tokens: Sequence[int], index: Index) -> None:
         self.track = Track(0.8)
         self.track.place = 0
         self.track.run = 2
@@ -137,7 +171,7 @@ class Prediction:
         """The index at which the choice last left the prediction."""
         self._strayed = 0
         """Tokens of the choice since then."""
-        self._pairs: dict[int, int] | None = None
+        self._index = index
 
     def follow(self, token: int) -> None:
         track, tokens = self.track, self._tokens
@@ -167,9 +201,9 @@ class Prediction:
         for index in range(left, min(left + NEAR, len(tokens) - 1)):
             if tokens[index + 1] == token and tokens[index] == self._last:
                 return index + 2
-        if self._pairs is None:
-            self._pairs = _index_pairs(tokens)
-        found = self._pairs.get(self._last << _BITS | token)
+        if self._index.pairs is None:
+            self._index.pairs = _index_pairs(tokens)
+        found = self._index.pairs.get(self._last << _BITS | token)
         if found is not None:
             return found
         if place < 0 or self._strayed > PATIENCE:
@@ -183,17 +217,19 @@ class Prediction:
 class Drafter:
     """All guesses for one choice. Engine thread only; made when the prompt has been read."""
 
-    __slots__ = ("_lookup", "_prediction")
+    __slots__ = ("_lookup", "_prediction", "index")
 
-    def __init__(self, tokens: list[int], prediction: Sequence[int], shared: dict[int, int] | None = None) -> None:
-        """`tokens` as in Lookup; `shared` the `index` of another choice of the same prompt."""
-        self._lookup = Lookup(tokens, _index_triples(tokens) if shared is None else shared)
-        self._prediction = Prediction(prediction) if prediction else None
+    def __init__(self, tokens: list[int], prediction: Sequence[int], index: Index | None = None) -> None:
+        """`tokens` as in Lookup; `index` that of another choice of the same job."""
+        self.index = index or Index(_index_triples(tokens))
+        self._lookup = Lookup(tokens, self.index.triples)
+        self._prediction = Prediction(prediction, self.index) if prediction else None
 
     @property
-    def index(self) -> dict[int, int]:
-        """Where each three tokens of the prompt came last: the same for all choices of a job."""
-        return self._lookup.shared
+    def following(self) -> bool:
+        """Whether there is a place in some text whose next token may be guessed."""
+        prediction = self._prediction
+        return self._lookup.track.place >= 0 or (prediction is not None and prediction.track.place >= 0)
 
     def follow(self, token: int) -> None:
         """`token` was drawn and appended."""

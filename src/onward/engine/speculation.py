@@ -2,13 +2,16 @@
 
 A guess that is evaluated is one more row of the step. It is worth its place when the chance that it becomes a token
 is greater than what the row's time would otherwise yield in tokens: many guesses for a lone choice, few or none
-where many choices share a step already.
+where many choices share a step already. A step with another number of rows than the one before costs extra, so the
+numbers are few, and change only where that pays.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from collections.abc import Sequence as ReadOnly
+from itertools import accumulate
 
 from onward.engine.drafts import Draft, Guess
 from onward.engine.pacing import StepCost
@@ -16,14 +19,22 @@ from onward.engine.sequence import Sequence
 
 MOST = 96
 """Guessed tokens that one step evaluates at most."""
+SIZES = (2, 4, 8, 16, 32, 48, 64, 96, 128)
+"""How many rows a step with guesses has, as a rule."""
 
 
 def choose_drafts(writers: ReadOnly[Sequence], cost: StepCost) -> dict[int, Draft]:
-    """The drafts worth evaluating, by sequence id. `writers` are all sequences that the next step writes."""
-    if not writers or not cost.known:
+    """The drafts worth evaluating, by sequence id. `writers` are all sequences that the next step writes.
+
+    While prompts are read there are none: a row beside a prompt saves no step, and those who wait would pay for it.
+    """
+    if not writers or not cost.known or not cost.rows_before:
+        return {}
+    following = [sequence for sequence in writers if sequence.drafter is not None and sequence.drafter.following]
+    if not following:
         return {}
     floor = cost.row * len(writers) / cost.decode(len(writers))
-    guesses = {sequence.id: guess for sequence in writers if (guess := sequence.guess(floor))}
+    guesses = {sequence.id: guess for sequence in following if (guess := sequence.guess(floor))}
     if not guesses:
         return {}
     return {
@@ -33,18 +44,25 @@ def choose_drafts(writers: ReadOnly[Sequence], cost: StepCost) -> dict[int, Draf
 
 
 def _worth_evaluating(guesses: dict[int, Guess], writers: int, cost: StepCost) -> Counter[int]:
-    """For each sequence how many of its guesses: the likeliest of all first, until the next would slow the rest down.
+    """For each sequence how many of its guesses, the likeliest of all: as many as give the most tokens a second.
 
     A sequence's chances fall from token to token, so this takes a front part of each.
     """
     chances = [(chance, sequence) for sequence, guess in guesses.items() for chance in guess.chances]
     chances.sort(reverse=True)
-    counts: Counter[int] = Counter()
-    tokens, seconds, row = float(writers), cost.decode(writers), cost.row
-    for chance, sequence in chances[:MOST]:
-        if chance * seconds <= row * tokens:
-            break
-        counts[sequence] += 1
-        tokens += chance
-        seconds += row
-    return counts
+    del chances[MOST:]
+    tokens = list(accumulate((chance for chance, _ in chances), initial=float(writers)))
+    best = max(_counts(len(chances), writers, cost), key=lambda count: tokens[count] / _seconds(writers + count, cost))
+    return Counter(sequence for _, sequence in chances[:best])
+
+
+def _counts(most: int, writers: int, cost: StepCost) -> Iterator[int]:
+    """How many of `most` guesses a step may have: none, as many as keep its rows as they were, or a usual number."""
+    yield 0
+    if 0 < cost.rows_before - writers <= most:
+        yield cost.rows_before - writers
+    yield from (size - writers for size in SIZES if 0 < size - writers <= most)
+
+
+def _seconds(rows: int, cost: StepCost) -> float:
+    return cost.decode(rows) + (cost.change if rows != cost.rows_before else 0.0)

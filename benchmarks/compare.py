@@ -1,0 +1,158 @@
+"""Onward's server and llama.cpp's llama-server on the same weights, in alternating rounds of one run.
+
+Each is a process of its own; both are alive, one at a time has work. Every ratio is taken within one round.
+`python -m benchmarks.compare storyteller`; `python -m benchmarks.pairs` makes the models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shlex
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks import measure
+from benchmarks.arms import ONWARD, PEER, TOP_K, Arm, Comparison, Shape, sampling
+from benchmarks.engine import Round, alternate
+from benchmarks.llama_server import serve_peer, version
+from benchmarks.outcome import summarise
+from benchmarks.pairs import MODELS, Family, chosen, families
+from benchmarks.peer_build import SERVER, PeerError, find
+from benchmarks.peer_tuning import Tuned, fastest
+from benchmarks.server_process import serve
+from benchmarks.startup import model_id
+
+LATENCIES = {f"{key}_p{percent}": (f"{key}_ms", f"p{percent}") for key in ("ttft", "itl") for percent in (50, 95)}
+
+
+def start(family: Family, program: Path, tuned: dict[str, Tuned], extra: list[str], stack: ExitStack) -> list[Arm]:
+    """Start a server for every precision; their arms with top_k."""
+    ours = [
+        Arm(ONWARD, precision, stack.enter_context(serve(model)), model_id(model), TOP_K)
+        for precision, model in family.ours.items()
+    ]
+    peers = {
+        precision: stack.enter_context(serve_peer(program, gguf, tuned[precision].slots, extra))
+        for precision, gguf in family.theirs.items()
+    }
+    return ours + [Arm(PEER, precision, server, "peer", TOP_K) for precision, server in peers.items()]
+
+
+def without_top_k(arm: Arm) -> Arm:
+    return Arm(arm.who, arm.precision, arm.server, arm.model, 0)
+
+
+def compare(rounds: list[dict[str, Round]]) -> dict[str, Any]:
+    """Per arm tokens a second and latencies; of every arm of Onward against every one of the peer that is asked
+    the same, ratios of the same round."""
+    per_round = [{name: summarise(each.outcomes) for name, each in done.items()} for done in rounds]
+    arms = {name: arm_figures([done[name] for done in rounds]) for name in sorted(rounds[0])}
+    ratios: dict[str, dict[str, Any]] = {}
+    for mine, peer in itertools.product(arms, arms):
+        alike = ("top_k off" in mine) == ("top_k off" in peer)
+        if mine.startswith(ONWARD) and peer.startswith(PEER) and alike:
+            ratios.setdefault(mine, {})[peer] = ratio_figures([(done[mine], done[peer]) for done in per_round])
+    return {"arms": arms, "ratios": ratios}
+
+
+def arm_figures(rounds: list[Round]) -> dict[str, Any]:
+    summary = summarise([outcome for each in rounds for outcome in each.outcomes])
+    kept = {key: summary[key] for key in ("ttft_ms", "itl_ms", "e2e_ms", "requests", "output_tokens", "chunks")}
+    return {"tok_s": measure.median_of([each.tok_s for each in rounds]), **kept}
+
+
+def ratio_figures(rounds: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
+    """Of pairs of summaries, first over second."""
+    found = {"tok_s": measure.median_of([mine["output_tok_s"] / peer["output_tok_s"] for mine, peer in rounds])}
+    for name, (key, column) in LATENCIES.items():
+        values = [(mine[key][column], peer[key][column]) for mine, peer in rounds]
+        if all(mine is not None and peer for mine, peer in values):
+            found[name] = measure.median_of([mine / peer for mine, peer in values])
+    return found
+
+
+def compare_family(family: Family, options: argparse.Namespace, program: Path, seeds: Iterator[int]) -> dict[str, Any]:
+    """All numbers of clients, each with servers started for it."""
+    shape = Shape(options.prompt, options.out, (256, family.vocabulary))
+    extra, done = options.peer_flags, {}
+    for clients in options.clients or family.clients:
+        tuned = {name: fastest(program, gguf, clients, shape, extra, seeds) for name, gguf in family.theirs.items()}
+        with ExitStack() as stack:
+            arms = start(family, program, tuned, extra, stack)
+            comparison = Comparison(shape, clients, [arm.server for arm in arms], seeds)
+            if clients in options.top_k_off:
+                arms += [without_top_k(arm) for arm in arms]
+            runs = {arm.name: _runner(comparison, arm) for arm in arms}
+            waves = options.waves or family.waves.get(clients, 2)
+            found = compare(alternate(runs, options.rounds or family.rounds, waves))
+        found["idle_cpu"] = statistics.fmean(comparison.idle_cpu)
+        found["peer_settings"] = {name: each.report(extra) for name, each in tuned.items()}
+        done[str(clients)] = found
+        print(table(family.name, clients, found), flush=True)
+    return done
+
+
+def _runner(comparison: Comparison, arm: Arm) -> Callable[[int], Round]:
+    return lambda waves: comparison.run(arm, waves)
+
+
+def table(family: str, clients: int, found: dict[str, Any]) -> str:
+    """For a person: the arms, then the ratios."""
+    lines = [f"{family}, {clients} clients{'output tok/s':>20}{'TTFT p50':>10}{'p95':>9}{'ITL p50':>9}{'p95':>9}  ms"]
+    lines += [f"  {PEER} {name}: {each['chosen']}" for name, each in found["peer_settings"].items()]
+    for name, arm in found["arms"].items():
+        cells = [arm[key][column] or 0.0 for key, column in LATENCIES.values()]
+        numbers = f"{cells[0]:10.1f}{cells[1]:9.1f}{cells[2]:9.2f}{cells[3]:9.2f}"
+        lines.append(f"  {name:32}{arm['tok_s']['median']:8.1f}{numbers}")
+    for mine, peers in found["ratios"].items():
+        for peer, ratio in peers.items():
+            said = (f"{ratio[key]['median']:.2f}× {key}" for key in ("tok_s", *LATENCIES) if key in ratio)
+            lines.append(f"  {mine} / {peer}: {', '.join(said)}")
+    return "\n".join(lines)
+
+
+def arguments() -> argparse.ArgumentParser:
+    known = families()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__)
+    parser.add_argument("families", nargs="*", default=[*known], help=f"{', '.join(known)} (default: all)")
+    parser.add_argument("--models", type=Path, default=MODELS, help="where benchmarks.pairs put them")
+    parser.add_argument("--llama-server", type=Path, help="default: on the PATH, else built into .peers")
+    parser.add_argument("--clients", type=int, nargs="+", help="default: 1 8 32, storyteller also 64")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens a prompt (default 128)")
+    parser.add_argument("--out", type=int, default=64, help="tokens a completion (default 64)")
+    parser.add_argument("--rounds", type=int, help="rounds that count (default: as fits the model)")
+    parser.add_argument("--waves", type=int, help="requests a client and round (default: as fits)")
+    parser.add_argument("--top-k-off", type=int, nargs="*", default=[8], help="clients at which to compare that too")
+    parser.add_argument("--peer-flags", type=shlex.split, default=[], help="more flags for llama-server, one string")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    return parser
+
+
+def main() -> int:
+    parser = arguments()
+    options = parser.parse_args()
+    if unknown := set(options.families) - set(families()):
+        parser.error(f"no such family: {', '.join(unknown)}")
+    measure.warn_if_busy()
+    at_start = measure.machine()
+    seeds = itertools.count(1)
+    try:
+        wanted = chosen(options.families, options.models)
+        program = find(SERVER, options.llama_server)
+        figures = {family.name: compare_family(family, options, program, seeds) for family in wanted}
+    except PeerError as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    requests = {who: sampling(who, TOP_K) for who in (ONWARD, PEER)}
+    report = {"families": figures, "peer": version(program), "requests": requests}
+    measure.write_report(options.json, "compare", report, at_start)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

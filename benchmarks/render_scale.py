@@ -1,0 +1,61 @@
+"""README sections of `benchmarks.sweep`, `benchmarks.queueing` and `benchmarks.soak`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def sweep_section(figures: dict[str, Any]) -> list[str]:
+    """Throughput and latency against clients."""
+    lines = [
+        "![Throughput and time to first token against clients](../docs/images/throughput.svg)",
+        "",
+        "| clients | output tok/s (least to greatest round) | TTFT p50 / p95, ms | between tokens p50 / p95, ms |",
+        "|--:|--:|--:|--:|",
+    ]
+    for clients, found in figures["clients"].items():
+        rate = found["tok_s"]
+        cells = [
+            clients,
+            f"{rate['median']:,.0f} ({rate['least']:,.0f} to {rate['greatest']:,.0f})",
+            _pair(found["ttft_ms"]),
+            _pair(found["itl_ms"]),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _pair(spread: dict[str, float | None]) -> str:
+    return " / ".join("–" if (value := spread[key]) is None else f"{value:.1f}" for key in ("p50", "p95"))
+
+
+def queueing_section(figures: dict[str, Any]) -> list[str]:
+    """Cost of a request against the length of the queue, then of the scheduler alone."""
+    lines: list[str] = []
+    if "http" in figures:
+        lines += ["| requests at once | server's processor time a request, ms | output tok/s |", "|--:|--:|--:|"]
+        for depth, found in figures["http"].items():
+            cost = found["cpu_ms"]
+            spent = f"{cost['median']:.1f} ({cost['least']:.1f} to {cost['greatest']:.1f})"
+            lines.append(f"| {int(depth):,} | {spent} | {found['tok_s']['median']:,.0f} |")
+        lines.append("")
+    waiting = list(next(iter(figures["scheduler"].values())))
+    lines.append("| scheduler, µs a step, by sequences waiting | " + " | ".join(f"{int(n):,}" for n in waiting) + " |")
+    lines.append("|---|" + "--:|" * len(waiting))
+    for name, found in figures["scheduler"].items():
+        lines.append(f"| {name} | " + " | ".join(f"{found[n]['p50_us']:,.0f}" for n in waiting) + " |")
+    return lines
+
+
+def soak_section(figures: dict[str, Any]) -> list[str]:
+    """Memory of the server over many requests."""
+    own, left = figures["verdict"]["anonymous"], figures["at_rest"]["left_behind"]
+    nothing = "no KV block, sequence or request was left behind"
+    return [
+        "![Memory of the server against requests](../docs/images/memory.svg)",
+        "",
+        f"{figures['requests']:,} requests, {figures['left_half_way']:,} of whose clients left half-way, "
+        f"{figures['problem_count']} unexpected answers. Over the second half the process's own memory went from "
+        f"{own['begin_mib']:.1f} to {own['end_mib']:.1f} MiB, {own['growth_mib_per_1000']:+.3f} MiB a thousand "
+        f"requests; at the end {nothing if not left else f'there was left: {left}'}.",
+    ]

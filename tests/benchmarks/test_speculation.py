@@ -1,0 +1,153 @@
+"""The benchmark of guessing ahead: that its texts are what it says, and that it sees when an arm goes wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from benchmarks.copying import KINDS, Case, Task, Workloads
+from benchmarks.edits import CODE, PROSE, Words, code_edits, prose_edit
+from benchmarks.render_speculation import speculation_section
+from benchmarks.scripted import ScriptedModel
+from benchmarks.speculation import OFF, ON, TURN_STEPS, Arm, Run, compare, medians, race
+
+from onward.engine.model import Row
+from onward.runtimes.toy import ToyModel, ToyTokenizer
+
+PROMPT = tuple(b"say it again, say it again")
+
+
+def toy() -> ToyModel:
+    return ToyModel(blocks=200, context_length=1024)
+
+
+def arms() -> dict[str, Arm]:
+    return {name: Arm(toy(), ToyTokenizer(), speculate=name == ON) for name in (ON, OFF)}
+
+
+def case(*tasks: Task, clients: int = 1) -> Case:
+    return Case("prediction", "a test", clients, list(tasks))
+
+
+# --- texts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [CODE, PROSE, *(edit.after for edit in code_edits())])
+def test_a_text_is_cut_into_pieces_of_a_usual_length_and_none_is_lost(text: str) -> None:
+    words = Words(0, 2000)
+    ids = words.ids(text)
+    pieces = {number: piece for piece, number in words._ids.items()}
+    assert "".join(pieces[number] for number in ids) == text
+    assert 3.5 < len(text) / len(ids) < 4.5
+
+
+def test_every_edit_changes_its_text_and_leaves_most_of_it() -> None:
+    words = Words(0, 2000)
+    for edit in [*code_edits(), prose_edit()]:
+        before, after = words.ids(edit.before), words.ids(edit.after)
+        assert before != after
+        assert 400 < len(after) < 900
+        assert len(set(pairwise(before)) & set(pairwise(after))) > 150
+
+
+def test_words_run_out_loudly() -> None:
+    with pytest.raises(ValueError, match="more distinct pieces"):
+        Words(0, 20).ids(PROSE)
+
+
+def test_cases_fit_the_vocabulary_and_only_those_with_predictions_have_them() -> None:
+    cases = Workloads(8192, 16).cases(KINDS)
+    assert [each.kind for each in cases] == sorted((each.kind for each in cases), key=KINDS.index)
+    assert {each.clients for each in cases if each.kind == "unpredictable"} == {1, 8, 32}
+    for each in cases:
+        for task in each.tasks:
+            assert all(0 <= token < 8192 for token in (*task.prompt, *task.script, *task.prediction))
+            assert task.tokens == len(task.script) or not task.script
+            if each.kind != "unpredictable":
+                assert bool(task.prediction) is (each.kind in ("prediction", "together"))
+
+
+# --- forcing ---------------------------------------------------------------------------------------------------
+
+
+def test_several_scripts_at_once_are_said_to_the_letter_and_who_has_none_speaks_freely() -> None:
+    scripts = [tuple(b"first of all"), tuple(b"and then another"), ()]
+    tasks = [Task(PROMPT[place:], 12, script[:12]) for place, script in enumerate(scripts)]
+    done = race(case(*tasks, clients=3), arms())
+    for run in done.values():
+        assert [bytes(run.said[place]) for place in (0, 1)] == [b"first of all", b"and then ano"]
+    assert done[ON].said[2] == done[OFF].said[2] != list(scripts[0])
+    assert done[OFF].forcing > 0
+
+
+def test_logits_that_may_not_be_written_are_copied() -> None:
+    class ReadOnly(ToyModel):
+        def evaluate(self, rows):
+            logits = super().evaluate(rows)
+            logits.flags.writeable = False
+            return logits
+
+    model = ScriptedModel(ReadOnly(blocks=200, context_length=1024))
+    arm = Arm(model, ToyTokenizer(), speculate=False)
+    arm.begin(case(Task(PROMPT, 3, tuple(b"abc"))))
+    arm.go(3)
+    assert bytes(arm.run.said[0]) == b"abc"
+
+
+def test_only_the_scripted_logit_changes() -> None:
+    plain, model = toy(), ScriptedModel(toy())
+    rows = [Row(1, PROMPT, 0, [0], 2)]
+    assert np.array_equal(plain.evaluate(rows), model.evaluate(rows))
+
+
+# --- racing ----------------------------------------------------------------------------------------------------
+
+
+def test_a_race_saves_steps_where_the_prediction_is_right() -> None:
+    script, racers = tuple(range(97, 123)) * 4, arms()
+    found = compare(case(Task(PROMPT, len(script), script, script)), lambda each: race(each, racers), 1)
+    assert found["tokens"] == len(script)
+    assert found["steps"][OFF] >= len(script)
+    assert found["drafts"]["prediction accepted"] > 0
+    assert found["steps"][ON] == found["steps"][OFF] - sum(
+        count for key, count in found["drafts"].items() if key.endswith("accepted")
+    )
+
+
+def test_arms_take_turns_and_say_everything() -> None:
+    tasks = [Task(PROMPT, 30) for _ in range(5)]
+    done = race(case(*tasks, clients=2), arms())
+    assert done[ON].tokens == done[OFF].tokens == 150
+    assert len(done[ON].turns) == len(done[OFF].turns) == 75 // TURN_STEPS
+    assert sum(map(len, done[ON].said.values())) == 150
+
+
+@pytest.mark.parametrize("wrong", ["arms differ", "script not followed"])
+def test_a_wrong_token_ends_the_benchmark(wrong: str) -> None:
+    task = Task(PROMPT, 3, tuple(b"abc"))
+    right = Run(said={0: list(b"abc")}, tokens=3)
+    broken = dataclasses.replace(right, said={0: list(b"abd")})
+    done = {ON: broken, OFF: right if wrong == "arms differ" else broken}
+    with pytest.raises(RuntimeError, match="changed tokens" if wrong == "arms differ" else "script"):
+        compare(case(task), lambda _: done, 1)
+
+
+# --- figures ---------------------------------------------------------------------------------------------------
+
+
+def test_figures_become_rows_of_the_page() -> None:
+    drafts = {"prediction accepted": 60, "prediction rejected": 20, "lookup accepted": 0, "lookup rejected": 0}
+
+    def run(seconds: float, steps: int) -> Run:
+        return Run(seconds, seconds * 2, seconds / 2, 100, 100, steps, seconds / 100, {0: []}, drafts, [100 / seconds])
+
+    rounds = iter([{ON: run(1.0, 50), OFF: run(seconds, 100)} for seconds in (9.0, 2.0, 4.0, 3.0)])
+    found = compare(case(Task(PROMPT, 100)), lambda _: next(rounds), 3)
+    page = "\n".join(speculation_section({"m": {"cases": [found], "medians": medians([found])}}))
+    assert (
+        "| m | a test (prediction) | 1 | 33 | 3.00 (2.00 to 4.00) | 3.00 | 3.00 | 3.00 | 100 → 50 | 60 of 80 |" in page
+    )
+    assert "| m | copied, with `prediction` | **3.00** (3.00) |" in page
+    assert "1.0% of an arm's time" in page
