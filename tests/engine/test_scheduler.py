@@ -110,7 +110,7 @@ def test_the_pacer_reads_much_when_nobody_writes_and_little_beside_writers() -> 
         cost.observe(prompt_tokens=0, rows=8, seconds=0.020)
         cost.observe(prompt_tokens=64, rows=8, seconds=0.020 + 64 * 0.0002)
     assert pacer.budget(writers=8, readers=1) == 128, "140 prompt tokens cost 1.4 times 20 ms"
-    assert pacer.budget(writers=8, readers=24) == 416, "many that wait outweigh few that write"
+    assert pacer.budget(writers=8, readers=16) == 416, "many that wait outweigh few that write"
 
 
 def test_the_pacer_always_lets_a_block_be_read() -> None:

@@ -58,31 +58,32 @@ class Track:
     as expected. It moves by the surprise of each outcome, so it settles where the chances are right on the whole.
     """
 
-    __slots__ = ("_hits", "_misses", "place", "quality", "run")
+    __slots__ = ("_breaks", "_doubt", "_seen", "place", "quality", "run")
 
     def __init__(self, quality: float) -> None:
         self.place = -1
         self.run = 0
         self.quality = quality
-        self._hits = 0
-        self._misses = 0
+        self._breaks = 1.0
+        self._seen = _USUAL_RUN
+        """Tokens that did not come as expected, and all that were expected; as if there had been some before."""
+        self._doubt = self._breaks / self._seen
 
     def hit(self) -> None:
         self._learn(1.0)
-        self._hits += 1
         self.place += 1
         self.run += 1
 
     def miss(self) -> None:
+        self._breaks += 1.0
         self._learn(0.0)
-        self._misses += 1
         self.place = -1
         self.run = 0
 
     def chances(self, count: int, floor: float) -> list[float]:
         """The chance of each of the next tokens, `count` at most and only those above `floor`: the longer a text has
         been repeated, the longer it will; but never longer than texts have been on the whole."""
-        doubt, weight, least = (1.0 - self.quality) * _PRIOR, self.run + _PRIOR, self._least_doubt
+        doubt, weight, least = (1.0 - self.quality) * _PRIOR, self.run + _PRIOR, self._doubt
         chance = 1.0
         chances: list[float] = []
         for _ in range(count):
@@ -93,13 +94,11 @@ class Track:
             weight += 1.0
         return chances
 
-    @property
-    def _least_doubt(self) -> float:
-        return (self._misses + 1.0) / (self._hits + self._misses + _USUAL_RUN)
-
     def _learn(self, outcome: float) -> None:
-        said = 1.0 - max((1.0 - self.quality) * _PRIOR / (self.run + _PRIOR), self._least_doubt)
+        said = 1.0 - max((1.0 - self.quality) * _PRIOR / (self.run + _PRIOR), self._doubt)
         self.quality = min(max(self.quality + _RATE * (outcome - said), _LEAST), _GREATEST)
+        self._seen += 1.0
+        self._doubt = self._breaks / self._seen
 
 
 @dataclass(slots=True)
@@ -217,25 +216,24 @@ class Prediction:
 class Drafter:
     """All guesses for one choice. Engine thread only; made when the prompt has been read."""
 
-    __slots__ = ("_lookup", "_prediction", "index")
+    __slots__ = ("_lookup", "_prediction", "following", "index")
 
     def __init__(self, tokens: list[int], prediction: Sequence[int], index: Index | None = None) -> None:
         """`tokens` as in Lookup; `index` that of another choice of the same job."""
         self.index = index or Index(_index_triples(tokens))
         self._lookup = Lookup(tokens, self.index.triples)
         self._prediction = Prediction(prediction, self.index) if prediction else None
-
-    @property
-    def following(self) -> bool:
+        self.following = bool(prediction)
         """Whether there is a place in some text whose next token may be guessed."""
-        prediction = self._prediction
-        return self._lookup.track.place >= 0 or (prediction is not None and prediction.track.place >= 0)
 
     def follow(self, token: int) -> None:
         """`token` was drawn and appended."""
-        self._lookup.follow(token)
-        if self._prediction is not None:
-            self._prediction.follow(token)
+        lookup, prediction = self._lookup, self._prediction
+        lookup.follow(token)
+        self.following = lookup.track.place >= 0
+        if prediction is not None:
+            prediction.follow(token)
+            self.following |= prediction.track.place >= 0
 
     def guess(self, count: int, floor: float) -> Guess | None:
         """At most `count` tokens that may follow, each with a chance above `floor`; None where there are none."""

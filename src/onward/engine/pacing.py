@@ -8,11 +8,13 @@ from onward.engine.model import BLOCK_TOKENS
 MOST = 512
 """Prompt tokens a step when nothing decodes: larger steps read no faster, and only delay a cancel."""
 STRETCH = 1.4
-"""How much longer a step may become by reading prompts, as a share of a plain decode step, when no more sequences
-wait to be read than write. The more wait, the longer it may become: each delayed token of one writer is
-weighed against the first token of those who have none yet."""
+"""How much longer a step may become by reading prompts, as a share of a plain decode step, when few sequences are to
+be read and many write. The more are to be read, the longer it may become: each delayed token of one writer is
+weighed against the first token of those who have none yet, and a writer more makes the next steps worth more."""
+MEMORY = 0.06
+"""Weight of the newest step in what is known of all steps."""
 SMOOTHING = 0.2
-"""Weight of the newest measurement in the running averages."""
+"""Weight of the newest change of rows in what a change costs."""
 USUAL_ROW = 0.1
 """What one more decode row adds to a step of one, as a share, as long as nothing better is known."""
 USUAL_CHANGE = 0.5
@@ -22,38 +24,42 @@ MOST_LATE = 3.0
 """A step counts as at most so many times longer or shorter than was expected: others may have had the processor."""
 TRUST = 4.0
 """How much the rows of recent steps must vary (as a variance) before their durations outweigh USUAL_ROW."""
+TRUST_TOKENS = 256.0
+"""The same for prompt tokens, and what was known of them before."""
 
 
 class StepCost:
-    """Seconds of a step that only decodes, as a straight line over its rows, and what a change of their number adds;
-    and seconds of each prompt token that a step reads.
+    """Seconds of a step: a base, so much for each decode row and for each prompt token, and more where a step has
+    another number of rows than the one before.
 
-    The line is fitted to recent steps by least squares, drawn towards the usual slope where recent steps had much the
-    same number of rows. Nothing decided by it ever changes a token, only when it comes.
+    Fitted to recent steps by least squares, drawn towards what is usual where recent steps were much the same.
+    Nothing decided by it ever changes a token, only when it comes.
     """
 
     def __init__(self) -> None:
-        self._rows = 0.0
-        self._seconds = 0.0
-        self._variance = 0.0
-        self._covariance = 0.0
         self.rows_before = 0
         """Rows of the step before, if that only decoded; else 0."""
+        self._rows = self._tokens = self._seconds = 0.0
+        """Running means: of decode rows, of prompt tokens, of seconds."""
+        self._rows_rows = self._rows_tokens = self._tokens_tokens = self._rows_seconds = self._tokens_seconds = 0.0
+        """Their running covariances."""
         self._change: float | None = None
-        self.prompt_token = 0.0
-        """Seconds that each prompt token adds; 0 when nothing is known."""
+        self._usual_token: float | None = None
 
     @property
     def known(self) -> bool:
-        """Whether a decode step has been seen."""
+        """Whether a step has been seen."""
         return self._seconds > 0.0
 
     @property
     def row(self) -> float:
-        """Seconds that one more row adds."""
-        usual = self._seconds * USUAL_ROW / (1.0 + USUAL_ROW * max(0.0, self._rows - 1.0))
-        slope = (self._covariance + TRUST * usual) / (self._variance + TRUST)
-        return min(max(slope, 0.1 * usual), self._seconds / max(1.0, self._rows))
+        """Seconds that one more decode row adds."""
+        return self._slopes()[0]
+
+    @property
+    def prompt_token(self) -> float:
+        """Seconds that one more prompt token adds."""
+        return self._slopes()[1]
 
     @property
     def change(self) -> float:
@@ -61,22 +67,18 @@ class StepCost:
         return USUAL_CHANGE * self.decode(1) if self._change is None else self._change
 
     def decode(self, rows: int) -> float:
-        """Seconds of a step of so many decode rows."""
-        return max(self._seconds + self.row * (rows - self._rows), 0.1 * self._seconds)
+        """Seconds of a step of so many decode rows that reads nothing."""
+        return self._expected(rows, 0)
 
     def observe(self, prompt_tokens: int, rows: int, seconds: float) -> None:
         """A step that read so many prompt tokens beside so many decode rows took so long."""
         before, self.rows_before = self.rows_before, 0 if prompt_tokens else rows
-        if prompt_tokens:
-            extra = seconds - (self.decode(rows) if rows and self.known else 0.0)
-            if extra > 0:
-                self.prompt_token = _blend(self.prompt_token, extra / prompt_tokens)
-        elif not self.known:
-            self._rows, self._seconds = float(rows), seconds
-        elif before == rows:
-            self._fit(rows, seconds)
+        if not self.known:
+            self._rows, self._tokens, self._seconds = float(rows), float(prompt_tokens), seconds
+        elif prompt_tokens or before == rows:
+            self._fit(rows, prompt_tokens, seconds)
         elif not before:
-            self._fit(rows, seconds - (self._change or 0.0))
+            self._fit(rows, 0, seconds - (self._change or 0.0))
         else:
             self._fit_change(rows, seconds)
 
@@ -85,17 +87,43 @@ class StepCost:
         count."""
         expected, change = self.decode(rows), self.change
         extra = min(max(seconds - expected, 0.0), 2.0 * expected)
-        self._fit(rows, seconds - change)
+        self._fit(rows, 0, seconds - change)
         self._change = change + SMOOTHING * (extra - change)
 
-    def _fit(self, rows: int, seconds: float) -> None:
-        expected = self.decode(rows)
+    def _fit(self, rows: int, tokens: int, seconds: float) -> None:
+        expected = self._expected(rows, tokens)
         seconds = min(max(seconds, expected / MOST_LATE), expected * MOST_LATE)
-        off, late = rows - self._rows, seconds - self._seconds
-        self._rows += SMOOTHING * off
-        self._seconds += SMOOTHING * late
-        self._variance = (1 - SMOOTHING) * (self._variance + SMOOTHING * off * off)
-        self._covariance = (1 - SMOOTHING) * (self._covariance + SMOOTHING * off * late)
+        more_rows, more_tokens, late = rows - self._rows, tokens - self._tokens, seconds - self._seconds
+        self._rows += MEMORY * more_rows
+        self._tokens += MEMORY * more_tokens
+        self._seconds += MEMORY * late
+        kept, new = 1 - MEMORY, MEMORY * (1 - MEMORY)
+        self._rows_rows = kept * self._rows_rows + new * more_rows * more_rows
+        self._rows_tokens = kept * self._rows_tokens + new * more_rows * more_tokens
+        self._tokens_tokens = kept * self._tokens_tokens + new * more_tokens * more_tokens
+        self._rows_seconds = kept * self._rows_seconds + new * more_rows * late
+        self._tokens_seconds = kept * self._tokens_seconds + new * more_tokens * late
+        if self._tokens_tokens > TRUST_TOKENS:
+            self._usual_token = self.prompt_token
+
+    def _expected(self, rows: int, tokens: int) -> float:
+        row, token = self._slopes()
+        seconds = self._seconds + row * (rows - self._rows) + token * (tokens - self._tokens)
+        return max(seconds, 0.1 * self._seconds)
+
+    def _slopes(self) -> tuple[float, float]:
+        """Seconds a decode row, seconds a prompt token: least squares, with TRUST observations of the usual."""
+        width = 1.0 + USUAL_ROW * (max(0.0, self._rows - 1.0) + self._tokens)
+        usual = self._seconds * USUAL_ROW / width
+        usual_token = usual if self._usual_token is None else self._usual_token
+        rows, tokens = self._rows_rows + TRUST, self._tokens_tokens + TRUST_TOKENS
+        by_rows = self._rows_seconds + TRUST * usual
+        by_tokens = self._tokens_seconds + TRUST_TOKENS * usual_token
+        both = self._rows_tokens
+        determinant = rows * tokens - both * both
+        row = (by_rows * tokens - by_tokens * both) / determinant
+        token = (by_tokens * rows - by_rows * both) / determinant
+        return max(row, 0.1 * usual), max(token, 0.1 * usual_token)
 
 
 class PrefillPacer:
@@ -111,12 +139,8 @@ class PrefillPacer:
         if not writers:
             return MOST
         cost = self._cost
-        if not cost.known or not cost.prompt_token:
-            return 2 * BLOCK_TOKENS
-        stretch = STRETCH * max(1.0, readers / writers)
+        if not cost.known:
+            return BLOCK_TOKENS
+        stretch = STRETCH * (1.0 + readers / writers)
         tokens = int(stretch * cost.decode(writers) / cost.prompt_token)
         return min(MOST, max(BLOCK_TOKENS, tokens // BLOCK_TOKENS * BLOCK_TOKENS))
-
-
-def _blend(average: float, value: float) -> float:
-    return value if not average else average + SMOOTHING * (value - average)

@@ -9,7 +9,7 @@ numbers are few, and change only where that pays.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as ReadOnly
 from itertools import accumulate
 
@@ -35,12 +35,20 @@ def choose_drafts(writers: ReadOnly[Sequence], cost: StepCost) -> dict[int, Draf
         return {}
     floor = cost.row * len(writers) / cost.decode(len(writers))
     guesses = {sequence.id: guess for sequence in following if (guess := sequence.guess(floor))}
-    if not guesses:
+    if not _may_pay(guesses.values(), len(writers), cost):
         return {}
     return {
         sequence: Draft(guesses[sequence].tokens[:count], guesses[sequence].source)
         for sequence, count in _worth_evaluating(guesses, len(writers), cost).items()
     }
+
+
+def _may_pay(guesses: Iterable[Guess], writers: int, cost: StepCost) -> bool:
+    """Whether any number of guesses can be worth its time: not if all of them would not be worth a single row's."""
+    extra = sum(sum(guess.chances) for guess in guesses)
+    if cost.rows_before != writers:
+        return extra > 0.0
+    return extra * cost.decode(writers) > (cost.row + cost.change) * writers
 
 
 def _worth_evaluating(guesses: dict[int, Guess], writers: int, cost: StepCost) -> Counter[int]:
