@@ -1,4 +1,4 @@
-from onward.engine.model import BLOCK_TOKENS
+from onward.engine.model import CHUNK_TOKENS
 from onward.engine.pacing import MOST, PrefillPacer, StepCost
 
 from .harness import all_ended, make_engine, make_job, run
@@ -27,7 +27,7 @@ def test_a_long_prompt_is_read_in_whole_blocks_beside_the_others() -> None:
         for work in works:
             scheduler.advance(work)
     assert sum(chunks) == 1000
-    assert all(count % BLOCK_TOKENS == 0 for count in chunks[:-1])
+    assert all(count % CHUNK_TOKENS == 0 for count in chunks[:-1])
     assert max(chunks) <= 96
 
 
@@ -109,13 +109,13 @@ def test_the_pacer_reads_much_when_nobody_writes_and_little_beside_writers() -> 
     for _ in range(50):
         cost.observe(prompt_tokens=0, rows=8, seconds=0.020)
         cost.observe(prompt_tokens=64, rows=8, seconds=0.020 + 64 * 0.0002)
-    assert pacer.budget(writers=8, readers=1) == 128, "140 prompt tokens cost 1.4 times 20 ms"
-    assert pacer.budget(writers=8, readers=16) == 416, "many that wait outweigh few that write"
+    assert pacer.budget(writers=8, readers=1) == 128, "135 prompt tokens cost 1.35 times 20 ms"
+    assert pacer.budget(writers=8, readers=16) == 352, "many that wait outweigh few that write"
 
 
-def test_the_pacer_always_lets_a_block_be_read() -> None:
+def test_the_pacer_always_lets_a_chunk_be_read() -> None:
     cost = StepCost()
     pacer = PrefillPacer(cost)
     cost.observe(prompt_tokens=0, rows=1, seconds=0.001)
     cost.observe(prompt_tokens=64, rows=1, seconds=1.0)
-    assert pacer.budget(writers=1, readers=1) == BLOCK_TOKENS
+    assert pacer.budget(writers=1, readers=1) == CHUNK_TOKENS

@@ -36,23 +36,24 @@ class KVCache:
 
     def can_admit(self, sequence: Sequence, nodes: list[Node], reserve: int) -> bool:
         """Whether blocks for all tokens of the sequence and the next one can be had, `reserve` left over."""
-        reused = _reused(sequence, nodes)
-        idle = sum(self.pool.is_idle(node.block) for node in reused)
-        wanted = blocks_for(sequence.next_length) - len(reused)
+        idle = sum(self.pool.is_idle(node.block) for node in nodes)
+        wanted = blocks_for(sequence.next_length) - len(nodes)
         return wanted + idle + reserve <= self.pool.available
 
     def admit(self, sequence: Sequence, nodes: list[Node]) -> None:
         """Give the sequence its block table: reused blocks first, then fresh ones. Sets `computed`, `scores`."""
-        reused = _reused(sequence, nodes)
-        blocks = [node.block for node in reused]
+        blocks = [node.block for node in nodes]
         self.pool.share(blocks)
         fresh = blocks_for(sequence.next_length) - len(blocks)
         sequence.blocks = blocks + self.pool.allocate(fresh)
-        sequence.computed = len(blocks) * BLOCK_TOKENS
+        sequence.computed = len(nodes) * BLOCK_TOKENS
+        if sequence.wants_scores:
+            sequence.scores = _known_scores(sequence, nodes) if nodes else [None]
+            # The logits at the end of what is cached score the token after it: two tokens are computed again, and
+            # write the bits that stand there (one would go through the decode kernel).
+            sequence.computed = max(0, sequence.computed - 2)
         if sequence.reused is None:
             sequence.reused = sequence.computed
-        if sequence.wants_scores:
-            sequence.scores = _known_scores(sequence, nodes) if reused else [None]
 
     def can_grow(self, sequence: Sequence) -> bool:
         return sequence.blocks_short <= self.pool.available
@@ -118,11 +119,6 @@ class KVCache:
         """AssertionError if any block is lost, counted wrongly or shared by mistake."""
         self.tree.check()
         self.pool.check([sequence.blocks for sequence in sequences], self.tree.blocks)
-
-
-def _reused(sequence: Sequence, nodes: list[Node]) -> list[Node]:
-    """A sequence that scores computes its last cached block again: the logits at its end score the next token."""
-    return nodes[:-1] if sequence.wants_scores else nodes
 
 
 def _known_scores(sequence: Sequence, nodes: list[Node]) -> Scores:

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_TOKENS = 32
-"""Tokens in a KV block. Prefill chunks and shared prefixes are multiples of it: only then are the logits
-bit-identical however a prompt is cut (notes on determinism in docs/explanation)."""
+"""Tokens in a KV block; shared prefixes are multiples of it."""
+CHUNK_TOKENS = 16
+"""Prefill chunks are multiples of it, but for a prompt's last. None is a single token: that kernel has other bits."""
 
 
 @dataclass(slots=True)

@@ -3,18 +3,18 @@ decodes, so that nobody's next token waits long."""
 
 from __future__ import annotations
 
-from onward.engine.model import BLOCK_TOKENS
+from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS
 
 MOST = 512
 """Prompt tokens a step when nothing decodes: larger steps read no faster, and only delay a cancel."""
-STRETCH = 1.4
+STRETCH = 1.2
 """How much longer a step may become by reading prompts, as a share of a plain decode step, when few sequences are to
 be read and many write. The more are to be read, the longer it may become: each delayed token of one writer is
 weighed against the first token of those who have none yet, and a writer more makes the next steps worth more."""
 MEMORY = 0.06
 """Weight of the newest step in what is known of all steps."""
 SMOOTHING = 0.2
-"""Weight of the newest change of rows in what a change costs."""
+"""Weight of the newest step in what changes of rows cost, and steps that read nothing."""
 USUAL_ROW = 0.1
 """What one more decode row adds to a step of one, as a share, as long as nothing better is known."""
 USUAL_CHANGE = 0.5
@@ -43,6 +43,8 @@ class StepCost:
         """Running means: of decode rows, of prompt tokens, of seconds."""
         self._rows_rows = self._rows_tokens = self._tokens_tokens = self._rows_seconds = self._tokens_seconds = 0.0
         """Their running covariances."""
+        self._quiet_rows = self._quiet_seconds = 0.0
+        """Running means of the steps that read nothing."""
         self._change: float | None = None
         self._usual_token: float | None = None
 
@@ -70,9 +72,26 @@ class StepCost:
         """Seconds of a step of so many decode rows that reads nothing."""
         return self._expected(rows, 0)
 
+    def quiet(self, rows: float) -> float:
+        """As `decode`, but by the last steps that read nothing: what steps that read took more, counts as reading."""
+        if not self._quiet_seconds:
+            return self._expected(rows, 0)
+        return max(self._quiet_seconds + self.row * (rows - self._quiet_rows), 0.1 * self._quiet_seconds)
+
+    @property
+    def reading(self) -> float:
+        """Seconds that one more prompt token adds where prompts are read now: the more, the longer they are."""
+        if self._tokens < 1.0:
+            return self.prompt_token
+        return max(self.prompt_token, (self._seconds - self.quiet(self._rows)) / self._tokens)
+
     def observe(self, prompt_tokens: int, rows: int, seconds: float) -> None:
         """A step that read so many prompt tokens beside so many decode rows took so long."""
         before, self.rows_before = self.rows_before, 0 if prompt_tokens else rows
+        if not prompt_tokens:
+            weight = SMOOTHING if self._quiet_seconds else 1.0
+            self._quiet_rows += weight * (rows - self._quiet_rows)
+            self._quiet_seconds += weight * (seconds - self._quiet_seconds)
         if not self.known:
             self._rows, self._tokens, self._seconds = float(rows), float(prompt_tokens), seconds
         elif prompt_tokens or before == rows:
@@ -106,7 +125,7 @@ class StepCost:
         if self._tokens_tokens > TRUST_TOKENS:
             self._usual_token = self.prompt_token
 
-    def _expected(self, rows: int, tokens: int) -> float:
+    def _expected(self, rows: float, tokens: float) -> float:
         row, token = self._slopes()
         seconds = self._seconds + row * (rows - self._rows) + token * (tokens - self._tokens)
         return max(seconds, 0.1 * self._seconds)
@@ -127,20 +146,20 @@ class StepCost:
 
 
 class PrefillPacer:
-    """Decides how many prompt tokens a step reads. The result never changes any token: chunks are multiples of a
-    block, and those give the same bits however a prompt is cut."""
+    """Decides how many prompt tokens a step reads. The result never changes any token: a prompt has the
+    same bits however it is cut, as long as no chunk is a single token."""
 
     def __init__(self, cost: StepCost) -> None:
         self._cost = cost
 
     def budget(self, writers: int, readers: int) -> int:
         """Prompt tokens that the next step may read beside `writers` decodes, when `readers` sequences are read
-        or wait to be: a multiple of a block."""
+        or wait to be: a multiple of CHUNK_TOKENS."""
         if not writers:
             return MOST
         cost = self._cost
         if not cost.known:
             return BLOCK_TOKENS
         stretch = STRETCH * (1.0 + readers / writers)
-        tokens = int(stretch * cost.decode(writers) / cost.prompt_token)
-        return min(MOST, max(BLOCK_TOKENS, tokens // BLOCK_TOKENS * BLOCK_TOKENS))
+        tokens = int(stretch * cost.quiet(writers) / cost.reading)
+        return min(MOST, max(CHUNK_TOKENS, tokens // CHUNK_TOKENS * CHUNK_TOKENS))

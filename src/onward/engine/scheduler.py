@@ -1,7 +1,7 @@
 """Who computes what in the next step. Decides only: no clock, no logits, no I/O.
 
 Running sequences that write go first, a token each; the rest of a step's token budget reads prompts, in chunks
-that are multiples of a block, so that a long prompt stalls nobody. Requests take turns to have a sequence
+of no more than a budget, so that a long prompt stalls nobody. Requests take turns to have a sequence
 admitted; a sequence that does not fit into memory holds back those behind it, so that none starves. When a
 running sequence needs a block and none is left, the one admitted last gives all its blocks back and is read and
 replayed later.
@@ -17,9 +17,9 @@ from itertools import islice
 from onward.engine.cache import KVCache
 from onward.engine.drafts import Draft
 from onward.engine.job import Job
-from onward.engine.model import BLOCK_TOKENS, Row
+from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS, Row
 from onward.engine.prefix import Node
-from onward.engine.sequence import Sequence, chain_of
+from onward.engine.sequence import Sequence, blocks_for, chain_of
 
 READERS = 4
 """How many prompts are read side by side before newcomers must wait for the budget's rest."""
@@ -234,12 +234,12 @@ class Scheduler:
         return Draft(draft.tokens[:room], draft.source) if room else None
 
     def _read(self, sequence: Sequence, budget: int) -> Work:
-        """The next chunk of a prompt: a multiple of a block unless it is the last, never a last one of a
+        """The next chunk of a prompt: a multiple of CHUNK_TOKENS unless it is the last, never a last one of a
         single token (it would go through the decode kernel)."""
         left = sequence.prompt_length - sequence.computed
         count = left
         if left > budget:
-            count = max(BLOCK_TOKENS, budget // BLOCK_TOKENS * BLOCK_TOKENS)
+            count = max(CHUNK_TOKENS, budget // CHUNK_TOKENS * CHUNK_TOKENS)
             if left - count <= 1:
                 count = left
         return Work(sequence, count, _outputs_wanted(sequence, count, left), reads=True)
@@ -321,7 +321,7 @@ class Scheduler:
 
 def _unread_blocks(sequence: Sequence) -> tuple[int, ...]:
     """Note which shareable blocks this sequence is going to compute."""
-    sequence.unread = sequence.chain[sequence.computed // BLOCK_TOKENS :]
+    sequence.unread = sequence.chain[blocks_for(sequence.computed) :]
     return sequence.unread
 
 

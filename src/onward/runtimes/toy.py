@@ -3,7 +3,7 @@
 It writes lower-case pseudo-words. Each KV cell holds a hash of all tokens up to it, computed from the cell before
 it through the block table, and logits are a function of that hash: a wrong block, a lost copy or a stale cell
 changes the text. As real runtimes do, it rounds differently in its decode kernel (one token) and its prefill
-kernel (several), and in prefill chunks that do not begin at a block: who mixes them up changes the text too.
+kernel (several): who mixes them up changes the text too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORDS = (" the", " and", " a", " to", " of", "ing", " once", " upon", " time", "
 END = 256
 
 _MASK = (1 << 64) - 1
-_DECODE_KERNEL, _PREFILL_KERNEL, _UNALIGNED_KERNEL = 1, 2, 3
+_DECODE_KERNEL, _PREFILL_KERNEL = 1, 2
 
 
 class ToyTokenizer:
@@ -96,9 +96,7 @@ class ToyModel:
 
     def _row_hashes(self, row: Row) -> list[int]:
         """Write the row's cells; give the hash at each of its positions."""
-        kernel = _PREFILL_KERNEL if row.start % BLOCK_TOKENS == 0 else _UNALIGNED_KERNEL
-        if len(row.tokens) == 1:
-            kernel = _DECODE_KERNEL
+        kernel = _DECODE_KERNEL if len(row.tokens) == 1 else _PREFILL_KERNEL
         hashes: list[int] = []
         value = self._cell(row, row.start - 1) if row.start else 0
         for position, token in enumerate(row.tokens, row.start):

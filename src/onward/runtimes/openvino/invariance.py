@@ -7,12 +7,13 @@ number of threads and number of tokens. So the promise is tried, not assumed: do
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import BLOCK_TOKENS, Row
+from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS, Row
 from onward.runtimes.openvino.index import read_index, write_index
 from onward.runtimes.openvino.kv_cache import blocks_for
 from onward.runtimes.openvino.window import Window
@@ -27,8 +28,9 @@ WINDOWS = (Window(), Window(most=64), Window(least=5), Window(least=5, most=64),
 """Tried in this order. oneDNN's kernels change at 5 tokens (weights unpacked once a step), 7, 17 (AMX), 65 and 81."""
 BLOCKS_NEEDED = 8
 
-_PROOF = "window 1"  # raised when other steps are tried: what was remembered of the old ones no longer holds
+_PROOF = "window 2"  # raised when other steps are tried: what was remembered of the old ones no longer holds
 _PROMPT = 2 * BLOCK_TOKENS + 2
+_CUTS = ((BLOCK_TOKENS,), (CHUNK_TOKENS, 2 * BLOCK_TOKENS - 2, 2 * BLOCK_TOKENS))
 _ROWS = (5, 2, 16)
 _CHUNK = 80
 _LONG_CHUNK = 600
@@ -73,10 +75,16 @@ def holds(evaluate: Evaluate, vocab_size: int, longest: int = _CHUNK) -> bool:
         return False
     if _bits(evaluate([first, second, chunk])[:2]) != alone:
         return False
-    evaluate([Row(0, _tokens(0, BLOCK_TOKENS, vocab_size), 0, (4, 5, 6), 0)])
-    rest = _PROMPT - BLOCK_TOKENS
-    cut = evaluate([Row(0, _tokens(BLOCK_TOKENS, rest, vocab_size), BLOCK_TOKENS, (4, 5, 6), rest)])
-    return _bits(cut[-1:]) == whole
+    return all(_last_of_cut(evaluate, cuts, vocab_size) == whole for cuts in _CUTS)
+
+
+def _last_of_cut(evaluate: Evaluate, cuts: tuple[int, ...], vocab_size: int) -> bytes:
+    """The bits at the end of the prompt, read in chunks that end at `cuts`."""
+    bits = b""
+    for start, end in pairwise((0, *cuts, _PROMPT)):
+        chunk = Row(0, _tokens(start, end - start, vocab_size), start, (4, 5, 6), end - start)
+        bits = _bits(evaluate([chunk])[-1:])
+    return bits
 
 
 def _tokens(start: int, count: int, vocab_size: int) -> list[int]:
