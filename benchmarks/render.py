@@ -22,7 +22,11 @@ BEGIN, END = "<!-- figures: written by benchmarks/render.py -->", "<!-- end of f
 NOT_YET = "Not measured yet on a quiet machine."
 DEFAULT_COMMANDS = {
     "engine": "python -m benchmarks.engine --json benchmarks/figures/engine.json",
-    "compare": "python -m benchmarks.compare --json benchmarks/figures/compare.json",
+    "engine-qwen05b": "python -m benchmarks.engine --model .peers/models/qwen05b/qwen05b-int8 --waves 2 --rounds 2 "
+    "--json benchmarks/figures/engine-qwen05b.json",
+    "compare-qwen05b": "python -m benchmarks.compare qwen05b --json benchmarks/figures/compare-qwen05b.json",
+    "compare-storyteller": "python -m benchmarks.compare storyteller "
+    "--json benchmarks/figures/compare-storyteller.json",
     "reach": "python -m benchmarks.reach storyteller .peers/models/qwen05b/qwen05b-int8 "
     "--json benchmarks/figures/reach.json",
     "speculation": "python -m benchmarks.speculation --json benchmarks/figures/speculation.json",
@@ -92,8 +96,10 @@ def startup_section(figures: dict[str, Any]) -> list[str]:
 
 
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
-    "engine": ("Against the bare loop", engine_section),
-    "compare": ("Against llama-server", compare_section),
+    "engine-qwen05b": ("Against the bare loop, 0.5B shape", engine_section),
+    "engine": ("Against the bare loop, storyteller", engine_section),
+    "compare-qwen05b": ("Against llama-server, 0.5B shape", compare_section),
+    "compare-storyteller": ("Against llama-server, storyteller", compare_section),
     "reach": ("Reach", reach_section),
     "speculation": ("Guessing ahead", speculation_section),
     "sweep": ("More clients", sweep_section),
