@@ -191,8 +191,7 @@ def main() -> int:
     parser.add_argument("--padded", action="store_true", help="decode with the engine's padding row")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    measure.warn_if_busy()
-    at_start = measure.machine()
+    at_start = measure.begin()
     model, _ = load(options.model)
     loop = BareLoop(compiled_graph(model), max(options.rows), options.prompt + options.out)
     figures = {str(rows): figures_of(loop, model, rows, options) for rows in options.rows}

@@ -138,8 +138,7 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.families) - set(families()):
         parser.error(f"no such family: {', '.join(unknown)}")
-    measure.warn_if_busy()
-    at_start = measure.machine()
+    at_start = measure.begin()
     seeds = itertools.count(1)
     try:
         wanted = chosen(options.families, options.models)

@@ -175,8 +175,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def main() -> int:
     options = arguments().parse_args()
-    measure.warn_if_busy()
-    at_start = measure.machine()
+    at_start = measure.begin()
     figures: dict[str, Any] = {}
     with serve(options.model) as server:
         arms = Arms(options, server)

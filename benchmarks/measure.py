@@ -69,6 +69,12 @@ def cpu_name() -> str:
     return names[0] if names else "unknown"
 
 
+def begin() -> dict[str, Any]:
+    """Before the first measurement: warn when the machine is busy, and describe it for `write_report`."""
+    warn_if_busy()
+    return machine()
+
+
 def warn_if_busy() -> None:
     """Say on stderr when other programs compute: figures from a busy machine are for nobody."""
     if hasattr(os, "getloadavg") and os.getloadavg()[0] > BUSY_LOAD:

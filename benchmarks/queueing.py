@@ -241,8 +241,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def main() -> int:
     options = arguments().parse_args()
-    measure.warn_if_busy()
-    at_start = measure.machine()
+    at_start = measure.begin()
     figures: dict[str, Any] = {} if options.no_server else {"http": over_http(options)}
     figures["scheduler"] = scheduler_alone(options.waiting)
     print(table(figures))

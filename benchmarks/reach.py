@@ -154,8 +154,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=7, help="repetitions that count (default 7)")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
-    measure.warn_if_busy()
-    at_start = measure.machine()
+    at_start = measure.begin()
     figures = {Path(model).name: reach(model, options.only, options.runs) for model in options.models}
     measure.write_report(options.json, "reach", {"models": figures}, at_start)
     return 0

@@ -251,8 +251,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def main() -> int:
     options = arguments().parse_args()
-    measure.warn_if_busy()
-    at_start = measure.machine()
+    at_start = measure.begin()
     figures: dict[str, Any] = {}
     for name in options.model:
         print(name)

@@ -145,8 +145,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5, help="processes of each kind that count (default 5)")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
-    measure.warn_if_busy()
-    at_start = measure.machine()
+    at_start = measure.begin()
     figures: dict[str, Any] = {
         "import": repeat(import_seconds, options.runs),
         "serve": repeat(lambda: serve_seconds(options.model), options.runs),

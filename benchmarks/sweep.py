@@ -129,8 +129,7 @@ def target_of(options: argparse.Namespace) -> Iterator[Target]:
 
 def main() -> int:
     options = arguments().parse_args()
-    measure.warn_if_busy()
-    at_start = measure.machine()
+    at_start = measure.begin()
     with target_of(options) as target:
         figures = Sweep(target, options).run()
     print(table(figures))

@@ -29,8 +29,8 @@ class Piece(NamedTuple):
     """Part of one choice: text that may be shown, with its records (either may be empty).
 
     `billed` counts the choice's completion tokens so far. `ending` is set on the last piece of the choice.
-    `foretold` and `mistaken` count, so far, the tokens drafted from the job's prediction that were drawn and those
-    that were evaluated in vain.
+    `foretold` and `mistaken` count the tokens drafted from the job's prediction that were drawn so far, and those
+    evaluated that were not: among the pieces of one step `mistaken` still falls, the step's last one has it right.
     """
 
     job: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.engine.drafts import LONGEST, Drafter, Guess
+from onward.engine.drafts import Drafter, Guess
 from onward.engine.job import Job
 from onward.engine.model import BLOCK_TOKENS
 from onward.sampling.choice import ChoiceSampler, Sampled
@@ -105,7 +105,7 @@ class Sequence:
         room = len(self.job.prompt) + self.job.max_tokens - len(self.tokens) - 1
         if self.drafter is None or room <= 0 or self.computed < len(self.tokens) - 1:
             return None
-        return self.drafter.guess(min(room, LONGEST), floor)
+        return self.drafter.guess(room, floor)
 
     def __repr__(self) -> str:
         return f"<Sequence {self.id} job {self.job.id}.{self.choice} {self.computed}/{len(self.tokens)}>"
