@@ -1,9 +1,9 @@
 """Who computes what in the next step. Decides only: no clock, no logits, no I/O.
 
 Running sequences that write go first, a token and perhaps a draft each; the rest of a step reads prompts, in chunks
-within a budget, so that a long prompt stalls nobody. Requests take turns to have a sequence admitted; a sequence that does not fit into memory holds back those behind it, so that none starves. When a
-running sequence needs a block and none is left, the one admitted last gives all its blocks back and is read and
-replayed later.
+within a budget, so that a long prompt stalls nobody. Requests take turns to have a sequence admitted; a sequence that
+does not fit into memory holds back those behind it, so that none starves. When a running sequence needs a block and
+none is left, the one admitted last gives all its blocks back and is read and replayed later.
 """
 
 from __future__ import annotations
