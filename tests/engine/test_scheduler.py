@@ -1,5 +1,7 @@
+from collections import Counter
+
 from onward.engine.model import CHUNK_TOKENS
-from onward.engine.pacing import MOST, PrefillPacer, StepCost
+from onward.engine.pacing import MOST, TILE, PrefillPacer, StepCost
 
 from .harness import all_ended, make_engine, make_job, run
 
@@ -12,7 +14,7 @@ def prompt(length: int, letter: str = "a") -> list[int]:
     return [ord(letter)] * length
 
 
-def test_a_long_prompt_is_read_in_whole_blocks_beside_the_others() -> None:
+def test_a_long_prompt_is_read_in_chunks_beside_the_others() -> None:
     engine = make_engine()
     scheduler = engine.scheduler
     writer, long = make_job(max_tokens=500, ignore_end=True), make_job(prompt(1000), max_tokens=1)
@@ -27,8 +29,7 @@ def test_a_long_prompt_is_read_in_whole_blocks_beside_the_others() -> None:
         for work in works:
             scheduler.advance(work)
     assert sum(chunks) == 1000
-    assert all(count % CHUNK_TOKENS == 0 for count in chunks[:-1])
-    assert max(chunks) <= 96
+    assert all(count == 96 for count in chunks[:-1])
 
 
 def test_no_prompt_leaves_a_single_token_for_the_last_chunk() -> None:
@@ -109,8 +110,45 @@ def test_the_pacer_reads_much_when_nobody_writes_and_little_beside_writers() -> 
     for _ in range(50):
         cost.observe(prompt_tokens=0, rows=8, seconds=0.020)
         cost.observe(prompt_tokens=64, rows=8, seconds=0.020 + 64 * 0.0002)
-    assert pacer.budget(writers=8, readers=1) == 128, "135 prompt tokens cost 1.35 times 20 ms"
-    assert pacer.budget(writers=8, readers=16) == 352, "many that wait outweigh few that write"
+    assert pacer.budget(writers=8, readers=1) == 120, "135 prompt tokens cost 1.35 times 20 ms: two tiles with 8 rows"
+    assert pacer.budget(writers=8, readers=16) == 312, "many that wait outweigh few that write"
+
+
+def test_no_step_beside_writers_has_a_tile_of_tokens_that_is_half_empty() -> None:
+    cost = StepCost()
+    pacer = PrefillPacer(cost)
+    for _ in range(50):
+        cost.observe(prompt_tokens=0, rows=8, seconds=0.020)
+        cost.observe(prompt_tokens=64, rows=8, seconds=0.020 + 64 * 0.0005)
+    for writers in range(1, 200):
+        for readers in (1, 3, 40, 500):
+            tokens = pacer.budget(writers, readers)
+            assert tokens >= CHUNK_TOKENS
+            assert writers + tokens <= TILE or (writers + tokens) % TILE == 0
+
+
+def test_steps_too_short_to_be_noticed_read_more() -> None:
+    cost = StepCost()
+    pacer = PrefillPacer(cost)
+    for _ in range(50):
+        cost.observe(prompt_tokens=0, rows=4, seconds=0.001)
+        cost.observe(prompt_tokens=64, rows=4, seconds=0.001 + 64 * 0.00004)
+    assert pacer.budget(writers=4, readers=1) == 188, "some 200 prompt tokens take the 9 ms that are left of 10"
+
+
+def test_the_prompt_with_the_least_left_is_read_first_but_the_oldest_is_read_too() -> None:
+    engine = make_engine()
+    long = make_job(prompt(1000), max_tokens=1)
+    engine.add(long)
+    engine.scheduler.schedule(32)
+    read = Counter[bool]()
+    for letter in "bcdefghi":
+        engine.add(make_job(prompt(64, letter), max_tokens=1))
+        for _ in range(2):
+            for work in engine.scheduler.schedule(32):
+                read[work.sequence.job is long] += work.count * work.reads
+                engine.scheduler.advance(work)
+    assert read == {True: 4 * 32, False: 12 * 32}
 
 
 def test_the_pacer_always_lets_a_chunk_be_read() -> None:
@@ -118,4 +156,4 @@ def test_the_pacer_always_lets_a_chunk_be_read() -> None:
     pacer = PrefillPacer(cost)
     cost.observe(prompt_tokens=0, rows=1, seconds=0.001)
     cost.observe(prompt_tokens=64, rows=1, seconds=1.0)
-    assert pacer.budget(writers=1, readers=1) == CHUNK_TOKENS
+    assert CHUNK_TOKENS <= pacer.budget(writers=1, readers=1) <= 4 * CHUNK_TOKENS

@@ -43,19 +43,22 @@ def test_rows_are_laid_out_one_behind_the_other() -> None:
         "block_indices": [4, 8, 1],
         "block_indices_begins": [0, 2, 3],
         "max_context_len": 33,
-        "output_rows": [1, 2, 3],
+        "output_rows": [1, 2, 3, 3],
     }
 
 
-@pytest.mark.parametrize(("rows", "threads", "padded"), [(1, 1, True), (2, 1, False), (3, 4, True), (4, 4, False)])
-def test_fewer_single_tokens_than_threads_get_a_padding_row_of_two_tokens(
-    rows: int, threads: int, padded: bool
+@pytest.mark.parametrize(
+    ("rows", "threads", "padding"),
+    [(1, 1, [1]), (2, 1, []), (3, 4, [1]), (4, 4, []), (1, 16, [2]), (13, 16, [1, 1, 1]), (9, 1, [1, 1, 1])],
+)
+def test_steps_of_single_tokens_get_padding_rows_up_to_the_threads_and_to_a_usual_number(
+    rows: int, threads: int, padding: list[int]
 ) -> None:
     inputs, wanted = laid_out([Row(q, [7], 3, [q], 1) for q in range(rows)], threads)
     assert wanted == rows
-    assert len(inputs["past_lens"]) == rows + padded
-    assert (SCRATCH in inputs["block_indices"]) == padded
-    assert inputs["input_ids"][rows:] == [0, 0] * padded
+    assert np.diff(inputs["subsequence_begins"]).tolist() == [1] * rows + padding
+    assert inputs["block_indices"][rows:] == [SCRATCH] * len(padding)
+    assert inputs["past_lens"][rows:] == [0] * len(padding)
     assert all(index < rows for index in inputs["output_rows"])
 
 

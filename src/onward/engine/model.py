@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 BLOCK_TOKENS = 32
 """Tokens in a KV block; shared prefixes are multiples of it."""
-CHUNK_TOKENS = 16
-"""Prefill chunks are multiples of it, but for a prompt's last. None is a single token: that kernel has other bits."""
+CHUNK_TOKENS = 8
+"""The least that a step reads of a prompt, but for its end. Never a single token: that kernel has other bits."""
 
 
 @dataclass(slots=True)

@@ -7,10 +7,14 @@ from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS
 
 MOST = 512
 """Prompt tokens a step when nothing decodes: larger steps read no faster, and only delay a cancel."""
+TILE = 64
+"""Tokens that matrix kernels compute together: a step of one tile and a token takes nearly as long as two tiles."""
 STRETCH = 1.2
 """How much longer a step may become by reading prompts, as a share of a plain decode step, when few sequences are to
 be read and many write. The more are to be read, the longer it may become: each delayed token of one writer is
 weighed against the first token of those who have none yet, and a writer more makes the next steps worth more."""
+UNNOTICED = 0.010
+"""Seconds that a step may take however short plain ones are: nobody sees such a pause, and fewer steps cost less."""
 MEMORY = 0.06
 """Weight of the newest step in what is known of all steps."""
 SMOOTHING = 0.2
@@ -154,12 +158,22 @@ class PrefillPacer:
 
     def budget(self, writers: int, readers: int) -> int:
         """Prompt tokens that the next step may read beside `writers` decodes, when `readers` sequences are read
-        or wait to be: a multiple of CHUNK_TOKENS."""
+        or wait to be: at least CHUNK_TOKENS. More than a tile of both together are whole tiles."""
         if not writers:
             return MOST
         cost = self._cost
         if not cost.known:
             return BLOCK_TOKENS
         stretch = STRETCH * (1.0 + readers / writers)
-        tokens = int(stretch * cost.quiet(writers) / cost.reading)
-        return min(MOST, max(CHUNK_TOKENS, tokens // CHUNK_TOKENS * CHUNK_TOKENS))
+        quiet = cost.quiet(writers)
+        tokens = int(max(stretch * quiet, UNNOTICED - quiet) / cost.reading)
+        return _in_whole_tiles(writers, min(MOST, max(CHUNK_TOKENS, tokens)))
+
+
+def _in_whole_tiles(writers: int, tokens: int) -> int:
+    """About so many prompt tokens, such that a step of more than a tile has no tile that is half empty, and that
+    the numbers of tokens which steps have are few: a runtime prepares its kernels for each."""
+    total = writers + tokens
+    grain = CHUNK_TOKENS if total <= TILE else TILE
+    whole = (total + grain // 4) // grain * grain - writers
+    return whole if whole >= CHUNK_TOKENS else whole + grain

@@ -130,7 +130,8 @@ class Scheduler:
     # --- one step ------------------------------------------------------------------------------------------
 
     def schedule(self, prompt_budget: int) -> list[Work]:
-        """Decide the next step: at most about `prompt_budget` prompt tokens; a token and a draft for each writer."""
+        """Decide the next step: at most `prompt_budget` prompt tokens (CHUNK_TOKENS or more of them); a token and a
+        draft for each writer."""
         self._make_room()
         works = self._write_all()
         readers = [sequence for sequence in self.running if sequence.reading]
@@ -140,12 +141,12 @@ class Scheduler:
             readers += [newcomer] if newcomer else []
             nobody_fits = newcomer is None
         budget = prompt_budget
-        for index, sequence in enumerate(self._in_turn(readers)):
-            if budget <= 0:
+        for sequence in self._in_turn(readers):
+            if budget < CHUNK_TOKENS:
                 break
-            works.append(self._read(sequence, budget // (len(readers) - index)))
+            works.append(self._read(sequence, budget))
             budget -= works[-1].count
-        while budget > 0 and not nobody_fits and (newcomer := self._admit_next()):
+        while budget >= CHUNK_TOKENS and not nobody_fits and (newcomer := self._admit_next()):
             works.append(self._read(newcomer, budget))
             budget -= works[-1].count
         return works
@@ -192,10 +193,14 @@ class Scheduler:
         self._queued += 1
 
     def _in_turn(self, readers: list[Sequence]) -> list[Sequence]:
-        """The readers, another one first at each step: where the budget is one chunk, they alternate."""
+        """Those with the least left to read first: that gives first tokens soonest. Every fourth time the one that
+        came first begins, so that a long prompt is read however many short ones come."""
         self._turn += 1
-        first = self._turn % len(readers) if readers else 0
-        return readers[first:] + readers[:first]
+        ordered = sorted(readers, key=lambda sequence: sequence.prompt_length - sequence.computed)
+        if readers and self._turn % 4 == 0:
+            ordered.remove(readers[0])
+            ordered.insert(0, readers[0])
+        return ordered
 
     def _make_room(self) -> None:
         """Give every writer room for its next token, preempting the latest comers where blocks run out."""
@@ -233,14 +238,12 @@ class Scheduler:
         return Draft(draft.tokens[:room], draft.source) if room else None
 
     def _read(self, sequence: Sequence, budget: int) -> Work:
-        """The next chunk of a prompt: a multiple of CHUNK_TOKENS unless it is the last, never a last one of a
-        single token (it would go through the decode kernel)."""
+        """The next chunk of a prompt: as much as the budget allows, and no single token left for the last chunk (it
+        would go through the decode kernel)."""
         left = sequence.prompt_length - sequence.computed
-        count = left
-        if left > budget:
-            count = max(CHUNK_TOKENS, budget // CHUNK_TOKENS * CHUNK_TOKENS)
-            if left - count <= 1:
-                count = left
+        count = min(left, budget)
+        if left - count == 1:
+            count -= 1
         return Work(sequence, count, _outputs_wanted(sequence, count, left), reads=True)
 
     def _admit_next(self) -> Sequence | None:

@@ -19,7 +19,7 @@ from onward.engine.sequence import Sequence
 
 MOST = 96
 """Guessed tokens that one step evaluates at most."""
-SIZES = (2, 4, 8, 16, 32, 48, 64, 96, 128)
+SIZES = (2, 4, 8, 16, 32, 48, 64, 128)
 """How many rows a step with guesses has, as a rule."""
 
 

@@ -26,9 +26,8 @@ INPUTS = frozenset({*_KINDS, _LONGEST})
 
 _LEAST = 2
 """Tokens of a padding row, and rows of the output layer: one is another kernel, for attention and for a MatMul."""
-_ROUND, _ROUNDED_ABOVE = 8, 64
-"""Steps of more than _ROUNDED_ABOVE tokens that read a prompt get a multiple of _ROUND by padding: OpenVINO compiles
-kernels for every number of tokens that it has not seen lately, which takes longer than a few tokens."""
+_MOST_SINGLES = 3
+"""Padding rows of one token that a step gets at most; where more are missing, one row of _LEAST tokens costs less."""
 
 
 class Buffer:
@@ -72,9 +71,10 @@ class Batch:
         """Write all inputs; give the number of logit rows asked for (the output may hold padding after them).
 
         OpenVINO splits attention otherwise when single tokens are fewer than its threads, and that shows in
-        the last bits; a padding row of two tokens in the scratch block keeps such a step on the common path.
-        A MatMul over fewer than `least` rows may be another kernel too, so never fewer go through the layers, nor
-        through the output layer (unless none do). Raises RuntimeError for a block table that is too short.
+        the last bits; padding in the scratch block keeps such a step on the common path. A MatMul over fewer than
+        `least` rows may be another kernel too, so never fewer go through the layers, nor through the output layer
+        (unless none do). Where a number of tokens is not a usual one, padding makes it so (`_usual`). Raises
+        RuntimeError for a block table that is too short.
         """
         rows = self._padded(rows)
         lengths = [len(row.tokens) for row in rows]
@@ -85,13 +85,16 @@ class Batch:
     def _padded(self, rows: Sequence[Row]) -> Sequence[Row]:
         tokens = sum(len(row.tokens) for row in rows)
         singles = len(rows) == tokens
-        if tokens < self.least or (singles and tokens < max(_LEAST, self._threads)):
-            missing = max(_LEAST, self.least - tokens)
-        elif singles or tokens <= _ROUNDED_ABOVE or tokens % _ROUND == 0:
-            return rows
-        else:
-            missing = _LEAST + (-tokens - _LEAST) % _ROUND
-        return [*rows, Row(-1, (0,) * missing, 0, self._scratch, 0)]
+        least = max(self.least, _LEAST, self._threads if singles else 0)
+        missing = _usual(max(tokens, least), singles=singles) - tokens
+        if singles and missing <= _MOST_SINGLES:
+            return [*rows, *[self._padding(1)] * missing]
+        if singles and tokens + _LEAST >= self.least:
+            missing = _LEAST
+        return [*rows, self._padding(missing)] if missing else rows
+
+    def _padding(self, tokens: int) -> Row:
+        return Row(-1, (0,) * tokens, 0, self._scratch, 0)
 
     def _fill_tokens(self, rows: Sequence[Row], lengths: list[int]) -> None:
         total = sum(lengths)
@@ -139,7 +142,14 @@ class Batch:
             elif row.outputs:
                 wanted.extend(range(end - row.outputs, end))
         count = len(wanted)
-        if 0 < count < self.least:
-            wanted += wanted[-1:] * (self.least - count)
+        if count:
+            wanted += wanted[-1:] * (_usual(max(count, self.least)) - count)
         self._buffers[ROWS_INPUT].resize(len(wanted))[: len(wanted)] = wanted
         return count
+
+
+def _usual(count: int, *, singles: bool = True) -> int:
+    """The number of tokens, or of rows of the output layer, that a step has for `count`: OpenVINO compiles kernels
+    for each number that it has not seen lately, which takes longer than a few tokens more."""
+    step = 2 if count <= 8 else 4 if singles else 8
+    return -(-count // step) * step
