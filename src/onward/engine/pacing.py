@@ -9,7 +9,7 @@ MOST = 512
 """Prompt tokens a step when nothing decodes: larger steps read no faster, and only delay a cancel."""
 TILE = 64
 """Tokens that matrix kernels compute together: a step of one tile and a token takes nearly as long as two tiles."""
-STRETCH = 1.2
+STRETCH = 0.9
 """How much longer a step may become by reading prompts, as a share of a plain decode step, when few sequences are to
 be read and many write. The more are to be read, the longer it may become: each delayed token of one writer is
 weighed against the first token of those who have none yet, and a writer more makes the next steps worth more."""
@@ -171,9 +171,12 @@ class PrefillPacer:
 
 
 def _in_whole_tiles(writers: int, tokens: int) -> int:
-    """About so many prompt tokens, such that a step of more than a tile has no tile that is half empty, and that
-    the numbers of tokens which steps have are few: a runtime prepares its kernels for each."""
+    """About so many prompt tokens, such that a step of more than a tile has whole tiles (one that would be a quarter
+    full is filled: it costs most of a whole one), and that the numbers of tokens which steps have are few: a
+    runtime prepares its kernels for each."""
     total = writers + tokens
-    grain = CHUNK_TOKENS if total <= TILE else TILE
-    whole = (total + grain // 4) // grain * grain - writers
-    return whole if whole >= CHUNK_TOKENS else whole + grain
+    if total > TILE:
+        grain, whole = TILE, (total + TILE * 3 // 4) // TILE * TILE
+    else:
+        grain, whole = CHUNK_TOKENS, total // CHUNK_TOKENS * CHUNK_TOKENS
+    return whole - writers + (grain if whole - writers < CHUNK_TOKENS else 0)
