@@ -128,7 +128,7 @@ def compare(rounds: list[dict[str, Round]]) -> dict[str, Any]:
 
 
 def memory(server: Server, folder: Path) -> dict[str, Any] | None:
-    """Bytes of the server's peak that are neither weights nor KV cache in use."""
+    """Bytes that the server holds now that are neither weights nor KV cache in use, and its peak."""
     found = resident(server.pid)
     if found is None:
         return None
@@ -136,7 +136,7 @@ def memory(server: Server, folder: Path) -> dict[str, Any] | None:
     return {
         **found,
         "weights": weights,
-        "above_weights_and_kv": found["peak"] - weights - found["shared"],
+        "above_weights_and_kv": found["anonymous"] + found["file"] - weights,
     }
 
 

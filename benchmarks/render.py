@@ -70,10 +70,12 @@ def _arm_row(clients: str, name: str, found: dict[str, Any]) -> str:
 def _memory_line(memory: dict[str, Any] | None) -> str:
     if memory is None:
         return "Memory: this system does not tell a process's peak."
+    memory = memory | {"held": memory["anonymous"] + memory["file"] + memory["shared"]}
     sizes = {name: f"{size / 2**20:,.0f} MiB" for name, size in memory.items()}
     return (
-        f"Server's memory after these runs: peak {sizes['peak']} resident, of which weights {sizes['weights']} "
-        f"(the file's size) and KV cache {sizes['shared']}; **{sizes['above_weights_and_kv']} above both**."
+        f"Server's memory after these runs: {sizes['held']} resident (peak, while loading or later: "
+        f"{sizes['peak']}), of which weights {sizes['weights']} (the file's size) and KV cache {sizes['shared']}; "
+        f"**{sizes['above_weights_and_kv']} above both**."
     )
 
 

@@ -14,6 +14,7 @@ LEVELS = {
     "errors": 0,
     "values": 0,
     "settings": 0,
+    "residency": 0,
     "protocol": 1,
     "text": 1,
     "sampling": 1,

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from onward.errors import SetupError
 from onward.models.registry import listed_models
+from onward.residency import hand_back
 from onward.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ TOY = "toy"
 
 DRAWING_REVISION = 2
 """Raised with every change of `sampling` that may change a drawn token or a reported log-probability."""
+
+_READ_TO_LOAD = ("openvino_model.bin", "libllvmlite.so")
+"""Files that serving hardly touches again: OpenVINO has repacked the weights, LLVM has compiled the kernels."""
 
 Progress = Callable[[str], None]
 
@@ -54,6 +59,7 @@ def compose(settings: Settings, progress: Progress = lambda message: None) -> Em
         kernels = beside.submit(_load_kernels)
         loaded = _load_all(settings, progress)
         kernels.result()
+    Thread(target=hand_back, args=_READ_TO_LOAD, name="onward-pages", daemon=True).start()
     aliases = _aliases(settings, loaded)
     return _start(settings, loaded, aliases, filters)
 

@@ -1,0 +1,57 @@
+"""Memory that loading leaves behind is handed back, and nothing else is."""
+
+import mmap
+import sys
+from pathlib import Path
+
+import pytest
+
+from onward.residency import Mapping, hand_back, mappings
+
+LISTING = """\
+7f0000000000-7f0000002000 r--s 00000000 08:01 12 /models/a b/openvino_model.bin
+Size:                  8 kB
+Rss:                   8 kB
+Anonymous:             0 kB
+VmFlags: rd sh mr
+7f0000002000-7f0000003000 r--p 00000000 08:01 13 /lib/libllvmlite.so
+Rss:                   4 kB
+Anonymous:             4 kB
+7f0000003000-7f0000004000 rw-p 00000000 08:01 13 /lib/libllvmlite.so
+Rss:                   4 kB
+Anonymous:             0 kB
+7f0000004000-7f0000005000 rw-p 00000000 00:00 0
+Rss:                   4 kB
+7f0000005000-7f0000006000 rw-p 00000000 00:00 0 [heap]
+Rss:                   4 kB
+"""
+
+
+def test_only_what_equals_its_file_can_be_handed_back() -> None:
+    assert list(mappings(LISTING)) == [
+        Mapping(0x7F0000000000, 8192, "/models/a b/openvino_model.bin", 8192, kept=False),
+        Mapping(0x7F0000002000, 4096, "/lib/libllvmlite.so", 4096, kept=True),
+        Mapping(0x7F0000003000, 4096, "/lib/libllvmlite.so", 4096, kept=True),
+    ]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells whose pages are whose")
+def test_a_mapped_file_is_handed_back_and_reads_the_same_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "weights.bin"
+    content = bytes(range(256)) * 4096
+    path.write_bytes(content)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert mapped[:] == content
+        assert hand_back("weights.bin") == len(content)
+        assert hand_back("weights.bin") == 0, "nothing is resident any more"
+        assert mapped[:] == content
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells whose pages are whose")
+def test_a_copy_that_was_changed_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "weights.bin"
+    path.write_bytes(b"a" * 8192)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
+        mapped[0] = ord("b")
+        assert hand_back("weights.bin") == 0
+        assert mapped[:2] == b"ba"
