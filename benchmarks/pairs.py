@@ -63,7 +63,7 @@ def families(models: Path = MODELS) -> dict[str, Family]:
             {name: str(qwen / f"qwen05b-{name}") for name in random_model.QUANTISED},
             {name: qwen / f"{name}.gguf" for name in ("Q8_0", "Q4_0")},
             (1, 8, 32),
-            {1: 4, 8: 2, 32: 2},
+            {1: 4, 8: 2, 32: 3},
             5,
         ),
     }

@@ -88,9 +88,17 @@ def test_a_peer_that_does_not_start_shows_what_it_said(tmp_path: Path) -> None:
 def test_the_peer_gets_the_settings_that_were_fastest_in_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     rates = {"4 threads, separate caches": 10.0, "4 threads, shared caches": 30.0, "2 threads, shared caches": 20.0}
-    monkeypatch.setattr(peer_tuning, "_best", lambda program, gguf, slots, *rest: rates.get(slots.name, 1.0))
+    runs: dict[str, int] = {}
+
+    def run(program: Path, gguf: Path, slots: Slots, *rest: Any) -> list[float]:
+        runs[slots.name] = runs.get(slots.name, 0) + rest[-1]
+        return [rates.get(slots.name, 1.0)] * rest[-1]
+
+    monkeypatch.setattr(peer_tuning, "_rates", run)
     tuned = peer_tuning.fastest(Path("p"), Path("g"), 8, Shape(128, 64, (1, 9)), [], iter([1]))
     assert tuned.slots == Slots(8, 192, 4, unified=True) and len(tuned.tried) == 4
+    assert runs["4 threads, shared caches"] == 4, "the fastest is tried again"
+    assert runs["4 threads, separate caches"] == 1, "the hopeless is not"
     assert "--kv-unified" in tuned.report(["--x"])["flags"] and tuned.report(["--x"])["flags"][-1] == "--x"
 
 
