@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import typing
 from pathlib import Path
 
@@ -167,3 +169,15 @@ def test_the_keywords_are_those_of_the_one_table() -> None:
         assert set(typing.get_type_hints(declared)) == set(schema["properties"]) == declared.__required_keys__
     (options,) = (row for row in PARAMETERS if row.name == "stream_options")
     assert set(typing.get_type_hints(StreamOptions)) == {row.name for row in options.inner}
+
+
+@pytest.mark.real
+def test_a_program_may_end_while_a_stream_runs() -> None:
+    program = """
+import onward
+client = onward.Onward("storyteller", kv_memory=100_000_000)
+stream = client.completions.create(prompt="Once", max_tokens=900, n=8, stream=True, ignore_eos=True)
+print(next(stream).object)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "text_completion\n", "")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onward.sampling import sampler
 from onward.sampling.sampler import Sampler
 from tests.sampling.drawing import choice, draw_one, normal
 
@@ -36,6 +37,26 @@ def test_a_row_among_others_gives_the_same_bits_as_alone() -> None:
         assert repr(draw_one(sampler, logits[i].copy(), numbered(i), banned[i])) == repr(sampled)
     backwards = sampler.draw(logits, range(31, -1, -1), [numbered(i) for i in range(31, -1, -1)], banned[::-1])
     assert repr(backwards[::-1]) == repr(together)
+
+
+def test_threads_that_share_a_step_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = normal(SIZE, rows=11)
+    rows = [*range(11), 10, 10, 0, 3]
+    banned = [frozenset({3, i}) if i % 5 == 0 else None for i in range(15)]
+    alone = Sampler(SIZE, threads=1).draw(logits, rows, [numbered(i) for i in range(15)], banned)
+    monkeypatch.setattr(sampler, "PART", 3 * SIZE)
+    for threads in (2, 3, 4):
+        shared = Sampler(SIZE, threads=threads)
+        assert repr(shared.draw(logits, rows, [numbered(i) for i in range(15)], banned)) == repr(alone)
+        assert len(shared._scratch) == threads, "the step was shared"
+
+
+def test_a_row_that_is_not_finite_is_named_whichever_thread_meets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "PART", SIZE)
+    logits = normal(SIZE, rows=8)
+    logits[6, 5] = np.nan
+    with pytest.raises(RuntimeError, match=r"not finite \(row 6\)"):
+        Sampler(SIZE, threads=4).draw(logits, range(8), [choice() for _ in range(8)], [None] * 8)
 
 
 def test_choices_that_share_a_row_draw_as_if_each_had_its_own() -> None:

@@ -5,6 +5,7 @@ Delivery must not block. When the engine breaks, every job it has, and every job
 
 from __future__ import annotations
 
+import atexit
 import logging
 import queue
 import threading
@@ -39,6 +40,8 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name=f"onward-{name}", daemon=True)
 
     def start(self) -> None:
+        """An interpreter that ends stops the thread first: to end inside a runtime's step would abort the process."""
+        atexit.register(self.stop)
         self._thread.start()
 
     @property
@@ -71,6 +74,7 @@ class EngineThread:
         self._mailbox.put(lambda: None)
         if self._thread.is_alive():
             self._thread.join()
+        atexit.unregister(self.stop)
 
     def _raise_if_stopped(self) -> None:
         if self._death is not None:

@@ -1,4 +1,4 @@
-"""The compiled sampler: `run` works through draws and scores, one call for all rows of a step.
+"""The compiled sampler: `run` works through draws and scores, one call for all rows of a step, or of a thread.
 
 min_p, top_k and top_p each keep a prefix of the total order (see blocks.py), so nothing is ever sorted: a draw
 that falls outside the nucleus is repeated among the tokens above the one it fell on. That is exact, because the

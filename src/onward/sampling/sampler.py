@@ -1,12 +1,17 @@
-"""From a matrix of logits to drawn or scored tokens: lays out a step's items, makes one call into the kernels.
+"""From a matrix of logits to drawn or scored tokens: lays out a step's items, and runs the kernels over them.
 
 `reference.ReferenceSampler` is the same in plain numpy.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +26,10 @@ __all__ = ["ChoiceSampler", "Sampled", "Sampler"]
 WIDEST_TOP = 64
 """Most likely tokens that the kernel lists itself, by insertion. Longer lists are sorted in numpy."""
 
+PART = 1 << 20
+"""Logits a thread, at least: below that handing work to another thread takes longer than the work."""
+MOST_THREADS = 4
+
 _run = entry_point()
 
 
@@ -34,6 +43,16 @@ class Results:
     top_ids: NDArray[np.int64]
     top_logprobs: NDArray[np.float32]
 
+    def of_items(self, part: slice) -> tuple[NDArray[Any], ...]:
+        """Views for some of the items, in the order in which the kernel takes them."""
+        return (
+            self.tokens[part],
+            self.logprobs[part],
+            self.normalisers[part],
+            self.top_ids[part],
+            self.top_logprobs[part],
+        )
+
     @classmethod
     def of(cls, items: int) -> Results:
         return cls(
@@ -43,6 +62,16 @@ class Results:
             np.empty((items, WIDEST_TOP), np.int64),
             np.empty((items, WIDEST_TOP), np.float32),
         )
+
+
+class Scratch:
+    """What one thread of the kernels writes to on its way."""
+
+    def __init__(self, vocab_size: int) -> None:
+        blocks = -(-vocab_size // BLOCK)
+        self.edited: NDArray[np.float32] = np.empty(vocab_size, np.float32)
+        self.maxima: NDArray[np.float32] = np.empty((2, blocks), np.float32)
+        self.masses: NDArray[np.float64] = np.empty((3, blocks), np.float64)
 
 
 class Edits:
@@ -65,18 +94,19 @@ class Edits:
 
 
 class Sampler:
-    """Draws and scores. Owns the kernels' scratch arrays; engine thread only.
+    """Draws and scores. Owns the kernels' scratch arrays and threads; its methods are for the engine thread only.
 
     Making the first one of a process loads the compiled kernels, or compiles them (seconds, once a machine).
     """
 
-    def __init__(self, vocab_size: int) -> None:
-        blocks = -(-vocab_size // BLOCK)
+    def __init__(self, vocab_size: int, threads: int | None = None) -> None:
+        """`threads`: how many may share a large step; by default one a core, at most MOST_THREADS."""
+        threads = min(os.cpu_count() or 1, MOST_THREADS) if threads is None else threads
         self._vocab_size = vocab_size
         self._edits = Edits()
-        self._edited: NDArray[np.float32] = np.empty(vocab_size, np.float32)
-        self._maxima: NDArray[np.float32] = np.empty((2, blocks), np.float32)
-        self._masses: NDArray[np.float64] = np.empty((3, blocks), np.float64)
+        self._scratch = [Scratch(vocab_size)]
+        self._threads = threads
+        self._others = ThreadPoolExecutor(max(1, threads - 1), thread_name_prefix="onward-sampling")
         self._reserve(32)
         self.score(np.zeros((1, vocab_size), np.float32), 0, (0,), 0)
 
@@ -153,26 +183,44 @@ class Sampler:
             raise IndexError("a row of logits that is not there")
         view = np.ascontiguousarray(logits).view()
         view.flags.writeable = False  # one type for numba, whatever the caller's array is
-        out, edits = self._results, self._edits
-        status = _run(
-            view,
-            items,
-            edits.ids,
-            edits.values,
-            self._edited,
-            self._maxima,
-            self._masses,
-            out.tokens,
-            out.logprobs,
-            out.normalisers,
-            out.top_ids,
-            out.top_logprobs,
-        )
-        if status >= 0:
-            raise RuntimeError(f"the logits are not finite (row {items['row'][status]})")
-        if status != DONE:
-            raise RuntimeError("no token is left to draw: all are banned or have a logit of -inf")
+        parts = self._parts(items.size)
+        for part, status in zip(parts, self._run_parts(view, items, parts), strict=True):
+            if status >= 0:
+                raise RuntimeError(f"the logits are not finite (row {items['row'][part][status]})")
+            if status != DONE:
+                raise RuntimeError("no token is left to draw: all are banned or have a logit of -inf")
         return self._sampled(view, items)
+
+    def _run_parts(self, logits: NDArray[np.float32], items: NDArray[np.void], parts: list[slice]) -> list[int]:
+        """Side by side; one after another when the interpreter ends, and no thread takes work any more."""
+        work = [partial(self._run_part, logits, items, part, self._scratch[at]) for at, part in enumerate(parts)]
+        try:
+            others = [self._others.submit(each) for each in work[1:]]
+        except RuntimeError:
+            return [each() for each in work]
+        return [work[0](), *(other.result() for other in others)]
+
+    def _parts(self, items: int) -> list[slice]:
+        """The items, shared out among as many threads as pay; there is scratch for each afterwards."""
+        count = max(1, min(self._threads, items, items * self._vocab_size // PART))
+        while len(self._scratch) < count:
+            self._scratch.append(Scratch(self._vocab_size))
+        bounds = [items * part // count for part in range(count + 1)]
+        return [slice(start, end) for start, end in pairwise(bounds)]
+
+    def _run_part(self, logits: NDArray[np.float32], items: NDArray[np.void], part: slice, scratch: Scratch) -> int:
+        """On any thread, without the GIL: results of these items, written where they belong; see `kernels.run`."""
+        status: int = _run(
+            logits,
+            items[part],
+            self._edits.ids,
+            self._edits.values,
+            scratch.edited,
+            scratch.maxima,
+            scratch.masses,
+            *self._results.of_items(part),
+        )
+        return status
 
     def _sampled(self, logits: NDArray[np.float32], items: NDArray[np.void]) -> list[Sampled]:
         count, out = items.size, self._results
