@@ -122,6 +122,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("families", nargs="*", default=[*known], help=f"{', '.join(known)} (default: all)")
     parser.add_argument("--models", type=Path, default=MODELS, help="where benchmarks.pairs put them")
     parser.add_argument("--llama-server", type=Path, help="default: on the PATH, else built into .peers")
+    parser.add_argument("--precisions", nargs="+", help="only these, of both sides: int8, int4, Q8_0, Q4_0")
     parser.add_argument("--clients", type=int, nargs="+", help="default: 1 8 32, storyteller also 64")
     parser.add_argument("--prompt", type=int, default=128, help="tokens a prompt (default 128)")
     parser.add_argument("--out", type=int, default=64, help="tokens a completion (default 64)")
@@ -141,7 +142,7 @@ def main() -> int:
     at_start = measure.begin()
     seeds = itertools.count(1)
     try:
-        wanted = chosen(options.families, options.models)
+        wanted = [family.only(options.precisions) for family in chosen(options.families, options.models)]
         program = find(SERVER, options.llama_server)
         figures = {family.name: compare_family(family, options, program, seeds) for family in wanted}
     except PeerError as problem:

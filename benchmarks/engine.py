@@ -98,12 +98,13 @@ def _decode_rate(rows: int, steps: list[float]) -> float | None:
 
 
 def alternate(arms: dict[str, Callable[[int], Round]], rounds: int, waves: int) -> list[dict[str, Round]]:
-    """Every arm once a round, another one first each time; a round before them warms up and is not kept."""
+    """Every arm once a round, another one first each time; a shorter round before them warms up and is not kept."""
     names = list(arms)
     done = []
     for number in range(rounds + 1):
         first = number % len(names)
-        done.append({name: arms[name](waves) for name in names[first:] + names[:first]})
+        size = waves if number else max(1, waves // 3)
+        done.append({name: arms[name](size) for name in names[first:] + names[:first]})
     return done[1:]
 
 

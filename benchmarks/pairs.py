@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import random_model
@@ -37,6 +37,17 @@ class Family:
     clients: tuple[int, ...]
     waves: dict[int, int]
     rounds: int
+
+    def only(self, precisions: Iterable[str] | None) -> Family:
+        """The same with these precisions alone; all where None. Raises PeerError when one side has none left."""
+        if precisions is None:
+            return self
+        kept = set(precisions)
+        ours = {name: model for name, model in self.ours.items() if name in kept}
+        theirs = {name: path for name, path in self.theirs.items() if name in kept}
+        if not ours or not theirs or kept - {*self.ours, *self.theirs}:
+            raise PeerError(f"{self.name} has {', '.join(self.ours)} and {', '.join(self.theirs)}: name some of each.")
+        return replace(self, ours=ours, theirs=theirs)
 
     def missing(self) -> list[str]:
         """Files and folders that have not been made."""

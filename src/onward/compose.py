@@ -101,6 +101,7 @@ def _start(
         max_parallel=settings.max_parallel,
         share_prefixes=settings.prefix_cache,
         speculate=settings.speculation == "auto",
+        threads=settings.threads or None,
     )
     served: dict[str, EmbeddedModel] = {
         model.id: EmbeddedModel(

@@ -30,11 +30,11 @@ def hand_back(*names: str) -> int:
     Takes milliseconds; for any thread. Nothing is lost whatever uses those files later. Linux only: elsewhere, and
     where the system does not say which pages are its files', nothing happens.
     """
+    if not sys.platform.startswith("linux"):
+        return 0
     try:
         listing = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return 0
-    if not sys.platform.startswith("linux"):
         return 0
     system = ctypes.CDLL(None)
     freed = 0

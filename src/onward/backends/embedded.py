@@ -39,13 +39,14 @@ EACH_PROMPT = 50
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`rows`: sequences evaluated together. `max_waiting`: sequences that may wait for a place.
-    `max_parallel`: choices (prompts × candidates) that one request may ask for."""
+    `max_parallel`: choices (prompts × candidates) that one request may ask for. `threads` may sample; None: a few."""
 
     rows: int = 64
     max_waiting: int = 1024
     max_parallel: int = 2048
     share_prefixes: bool = True
     speculate: bool = True
+    threads: int | None = None
 
 
 class EmbeddedModel:
@@ -79,6 +80,7 @@ class EmbeddedModel:
             rows=limits.rows,
             share_prefixes=limits.share_prefixes,
             speculate=limits.speculate,
+            threads=limits.threads,
         )
         self.thread = EngineThread(self.engine, self._deliver, max_waiting=limits.max_waiting, name=model_id)
         self.thread.start()

@@ -59,6 +59,7 @@ class Engine:
         rows: int = 64,
         share_prefixes: bool = True,
         speculate: bool = True,
+        threads: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.model = model
@@ -68,7 +69,7 @@ class Engine:
         self._speculate = speculate
         self.scheduler = Scheduler(self.cache, rows, self._choose_drafts if speculate else None)
         self.counters = Counters()
-        self._sampler = Sampler(model.vocab_size)
+        self._sampler = Sampler(model.vocab_size, threads)
         self._pacer = PrefillPacer(self._cost)
         self._clock = clock
         self.untold: list[Event] = []

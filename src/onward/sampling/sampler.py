@@ -100,8 +100,8 @@ class Sampler:
     """
 
     def __init__(self, vocab_size: int, threads: int | None = None) -> None:
-        """`threads`: how many may share a large step; by default one a core, at most MOST_THREADS."""
-        threads = min(os.cpu_count() or 1, MOST_THREADS) if threads is None else threads
+        """`threads`: how many may share a large step, by default one a core; never more than MOST_THREADS."""
+        threads = min(threads or os.cpu_count() or 1, MOST_THREADS)
         self._vocab_size = vocab_size
         self._edits = Edits()
         self._scratch = [Scratch(vocab_size)]
