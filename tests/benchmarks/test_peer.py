@@ -111,6 +111,16 @@ def test_models_that_were_not_made_are_named_with_the_command_that_makes_them(tm
     assert [family.name for family in chosen(["storyteller"], tmp_path)] == ["storyteller"]
 
 
+def test_a_comparison_may_be_of_some_precisions() -> None:
+    qwen = families()["qwen05b"]
+    assert qwen.only(None) == qwen
+    some = qwen.only(["int8", "Q4_0"])
+    assert [*some.ours] == ["int8"] and [*some.theirs] == ["Q4_0"]
+    for precisions in (["int8"], ["Q4_0"], ["int8", "Q4_0", "int5"]):
+        with pytest.raises(PeerError, match=r"int8, int4 and Q8_0, Q4_0"):
+            qwen.only(precisions)
+
+
 def test_safetensors_are_read_without_their_library(tmp_path: Path) -> None:
     values: dict[str, NDArray[Any]] = {
         "a": np.arange(6, dtype=np.float32).reshape(2, 3),
