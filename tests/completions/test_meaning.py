@@ -214,13 +214,13 @@ def test_a_stop_in_the_prompt_is_not_a_stop() -> None:
 def test_a_stop_comes_in_a_chunk_of_its_own_and_a_length_on_the_last_token() -> None:
     stopped = ask_stream(prompt="x", stop="e", max_tokens=200, seed=1)
     assert (stopped[-1].choices[0].text, stopped[-1].choices[0].finish_reason) == ("", "stop")
-    cut = ask_stream(prompt="x", max_tokens=5, ignore_eos=True)
+    cut = ask_stream(prompt="x", max_tokens=5, ignore_eos=True, seed=1)
     assert len(cut) == 5
     assert cut[-1].choices[0].text and cut[-1].choices[0].finish_reason == "length"
 
 
 def test_an_echo_comes_with_the_first_token() -> None:
-    first = ask_stream(prompt="the cat", echo=True, logprobs=1, ignore_eos=True)[0].choices[0]
+    first = ask_stream(prompt="the cat", echo=True, logprobs=1, ignore_eos=True, seed=1)[0].choices[0]
     assert first.text.startswith("the cat") and len(first.text) > len("the cat")
     assert len(first.logprobs.tokens) == len(TOY.encode("the cat", add_special_tokens=True)) + 1
 
