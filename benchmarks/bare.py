@@ -72,8 +72,8 @@ class BareLoop:
     def run(self, prompts: list[list[int]], out: int, *, padded: bool = False) -> BareRun:
         """Read prompts of one length, then make `out` tokens of each, the first from the prompts' own logits.
 
-        `padded` gives the decode steps a further row of two tokens, as the engine does for steps with fewer
-        rows than threads, so that a row's bits do not depend on its neighbours.
+        `padded` gives the decode steps a further row of two tokens: about what the engine adds to steps with fewer
+        rows than threads (one token on two threads), so that a row's bits do not depend on its neighbours.
         """
         begin = time.perf_counter()
         for group, first in _groups(prompts):

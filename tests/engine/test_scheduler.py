@@ -103,23 +103,24 @@ def test_preempted_work_goes_on_before_new_work() -> None:
     assert ended[-1] == late.id
 
 
-def test_the_pacer_reads_much_when_nobody_writes_and_little_beside_writers() -> None:
+def pacer_of(rows: int, step: float, prompt_token: float) -> PrefillPacer:
+    """One that has seen steps of so many decode rows, with prompt tokens and without; in seconds."""
     cost = StepCost()
-    pacer = PrefillPacer(cost)
-    assert pacer.budget(writers=0, readers=1) == MOST
     for _ in range(50):
-        cost.observe(prompt_tokens=0, rows=8, seconds=0.020)
-        cost.observe(prompt_tokens=64, rows=8, seconds=0.020 + 64 * 0.0002)
-    assert pacer.budget(writers=8, readers=1) == 120, "135 prompt tokens cost 1.35 times 20 ms: two tiles with 8 rows"
+        cost.observe(prompt_tokens=0, rows=rows, seconds=step)
+        cost.observe(prompt_tokens=64, rows=rows, seconds=step + 64 * prompt_token)
+    return PrefillPacer(cost)
+
+
+def test_the_pacer_reads_much_when_nobody_writes_and_little_beside_writers() -> None:
+    pacer = pacer_of(rows=8, step=0.020, prompt_token=0.0002)
+    assert pacer.budget(writers=0, readers=1) == MOST
+    assert pacer.budget(writers=8, readers=1) == 120, "some 100 prompt tokens cost another 20 ms: two tiles with 8 rows"
     assert pacer.budget(writers=8, readers=16) == 312, "many that wait outweigh few that write"
 
 
 def test_no_step_beside_writers_has_a_tile_of_tokens_that_is_half_empty() -> None:
-    cost = StepCost()
-    pacer = PrefillPacer(cost)
-    for _ in range(50):
-        cost.observe(prompt_tokens=0, rows=8, seconds=0.020)
-        cost.observe(prompt_tokens=64, rows=8, seconds=0.020 + 64 * 0.0005)
+    pacer = pacer_of(rows=8, step=0.020, prompt_token=0.0005)
     for writers in range(1, 200):
         for readers in (1, 3, 40, 500):
             tokens = pacer.budget(writers, readers)
@@ -128,11 +129,7 @@ def test_no_step_beside_writers_has_a_tile_of_tokens_that_is_half_empty() -> Non
 
 
 def test_steps_too_short_to_be_noticed_read_more() -> None:
-    cost = StepCost()
-    pacer = PrefillPacer(cost)
-    for _ in range(50):
-        cost.observe(prompt_tokens=0, rows=4, seconds=0.001)
-        cost.observe(prompt_tokens=64, rows=4, seconds=0.001 + 64 * 0.00004)
+    pacer = pacer_of(rows=4, step=0.001, prompt_token=0.00004)
     assert pacer.budget(writers=4, readers=1) == 252, "some 220 prompt tokens take the 9 ms that are left of 10"
 
 

@@ -43,7 +43,7 @@ def serve(settings: Settings, compose: Callable[[Settings, Callable[[str], None]
         with loading() as progress:
             backend = compose(settings, progress)
         app = make_app(backend, settings, keys)
-        gc.freeze()  # libraries' objects live as long as the process: no collection needs to look at them (50 ms)
+        gc.freeze()  # libraries' objects live as long as the process: no collection needs to look at them
     except BaseException:
         listener.close()
         raise
