@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all clients parity check fix docs clean
+.PHONY: help serve test test-all fuzz clients parity check fix docs clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,6 +34,9 @@ test: $(VENV)/.dev  ## Run the fast tests (under two minutes)
 
 test-all: $(VENV)/.dev  ## Run all tests, slow ones too
 	$(BIN)/python -m pytest -m "" $(ARGS)
+
+fuzz: $(VENV)/.dev  ## Run the property tests on new random examples (make test draws the same ones every time)
+	$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=random $(ARGS)
 
 clients: $(VENV)/.dev  ## Run real clients against real servers (installs each into .venv-clients/)
 	$(BIN)/python -m tests.clients.run $(ARGS)

@@ -2,6 +2,12 @@
 
 import signal
 
+from hypothesis import settings
+
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
+settings.register_profile("random", derandomize=False)
+
 
 def pytest_configure() -> None:
     """Where tests run in the background (`make test &`, some build machines) interrupts are ignored, and programs
