@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from benchmarks.outcome import Outcome
@@ -17,7 +18,7 @@ from onward.text.assembler import TextRules
 
 @dataclass(slots=True)
 class Stay:
-    """One job from its submission to its end (perf_counter seconds)."""
+    """One job from its submission to its end (seconds of the engine's clock)."""
 
     sent: float
     moments: list[float] = field(default_factory=list)
@@ -35,8 +36,17 @@ class EngineRun:
 class InProcess:
     """An engine driven step by step by the caller's thread."""
 
-    def __init__(self, model: Model, vocabulary: Vocabulary, *, temperature: float = 0.8, top_p: float = 0.95) -> None:
-        self.engine = Engine(model, vocabulary)
+    def __init__(
+        self,
+        model: Model,
+        vocabulary: Vocabulary,
+        *,
+        temperature: float = 0.8,
+        top_p: float = 0.95,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.engine = Engine(model, vocabulary, clock=clock)
+        self._clock = clock
         self._temperature, self._top_p = temperature, top_p
         self._ids = itertools.count()
         self._stays: dict[int, Stay] = {}
@@ -47,24 +57,25 @@ class InProcess:
         outcomes: list[Outcome] = []
         steps: list[float] = []
         for prompt in itertools.islice(waiting, clients):
-            self._submit(prompt, out)
+            self.submit(prompt, out)
         counters = self.engine.counters
         while not self.engine.idle:
             read, decoded, drafted = counters.prefill_tokens, counters.decode_tokens, sum(counters.drafts.values())
-            begin = time.perf_counter()
-            ended = self._step()
+            begin = self._clock()
+            ended = self.step()
             plain = counters.prefill_tokens == read and sum(counters.drafts.values()) == drafted
             if plain and counters.decode_tokens - decoded == clients:
-                steps.append(time.perf_counter() - begin)
+                steps.append(self._clock() - begin)
             outcomes += ended
             for prompt in itertools.islice(waiting, len(ended)):
-                self._submit(prompt, out)
+                self.submit(prompt, out)
         return EngineRun(outcomes, steps)
 
-    def _submit(self, prompt: list[int], out: int) -> None:
+    def submit(self, prompt: list[int], out: int) -> None:
+        """Queue a job of one choice with `out` tokens."""
         number = next(self._ids)
         sampling = SamplingParams(temperature=self._temperature, top_p=self._top_p, seed=number)
-        self._stays[number] = Stay(time.perf_counter())
+        self._stays[number] = Stay(self._clock())
         self.engine.add(
             Job(
                 id=number,
@@ -78,10 +89,10 @@ class InProcess:
             )
         )
 
-    def _step(self) -> list[Outcome]:
-        """One step; the jobs that it ended."""
+    def step(self) -> list[Outcome]:
+        """Do one step; the jobs that it ended."""
         events = self.engine.step()
-        now = time.perf_counter()
+        now = self._clock()
         ended = []
         for event in events:
             if not isinstance(event, Piece):

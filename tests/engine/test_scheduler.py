@@ -1,7 +1,8 @@
 from collections import Counter
+from itertools import product
 
 from onward.engine.model import CHUNK_TOKENS
-from onward.engine.pacing import MOST, TILE, PrefillPacer, StepCost
+from onward.engine.pacing import MOST, STALE, TILE, PrefillPacer, StepCost
 
 from .harness import all_ended, make_engine, make_job, run
 
@@ -114,23 +115,51 @@ def pacer_of(rows: int, step: float, prompt_token: float) -> PrefillPacer:
 
 def test_the_pacer_reads_much_when_nobody_writes_and_little_beside_writers() -> None:
     pacer = pacer_of(rows=8, step=0.020, prompt_token=0.0002)
-    assert pacer.budget(writers=0, readers=1) == MOST
-    assert pacer.budget(writers=8, readers=1) == 120, "some 100 prompt tokens cost another 20 ms: two tiles with 8 rows"
-    assert pacer.budget(writers=8, readers=16) == 312, "many that wait outweigh few that write"
+    assert pacer.budget(writers=0, readers=1, brief=False) == MOST
+    assert pacer.budget(writers=8, readers=1, brief=False) == 120, "120 tokens cost 24 ms more: two tiles with 8 rows"
+    assert pacer.budget(writers=8, readers=16, brief=False) == 376, "many that wait outweigh few that write"
+
+
+def test_a_long_prompt_alone_is_read_in_small_chunks_and_others_a_tile_at_a_time() -> None:
+    pacer = pacer_of(rows=4, step=0.018, prompt_token=0.0008)
+    assert pacer.budget(writers=4, readers=1, brief=False) == 20, "27 tokens cost 22 ms more; 32 are too many"
+    assert pacer.budget(writers=4, readers=1, brief=True) == 60
+    assert pacer.budget(writers=4, readers=2, brief=False) == 60
+
+
+def test_after_many_steps_that_read_one_does_not_and_tells_what_writing_costs() -> None:
+    cost = StepCost()
+    pacer = PrefillPacer(cost)
+    budgets = []
+    for _ in range(3 * STALE):
+        budgets.append(pacer.budget(writers=21, readers=11, brief=True))
+        cost.observe(prompt_tokens=budgets[-1], rows=21, seconds=0.056 if budgets[-1] else 0.031)
+    assert [step for step, budget in enumerate(budgets) if not budget] == [STALE, 2 * STALE + 1]
+    assert pacer.budget(writers=0, readers=11, brief=True) == MOST
+
+
+def test_a_step_without_a_budget_writes_and_reads_nothing() -> None:
+    engine = make_engine()
+    engine.add(make_job(max_tokens=50, ignore_end=True))
+    engine.step()
+    engine.add(make_job(prompt(100), max_tokens=1))
+    for _ in range(2):
+        works = engine.scheduler.schedule(0)
+        assert [work.reads for work in works] == [False]
 
 
 def test_no_step_beside_writers_has_a_tile_of_tokens_that_is_half_empty() -> None:
     pacer = pacer_of(rows=8, step=0.020, prompt_token=0.0005)
     for writers in range(1, 200):
-        for readers in (1, 3, 40, 500):
-            tokens = pacer.budget(writers, readers)
+        for readers, brief in product((1, 3, 40, 500), (False, True)):
+            tokens = pacer.budget(writers, readers, brief=brief)
             assert tokens >= CHUNK_TOKENS
             assert writers + tokens <= TILE or (writers + tokens) % TILE == 0
 
 
 def test_steps_too_short_to_be_noticed_read_more() -> None:
     pacer = pacer_of(rows=4, step=0.001, prompt_token=0.00004)
-    assert pacer.budget(writers=4, readers=1) == 252, "some 220 prompt tokens take the 9 ms that are left of 10"
+    assert pacer.budget(writers=4, readers=1, brief=True) == 252, "220 prompt tokens take the 9 ms that are left of 10"
 
 
 def test_the_prompt_with_the_least_left_is_read_first_but_the_oldest_is_read_too() -> None:
@@ -153,4 +182,4 @@ def test_the_pacer_always_lets_a_chunk_be_read() -> None:
     pacer = PrefillPacer(cost)
     cost.observe(prompt_tokens=0, rows=1, seconds=0.001)
     cost.observe(prompt_tokens=64, rows=1, seconds=1.0)
-    assert CHUNK_TOKENS <= pacer.budget(writers=1, readers=1) <= 4 * CHUNK_TOKENS
+    assert CHUNK_TOKENS <= pacer.budget(writers=1, readers=1, brief=False) <= 4 * CHUNK_TOKENS

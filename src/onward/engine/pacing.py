@@ -9,16 +9,24 @@ MOST = 512
 """Prompt tokens a step when nothing decodes: larger steps read no faster, and only delay a cancel."""
 TILE = 64
 """Tokens that matrix kernels compute together: a step of one tile and a token takes nearly as long as two tiles."""
-STRETCH = 0.9
-"""How much longer a step may become by reading prompts, as a share of a plain decode step, when few sequences are to
-be read and many write. The more are to be read, the longer it may become: each delayed token of one writer is
-weighed against the first token of those who have none yet, and a writer more makes the next steps worth more."""
+BRIEF = 1024
+"""A prompt of so many tokens at most is read a whole tile at a time, however few write: it delays them no longer in
+all, only less evenly, and gets its first token after fewer steps."""
+STRETCH = 1.2
+"""How much longer a step may become by reading one prompt, as a share of a plain decode step: about as much time for
+reading as for writing. The more wait beside it, the longer it may become: each delayed token of one writer is weighed
+against the first token of those who have none yet, and a writer more makes the next steps worth more. With less than
+1, or less weight of those who wait, `python -m benchmarks.simulate` shows a server of 32 or 64 clients that can stay
+where few write and many wait."""
 UNNOTICED = 0.010
 """Seconds that a step may take however short plain ones are: nobody sees such a pause, and fewer steps cost less."""
 MEMORY = 0.06
 """Weight of the newest step in what is known of all steps."""
 SMOOTHING = 0.2
 """Weight of the newest step in what changes of rows cost, and steps that read nothing."""
+STALE = 32
+"""After so many steps that all read, one does not: where every step has as many tokens as the last, nothing tells what
+writing costs and what reading, and the pacer would go by a guess."""
 USUAL_ROW = 0.1
 """What one more decode row adds to a step of one, as a share, as long as nothing better is known."""
 USUAL_CHANGE = 0.5
@@ -43,6 +51,8 @@ class StepCost:
     def __init__(self) -> None:
         self.rows_before = 0
         """Rows of the step before, if that only decoded; else 0."""
+        self.steps_reading = 0
+        """How many steps the last one that read nothing is ago."""
         self._rows = self._tokens = self._seconds = 0.0
         """Running means: of decode rows, of prompt tokens, of seconds."""
         self._rows_rows = self._rows_tokens = self._tokens_tokens = self._rows_seconds = self._tokens_seconds = 0.0
@@ -92,6 +102,7 @@ class StepCost:
     def observe(self, prompt_tokens: int, rows: int, seconds: float) -> None:
         """A step that read so many prompt tokens beside so many decode rows took so long."""
         before, self.rows_before = self.rows_before, 0 if prompt_tokens else rows
+        self.steps_reading = self.steps_reading + 1 if prompt_tokens else 0
         if not prompt_tokens:
             weight = SMOOTHING if self._quiet_seconds else 1.0
             self._quiet_rows += weight * (rows - self._quiet_rows)
@@ -156,18 +167,26 @@ class PrefillPacer:
     def __init__(self, cost: StepCost) -> None:
         self._cost = cost
 
-    def budget(self, writers: int, readers: int) -> int:
+    def budget(self, writers: int, readers: int, *, brief: bool) -> int:
         """Prompt tokens that the next step may read beside `writers` decodes, when `readers` sequences are read
-        or wait to be: at least CHUNK_TOKENS. More than a tile of both together are whole tiles."""
+        or wait to be: at least CHUNK_TOKENS, or 0 now and then (see STALE). More than a tile of both together are
+        whole tiles.
+
+        `brief`: whether what is read next is a prompt of at most BRIEF tokens. Only a long one that nobody waits
+        behind is read in chunks of less than a tile.
+        """
         if not writers:
             return MOST
         cost = self._cost
         if not cost.known:
             return BLOCK_TOKENS
-        stretch = STRETCH * (1.0 + readers / writers)
+        if cost.steps_reading >= STALE:
+            return 0
+        stretch = STRETCH * (1.0 + (readers - 1) / writers)
         quiet = cost.quiet(writers)
         tokens = int(max(stretch * quiet, UNNOTICED - quiet) / cost.reading)
-        return _in_whole_tiles(writers, min(MOST, max(CHUNK_TOKENS, tokens)))
+        least = max(CHUNK_TOKENS, TILE - writers) if brief or readers > 1 else CHUNK_TOKENS
+        return _in_whole_tiles(writers, min(MOST, max(least, tokens)))
 
 
 def _in_whole_tiles(writers: int, tokens: int) -> int:

@@ -130,8 +130,8 @@ class Scheduler:
     # --- one step ------------------------------------------------------------------------------------------
 
     def schedule(self, prompt_budget: int) -> list[Work]:
-        """Decide the next step: at most `prompt_budget` prompt tokens (CHUNK_TOKENS or more of them); a token and a
-        draft for each writer."""
+        """Decide the next step: at most `prompt_budget` prompt tokens (CHUNK_TOKENS or more of them, or 0 where there
+        are writers); a token and a draft for each writer."""
         self._make_room()
         works = self._write_all()
         readers = [sequence for sequence in self.running if sequence.reading]

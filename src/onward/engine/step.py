@@ -15,7 +15,7 @@ from onward.engine.drafts import Draft, Drafter, Source
 from onward.engine.events import Ending, Event, Piece, Prefilled
 from onward.engine.job import Job
 from onward.engine.model import Model, Vocabulary
-from onward.engine.pacing import PrefillPacer, StepCost
+from onward.engine.pacing import BRIEF, PrefillPacer, StepCost
 from onward.engine.scheduler import Scheduler, Work
 from onward.engine.sequence import Sequence
 from onward.engine.speculation import choose_drafts
@@ -106,9 +106,10 @@ class Engine:
         self.cache.check(list(self.scheduler.sequences()))
 
     def _prompt_budget(self) -> int:
-        writers = sum(not sequence.reading for sequence in self.scheduler.running)
-        readers = len(self.scheduler.running) - writers + self.scheduler.waiting
-        return self._pacer.budget(writers, readers)
+        running = self.scheduler.running
+        unread = [sequence.prompt_length - (sequence.reused or 0) for sequence in running if sequence.reading]
+        writers, readers = len(running) - len(unread), len(unread) + self.scheduler.waiting
+        return self._pacer.budget(writers, readers, brief=min(unread, default=0) <= BRIEF)
 
     def _choose_drafts(self, writers: list[Sequence]) -> dict[int, Draft]:
         return choose_drafts(writers, self._cost)
