@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -60,13 +61,18 @@ class LogprobsWriter:
         name = self._name(token, piece)
         logprobs.tokens.append(name)
         logprobs.text_offset.append(offset)
-        logprobs.token_logprobs.append(None if known is None else wire_number(known[0]))
+        number = None if known is None else wire_number(known[0])
+        logprobs.token_logprobs.append(number)
         if logprobs.top_logprobs is not None:
-            logprobs.top_logprobs.append(None if known is None else self._alternatives(name, *known))
+            alternatives = None if known is None or number is None else self._alternatives(name, number, known[1])
+            logprobs.top_logprobs.append(alternatives)
 
-    def _alternatives(self, name: str, logprob: float, top: tuple[tuple[int, float], ...]) -> dict[str, float]:
-        """The token itself first, then the others, best first; of two others with one text the likelier counts."""
-        alternatives = {name: wire_number(logprob)}
+    def _alternatives(self, name: str, own: float, top: tuple[tuple[int, float], ...]) -> dict[str, float]:
+        """The token itself first, then the others, best first; of two others with one text the likelier counts.
+
+        `own` is what the wire says of the token itself.
+        """
+        alternatives = {name: own}
         for token, value in top[: self._top]:
             piece = self._piece_of(token)
             if self._filters and self._filters.hide(piece.decode(errors="replace")):
@@ -81,8 +87,12 @@ class LogprobsWriter:
         return f"token_id:{token}" if self._as_ids else render_token(piece)
 
 
+@lru_cache(maxsize=1 << 14)
 def wire_number(value: float) -> float:
-    """A float32 as the float that prints shortest, the same for the same value everywhere."""
+    """A float32 as the float that prints shortest, the same for the same value everywhere.
+
+    Remembers the last ones: whoever scores many continuations of a context is told the context's numbers each time.
+    """
     if value == -math.inf:
         return NO_PROBABILITY
     return float(str(np.float32(value)))
