@@ -2,14 +2,15 @@
 
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onward.engine.drafts import LONGEST, Drafter, Index, Prediction, Track
+from onward.engine.drafts import LONGEST, Draft, Drafter, Index, Prediction, Track
 from onward.engine.pacing import StepCost
-from onward.engine.speculation import MOST, SIZES, choose_drafts
+from onward.engine.speculation import HOPE, MOST, MOST_PASSED, SIZES, Speculation, choose_drafts
 from onward.text.assembler import TextRules
 
 from .harness import END, Results, all_ended, make_engine, make_job, run, run_alone
@@ -309,9 +310,11 @@ def test_the_chances_of_a_track_come_true(share: float) -> None:
 
 
 def test_choices_of_a_job_share_what_is_looked_up() -> None:
-    first = Drafter([1, 2, 3, 4], [5, 6, 7])
+    tokens = [1, 2, 3, 4]
+    first = Drafter(tokens, [5, 6, 7])
     second = Drafter([1, 2, 3, 4], [5, 6, 7], first.index)
-    first.follow(9)
+    tokens.append(9)
+    first.follow()
     assert second.index is first.index
     assert second.index.pairs is not None and len(second.index.pairs) == 2
 
@@ -319,9 +322,8 @@ def test_choices_of_a_job_share_what_is_looked_up() -> None:
 def test_repeated_text_is_found_by_its_last_three_tokens() -> None:
     tokens = [1, 2, 3, 4, 5, 6, 7, 9]
     drafter = Drafter(tokens, ())
-    for token in (2, 3, 4):
-        tokens.append(token)
-        drafter.follow(token)
+    tokens += [2, 3, 4]
+    assert drafter.follow()
     guess = drafter.guess(4, 0.0)
     assert guess is not None and guess.source == "lookup"
     assert guess.tokens == [5, 6, 7, 9]
@@ -330,12 +332,25 @@ def test_repeated_text_is_found_by_its_last_three_tokens() -> None:
 def test_text_that_runs_into_itself_is_guessed_to_go_on_in_circles() -> None:
     tokens = [8, 1, 2, 3, 1, 2]
     drafter = Drafter(tokens, ())
-    for token in (3, 1):
-        tokens.append(token)
-        drafter.follow(token)
+    tokens += [3, 1]
+    assert drafter.follow()
     guess = drafter.guess(7, 0.0)
     assert guess is not None
     assert guess.tokens == [2, 3, 1, 2, 3, 1, 2]
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=9), max_size=9), st.lists(st.integers(0, 3), max_size=30))
+def test_text_is_followed_alike_token_by_token_and_many_at_once(said: list[list[int]], foreseen: list[int]) -> None:
+    prompt = [0, 1, 2, 3, 0, 1]
+    texts = list(prompt), list(prompt)
+    slowly, at_once = (Drafter(text, foreseen) for text in texts)
+    for part in said:
+        for token in part:
+            texts[0].append(token)
+            slowly.follow()
+        texts[1].extend(part)
+        assert at_once.follow() == slowly.follow()
+        assert at_once.guess(20, 0.0) == slowly.guess(20, 0.0)
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 3), min_size=1, max_size=60))
@@ -348,3 +363,26 @@ def test_whatever_is_said_a_prediction_guesses_only_its_own_text(said: list[int]
             joined = ",".join(map(str, foreseen))
             assert ",".join(map(str, guess.tokens)) in joined
             assert len(guess.tokens) == len(guess.chances) > 0
+
+
+def test_where_nothing_is_guessed_only_some_steps_look_for_guesses_until_a_prediction_comes() -> None:
+    steps: list[dict[int, Draft]] = []
+    looked: list[int] = []
+
+    class Counting(Drafter):
+        def follow(self) -> bool:
+            looked.append(len(steps))
+            return super().follow()
+
+    sequence = guessing(1)[0]
+    sequence.drafter = Counting(sequence.tokens, ())
+    speculation = Speculation(learnt(0.020, 0.0001, last=1))
+    while len(steps) < 200:
+        steps.append(speculation.choose([sequence]))
+    assert not any(steps)
+    assert looked[: HOPE + 1] == list(range(HOPE + 1))
+    assert max(b - a for a, b in pairwise(looked)) == MOST_PASSED + 1
+    assert len(looked) < 200 / MOST_PASSED + 2 * HOPE
+    speculation.wake()
+    speculation.choose([sequence])
+    assert looked[-1] == 200

@@ -1,4 +1,5 @@
 import threading
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -73,6 +74,13 @@ def test_over_the_limit_a_submission_is_refused_and_later_ones_are_taken() -> No
 
 def test_a_cancelled_request_is_silent_from_the_next_step_on() -> None:
     thread, inbox = started()
+    evaluate = thread.engine.model.evaluate
+
+    def slowly(rows):
+        time.sleep(0.02)
+        return evaluate(rows)
+
+    thread.engine.model.evaluate = slowly
     endless = make_job(max_tokens=1900, ignore_end=True)
     thread.submit([endless])
     inbox.wait_for(lambda event: isinstance(event, Piece))

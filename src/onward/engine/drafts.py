@@ -1,7 +1,8 @@
 """Guesses of what a choice will say next, read from text that it seems to repeat.
 
-A guess costs nothing until it is evaluated, so every one is followed and judged, evaluated or not: what is known of
-their quality comes from the text alone. Guesses never change a token: `step` keeps one only where the sampler draws it.
+A guess costs nothing until it is evaluated, so every text is followed and judged, evaluated or not: what is known of
+their quality comes from the text alone. Following waits until somebody asks: many tokens at once are followed faster.
+Guesses never change a token: `step` keeps one only where the sampler draws it.
 """
 
 from __future__ import annotations
@@ -129,19 +130,22 @@ class Lookup:
         self._own: dict[int, int] = {}
         self._key = _key_of(tokens[-3:])
 
-    def follow(self, token: int) -> None:
-        """`token` is the text's newest, already appended."""
-        tokens, track, own = self.tokens, self.track, self._own
-        if track.place >= 0:
-            if tokens[track.place] == token:
-                track.hit()
-            else:
-                track.miss()
-        self._key = key = (self._key << _BITS | token) & _TRIPLE
-        if track.place < 0:
-            place = own.get(key)
-            track.place = self.shared.get(key, -1) if place is None else place
-        own[key] = len(tokens)
+    def follow(self, known: int) -> None:
+        """Take in the tokens behind the first `known`, one after another."""
+        tokens, track, own, shared, key = self.tokens, self.track, self._own, self.shared, self._key
+        for token in tokens[known:]:
+            if (place := track.place) >= 0:
+                if tokens[place] == token:
+                    track.hit()
+                else:
+                    track.miss()
+            key = (key << _BITS | token) & _TRIPLE
+            if track.place < 0:
+                place = own.get(key, -1)
+                track.place = place if place >= 0 else shared.get(key, -1)
+            known += 1
+            own[key] = known
+        self._key = key
 
     def guess(self, count: int, floor: float) -> Guess | None:
         """See Drafter; a text that runs into itself is taken to go on in circles."""
@@ -216,24 +220,24 @@ class Prediction:
 class Drafter:
     """All guesses for one choice. Engine thread only; made when the prompt has been read."""
 
-    __slots__ = ("_lookup", "_prediction", "following", "index")
+    __slots__ = ("_followed", "_lookup", "_prediction", "index")
 
     def __init__(self, tokens: list[int], prediction: Sequence[int], index: Index | None = None) -> None:
         """`tokens` as in Lookup; `index` that of another choice of the same job."""
         self.index = index or Index(_index_triples(tokens))
         self._lookup = Lookup(tokens, self.index.triples)
         self._prediction = Prediction(prediction, self.index) if prediction else None
-        self.following = bool(prediction)
-        """Whether there is a place in some text whose next token may be guessed."""
+        self._followed = len(tokens)
 
-    def follow(self, token: int) -> None:
-        """`token` was drawn and appended."""
-        lookup, prediction = self._lookup, self._prediction
-        lookup.follow(token)
-        self.following = lookup.track.place >= 0
+    def follow(self) -> bool:
+        """Take in what was drawn and appended since the last time; whether the next token may now be guessed."""
+        lookup, prediction, known = self._lookup, self._prediction, self._followed
+        lookup.follow(known)
         if prediction is not None:
-            prediction.follow(token)
-            self.following |= prediction.track.place >= 0
+            for token in lookup.tokens[known:]:
+                prediction.follow(token)
+        self._followed = len(lookup.tokens)
+        return lookup.track.place >= 0 or (prediction is not None and prediction.track.place >= 0)
 
     def guess(self, count: int, floor: float) -> Guess | None:
         """At most `count` tokens that may follow, each with a chance above `floor`; None where there are none."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 from itertools import islice
 
@@ -69,7 +70,7 @@ class Scheduler:
     quarters of them, so that a large one cannot shut out the others. Engine thread only."""
 
     def __init__(
-        self, cache: KVCache, rows: int, choose_drafts: Callable[[list[Sequence]], dict[int, Draft]] | None = None
+        self, cache: KVCache, rows: int, choose_drafts: Callable[[ReadOnly[Sequence]], dict[int, Draft]] | None = None
     ) -> None:
         """`choose_drafts`: of the sequences that write, the drafts that are worth evaluating, by sequence id."""
         self.cache = cache

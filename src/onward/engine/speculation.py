@@ -21,6 +21,33 @@ MOST = 96
 """Guessed tokens that one step evaluates at most."""
 SIZES = (2, 4, 8, 16, 32, 48, 64, 128)
 """How many rows a step with guesses has, as a rule."""
+HOPE = 4
+"""So many steps in a row are looked through in vain before some are passed over."""
+MOST_PASSED = 8
+"""Steps passed over together at most: text that begins to repeat waits no longer to be guessed."""
+
+
+class Speculation:
+    """Chooses drafts step by step, and looks for them less often where there are none: judging guesses takes time too.
+    Engine thread only."""
+
+    def __init__(self, cost: StepCost) -> None:
+        self._cost = cost
+        self._in_vain = self._to_pass = 0
+
+    def wake(self) -> None:
+        """A choice has come of which a text is foretold: look at the next step."""
+        self._in_vain = self._to_pass = 0
+
+    def choose(self, writers: ReadOnly[Sequence]) -> dict[int, Draft]:
+        """See choose_drafts."""
+        if self._to_pass:
+            self._to_pass -= 1
+            return {}
+        drafts = choose_drafts(writers, self._cost)
+        self._in_vain = 0 if drafts else self._in_vain + 1
+        self._to_pass = min(max(0, self._in_vain - HOPE), MOST_PASSED)
+        return drafts
 
 
 def choose_drafts(writers: ReadOnly[Sequence], cost: StepCost) -> dict[int, Draft]:
@@ -30,7 +57,7 @@ def choose_drafts(writers: ReadOnly[Sequence], cost: StepCost) -> dict[int, Draf
     """
     if not writers or not cost.known or not cost.rows_before:
         return {}
-    following = [sequence for sequence in writers if sequence.drafter is not None and sequence.drafter.following]
+    following = [sequence for sequence in writers if sequence.drafter is not None and sequence.drafter.follow()]
     if not following:
         return {}
     floor = cost.row * len(writers) / cost.decode(len(writers))

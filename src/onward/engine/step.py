@@ -18,7 +18,7 @@ from onward.engine.model import Model, Vocabulary
 from onward.engine.pacing import BRIEF, PrefillPacer, StepCost
 from onward.engine.scheduler import Scheduler, Work
 from onward.engine.sequence import Sequence
-from onward.engine.speculation import choose_drafts
+from onward.engine.speculation import Speculation
 from onward.sampling.choice import ChoiceSampler, Sampled
 from onward.sampling.sampler import Sampler
 from onward.text.assembler import Release, TokenRecord
@@ -66,8 +66,8 @@ class Engine:
         self.vocabulary = vocabulary
         self.cache = KVCache(model.blocks, share_prefixes=share_prefixes)
         self._cost = StepCost()
-        self._speculate = speculate
-        self.scheduler = Scheduler(self.cache, rows, self._choose_drafts if speculate else None)
+        self._speculation = Speculation(self._cost) if speculate else None
+        self.scheduler = Scheduler(self.cache, rows, self._speculation.choose if self._speculation else None)
         self.counters = Counters()
         self._sampler = Sampler(model.vocab_size, threads)
         self._pacer = PrefillPacer(self._cost)
@@ -110,9 +110,6 @@ class Engine:
         unread = [sequence.prompt_length - (sequence.reused or 0) for sequence in running if sequence.reading]
         writers, readers = len(running) - len(unread), len(unread) + self.scheduler.waiting
         return self._pacer.budget(writers, readers, brief=min(unread, default=0) <= BRIEF)
-
-    def _choose_drafts(self, writers: list[Sequence]) -> dict[int, Draft]:
-        return choose_drafts(writers, self._cost)
 
     def _accept(self, works: list[Work], logits: NDArray[np.float32], events: list[Event]) -> None:
         turns: list[Turn] = []
@@ -162,9 +159,13 @@ class Engine:
         return []
 
     def _prepare_drafts(self, sequences: list[Sequence]) -> None:
+        if self._speculation is None:
+            return
         index = None
-        for sequence in sequences if self._speculate else ():
+        for sequence in sequences:
             if sequence.drafter is None:
+                if sequence.job.prediction:
+                    self._speculation.wake()
                 sequence.drafter = Drafter(sequence.tokens, sequence.job.prediction, index)
                 index = sequence.drafter.index
 
@@ -219,8 +220,6 @@ class Engine:
         if token in job.end_tokens:
             self._end(sequence, "stop", record, events)
             return False
-        if sequence.drafter is not None:
-            sequence.drafter.follow(token)
         release = sequence.assembler.feed(record, special=self.vocabulary.is_special(token))
         ending: Ending | None = None
         if sequence.assembler.stopped:
