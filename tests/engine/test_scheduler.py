@@ -148,6 +148,23 @@ def test_a_step_without_a_budget_writes_and_reads_nothing() -> None:
         assert [work.reads for work in works] == [False]
 
 
+def test_a_writer_that_must_give_up_its_blocks_leaves_a_step_that_reads() -> None:
+    engine = make_engine(blocks=10, context=320)
+    scheduler = engine.scheduler
+    reader, writer = make_job(prompt(280), max_tokens=1), make_job(prompt(30, "b"), max_tokens=40, ignore_end=True)
+    engine.add(reader)
+    scheduler.schedule(32)
+    engine.add(writer)
+    while not scheduler.preemptions:
+        works = scheduler.schedule(CHUNK_TOKENS if scheduler.running[-1].reading else 0)
+        assert works
+        for work in works:
+            scheduler.advance(work)
+            if not work.sequence.reading and work.sequence.job is writer:
+                work.sequence.tokens.append(0)
+    assert [work.sequence.job for work in works] == [reader]
+
+
 def test_no_step_beside_writers_has_a_tile_of_tokens_that_is_half_empty() -> None:
     pacer = pacer_of(rows=8, step=0.020, prompt_token=0.0005)
     for writers in range(1, 200):

@@ -131,17 +131,17 @@ class Scheduler:
     # --- one step ------------------------------------------------------------------------------------------
 
     def schedule(self, prompt_budget: int) -> list[Work]:
-        """Decide the next step: at most `prompt_budget` prompt tokens (CHUNK_TOKENS or more of them, or 0 where there
-        are writers); a token and a draft for each writer."""
+        """Decide the next step: at most `prompt_budget` prompt tokens, but a chunk at least where nobody writes; a
+        token and a draft for each writer."""
         self._make_room()
         works = self._write_all()
+        budget = prompt_budget if works else max(prompt_budget, CHUNK_TOKENS)
         readers = [sequence for sequence in self.running if sequence.reading]
         nobody_fits = False
         if len(readers) < READERS:
             newcomer = self._admit_next()
             readers += [newcomer] if newcomer else []
             nobody_fits = newcomer is None
-        budget = prompt_budget
         for sequence in self._in_turn(readers):
             if budget < CHUNK_TOKENS:
                 break
