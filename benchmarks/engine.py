@@ -7,6 +7,7 @@ round every arm does the same work for each number of clients. `python -m benchm
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -169,20 +170,25 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--prompt", type=int, default=128, help="tokens a prompt (default 128)")
     parser.add_argument("--out", type=int, default=64, help="tokens a completion (default 64)")
     parser.add_argument("--rounds", type=int, default=7, help="rounds that count (default 7)")
-    parser.add_argument("--waves", type=int, help="requests a client and round (default: as fits)")
+    parser.add_argument(
+        "--waves", type=int, nargs="+", help="requests a client and round; one for all or each of --clients (as fits)"
+    )
     parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
 
 def main() -> int:
-    options = arguments().parse_args()
+    parser = arguments()
+    options = parser.parse_args()
+    waves = options.waves or [waves_for(clients) for clients in options.clients]
+    if len(waves) not in (1, len(options.clients)):
+        parser.error(f"--waves takes one number, or {len(options.clients)}, as --clients has")
     at_start = measure.begin()
     figures: dict[str, Any] = {}
     with serve(options.model) as server:
         arms = Arms(options, server)
-        for clients in options.clients:
-            waves = options.waves or waves_for(clients)
-            figures[str(clients)] = compare(alternate(arms.of(clients), options.rounds, waves))
+        for clients, size in zip(options.clients, itertools.cycle(waves)):  # a single number goes for all
+            figures[str(clients)] = compare(alternate(arms.of(clients), options.rounds, size))
         held = memory(server, arms.folder.path)
     print(table(figures))
     if held:

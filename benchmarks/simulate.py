@@ -128,7 +128,7 @@ def simulate(load: Load, seed: int = 0, unsteady: float = 1.0) -> list[Outcome]:
 
 
 def beside(writers: int, length: int, seed: int = 0, unsteady: float = 1.0) -> tuple[list[float], list[float]]:
-    """Seconds of the steps of `writers` streams: quiet ones, and those that read a prompt of `length` tokens."""
+    """Seconds of the steps of `writers` streams: before a prompt of `length` tokens comes, and until it is read."""
     engine, model = _engine(seed, unsteady)
     for prompt in model.random.integers(0, model.vocab_size, (writers, 128)).tolist():
         engine.submit(prompt, 4000)

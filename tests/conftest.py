@@ -4,9 +4,9 @@ import signal
 
 from hypothesis import settings
 
+settings.register_profile("random", derandomize=False)
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
-settings.register_profile("random", derandomize=False)
 
 
 def pytest_configure() -> None:

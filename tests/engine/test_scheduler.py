@@ -149,7 +149,7 @@ def test_a_step_without_a_budget_writes_and_reads_nothing() -> None:
 
 
 def test_a_writer_that_must_give_up_its_blocks_leaves_a_step_that_reads() -> None:
-    engine = make_engine(blocks=10, context=320)
+    engine = make_engine(blocks=11, context=320)
     scheduler = engine.scheduler
     reader, writer = make_job(prompt(280), max_tokens=1), make_job(prompt(30, "b"), max_tokens=40, ignore_end=True)
     engine.add(reader)
@@ -163,6 +163,7 @@ def test_a_writer_that_must_give_up_its_blocks_leaves_a_step_that_reads() -> Non
             if not work.sequence.reading and work.sequence.job is writer:
                 work.sequence.tokens.append(0)
     assert [work.sequence.job for work in works] == [reader]
+    assert [each.job for each in scheduler.sequences() if each not in scheduler.running] == [writer]
 
 
 def test_no_step_beside_writers_has_a_tile_of_tokens_that_is_half_empty() -> None:
@@ -194,7 +195,7 @@ def test_the_prompt_with_the_least_left_is_read_first_but_the_oldest_is_read_too
     assert read == {True: 4 * 32, False: 12 * 32}
 
 
-def test_the_pacer_always_lets_a_chunk_be_read() -> None:
+def test_however_dear_reading_is_a_chunk_may_be_read() -> None:
     cost = StepCost()
     pacer = PrefillPacer(cost)
     cost.observe(prompt_tokens=0, rows=1, seconds=0.001)

@@ -61,10 +61,12 @@ class LogprobsWriter:
         name = self._name(token, piece)
         logprobs.tokens.append(name)
         logprobs.text_offset.append(offset)
-        number = None if known is None else wire_number(known[0])
+        number = alternatives = None
+        if known is not None:
+            number = wire_number(known[0])
+            alternatives = self._alternatives(name, number, known[1]) if self._top else None
         logprobs.token_logprobs.append(number)
         if logprobs.top_logprobs is not None:
-            alternatives = None if known is None or number is None else self._alternatives(name, number, known[1])
             logprobs.top_logprobs.append(alternatives)
 
     def _alternatives(self, name: str, own: float, top: tuple[tuple[int, float], ...]) -> dict[str, float]:

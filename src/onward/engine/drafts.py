@@ -1,8 +1,8 @@
 """Guesses of what a choice will say next, read from text that it seems to repeat.
 
-A guess costs nothing until it is evaluated, so every text is followed and judged, evaluated or not: what is known of
-their quality comes from the text alone. Following waits until somebody asks: many tokens at once are followed faster.
-Guesses never change a token: `step` keeps one only where the sampler draws it.
+A guess costs nothing until it is evaluated, so every text is followed and its guesses judged, evaluated or not: what is
+known of their quality comes from the text alone. Following waits until somebody asks: many tokens at once are followed
+faster. Guesses never change a token: `step` keeps one only where the sampler draws it.
 """
 
 from __future__ import annotations
@@ -240,7 +240,8 @@ class Drafter:
         return lookup.track.place >= 0 or (prediction is not None and prediction.track.place >= 0)
 
     def guess(self, count: int, floor: float) -> Guess | None:
-        """At most `count` tokens that may follow, each with a chance above `floor`; None where there are none."""
+        """At most `count` tokens that may follow what `follow` took in, each with a chance above `floor`; None where
+        there are none."""
         count = min(count, LONGEST)
         found = self._prediction.guess(count, floor) if self._prediction is not None else None
         return found or self._lookup.guess(count, floor)

@@ -172,8 +172,8 @@ class PrefillPacer:
         or wait to be: at least CHUNK_TOKENS, or 0 now and then (see STALE). More than a tile of both together are
         whole tiles.
 
-        `brief`: whether what is read next is a prompt of at most BRIEF tokens. Only a long one that nobody waits
-        behind is read in chunks of less than a tile.
+        `brief`: whether a prompt that is being read has at most BRIEF tokens, or none is being read yet. Only a long
+        one that nobody waits behind is read on in chunks of less than a tile.
         """
         if not writers:
             return MOST

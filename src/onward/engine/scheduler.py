@@ -220,7 +220,8 @@ class Scheduler:
 
     def _write_all(self) -> list[Work]:
         writers = [sequence for sequence in self.running if not sequence.reading]
-        drafts = self._choose_drafts(writers) if self._choose_drafts and writers else {}
+        undisturbed = len(writers) == len(self.running)
+        drafts = self._choose_drafts(writers) if self._choose_drafts and writers and undisturbed else {}
         return [self._write(sequence, drafts.get(sequence.id)) for sequence in writers]
 
     def _write(self, sequence: Sequence, draft: Draft | None) -> Work:

@@ -101,7 +101,8 @@ class Sequence:
         return int(self.computed >= len(self.blocks) * BLOCK_TOKENS)
 
     def guess(self, floor: float) -> Guess | None:
-        """Tokens that may follow, see Drafter, no more than the choice may still have before its last one."""
+        """Tokens that may follow, no more than the choice may still have before its last one; see Drafter, which must
+        have followed the newest."""
         room = len(self.job.prompt) + self.job.max_tokens - len(self.tokens) - 1
         if self.drafter is None or room <= 0 or self.computed < len(self.tokens) - 1:
             return None

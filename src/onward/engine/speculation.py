@@ -22,7 +22,7 @@ MOST = 96
 SIZES = (2, 4, 8, 16, 32, 48, 64, 128)
 """How many rows a step with guesses has, as a rule."""
 HOPE = 4
-"""So many steps in a row are looked through in vain before some are passed over."""
+"""After so many steps in a row that were looked through in vain one is passed over, then two, and so on."""
 MOST_PASSED = 8
 """Steps passed over together at most: text that begins to repeat waits no longer to be guessed."""
 
@@ -36,17 +36,19 @@ class Speculation:
         self._in_vain = self._to_pass = 0
 
     def wake(self) -> None:
-        """A choice has come of which a text is foretold: look at the next step."""
+        """A choice has come of which a text is foretold: look again from now on."""
         self._in_vain = self._to_pass = 0
 
     def choose(self, writers: ReadOnly[Sequence]) -> dict[int, Draft]:
         """See choose_drafts."""
+        if not self._cost.rows_before:
+            return {}
         if self._to_pass:
             self._to_pass -= 1
             return {}
         drafts = choose_drafts(writers, self._cost)
         self._in_vain = 0 if drafts else self._in_vain + 1
-        self._to_pass = min(max(0, self._in_vain - HOPE), MOST_PASSED)
+        self._to_pass = min(max(0, self._in_vain - HOPE + 1), MOST_PASSED)
         return drafts
 
 
