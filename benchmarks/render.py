@@ -22,10 +22,12 @@ BEGIN, END = "<!-- figures: written by benchmarks/render.py -->", "<!-- end of f
 NOT_YET = "Not measured yet on a quiet machine."
 DEFAULT_COMMANDS = {
     "engine": "python -m benchmarks.engine --json benchmarks/figures/engine.json",
-    "engine-qwen05b": "python -m benchmarks.engine --model .peers/models/qwen05b/qwen05b-int8 --waves 6 --rounds 2 "
+    "engine-qwen05b": "python -m benchmarks.engine --model .peers/models/qwen05b/qwen05b-int8 --waves 8 12 4 --rounds 3 "
     "--json benchmarks/figures/engine-qwen05b.json",
     "compare-qwen05b": "python -m benchmarks.compare qwen05b --precisions int8 int4 Q4_0 --top-k-off 1 8 32 --rounds 2 "
     "--json benchmarks/figures/compare-qwen05b.json",
+    "compare-qwen05b-steady": "python -m benchmarks.compare qwen05b --precisions int8 Q4_0 --top-k-off 32 --clients 32 "
+    "--waves 6 --rounds 1 --json benchmarks/figures/compare-qwen05b-steady.json",
     "compare-storyteller": "python -m benchmarks.compare storyteller "
     "--json benchmarks/figures/compare-storyteller.json",
     "reach": "python -m benchmarks.reach storyteller .peers/models/qwen05b/qwen05b-int8 "
@@ -102,6 +104,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "engine-qwen05b": ("Against the bare loop, 0.5B shape", engine_section),
     "engine": ("Against the bare loop, storyteller", engine_section),
     "compare-qwen05b": ("Against llama-server, 0.5B shape", compare_section),
+    "compare-qwen05b-steady": ("Against llama-server, 0.5B shape, three times as long", compare_section),
     "compare-storyteller": ("Against llama-server, storyteller", compare_section),
     "reach": ("Reach", reach_section),
     "speculation": ("Guessing ahead", speculation_section),
