@@ -32,12 +32,14 @@ STEP_MS = {
     65: 85.0, 96: 95.0, 128: 105.0, 129: 133.0, 192: 153.0, 193: 183.0, 256: 198.0, 257: 229.0, 512: 382.0,
 }  # fmt: skip
 """Milliseconds of steps of so many tokens with prompts of some 100 tokens: a 0.5B model with 8-bit weights on two
-cores, where matrix kernels compute tiles of 64 tokens. Between them it grows evenly."""
+cores, where matrix kernels compute tiles of 64 tokens. Between them it grows evenly. Measured once, by hand, like the
+constants below: what is simulated depends on the shape, not on the last digit."""
 CHANGE_MS = 4.2
 """More when a step has another number of tokens than the one before."""
 BESIDE_MS = 0.3
-"""What the engine does between steps, and 0.09 more for every row it samples."""
+"""What the engine does between steps."""
 SAMPLE_MS = 0.09
+"""More for every row of logits: sampling, and the output layer."""
 CONTEXT_MS = 0.0002
 """Attention: for each token of a step, and each token before it."""
 

@@ -250,11 +250,12 @@ def test_rows_otherwise_take_few_numbers() -> None:
 
 def test_while_prompts_are_read_nothing_is_guessed() -> None:
     cost = learnt(0.020, 0.0015)
-    assert choose_drafts(guessing(2), cost)
+    speculation = Speculation(cost)
+    assert speculation.choose(guessing(2))
     cost.observe(64, 2, 0.2)
-    assert choose_drafts(guessing(2), cost) == {}
+    assert speculation.choose(guessing(2)) == {}
     cost.observe(0, 2, 0.021)
-    assert choose_drafts(guessing(2), cost)
+    assert speculation.choose(guessing(2))
 
 
 def test_where_rows_cost_as_much_as_steps_nothing_is_guessed() -> None:

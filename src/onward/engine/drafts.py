@@ -1,6 +1,6 @@
 """Guesses of what a choice will say next, read from text that it seems to repeat.
 
-A guess costs nothing until it is evaluated, so every text is followed and its guesses judged, evaluated or not: what is
+A guess costs little until it is evaluated, so every text is followed and its guesses judged, evaluated or not: what is
 known of their quality comes from the text alone. Following waits until somebody asks: many tokens at once are followed
 faster. Guesses never change a token: `step` keeps one only where the sampler draws it.
 """

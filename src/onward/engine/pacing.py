@@ -15,9 +15,8 @@ all, only less evenly, and gets its first token after fewer steps."""
 STRETCH = 1.2
 """How much longer a step may become by reading one prompt, as a share of a plain decode step: about as much time for
 reading as for writing. The more wait beside it, the longer it may become: each delayed token of one writer is weighed
-against the first token of those who have none yet, and a writer more makes the next steps worth more. With less than
-1, or less weight of those who wait, `python -m benchmarks.simulate` shows a server of 32 or 64 clients that can stay
-where few write and many wait."""
+against the first token of those who have none yet, and a writer more makes the next steps worth more. With 1.0,
+`python -m benchmarks.simulate --clients 64` shows a server that may stay where few write and many wait."""
 UNNOTICED = 0.010
 """Seconds that a step may take however short plain ones are: nobody sees such a pause, and fewer steps cost less."""
 MEMORY = 0.06

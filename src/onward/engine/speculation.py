@@ -40,7 +40,11 @@ class Speculation:
         self._in_vain = self._to_pass = 0
 
     def choose(self, writers: ReadOnly[Sequence]) -> dict[int, Draft]:
-        """See choose_drafts."""
+        """The drafts worth evaluating beside `writers`, which are all that the next step evaluates and at least one.
+
+        Right after a step that read prompts there are none: a row beside a prompt saves no step, and those who wait
+        would pay for it.
+        """
         if not self._cost.rows_before:
             return {}
         if self._to_pass:
@@ -53,12 +57,8 @@ class Speculation:
 
 
 def choose_drafts(writers: ReadOnly[Sequence], cost: StepCost) -> dict[int, Draft]:
-    """The drafts worth evaluating, by sequence id. `writers` are all sequences that the next step writes.
-
-    While prompts are read there are none: a row beside a prompt saves no step, and those who wait would pay for it.
-    """
-    if not writers or not cost.known or not cost.rows_before:
-        return {}
+    """The drafts worth evaluating, by sequence id. `writers` are all sequences that the next step writes, at least one;
+    the step before only decoded, so `cost` knows what that takes."""
     following = [sequence for sequence in writers if sequence.drafter is not None and sequence.drafter.follow()]
     if not following:
         return {}
