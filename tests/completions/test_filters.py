@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 import tomllib
 from collections.abc import Callable, Coroutine
 from importlib import metadata
@@ -186,11 +187,18 @@ def test_a_stop_ends_the_engines_work_and_bills_to_the_match() -> None:
     flagged = text[10:13]
 
     async def ask(backend: EmbeddedBackend) -> None:
+        (model,) = backend.served.values()
+        evaluate = model.engine.model.evaluate
+
+        def slowly(rows: Any) -> Any:
+            time.sleep(0.002)
+            return evaluate(rows)
+
+        model.engine.model.evaluate = slowly  # type: ignore[method-assign]
         completion = await complete(backend, **FIELDS | {"max_tokens": 1900})
         assert completion.choices[0].text == text[: text.index(flagged)]
         assert completion.usage.completion_tokens == text.index(flagged) + 3
         await settle(backend)
-        (model,) = backend.served.values()
         assert model.engine.counters.decode_tokens < 1000, "the work went on after the match"
 
     with_filters(ask, setting(re.escape(flagged)))
