@@ -118,7 +118,7 @@ def test_law_3_cached_tokens_are_reported() -> None:
     cold, warm = on_toy(twice)
     assert cold.usage.prompt_tokens_details.cached_tokens == 0
     cached = warm.usage.prompt_tokens_details.cached_tokens
-    assert cached == (warm.usage.prompt_tokens - 2) // 32 * 32 > 0
+    assert cached == warm.usage.prompt_tokens - 2 > 0, "the last two are computed again"
 
 
 def test_law_4_a_departed_asker_stops_the_work() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from onward.engine.cache import LEAST_SHARED
 from onward.engine.model import BLOCK_TOKENS
 from onward.text.assembler import TextRules
 
@@ -68,7 +69,7 @@ def test_law_2_different_seeds_and_choices_draw_different_texts() -> None:
 
 
 @pytest.mark.parametrize("score_top", [None, 0, 2])
-@pytest.mark.parametrize("length", [33, 34, 64, 65, 66, 96, 97, 130, 161])
+@pytest.mark.parametrize("length", [9, 10, 33, 34, 64, 65, 66, 96, 97, 130, 161])
 def test_law_3_a_cached_prompt_gives_the_same_bytes_and_is_not_computed_again(
     length: int, score_top: int | None
 ) -> None:
@@ -80,8 +81,9 @@ def test_law_3_a_cached_prompt_gives_the_same_bytes_and_is_not_computed_again(
     warm = run(engine, [second]).jobs[second.id]
     assert cold.cached == 0
     assert warm.bits == cold.bits
-    shareable = (length - 2) // BLOCK_TOKENS
-    assert warm.cached == max(0, shareable * BLOCK_TOKENS - (0 if score_top is None else 2))
+    blocks, rest = divmod(length - 2, BLOCK_TOKENS)
+    reusable = blocks * BLOCK_TOKENS + (rest if rest >= LEAST_SHARED else 0)
+    assert warm.cached == reusable - (2 if reusable and score_top is not None else 0)
     written = len(warm.choices[0].tokens) - (warm.choices[0].ending == "length")
     assert engine.model.evaluated_tokens - before == length - warm.cached + written
 
@@ -97,6 +99,64 @@ def test_law_3_prompts_that_come_together_compute_their_common_prefix_once() -> 
     assert engine.model.evaluated_tokens < 320 + 4 * (BLOCK_TOKENS + 8)
     for job in jobs:
         assert results.jobs[job.id].bits == run_alone(job).bits
+
+
+@pytest.mark.parametrize("score_top", [None, 1])
+@pytest.mark.parametrize("common", [LEAST_SHARED - 1, LEAST_SHARED, 20, 31, 32 + 20, 64 + 7, 64 + 8, 64 + 31])
+def test_law_3_prompts_that_part_inside_a_block_share_all_that_they_have_in_common(
+    common: int, score_top: int | None
+) -> None:
+    stem = TOKENIZER.encode(STORY * 2, add_special_tokens=True)[:common]
+    first, second = (
+        make_job([*stem, *map(ord, ending)], max_tokens=40, score_top=score_top, choices=2, ignore_end=True)
+        for ending in ("A different ending", "Below, what another one says")
+    )
+    engine = make_engine()
+    run(engine, [first])
+    result = run(engine, [second]).jobs[second.id]
+    assert result.bits == run_alone(second).bits
+    whole, rest = divmod(common, BLOCK_TOKENS)
+    reusable = whole * BLOCK_TOKENS + (rest if rest >= LEAST_SHARED else 0)
+    assert result.cached == reusable - (2 if reusable and score_top is not None else 0)
+
+
+def test_law_3_the_end_of_a_prompt_is_reused_while_its_writer_still_writes_behind_it() -> None:
+    stem = TOKENIZER.encode(STORY, add_special_tokens=True)[:50]
+    writer = make_job(stem, max_tokens=60, ignore_end=True)
+    follower = make_job([*stem, *b"and so on"], max_tokens=60, ignore_end=True, seed=3)
+    engine = make_engine()
+
+    def follow(step: int) -> None:
+        if step == 10:
+            assert not engine.idle
+            engine.add(follower)
+
+    results = run(engine, [writer], before_step=follow)
+    assert results.jobs[follower.id].cached == 50
+    for job in (writer, follower):
+        assert results.jobs[job.id].bits == run_alone(job).bits
+
+
+def test_law_3_a_prompt_that_grows_token_by_token_keeps_one_block_for_its_end() -> None:
+    typed = TOKENIZER.encode(STORY, add_special_tokens=True)
+    engine = make_engine()
+    for length in range(40, 64):
+        job = make_job(typed[:length], max_tokens=1, score_top=length % 2 or None)
+        assert run(engine, [job]).jobs[job.id].bits == run_alone(job).bits
+        assert engine.cache.pool.cached == 2
+
+
+def test_law_3_a_block_that_is_given_up_for_the_very_prompt_that_copies_it_is_copied_first() -> None:
+    """Three blocks in all: the second prompt needs each of them, the one that it copies from too."""
+    stem = TOKENIZER.encode(STORY, add_special_tokens=True)[:60]
+    first = make_job(stem, max_tokens=1)
+    second = make_job([*stem[:50], *b"otherwise it goes"], max_tokens=20, ignore_end=True)
+    engine = make_engine(blocks=3, context=96)
+    run(engine, [first])
+    result = run(engine, [second]).jobs[second.id]
+    assert result.cached == 50
+    assert result.bits == run_alone(second).bits
+    assert engine.cache.pool.used == 0
 
 
 def test_law_3_scores_kept_with_fewer_alternatives_are_not_used_for_more() -> None:
@@ -143,14 +203,21 @@ def test_law_4_a_cancelled_request_leaves_no_block_and_the_others_unharmed() -> 
     assert not list(engine.scheduler.sequences())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LETTERS = st.lists(st.sampled_from([97, 98]), min_size=1, max_size=130)
+PARTING = st.tuples(st.integers(1, 100), st.lists(st.sampled_from([97, 98]), min_size=1, max_size=30)).map(
+    lambda drawn: [*map(ord, STORY[: drawn[0]]), *drawn[1]]
+)
+PROMPTS = st.one_of(LETTERS, PARTING)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_law_4_random_work_in_tight_memory_always_ends_and_equals_work_alone(data: st.DataObject) -> None:
-    """Two-letter prompts, because small vocabularies collide most."""
+    """Two-letter prompts, because small vocabularies collide most; and prompts that part at any place."""
     engine = make_engine(blocks=14, rows=data.draw(st.integers(1, 6)), context=320, share=data.draw(st.booleans()))
     jobs = [
         make_job(
-            data.draw(st.lists(st.sampled_from([97, 98]), min_size=1, max_size=130)),
+            data.draw(PROMPTS),
             request=data.draw(st.integers(0, 3)),
             choices=data.draw(st.integers(1, 3)),
             max_tokens=data.draw(st.integers(0, 40)),

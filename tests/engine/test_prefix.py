@@ -1,4 +1,8 @@
+from itertools import takewhile
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onward.engine.model import BLOCK_TOKENS
 from onward.engine.prefix import PrefixTree
@@ -44,3 +48,49 @@ def test_what_leads_to_other_blocks_cannot_be_forgotten() -> None:
     tree.insert(prompt("a", "b"), [0, 1])
     with pytest.raises(AssertionError):
         tree.forget(0)
+
+
+def test_a_tail_is_found_by_what_it_shares_and_not_as_a_block() -> None:
+    tree = PrefixTree()
+    (first,) = tree.insert(prompt("a"), [0])
+    tail = tree.insert_tail([first], (1, 2, 3), 1)
+    tree.check()
+    assert [node.block for node in tree.match([*prompt("a"), 1, 2, 3], 2)] == [0]
+    assert tree.nearest([first], (1, 2, 9))[0] == (2, tail)
+    assert tree.nearest([], (1, 2, 3))[0] == (0, first)
+
+
+def test_a_tail_that_a_block_begins_with_is_not_kept_twice() -> None:
+    tree = PrefixTree()
+    (first,) = tree.insert(prompt("a"), [0])
+    assert tree.insert_tail([], (ord("a"),) * 9, 5) is first
+    assert tree.blocks == {0}
+
+
+def test_what_contains_a_tail_supersedes_it() -> None:
+    tree = PrefixTree()
+    short = tree.insert_tail([], (ord("a"),) * 9, 5)
+    tree.insert_tail([], (ord("b"),) * 9, 6)
+    assert tree.superseded(short) is None
+    (full,) = tree.insert(prompt("a"), [7])
+    assert tree.superseded(full) is short
+    tree.forget(5)
+    tree.check()
+    assert tree.blocks == {6, 7}
+
+
+TAILS = st.lists(st.sampled_from([1, 2]), min_size=1, max_size=BLOCK_TOKENS).map(tuple)
+
+
+@given(st.lists(TAILS, max_size=30), TAILS)
+def test_the_block_that_shares_most_is_found_among_any(tails: list[tuple[int, ...]], wanted: tuple[int, ...]) -> None:
+    tree = PrefixTree()
+    for block, tail in enumerate(tails):
+        node = tree.insert_tail([], tail, block) if len(tail) < BLOCK_TOKENS else tree.insert(tail, [block])[0]
+        old = tree.superseded(node)
+        if old is not None:
+            tree.forget(old.block)
+        tree.check()
+    shared = [len(list(takewhile(lambda pair: pair[0] == pair[1], zip(wanted, tail, strict=False)))) for tail in tails]
+    found = tree.nearest([], wanted)
+    assert (found[0][0] if found else 0) == max(shared, default=0)

@@ -64,9 +64,24 @@ class BlockPool:
         """Whether the block is kept for reuse only: taking it makes one block less available."""
         return block in self._idle
 
-    def remember(self, block: int) -> None:
-        """The prefix tree now knows this (held) block."""
+    def remember(self, block: int) -> bool:
+        """The prefix tree now knows this (held) block; whether that is new."""
+        new = block not in self._known
         self._known.add(block)
+        return new
+
+    def touch(self, block: int) -> None:
+        """A block that the prefix tree knows was read: an idle one is now the last to be given up."""
+        if block in self._idle:
+            self._idle.move_to_end(block)
+
+    def drop(self, block: int) -> None:
+        """Give up a block that the prefix tree knows: at once if it is idle, else when its last holder releases it."""
+        self._known.discard(block)
+        self._forget(block)
+        if block in self._idle:
+            del self._idle[block]
+            self._free.append(block)
 
     def check(self, tables: Iterable[list[int]], known: set[int]) -> None:
         """Compare all counts with the sequences' block tables and the tree's blocks; AssertionError if they

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from onward.engine.blocks import BlockPool
-from onward.engine.model import BLOCK_TOKENS
+from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS
 from onward.engine.prefix import Node, PrefixTree
 from onward.engine.scores import Scores, pack
 from onward.engine.sequence import Sequence, blocks_for, shareable_blocks
+
+LEAST_SHARED = CHUNK_TOKENS
+"""Tokens of a block that must be shared for the block to be copied rather than computed."""
+
+Copy = tuple[int, int]
+"""A block copy to make: source, target."""
 
 
 class KVCache:
@@ -22,15 +28,12 @@ class KVCache:
 
         One that scores its prompt can use only blocks whose scores are kept.
         """
-        job = sequence.job
         if not self.share_prefixes:
             return []
-        nodes = self.tree.match(job.prompt, shareable_blocks(len(job.prompt)))
-        if not sequence.wants_scores:
-            return nodes
-        assert job.score_top is not None
+        prompt = sequence.job.prompt
+        nodes = self.tree.match(prompt, shareable_blocks(len(prompt)))
         for index, node in enumerate(nodes):
-            if node.scores is None or node.scores.top < job.score_top:
+            if _usable(node, sequence) < BLOCK_TOKENS:
                 return nodes[:index]
         return nodes
 
@@ -40,20 +43,27 @@ class KVCache:
         wanted = blocks_for(sequence.next_length) - len(nodes)
         return wanted + idle + reserve <= self.pool.available
 
-    def admit(self, sequence: Sequence, nodes: list[Node]) -> None:
-        """Give the sequence its block table: reused blocks first, then fresh ones. Sets `computed`, `scores`."""
+    def admit(self, sequence: Sequence, nodes: list[Node]) -> Copy | None:
+        """Give the sequence its block table: reused blocks first, then fresh ones. Sets `computed`, `scores`.
+
+        Where the prompt goes on as a cached block begins, the first fresh block is to be a copy of that one; gives
+        that copy. It must be made before anything is evaluated, and after the copies that were asked for before: the
+        cached block may have another owner by then, who has not written to it.
+        """
         blocks = [node.block for node in nodes]
         self.pool.share(blocks)
-        fresh = blocks_for(sequence.next_length) - len(blocks)
-        sequence.blocks = blocks + self.pool.allocate(fresh)
-        sequence.computed = len(nodes) * BLOCK_TOKENS
+        common, part = self._part(sequence, nodes)
+        sequence.computed = len(nodes) * BLOCK_TOKENS + common
         if sequence.wants_scores:
-            sequence.scores = _known_scores(sequence, nodes) if nodes else [None]
+            reused = nodes if part is None else [*nodes, part]
+            sequence.scores = _known_scores(sequence, reused)[: sequence.computed] or [None]
             # The logits at the end of what is cached score the token after it: two tokens are computed again, and
             # write the bits that stand there (one would go through the decode kernel).
             sequence.computed = max(0, sequence.computed - 2)
         if sequence.reused is None:
             sequence.reused = sequence.computed
+        sequence.blocks = blocks + self.pool.allocate(blocks_for(sequence.next_length) - len(blocks))
+        return (part.block, sequence.blocks[len(blocks)]) if part is not None else None
 
     def can_grow(self, sequence: Sequence) -> bool:
         return sequence.blocks_short <= self.pool.available
@@ -73,7 +83,7 @@ class KVCache:
     def can_fork(self) -> bool:
         return self.pool.available >= 1
 
-    def fork(self, leader: Sequence, choice: Sequence) -> tuple[int, int] | None:
+    def fork(self, leader: Sequence, choice: Sequence) -> Copy | None:
         """Give `choice` the leader's prompt: full blocks shared, a partly filled one copied.
 
         Returns the copy to make (source block, target block), if any. The leader has just read its prompt.
@@ -89,10 +99,12 @@ class KVCache:
         return leader.blocks[full], choice.blocks[full]
 
     def publish(self, sequence: Sequence) -> None:
-        """Let others find the full prompt blocks that this sequence has computed, with their scores.
+        """Let others find the full prompt blocks that this sequence has computed, with their scores, and at the end
+        of the prompt the rest of it.
 
         Where the tree knows the same prefix by another block, the sequence takes that one and gives its own
-        back (both hold the same bits): so whoever holds a block holds all that lead to it.
+        back (both hold the same bits): so whoever holds a block holds all that lead to it. The rest of the prompt
+        stays in the sequence's own block, which it goes on writing to.
         """
         if not self.share_prefixes:
             return
@@ -100,14 +112,39 @@ class KVCache:
         nodes = self.tree.insert(sequence.job.prompt, sequence.blocks[:full])
         for index, node in enumerate(nodes):
             own = sequence.blocks[index]
-            if node.block == own:
-                self.pool.remember(own)
-            else:
+            if node.block != own:
                 self.pool.share([node.block])
                 self.pool.release([own])
                 sequence.blocks[index] = node.block
+        rest = sequence.job.prompt[full * BLOCK_TOKENS :]
+        if not sequence.reading and len(rest) >= LEAST_SHARED:
+            nodes.append(self.tree.insert_tail(nodes, rest, sequence.blocks[full]))
         if sequence.wants_scores:
             _keep_scores(sequence, nodes)
+        for node, own in zip(nodes, sequence.blocks, strict=False):
+            if node.block == own and self.pool.remember(own):
+                self._supersede(node)
+
+    def _part(self, sequence: Sequence, nodes: list[Node]) -> tuple[int, Node | None]:
+        """The block that begins as the prompt goes on behind `nodes`, and how many of its tokens can be used; as in
+        `shareable_blocks` two tokens of the prompt are left to compute."""
+        if not self.share_prefixes:
+            return 0, None
+        begin = len(nodes) * BLOCK_TOKENS
+        rest = sequence.job.prompt[begin : min(begin + BLOCK_TOKENS, sequence.prompt_length - 2)]
+        for common, node in self.tree.nearest(nodes, rest):
+            common = min(common, _usable(node, sequence))
+            if common >= LEAST_SHARED:
+                self.pool.touch(node.block)
+                return common, node
+        return 0, None
+
+    def _supersede(self, node: Node) -> None:
+        """Give up the tail that `node` contains, and keep its scores."""
+        tail = self.tree.superseded(node)
+        if tail is not None:
+            node.scores = node.scores or tail.scores
+            self.pool.drop(tail.block)
 
     def release(self, sequence: Sequence) -> None:
         """Take the sequence's blocks back; what is published stays findable."""
@@ -121,6 +158,14 @@ class KVCache:
         self.pool.check([sequence.blocks for sequence in sequences], self.tree.blocks)
 
 
+def _usable(node: Node, sequence: Sequence) -> int:
+    """How many of a block's first tokens the sequence can take from it: those with scores, if it wants scores."""
+    if not sequence.wants_scores:
+        return len(node.key)
+    assert sequence.job.score_top is not None
+    return len(node.scores) if node.scores is not None and node.scores.top >= sequence.job.score_top else 0
+
+
 def _known_scores(sequence: Sequence, nodes: list[Node]) -> Scores:
     scores: Scores = []
     for node in nodes:
@@ -130,8 +175,12 @@ def _known_scores(sequence: Sequence, nodes: list[Node]) -> Scores:
 
 
 def _keep_scores(sequence: Sequence, nodes: list[Node]) -> None:
+    """Note on the blocks what the sequence has scored of them, where that is more tokens or more alternatives."""
     scores, top = sequence.scores, sequence.job.score_top
     assert scores is not None and top is not None
-    for index, node in enumerate(nodes[: len(scores) // BLOCK_TOKENS]):
-        if node.scores is None or node.scores.top < top:
-            node.scores = pack(scores[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS], top)
+    for index, node in enumerate(nodes):
+        begin = index * BLOCK_TOKENS
+        count = min(len(scores), sequence.prompt_length) - begin
+        count = min(count, len(node.key))
+        if count > 0 and (node.scores is None or (len(node.scores), node.scores.top) < (count, top)):
+            node.scores = pack(scores[begin : begin + count], top)

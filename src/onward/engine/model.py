@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_TOKENS = 32
-"""Tokens in a KV block; shared prefixes are multiples of it."""
+"""Tokens in a KV block, the unit in which keys and values are shared."""
 CHUNK_TOKENS = 8
 """The least that a step reads of a prompt, but for its end. Never a single token: that kernel has other bits."""
 

@@ -1,11 +1,12 @@
-"""A radix tree over prompt prefixes: each node is one full KV block that prefill made.
+"""A radix tree over prompt prefixes: each node is one KV block that prefill made.
 
-Only prefill-made blocks are shared: keys and values that decode steps write differ from prefill's in their last
+Only what prefill made is shared: keys and values that decode steps write differ from prefill's in their last
 bits (docs/explanation/determinism.md), and what is cached must equal what is computed.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,14 +18,24 @@ BlockKey = tuple[int, ...]
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One cached block. `scores` are the log-probabilities of the block's own tokens given all before them, if
-    a request has scored them."""
+    """One cached block. A full one holds BLOCK_TOKENS tokens. A tail holds fewer, the end of a prompt: nothing
+    continues it, and behind its tokens stands what its writer wrote after them. No tail is the beginning of a sibling.
+
+    `scores` are the log-probabilities of the block's first tokens given all before them, as far as a request has
+    scored them.
+    """
 
     key: BlockKey
     block: int
     parent: Node | None
     children: dict[BlockKey, Node] = field(default_factory=dict)
+    order: list[BlockKey] = field(default_factory=list)
+    """The children's keys, sorted."""
     scores: PackedScores | None = None
+
+    @property
+    def full(self) -> bool:
+        return len(self.key) == BLOCK_TOKENS
 
 
 class PrefixTree:
@@ -47,6 +58,14 @@ class PrefixTree:
             node = child
         return path
 
+    def nearest(self, path: Sequence[Node], tokens: BlockKey) -> list[tuple[int, Node]]:
+        """Of the blocks that continue `path`, the two that begin most like `tokens`, the one that shares more first,
+        each with how many tokens it shares. Does not modify."""
+        node = path[-1] if path else self._root
+        place = bisect_left(node.order, tokens)  # the most alike is a neighbour, in any sorted order of lists
+        near = [node.children[key] for key in node.order[max(0, place - 1) : place + 1]]
+        return sorted(((_common(tokens, each.key), each) for each in near), key=lambda found: -found[0])
+
     def insert(self, tokens: Sequence[int], blocks: Sequence[int]) -> list[Node]:
         """Make blocks[i], which hold tokens[32·i : 32·(i+1)], findable. Gives the path's nodes.
 
@@ -55,14 +74,25 @@ class PrefixTree:
         path: list[Node] = []
         node = self._root
         for key, block in zip(_keys(tokens, len(blocks)), blocks, strict=False):
-            child = node.children.get(key)
-            if child is None:
-                child = Node(key, block, node)
-                node.children[key] = child
-                self._by_block[block] = child
-            path.append(child)
-            node = child
+            node = node.children.get(key) or self._add(node, key, block)
+            path.append(node)
         return path
+
+    def insert_tail(self, path: Sequence[Node], tokens: BlockKey, block: int) -> Node:
+        """Make a block findable whose first tokens, fewer than 32, end a prompt. Gives the node that stands for them:
+        another one where a block that is there begins with them. Modifies the tree."""
+        for common, node in self.nearest(path, tokens):
+            if common == len(tokens):
+                return node
+        return self._add(path[-1] if path else self._root, tokens, block)
+
+    def superseded(self, node: Node) -> Node | None:
+        """The tail with which `node` begins, if there is one: whoever inserted `node` forgets it."""
+        assert node.parent is not None
+        siblings = node.parent.order
+        place = bisect_left(siblings, node.key)
+        before = siblings[place - 1] if place else ()
+        return node.parent.children[before] if before and node.key[: len(before)] == before else None
 
     def forget(self, block: int) -> None:
         """Remove the node of a block that is given up. It has no children: the pool gives up far ends first."""
@@ -70,6 +100,7 @@ class PrefixTree:
         assert not node.children, "a block was given up before those that continue it"
         assert node.parent is not None
         del node.parent.children[node.key]
+        del node.parent.order[bisect_left(node.parent.order, node.key)]
 
     @property
     def blocks(self) -> set[int]:
@@ -81,14 +112,32 @@ class PrefixTree:
         stack = [self._root]
         while stack:
             node = stack.pop()
+            assert node.order == sorted(node.children), "sorted keys differ from the children"
+            for before, key in zip(node.order, node.order[1:], strict=False):
+                assert key[: len(before)] != before, "a tail is the beginning of a sibling"
             for key, child in node.children.items():
-                assert child.key == key and child.parent is node and len(key) == BLOCK_TOKENS
+                assert child.key == key and child.parent is node and (child.full or not child.children)
                 assert child.block not in seen, "two nodes share a block"
                 seen[child.block] = child
                 stack.append(child)
         assert seen == self._by_block, "the block index differs from the tree"
 
+    def _add(self, parent: Node, key: BlockKey, block: int) -> Node:
+        node = Node(key, block, parent)
+        parent.children[key] = node
+        parent.order.insert(bisect_left(parent.order, key), key)
+        self._by_block[block] = node
+        return node
+
 
 def _keys(tokens: Sequence[int], limit: int) -> Iterator[BlockKey]:
     for index in range(min(limit, len(tokens) // BLOCK_TOKENS)):
         yield tuple(tokens[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS])
+
+
+def _common(one: BlockKey, other: BlockKey) -> int:
+    """How many tokens both begin with."""
+    for index, (mine, theirs) in enumerate(zip(one, other, strict=False)):
+        if mine != theirs:
+            return index
+    return min(len(one), len(other))

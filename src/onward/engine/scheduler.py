@@ -14,12 +14,12 @@ from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 from itertools import islice
 
-from onward.engine.cache import KVCache
+from onward.engine.cache import Copy, KVCache
 from onward.engine.drafts import Draft
 from onward.engine.job import Job
 from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS, Row
 from onward.engine.prefix import Node
-from onward.engine.sequence import Sequence, blocks_for, chain_of
+from onward.engine.sequence import Sequence, chain_of
 
 READERS = 4
 """How many prompts are read side by side before newcomers must wait for the budget's rest."""
@@ -79,6 +79,8 @@ class Scheduler:
         self.rows_per_request = max(1, rows * 3 // 4)
         self.running: list[Sequence] = []
         self.preemptions = 0
+        self.copies: list[Copy] = []
+        """Block copies to make, in order, before what the last `schedule` gave is evaluated."""
         self._resumed: deque[Sequence] = deque()
         self._queues: OrderedDict[int, deque[Sequence]] = OrderedDict()
         self._rows_held: Counter[int] = Counter()
@@ -132,7 +134,8 @@ class Scheduler:
 
     def schedule(self, prompt_budget: int) -> list[Work]:
         """Decide the next step: at most `prompt_budget` prompt tokens, but a chunk at least where nobody writes; a
-        token and a draft for each writer."""
+        token and a draft for each writer. Sets `copies`."""
+        self.copies = []
         self._make_room()
         works = self._write_all()
         budget = prompt_budget if works else max(prompt_budget, CHUNK_TOKENS)
@@ -161,14 +164,14 @@ class Scheduler:
             self.cache.publish(sequence)
             self._mark_read(sequence, sequence.computed // BLOCK_TOKENS)
 
-    def fork(self, leader: Sequence) -> tuple[list[Sequence], list[tuple[int, int]]]:
+    def fork(self, leader: Sequence) -> tuple[list[Sequence], list[Copy]]:
         """The leader has read its prompt: make the job's other choices.
 
         Gives those that can draw their first token now, and the block copies to make first (source, target).
         Choices for which no row or block is free wait, and read the (mostly cached) prompt themselves.
         """
         forked: list[Sequence] = []
-        copies: list[tuple[int, int]] = []
+        copies: list[Copy] = []
         job = leader.job
         for choice in range(1, leader.unforked + 1):
             sequence = self._new_sequence(job, choice, leader.chain)
@@ -282,9 +285,12 @@ class Scheduler:
             nodes = self.cache.find(sequence)
         if not self.cache.can_admit(sequence, nodes, reserve=len(self.running)):
             return False
-        self.cache.admit(sequence, nodes)
+        copy = self.cache.admit(sequence, nodes)
+        if copy is not None:
+            self.copies.append(copy)
         self._start_running(sequence)
-        self._being_read.update(_unread_blocks(sequence))
+        sequence.unread = sequence.chain[len(nodes) :]
+        self._being_read.update(sequence.unread)
         return True
 
     def _prefix_is_being_read(self, sequence: Sequence, nodes: list[Node]) -> bool:
@@ -321,12 +327,6 @@ class Scheduler:
             if not self._being_read[block]:
                 del self._being_read[block]
         sequence.unread = sequence.unread[count:]
-
-
-def _unread_blocks(sequence: Sequence) -> tuple[int, ...]:
-    """Note which shareable blocks this sequence is going to compute."""
-    sequence.unread = sequence.chain[blocks_for(sequence.computed) :]
-    return sequence.unread
 
 
 def _outputs_wanted(sequence: Sequence, count: int, left: int) -> int:

@@ -27,6 +27,9 @@ class PackedScores:
     top_logprobs: NDArray[np.float32]
     """[n, top]"""
 
+    def __len__(self) -> int:
+        return len(self.tokens)
+
     @property
     def top(self) -> int:
         return int(self.top_tokens.shape[1])

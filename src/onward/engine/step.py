@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.cache import KVCache
+from onward.engine.cache import Copy, KVCache
 from onward.engine.drafts import Draft, Drafter, Source
 from onward.engine.events import Ending, Event, Piece, Prefilled
 from onward.engine.job import Job
@@ -95,6 +95,7 @@ class Engine:
         self.untold = []
         works = self.scheduler.schedule(self._prompt_budget())
         assert works, "jobs wait, and none can be admitted"
+        self._copy_blocks(self.scheduler.copies)
         rows = [row for work in works for row in work.rows()]
         logits = self.model.evaluate(rows)
         self._accept(works, logits, self.untold)
@@ -104,6 +105,10 @@ class Engine:
     def check(self) -> None:
         """AssertionError if a block or row is lost. For tests, between steps."""
         self.cache.check(list(self.scheduler.sequences()))
+
+    def _copy_blocks(self, copies: list[Copy]) -> None:
+        for source, target in copies:
+            self.model.copy_block(source, target)
 
     def _prompt_budget(self) -> int:
         running = self.scheduler.running
@@ -148,8 +153,7 @@ class Engine:
             sequence.reported = True
             sequence.scores = None
         forked, copies = self.scheduler.fork(sequence)
-        for source, target in copies:
-            self.model.copy_block(source, target)
+        self._copy_blocks(copies)
         ready = [sequence, *forked]
         if sequence.job.max_tokens:
             self._prepare_drafts(ready)
