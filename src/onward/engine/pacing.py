@@ -17,6 +17,8 @@ STRETCH = 1.2
 reading as for writing. The more wait beside it, the longer it may become: each delayed token of one writer is weighed
 against the first token of those who have none yet, and a writer more makes the next steps worth more. With 1.0,
 `python -m benchmarks.simulate --clients 64` shows a server that may stay where few write and many wait."""
+GENTLE = 1.0
+"""The same for a long prompt that nobody waits behind."""
 UNNOTICED = 0.010
 """Seconds that a step may take however short plain ones are: nobody sees such a pause, and fewer steps cost less."""
 MEMORY = 0.06
@@ -181,10 +183,12 @@ class PrefillPacer:
             return BLOCK_TOKENS
         if cost.steps_reading >= STALE:
             return 0
-        stretch = STRETCH * (1.0 + (readers - 1) / writers)
         quiet = cost.quiet(writers)
+        if brief or readers > 1:
+            stretch, least = STRETCH * (1.0 + (readers - 1) / writers), max(CHUNK_TOKENS, TILE - writers)
+        else:
+            stretch, least = GENTLE, CHUNK_TOKENS
         tokens = int(max(stretch * quiet, UNNOTICED - quiet) / cost.reading)
-        least = max(CHUNK_TOKENS, TILE - writers) if brief or readers > 1 else CHUNK_TOKENS
         return _in_whole_tiles(writers, min(MOST, max(least, tokens)))
 
 
