@@ -158,7 +158,7 @@ def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[
 def compiled_graph(model: OpenVINOModel) -> ov.CompiledModel:
     """The very graph that `model` runs. Reaches into it: the runtime has no other use for handing it out."""
     evaluator, _ = model._open()
-    return evaluator.request.get_compiled_model()
+    return evaluator.lane.request.get_compiled_model()
 
 
 def load(name: str) -> tuple[OpenVINOModel, ModelFolder]:

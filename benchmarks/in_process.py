@@ -72,7 +72,7 @@ class InProcess:
         return EngineRun(outcomes, steps)
 
     def submit(self, prompt: list[int], out: int) -> None:
-        """Queue a job of one choice with `out` tokens."""
+        """Queue a job of one choice with `out` tokens; like the server's workload it asks for no seed."""
         number = next(self._ids)
         sampling = SamplingParams(temperature=self._temperature, top_p=self._top_p, seed=number)
         self._stays[number] = Stay(self._clock())
@@ -86,6 +86,7 @@ class InProcess:
                 sampling=sampling,
                 rules=TextRules(),
                 end_tokens=frozenset(),
+                repeatable=False,
             )
         )
 

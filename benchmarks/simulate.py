@@ -96,6 +96,8 @@ def step_ms(tokens: int) -> float:
 
 def padded(tokens: int, *, singles: bool) -> int:
     """The size a step of so many tokens has: the runtime keeps sizes few (runtimes/openvino/batch.py)."""
+    if tokens == 1:
+        return 1
     grain = 2 if tokens <= 8 else 4 if singles else 8
     return -(-tokens // grain) * grain
 

@@ -3,6 +3,7 @@
 import mmap
 import sys
 from pathlib import Path
+from subprocess import run
 
 import pytest
 
@@ -55,3 +56,29 @@ def test_a_copy_that_was_changed_is_kept(tmp_path: Path) -> None:
         mapped[0] = ord("b")
         assert hand_back("weights.bin") == 0
         assert mapped[:2] == b"ba"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc has the call")
+def test_freed_memory_that_the_allocator_kept_is_given_back() -> None:
+    """The last block is kept, so that the heap cannot shrink by itself."""
+    script = """
+import ctypes
+from pathlib import Path
+from onward.residency import trim_heap
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+blocks = [libc.malloc(65536) for _ in range(2000)]
+for block in blocks:
+    ctypes.memset(block, 1, 65536)
+for block in blocks[:-1]:
+    libc.free(ctypes.c_void_p(block))
+before = resident()
+trim_heap()
+print(before - resident())
+"""
+    freed = int(run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
+    assert freed * mmap.PAGESIZE > 100 * 2**20

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from onward.errors import SetupError
 from onward.models.registry import listed_models
-from onward.residency import hand_back
+from onward.residency import hand_back, trim_heap
 from onward.settings import Settings
 
 if TYPE_CHECKING:
@@ -59,9 +59,14 @@ def compose(settings: Settings, progress: Progress = lambda message: None) -> Em
         kernels = beside.submit(_load_kernels)
         loaded = _load_all(settings, progress)
         kernels.result()
-    Thread(target=hand_back, args=_READ_TO_LOAD, name="onward-pages", daemon=True).start()
+    Thread(target=_hand_back, name="onward-pages", daemon=True).start()
     aliases = _aliases(settings, loaded)
     return _start(settings, loaded, aliases, filters)
+
+
+def _hand_back() -> None:
+    trim_heap()
+    hand_back(*_READ_TO_LOAD)
 
 
 def _load_kernels() -> None:

@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 from onward.engine.model import CHUNK_TOKENS
@@ -201,3 +202,15 @@ def test_however_dear_reading_is_a_chunk_may_be_read() -> None:
     cost.observe(prompt_tokens=0, rows=1, seconds=0.001)
     cost.observe(prompt_tokens=64, rows=1, seconds=1.0)
     assert CHUNK_TOKENS <= pacer.budget(writers=1, readers=1, brief=False) <= 4 * CHUNK_TOKENS
+
+
+def test_only_written_tokens_of_a_job_that_cannot_be_repeated_may_have_other_bits() -> None:
+    """Its prompt's keys and values are for everybody."""
+    engine = make_engine()
+    engine.add(replace(make_job(prompt(40), max_tokens=9, ignore_end=True, score_top=1), repeatable=False))
+    flags = []
+    while not engine.idle:
+        works = engine.scheduler.schedule(CHUNK_TOKENS)
+        flags += [(work.reads, row.repeatable) for work in works for row in work.rows()]
+        engine._accept(works, engine.model.evaluate([row for work in works for row in work.rows()]), [])
+    assert set(flags) == {(True, True), (False, False)}

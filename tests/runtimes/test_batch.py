@@ -62,6 +62,18 @@ def test_steps_of_single_tokens_get_padding_rows_up_to_the_threads_and_to_a_usua
     assert all(index < rows for index in inputs["output_rows"])
 
 
+@pytest.mark.parametrize("threads", [1, 2, 16])
+def test_a_lone_row_that_nobody_can_ask_for_again_goes_as_it_is(threads: int) -> None:
+    inputs, wanted = laid_out([Row(0, [7], 3, [0], 1, repeatable=False)], threads)
+    assert (inputs["input_ids"], inputs["output_rows"], wanted) == ([7], [0], 1)
+
+
+def test_one_row_that_can_be_asked_for_again_is_enough_for_padding() -> None:
+    rows = [Row(0, [7], 3, [0], 1, repeatable=False), Row(1, [7], 3, [1], 1)]
+    inputs, _ = laid_out(rows, threads=4)
+    assert len(inputs["input_ids"]) == 4
+
+
 def test_a_row_of_several_tokens_needs_no_padding() -> None:
     inputs, _ = laid_out([Row(0, [1, 2], 0, [0], 1)], threads=16)
     assert inputs["past_lens"] == [0]

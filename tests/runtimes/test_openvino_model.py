@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from onward.engine.model import Row
 from onward.errors import MemoryTooSmall, ModelFolderError, SetupError
+from onward.models.resolve import built_in_folder
+from onward.runtimes.openvino import load
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.openvino.options import RuntimeOptions
@@ -242,3 +244,20 @@ assert model.kv_bytes > 1000 << 20, model.kv_bytes
 assert resident() - before < 100 << 20, resident() - before
 """
     assert run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.real
+def test_a_tiny_model_computes_small_steps_on_one_thread_with_the_same_bits(tmp_path: Path) -> None:
+    folder = built_in_folder("storyteller")
+    many, one = (load_model(folder, RuntimeOptions(threads=threads)) for threads in (2, 1))
+    assert many._open()[0].small is not None
+    assert one._open()[0].small is None, "nothing to choose from"
+    for step in range(100):  # enough for both ways
+        row = Row(0, [step + 300], step, [0, 1, 2, 3], 1)
+        assert many.evaluate([row]).tobytes() == one.evaluate([row]).tobytes()
+
+
+def test_a_larger_model_has_one_graph(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_model(tiny_folder, RuntimeOptions(threads=2))._open()[0].small is not None
+    monkeypatch.setattr(load, "TINY_WEIGHTS", 1000)
+    assert load_model(tiny_folder, RuntimeOptions(threads=2))._open()[0].small is None

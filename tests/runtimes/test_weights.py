@@ -124,3 +124,4 @@ def test_where_sums_are_split_a_window_keeps_the_promise(tmp_path: Path, monkeyp
     assert holds(model.evaluate, model.vocab_size)
     assert len(found) == 1
     assert model.notes == []
+    assert model._open()[0].small is None, "one thread splits no sums: its bits are others"

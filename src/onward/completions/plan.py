@@ -123,6 +123,7 @@ def _plan_prompt(
         text_base=len(text),
         pending=pending,
         prediction=prediction,
+        repeatable=request.seed is not None or sampling.greedy,
     )
     return PlannedPrompt(job, text, shown, pieces, billed=max(1, len(fed) - hidden))
 

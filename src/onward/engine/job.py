@@ -18,6 +18,7 @@ class Job:
     when drawn (empty when the request ignores them). `text_base` and `pending` tell the assembler where the
     completion begins: code points before it, and bytes of a character that the prompt left unfinished. `prediction`
     are tokens that the caller expects the choices to have: they may make the job faster, never change a token.
+    `repeatable`: whether asking again gives the same, because of a seed or because nothing is left to chance.
     """
 
     id: int
@@ -33,3 +34,4 @@ class Job:
     text_base: int = 0
     pending: bytes = b""
     prediction: tuple[int, ...] = ()
+    repeatable: bool = True

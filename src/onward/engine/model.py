@@ -31,6 +31,9 @@ class Row:
 
     Several rows of a step may belong to one sequence, each with a single token, at successive positions and with
     the same block table: a token and drafts of those after it.
+
+    `repeatable`: whether the row's bits must not depend on what else is in the step. Only the token of a choice that
+    nobody can ask for again may do without.
     """
 
     sequence: int
@@ -38,6 +41,7 @@ class Row:
     start: int
     blocks: Sequence[int]
     outputs: int
+    repeatable: bool = True
 
 
 class Model(Protocol):
@@ -54,9 +58,9 @@ class Model(Protocol):
         """Evaluate all rows in one step; write their keys and values; give the logits that were asked for.
 
         Returns float32 [sum of row.outputs, vocab_size], in row order and position order: a view that is
-        valid until the next call. The same row gives the same bits whatever stands beside it, and single-token
-        rows of one sequence the same in one step as in a step each: a row sees what rows before it write. Drafts
-        that prove wrong leave keys and values behind, which a later row at their position overwrites.
+        valid until the next call. The same `repeatable` row gives the same bits whatever stands beside it, and
+        single-token rows of one sequence the same in one step as in a step each: a row sees what rows before it
+        write. Drafts that prove wrong leave keys and values behind, which a later row at their position overwrites.
         Raises RuntimeError when the runtime fails; the engine then stops.
         """
         ...

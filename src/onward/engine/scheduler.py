@@ -56,11 +56,14 @@ class Work:
         tokens = sequence.tokens[start : self.end]
         if self.draft is not None:
             tokens += self.draft.tokens
-        if self.reads or len(tokens) == 1:
+        if self.reads:
             return [Row(sequence.id, tokens, start, blocks, self.outputs)]
+        repeatable = sequence.job.repeatable
+        if len(tokens) == 1:
+            return [Row(sequence.id, tokens, start, blocks, self.outputs, repeatable)]
         first_output = len(tokens) - self.outputs
         return [
-            Row(sequence.id, (token,), start + index, blocks, int(index >= first_output))
+            Row(sequence.id, (token,), start + index, blocks, int(index >= first_output), repeatable)
             for index, token in enumerate(tokens)
         ]
 

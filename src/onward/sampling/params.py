@@ -25,3 +25,8 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
     logprobs: int | None = None
+
+    @property
+    def greedy(self) -> bool:
+        """Whether nothing is left to chance: the most likely token is taken."""
+        return self.temperature == 0.0 or self.top_p == 0.0 or self.top_k == 1

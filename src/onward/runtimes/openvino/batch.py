@@ -73,19 +73,20 @@ class Batch:
         OpenVINO splits attention otherwise when single tokens are fewer than its threads, and that shows in
         the last bits; padding in the scratch block keeps such a step on the common path. A MatMul over fewer than
         `least` rows may be another kernel too, so never fewer go through the layers, nor through the output layer
-        (unless none do). Where a number of tokens is not a usual one, padding makes it so (`_usual`). Raises
-        RuntimeError for a block table that is too short.
+        (unless none do). A single row that need not be repeatable goes as it is. Where a number of tokens is not a
+        usual one, padding makes it so (`_usual`). Raises RuntimeError for a block table that is too short.
         """
-        rows = self._padded(rows)
+        exact = any(row.repeatable for row in rows)
+        rows = self._padded(rows, exact)
         lengths = [len(row.tokens) for row in rows]
         self._fill_tokens(rows, lengths)
         self._fill_tables(rows, lengths)
-        return self._fill_outputs(rows, lengths)
+        return self._fill_outputs(rows, lengths, exact)
 
-    def _padded(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def _padded(self, rows: Sequence[Row], exact: bool) -> Sequence[Row]:
         tokens = sum(len(row.tokens) for row in rows)
         singles = len(rows) == tokens
-        least = max(self.least, _LEAST, self._threads if singles else 0)
+        least = max(self.least, _LEAST, self._threads if singles else 0) if exact else 1
         missing = _usual(max(tokens, least), singles=singles) - tokens
         if singles and missing <= _MOST_SINGLES:
             return [*rows, *[self._padding(1)] * missing]
@@ -132,7 +133,7 @@ class Batch:
         self._buffers["block_indices_begins"].resize(len(begins))[: len(begins)] = begins
         self._longest[...] = longest
 
-    def _fill_outputs(self, rows: Sequence[Row], lengths: list[int]) -> int:
+    def _fill_outputs(self, rows: Sequence[Row], lengths: list[int], exact: bool) -> int:
         wanted: list[int] = []
         end = 0
         for row, length in zip(rows, lengths, strict=True):
@@ -143,7 +144,7 @@ class Batch:
                 wanted.extend(range(end - row.outputs, end))
         count = len(wanted)
         if count:
-            wanted += wanted[-1:] * (_usual(max(count, self.least)) - count)
+            wanted += wanted[-1:] * (_usual(max(count, self.least) if exact else count) - count)
         self._buffers[ROWS_INPUT].resize(len(wanted))[: len(wanted)] = wanted
         return count
 
@@ -151,5 +152,7 @@ class Batch:
 def _usual(count: int, *, singles: bool = True) -> int:
     """The number of tokens, or of rows of the output layer, that a step has for `count`: OpenVINO compiles kernels
     for each number that it has not seen lately, which takes longer than a few tokens more."""
+    if count == 1:
+        return 1
     step = 2 if count <= 8 else 4 if singles else 8
     return -(-count // step) * step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,32 +10,59 @@ from numpy.typing import NDArray
 
 from onward.engine.model import Row
 from onward.runtimes.openvino.batch import Batch
+from onward.runtimes.openvino.contest import Contest
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.openvino.window import Window
 
+SMALL_STEP = 32
+"""Tokens of a step that may go through the small lane."""
+
+
+class Lane:
+    """A compiled graph's request with its inputs."""
+
+    def __init__(self, request: ov.InferRequest, batch: Batch) -> None:
+        self.request, self.batch = request, batch
+
+    def evaluate(self, rows: Sequence[Row], vocab_size: int) -> NDArray[np.float32]:
+        """Logits of the rows that are read: a view of OpenVINO's memory."""
+        wanted = self.batch.fill(rows)
+        logits: NDArray[np.float32] = self.request.infer(share_outputs=True)[0]
+        return logits.reshape(-1, vocab_size)[:wanted]
+
 
 class Evaluator:
-    """Engine thread only; owns the request's inputs, but for the caches."""
+    """Engine thread only; owns the requests' inputs, but for the caches, which both lanes share.
 
-    def __init__(self, request: ov.InferRequest, batch: Batch, vocab_size: int) -> None:
-        self.request = request
-        self._batch, self._vocab_size = batch, vocab_size
-        self._window = Window()
+    `small`, if there is one, is for steps of few tokens, where it is faster; it must give the same bits.
+    """
+
+    def __init__(self, lane: Lane, vocab_size: int) -> None:
+        self.lane = lane
+        self.small: Lane | None = None
+        self.window = Window()
+        self._vocab_size = vocab_size
+        self._contests: dict[int, Contest] = {}
 
     def use(self, window: Window) -> Evaluator:
         """This evaluator, with calls of that window from now on."""
-        self._window = window
-        self._batch.least = window.least
+        self.window = window
+        self.lane.batch.least = window.least
         return self
 
     def evaluate(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """See engine.model.Model. A view of OpenVINO's memory, or a copy where the step took several calls."""
-        pieces = self._window.pieces(rows)
+        pieces = self.window.pieces(rows)
         if len(pieces) == 1:
             return self._call(rows)
         return np.concatenate([self._call(piece).copy() for piece in pieces])
 
     def _call(self, rows: Sequence[Row]) -> NDArray[np.float32]:
-        wanted = self._batch.fill(rows)
-        logits: NDArray[np.float32] = self.request.infer(share_outputs=True)[0]
-        return logits.reshape(-1, self._vocab_size)[:wanted]
+        tokens = sum(len(row.tokens) for row in rows) if self.small is not None else 0
+        if self.small is None or tokens > SMALL_STEP:
+            return self.lane.evaluate(rows, self._vocab_size)
+        contest = self._contests.get(tokens) or self._contests.setdefault(tokens, Contest())
+        begin = time.perf_counter()
+        logits = (self.small, self.lane)[contest.way].evaluate(rows, self._vocab_size)
+        contest.took(time.perf_counter() - begin)
+        return logits

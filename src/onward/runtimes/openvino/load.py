@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from onward.engine.model import Row
 from onward.errors import ModelFolderError, SetupError
 from onward.runtimes.openvino import kv_cache
 from onward.runtimes.openvino.batch import INPUTS, Batch
 from onward.runtimes.openvino.configuration import computes_float32, configuration
-from onward.runtimes.openvino.evaluator import Evaluator
+from onward.runtimes.openvino.evaluator import Evaluator, Lane
 from onward.runtimes.openvino.fingerprint import fingerprint, with_facts
 from onward.runtimes.openvino.graph import MODEL_FILE, WEIGHTS_FILE, last_line, read_paged
-from onward.runtimes.openvino.invariance import NOTE, find_window, remembered_window
+from onward.runtimes.openvino.invariance import NOTE, find_window, holds, remembered_window
 from onward.runtimes.openvino.kv_cache import KVCache
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.openvino.memory import available_memory
@@ -24,6 +28,10 @@ from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.openvino.options import RuntimeOptions
 from onward.runtimes.openvino.weights import activation_group, group_long_rows
 from onward.runtimes.openvino.window import Window
+
+TINY_WEIGHTS = 16 * 2**20
+"""Bytes of weights up to which a second graph is compiled, for one thread: that may be faster in small steps than
+several that wait for each other after every layer. Costs the weights once more."""
 
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len")
 _CONTEXT_GUESS = 2048
@@ -43,19 +51,24 @@ def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOM
         context_length, notes = _context_length(folder, options)
         if computes_float32(core, options):
             group_long_rows(model)
-        compiled = _compile(core, model, folder, configuration(options, group))
+        config = configuration(options, group)
+        compiled = _compile(core, model, folder, config)
+        threads = int(compiled.get_property("INFERENCE_NUM_THREADS"))
+        tiny = threads > 1 and (folder / WEIGHTS_FILE).stat().st_size <= TINY_WEIGHTS
+        alone = _compile(core, model, folder, config | {"INFERENCE_NUM_THREADS": 1}) if tiny else None
         del model
         names = _input_names(compiled, folder)
         layers = kv_cache.layers_of(compiled)
         plan = kv_cache.plan(layers, context_length, available_memory(), options.kv_memory)
-        request = compiled.create_infer_request()
         cache = KVCache(layers, plan.blocks)
-        cache.bind(request)
-        threads = int(compiled.get_property("INFERENCE_NUM_THREADS"))
-        batch = Batch(request, names, cache.scratch, threads)
-        vocab_size = _trial_step(request, batch, cache, folder)
-        evaluator = Evaluator(request, batch, vocab_size)
+        lane = _lane(compiled, names, cache, threads)
+        vocab_size = _trial_step(lane, cache, folder)
+        evaluator = Evaluator(lane, vocab_size)
         known, unproven = _make_invariant(evaluator, vocab_size, identity.result(), threads, options.cache_dir)
+        if alone is not None and evaluator.window == Window():
+            small = _lane(alone, names, cache, threads=1)
+            if _same_bits(lane, small, vocab_size, f"{known} {threads} and 1", options.cache_dir):
+                evaluator.small = small
         return OpenVINOModel(
             folder.name,
             evaluator,
@@ -83,6 +96,22 @@ def _make_invariant(
         return with_facts(identity, window), []
     # Where sums are split in short steps and not in others, their parts may be one a thread.
     return with_facts(identity, window, threads), [] if window else [NOTE]
+
+
+def _same_bits(lane: Lane, small: Lane, vocab_size: int, key: str, cache_dir: Path | None) -> bool:
+    """Whether each step of the proof gives the same bits in both lanes."""
+    same = True
+
+    def evaluate(rows: Sequence[Row]) -> NDArray[np.float32]:
+        nonlocal same
+        logits = lane.evaluate(rows, vocab_size)
+        same = same and small.evaluate(rows, vocab_size).tobytes() == logits.tobytes()
+        return logits
+
+    def find() -> Window | None:
+        return Window() if holds(evaluate, vocab_size) and same else None
+
+    return remembered_window(cache_dir, key, find) is not None
 
 
 def _files(folder: Path) -> list[Path]:
@@ -116,11 +145,17 @@ def _input_names(compiled: ov.CompiledModel, folder: Path) -> frozenset[str]:
     return names
 
 
-def _trial_step(request: ov.InferRequest, batch: Batch, cache: KVCache, folder: Path) -> int:
+def _lane(compiled: ov.CompiledModel, names: frozenset[str], cache: KVCache, threads: int) -> Lane:
+    request = compiled.create_infer_request()
+    cache.bind(request)
+    return Lane(request, Batch(request, names, cache.scratch, threads))
+
+
+def _trial_step(lane: Lane, cache: KVCache, folder: Path) -> int:
     """Evaluate three tokens in the scratch block, reading two of their rows; give the vocabulary's size."""
-    batch.fill([Row(-1, (0, 0, 0), 0, (cache.scratch,), 2)])
+    lane.batch.fill([Row(-1, (0, 0, 0), 0, (cache.scratch,), 2)])
     try:
-        logits = request.infer(share_outputs=True)[0]
+        logits = lane.request.infer(share_outputs=True)[0]
     except RuntimeError as error:
         raise ModelFolderError(f"{folder}: the model fails at its first step ({last_line(error)}).") from error
     vocab_size = int(logits.shape[-1])
