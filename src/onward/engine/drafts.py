@@ -201,13 +201,13 @@ class Prediction:
     def _resume(self, place: int, token: int) -> int:
         """Where the text goes on: behind the newest two tokens; at first also behind a token left out or replaced."""
         tokens, left = self._tokens, self._left
-        for index in range(left, min(left + NEAR, len(tokens) - 1)):
-            if tokens[index + 1] == token and tokens[index] == self._last:
-                return index + 2
         if self._index.pairs is None:
             self._index.pairs = _index_pairs(tokens)
         found = self._index.pairs.get(self._last << _BITS | token)
         if found is not None:
+            for index in range(left, min(left + NEAR, len(tokens) - 1)):
+                if tokens[index + 1] == token and tokens[index] == self._last:
+                    return index + 2
             return found
         if place < 0 or self._strayed > PATIENCE:
             return -1
