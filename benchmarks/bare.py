@@ -1,4 +1,5 @@
-"""The denominator: the engine's compiled graph in the barest loop; no scheduler, no sampling, no text.
+"""The denominator: the engine's compiled graph (of two, the one for all threads) in the barest loop; no scheduler, no
+sampling, no text.
 
 Prompts of the same length are read in full-speed chunks, then all rows decode in lockstep with a constant token.
 Inputs are written in place, outputs are views. `python -m benchmarks.bare --model storyteller --rows 1 8 32`.
@@ -72,8 +73,9 @@ class BareLoop:
     def run(self, prompts: list[list[int]], out: int, *, padded: bool = False) -> BareRun:
         """Read prompts of one length, then make `out` tokens of each, the first from the prompts' own logits.
 
-        `padded` gives the decode steps a further row of two tokens: about what the engine adds to steps with fewer
-        rows than threads (one token on two threads), so that a row's bits do not depend on its neighbours.
+        `padded` gives the decode steps a further row of two tokens: about what the engine adds for a request with a
+        seed to steps with fewer rows than threads (one token on two threads), so that a row's bits do not depend on
+        its neighbours.
         """
         begin = time.perf_counter()
         for group, first in _groups(prompts):
@@ -156,7 +158,7 @@ def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[
 
 
 def compiled_graph(model: OpenVINOModel) -> ov.CompiledModel:
-    """The very graph that `model` runs. Reaches into it: the runtime has no other use for handing it out."""
+    """The graph that `model` runs, on all its threads. Reaches into it: the runtime has no other use for it."""
     evaluator, _ = model._open()
     return evaluator.lane.request.get_compiled_model()
 

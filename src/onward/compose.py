@@ -32,8 +32,9 @@ TOY = "toy"
 DRAWING_REVISION = 2
 """Raised with every change of `sampling` that may change a drawn token or a reported log-probability."""
 
-_READ_TO_LOAD = ("openvino_model.bin", "libllvmlite.so")
-"""Files that serving hardly touches again: OpenVINO has repacked the weights, LLVM has compiled the kernels."""
+_READ_TO_LOAD = ("openvino_model.bin", "libllvmlite.", "libopenvino", "_pyopenvino.", "tokenizers.", "libcrypto.")
+"""Beginnings of the names of files of which serving needs little: OpenVINO has repacked the weights, LLVM has compiled
+the kernels, and of the libraries most is for reading and building models. What is touched again comes back."""
 
 Progress = Callable[[str], None]
 

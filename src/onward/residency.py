@@ -25,7 +25,7 @@ class Mapping(NamedTuple):
 
 
 def hand_back(*names: str) -> int:
-    """Let go of the pages of mapped files of these names; gives how many bytes were resident.
+    """Let go of the pages of mapped files whose names begin so; gives how many bytes were resident.
 
     Takes milliseconds; for any thread. Nothing is lost whatever uses those files later. Linux only: elsewhere, and
     where the system does not say which pages are its files', nothing happens.
@@ -39,7 +39,7 @@ def hand_back(*names: str) -> int:
     system = ctypes.CDLL(None)
     freed = 0
     for mapping in mappings(listing):
-        if mapping.kept or Path(mapping.path).name not in names:
+        if mapping.kept or not Path(mapping.path).name.startswith(names):
             continue
         refused = system.madvise(ctypes.c_void_p(mapping.start), ctypes.c_size_t(mapping.length), _DONT_NEED)
         freed += 0 if refused else mapping.resident

@@ -222,7 +222,7 @@ def test_law_4_random_work_in_tight_memory_always_ends_and_equals_work_alone(dat
             choices=data.draw(st.integers(1, 3)),
             max_tokens=data.draw(st.integers(0, 40)),
             seed=data.draw(st.integers(0, 3)),
-            score_top=data.draw(st.sampled_from([None, None, 1])),
+            score_top=data.draw(st.sampled_from([None, None, 0, 1, 3])),
         )
         for _ in range(data.draw(st.integers(1, 6)))
     ]

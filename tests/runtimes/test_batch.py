@@ -68,8 +68,8 @@ def test_a_lone_row_that_nobody_can_ask_for_again_goes_as_it_is(threads: int) ->
     assert (inputs["input_ids"], inputs["output_rows"], wanted) == ([7], [0], 1)
 
 
-def test_one_row_that_can_be_asked_for_again_is_enough_for_padding() -> None:
-    rows = [Row(0, [7], 3, [0], 1, repeatable=False), Row(1, [7], 3, [1], 1)]
+def test_several_such_rows_are_padded_like_others() -> None:
+    rows = [Row(number, [7], 3, [number], 1, repeatable=False) for number in range(2)]
     inputs, _ = laid_out(rows, threads=4)
     assert len(inputs["input_ids"]) == 4
 

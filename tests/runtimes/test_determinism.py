@@ -6,6 +6,7 @@ Two things are not promised, and the scheduler avoids them: a prompt cut so that
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,9 +40,9 @@ class Company:
     past: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        random = np.random.default_rng(self.size)
+        generator = np.random.default_rng(self.size)
         for index in range(self.size):
-            prompt = random.integers(0, self.model.vocab_size, 33 + index).tolist()
+            prompt = generator.integers(0, self.model.vocab_size, 33 + index).tolist()
             self.model.evaluate([Row(index, prompt, 0, self.blocks(index), 0)])
             self.past.append(len(prompt))
 
@@ -115,11 +116,11 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         shape = Shape(weights=weights, tied=weights == "int8", head="softcap")
         folder = write_folder(tmp_path_factory.mktemp("determinism") / weights, shape)
     model = load_model(folder, RuntimeOptions(precision=precision))
-    random = np.random.default_rng(1)
+    generator = np.random.default_rng(1)
     for block in range(0, 256, TABLE):  # what other sequences left behind
-        dirt = random.integers(0, model.vocab_size, TABLE * BLOCK_TOKENS).tolist()
+        dirt = generator.integers(0, model.vocab_size, TABLE * BLOCK_TOKENS).tolist()
         model.evaluate([Row(-1, dirt, 0, range(block, block + TABLE), 0)])
-    yield model
+    yield on_all_threads(model)
     model.close()
 
 
@@ -283,10 +284,39 @@ def test_nothing_is_read_that_the_sequence_did_not_write(model: OpenVINOModel) -
         tensor.data[200:232] = 0
 
 
+def on_all_threads(model: OpenVINOModel) -> OpenVINOModel:
+    """The model without the graph that a tiny one has for small steps on one thread."""
+    model._open()[0].small = None
+    return model
+
+
+@pytest.mark.parametrize("precision", ["fast", "exact"])
+@pytest.mark.parametrize("name", ["tiny", pytest.param("storyteller", marks=pytest.mark.real)])
+def test_the_graph_for_one_thread_gives_the_same_bits_in_any_step(
+    tiny_folder: Path, name: str, precision: Literal["fast", "exact"]
+) -> None:
+    """Chunks and single tokens of sequences that have blocks of their own, here and there."""
+    folder = tiny_folder if name == "tiny" else STORYTELLER
+    model = load_model(folder, RuntimeOptions(precision=precision, threads=2))
+    evaluator = model._open()[0]
+    assert evaluator.small is not None
+    rng = random.Random(7)
+    lengths = [0] * 6
+    for _ in range(60):
+        rows: list[Row] = []
+        for sequence in rng.sample(range(6), rng.randrange(1, 7)):
+            tokens = [rng.randrange(250) for _ in range(rng.choice([1, 1, 1, 2, 5, 8]))]
+            blocks = range(20 * sequence, 20 * sequence + 20)
+            rows.append(Row(sequence, tokens, lengths[sequence], blocks, rng.randrange(1, len(tokens) + 1)))
+            lengths[sequence] += len(tokens)
+        one, other = (lane.evaluate(rows, model.vocab_size).tobytes() for lane in (evaluator.lane, evaluator.small))
+        assert one == other
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
 def test_the_number_of_threads_does_not_change_a_bit(tiny_folder: Path, threads: int) -> None:
     prompt = list(range(70))
-    many, few = load_model(tiny_folder), load_model(tiny_folder, RuntimeOptions(threads=threads))
+    many, few = (on_all_threads(load_model(tiny_folder, RuntimeOptions(threads=each))) for each in (0, threads))
     assert plain(few, prompt, [1, 2, 3]).tobytes() == plain(many, prompt, [1, 2, 3]).tobytes()
 
 
@@ -297,8 +327,8 @@ def test_storyteller_has_the_same_bits_in_drafts_and_in_company_on_any_number_of
     precision: Literal["fast", "exact"], threads: int
 ) -> None:
     prompt, tokens = list(range(10, 90)), [11, 12, 13, 14, 15]
-    usual = load_model(STORYTELLER, RuntimeOptions(precision=precision, kv_memory=4 << 20))
-    model = load_model(STORYTELLER, RuntimeOptions(precision=precision, threads=threads))
+    usual = on_all_threads(load_model(STORYTELLER, RuntimeOptions(precision=precision, kv_memory=4 << 20)))
+    model = on_all_threads(load_model(STORYTELLER, RuntimeOptions(precision=precision, threads=threads)))
     expected = plain(usual, prompt, tokens)
     assert plain(model, prompt, tokens).tobytes() == expected.tobytes()
     assert holds(model.evaluate, model.vocab_size)

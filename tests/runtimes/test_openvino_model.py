@@ -17,6 +17,7 @@ from onward.engine.model import Row
 from onward.errors import MemoryTooSmall, ModelFolderError, SetupError
 from onward.models.resolve import built_in_folder
 from onward.runtimes.openvino import load
+from onward.runtimes.openvino.evaluator import Lane
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.openvino.options import RuntimeOptions
@@ -234,6 +235,7 @@ def test_memory_grows_with_the_blocks_in_use_only(tiny_folder: Path) -> None:
 import sys
 from pathlib import Path
 from onward.engine.model import Row
+from onward.runtimes.openvino.evaluator import Lane
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.options import RuntimeOptions
 def resident(): return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -261,3 +263,25 @@ def test_a_larger_model_has_one_graph(tiny_folder: Path, monkeypatch: pytest.Mon
     assert load_model(tiny_folder, RuntimeOptions(threads=2))._open()[0].small is not None
     monkeypatch.setattr(load, "TINY_WEIGHTS", 1000)
     assert load_model(tiny_folder, RuntimeOptions(threads=2))._open()[0].small is None
+
+
+def test_what_only_makes_faster_never_stops_a_model_from_loading(tmp_path: Path) -> None:
+    def fails(*anything: object) -> Lane:
+        raise RuntimeError("no memory left")
+
+    assert load._small_lane(fails, lambda lane: True, "key", tmp_path) is None
+
+
+def test_a_graph_with_other_bits_is_not_used_and_not_made_again(tmp_path: Path) -> None:
+    made: list[Lane] = []
+
+    def make() -> Lane:
+        made.append(Lane(None, None))  # type: ignore[arg-type]
+        return made[-1]
+
+    for _ in range(2):
+        assert load._small_lane(make, lambda lane: False, "differs", tmp_path) is None
+    assert len(made) == 1
+    for _ in range(2):
+        assert load._small_lane(make, lambda lane: True, "agrees", tmp_path) is made[-1]
+    assert load._small_lane(make, pytest.fail, "agrees", tmp_path) is made[-1], "proven once"

@@ -116,14 +116,25 @@ class KVCache:
                 self.pool.share([node.block])
                 self.pool.release([own])
                 sequence.blocks[index] = node.block
-        rest = sequence.job.prompt[full * BLOCK_TOKENS :]
-        if not sequence.reading and len(rest) >= LEAST_SHARED:
+        if not sequence.reading and sequence.prompt_length - full * BLOCK_TOKENS >= LEAST_SHARED:
+            rest = sequence.job.prompt[full * BLOCK_TOKENS :]
             nodes.append(self.tree.insert_tail(nodes, rest, sequence.blocks[full]))
         if sequence.wants_scores:
             _keep_scores(sequence, nodes)
         for node, own in zip(nodes, sequence.blocks, strict=False):
             if node.block == own and self.pool.remember(own):
                 self._supersede(node)
+
+    def release(self, sequence: Sequence) -> None:
+        """Take the sequence's blocks back; what is published stays findable."""
+        self.pool.release(sequence.blocks)
+        sequence.blocks = []
+        sequence.computed = 0
+
+    def check(self, sequences: list[Sequence]) -> None:
+        """AssertionError if any block is lost, counted wrongly or shared by mistake."""
+        self.tree.check()
+        self.pool.check([sequence.blocks for sequence in sequences], self.tree.blocks)
 
     def _part(self, sequence: Sequence, nodes: list[Node]) -> tuple[int, Node | None]:
         """The block that begins as the prompt goes on behind `nodes`, and how many of its tokens can be used; as in
@@ -146,17 +157,6 @@ class KVCache:
             node.scores = node.scores or tail.scores
             self.pool.drop(tail.block)
 
-    def release(self, sequence: Sequence) -> None:
-        """Take the sequence's blocks back; what is published stays findable."""
-        self.pool.release(sequence.blocks)
-        sequence.blocks = []
-        sequence.computed = 0
-
-    def check(self, sequences: list[Sequence]) -> None:
-        """AssertionError if any block is lost, counted wrongly or shared by mistake."""
-        self.tree.check()
-        self.pool.check([sequence.blocks for sequence in sequences], self.tree.blocks)
-
 
 def _usable(node: Node, sequence: Sequence) -> int:
     """How many of a block's first tokens the sequence can take from it: those with scores, if it wants scores."""
@@ -175,12 +175,12 @@ def _known_scores(sequence: Sequence, nodes: list[Node]) -> Scores:
 
 
 def _keep_scores(sequence: Sequence, nodes: list[Node]) -> None:
-    """Note on the blocks what the sequence has scored of them, where that is more tokens or more alternatives."""
+    """Note on the blocks what the sequence has scored of them, where that is more tokens than is known, or as many
+    with more alternatives: a block without all its scores cuts off those behind it."""
     scores, top = sequence.scores, sequence.job.score_top
     assert scores is not None and top is not None
     for index, node in enumerate(nodes):
         begin = index * BLOCK_TOKENS
-        count = min(len(scores), sequence.prompt_length) - begin
-        count = min(count, len(node.key))
+        count = min(len(scores) - begin, len(node.key))
         if count > 0 and (node.scores is None or (len(node.scores), node.scores.top) < (count, top)):
             node.scores = pack(scores[begin : begin + count], top)

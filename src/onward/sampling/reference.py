@@ -111,7 +111,7 @@ def kept_by_min_p_and_top_k(row: NDArray[np.float32], order: NDArray[np.intp], p
 def decide(row: NDArray[np.float32], choice: ChoiceSampler) -> Decision:
     """Draw from one edited row: sort, cut, then inverse CDFs in id order over ever fewer candidates."""
     params = choice.params
-    if params.temperature == 0 or params.top_p == 0 or params.top_k == 1:
+    if params.greedy:
         return Decision(int(row.argmax()), float("inf"))
     order = np.lexsort((np.arange(row.size), -row))
     with np.errstate(over="ignore"):

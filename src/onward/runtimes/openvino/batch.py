@@ -73,10 +73,10 @@ class Batch:
         OpenVINO splits attention otherwise when single tokens are fewer than its threads, and that shows in
         the last bits; padding in the scratch block keeps such a step on the common path. A MatMul over fewer than
         `least` rows may be another kernel too, so never fewer go through the layers, nor through the output layer
-        (unless none do). A single row that need not be repeatable goes as it is. Where a number of tokens is not a
+        (unless none do). A lone row that need not be repeatable goes as it is. Where a number of tokens is not a
         usual one, padding makes it so (`_usual`). Raises RuntimeError for a block table that is too short.
         """
-        exact = any(row.repeatable for row in rows)
+        exact = len(rows) > 1 or rows[0].repeatable
         rows = self._padded(rows, exact)
         lengths = [len(row.tokens) for row in rows]
         self._fill_tokens(rows, lengths)

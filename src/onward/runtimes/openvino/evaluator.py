@@ -42,7 +42,8 @@ class Evaluator:
         self.small: Lane | None = None
         self.window = Window()
         self._vocab_size = vocab_size
-        self._contests: dict[int, Contest] = {}
+        self._contests: dict[tuple[int, int], Contest] = {}
+        """By tokens and rows of a step."""
 
     def use(self, window: Window) -> Evaluator:
         """This evaluator, with calls of that window from now on."""
@@ -61,7 +62,7 @@ class Evaluator:
         tokens = sum(len(row.tokens) for row in rows) if self.small is not None else 0
         if self.small is None or tokens > SMALL_STEP:
             return self.lane.evaluate(rows, self._vocab_size)
-        contest = self._contests.get(tokens) or self._contests.setdefault(tokens, Contest())
+        contest = self._contests.setdefault((tokens, len(rows)), Contest())
         begin = time.perf_counter()
         logits = (self.small, self.lane)[contest.way].evaluate(rows, self._vocab_size)
         contest.took(time.perf_counter() - begin)

@@ -34,6 +34,7 @@ _CUTS = ((BLOCK_TOKENS,), (CHUNK_TOKENS, 2 * BLOCK_TOKENS - 3, 2 * BLOCK_TOKENS)
 _ROWS = (5, 2, 16, 20)
 _CHUNK = 80
 _LONG_CHUNK = 600
+_FAR = 2048
 
 
 def find_window(evaluate: Callable[[Window], Evaluate], vocab_size: int) -> Window | None:
@@ -61,6 +62,15 @@ def remembered_window(cache_dir: Path | None, key: str, find: Callable[[], Windo
     return found
 
 
+def remembered(cache_dir: Path | None, key: str) -> bool | None:
+    """The answer that was last kept under this key."""
+    return {"yes": True, "no": False}.get(read_index(cache_dir).get(f"{_PROOF} {key}", ""))
+
+
+def remember(cache_dir: Path | None, key: str, answer: bool) -> None:
+    write_index(cache_dir, {**read_index(cache_dir), f"{_PROOF} {key}": "yes" if answer else "no"})
+
+
 def holds(evaluate: Evaluate, vocab_size: int, longest: int = _CHUNK) -> bool:
     """Whether two successive tokens of a sequence have the same bits one by one, in one step (as drafts have
     them), among other rows and beside a prompt's chunk of `longest` tokens, and a prompt the same whole and cut."""
@@ -68,14 +78,41 @@ def holds(evaluate: Evaluate, vocab_size: int, longest: int = _CHUNK) -> bool:
     first, second = (Row(0, _tokens(at, 1, vocab_size), at, (0, 1, 2), 1) for at in (_PROMPT, _PROMPT + 1))
     alone = _bits(evaluate([first])) + _bits(evaluate([second]))
     others = [Row(1, _tokens(at, 1, vocab_size), at, (3,), 1) for at in range(max(_ROWS))]
-    # The chunk's own numbers do not matter: it may write one block again and again.
-    chunk = Row(2, _tokens(7, longest, vocab_size), 0, (4,) * blocks_for(longest), longest)
+    # A long chunk writes its few blocks again and again; its own numbers do not matter here.
+    spare = [4 + index % (BLOCKS_NEEDED - 4) for index in range(blocks_for(longest))]
+    chunk = Row(2, _tokens(7, longest, vocab_size), 0, spare, longest)
     companies = [others[: count - 2] for count in _ROWS]
     if any(_bits(evaluate([first, second, *company])[:2]) != alone for company in companies):
         return False
     if _bits(evaluate([first, second, chunk])[:2]) != alone:
         return False
     return all(_last_of_cut(evaluate, cuts, vocab_size) == whole for cuts in _CUTS)
+
+
+def agree(one: Evaluate, other: Evaluate, vocab_size: int, context_length: int) -> bool:
+    """Whether two ways to evaluate give the same bits in each step of `holds`, and far into a context.
+
+    Far away the few blocks there are stand for many, but for the one that is written to: what they hold does not
+    matter, as long as it is the same.
+    """
+    same = True
+
+    def both(rows: Sequence[Row]) -> NDArray[np.float32]:
+        nonlocal same
+        logits = one(rows)
+        same = same and other(rows).tobytes() == logits.tobytes()
+        return logits
+
+    if not holds(both, vocab_size) or not same:
+        return False
+    start = (min(context_length, _FAR) - BLOCK_TOKENS) // BLOCK_TOKENS * BLOCK_TOKENS
+    last = BLOCKS_NEEDED - 1
+    blocks = [*(index % last for index in range(blocks_for(start))), last]
+    rows = [Row(at, _tokens(start + at, 1, vocab_size), start + at, blocks, 1) for at in range(max(_ROWS))]
+    chunk = Row(0, _tokens(start, CHUNK_TOKENS, vocab_size), start, blocks, CHUNK_TOKENS)
+    for step in (rows[:1], rows[:3], rows, [chunk], [chunk, *rows[CHUNK_TOKENS:]]):
+        both(step)
+    return same
 
 
 def _last_of_cut(evaluate: Evaluate, cuts: tuple[int, ...], vocab_size: int) -> bytes:
