@@ -56,11 +56,11 @@ def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOM
         context_length, notes = _context_length(folder, options)
         if computes_float32(core, options):
             group_long_rows(model)
-        config = configuration(options, group)
+        tiny = (folder / WEIGHTS_FILE).stat().st_size <= TINY_WEIGHTS
+        config = configuration(options, group, tiny=tiny)
         compiled = _compile(core, model, folder, config)
         threads = int(compiled.get_property("INFERENCE_NUM_THREADS"))
-        tiny = threads > 1 and (folder / WEIGHTS_FILE).stat().st_size <= TINY_WEIGHTS
-        spare = model if tiny else None
+        spare = model if tiny and threads > 1 else None
         del model
         names = _input_names(compiled, folder)
         layers = kv_cache.layers_of(compiled)
