@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 import tomllib
 from collections.abc import Callable, Coroutine
 from importlib import metadata
@@ -25,7 +24,7 @@ from onward.protocol.response import Chunk
 from onward.text.assembler import TokenRecord
 from onward.values import ContentFilterSetting, content_filter
 
-from ..toy_backend import complete, make_backend, running, settle, stream
+from ..toy_backend import complete, make_backend, running, settle, slow_down, stream
 
 PATTERNS = ("ab+c", "b{2,4}", r"\bca", r"ca\b", r"b\B", "a.c", "c(?:a|bb)b", "é🙂?", "a")
 FIELDS: dict[str, Any] = {"prompt": "Say", "temperature": 0, "max_tokens": 40, "ignore_eos": True}
@@ -188,13 +187,7 @@ def test_a_stop_ends_the_engines_work_and_bills_to_the_match() -> None:
 
     async def ask(backend: EmbeddedBackend) -> None:
         (model,) = backend.served.values()
-        evaluate = model.engine.model.evaluate
-
-        def slowly(rows: Any) -> Any:
-            time.sleep(0.002)
-            return evaluate(rows)
-
-        model.engine.model.evaluate = slowly  # type: ignore[method-assign]
+        slow_down(backend)
         completion = await complete(backend, **FIELDS | {"max_tokens": 1900})
         assert completion.choices[0].text == text[: text.index(flagged)]
         assert completion.usage.completion_tokens == text.index(flagged) + 3

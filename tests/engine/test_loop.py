@@ -112,6 +112,8 @@ def test_death_is_told_to_every_job_present_and_future() -> None:
 
 def test_stopping_ends_what_runs_once_and_refuses_what_comes() -> None:
     thread, inbox = started()
+    evaluate = thread.engine.model.evaluate
+    thread.engine.model.evaluate = lambda rows: (time.sleep(0.002), evaluate(rows))[1]
     jobs = [make_job(max_tokens=1900, ignore_end=True) for _ in range(3)]
     thread.submit(jobs)
     inbox.wait_for(lambda event: isinstance(event, Piece))
