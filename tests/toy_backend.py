@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -46,21 +45,6 @@ async def settle(backend: EmbeddedBackend) -> None:
         model.engine.check()
         assert model.engine.cache.pool.used == 0
         assert not model.answers
-
-
-def slow_down(backend: EmbeddedBackend) -> None:
-    """Let every step take milliseconds, as real ones do: a toy's long answer may be over before anybody can stop it."""
-    for served in backend.served.values():
-        model = served.engine.model
-        model.evaluate = _slowly(model.evaluate)  # type: ignore[method-assign]
-
-
-def _slowly(evaluate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def slow(rows: Any) -> Any:
-        time.sleep(0.002)
-        return evaluate(rows)
-
-    return slow
 
 
 async def complete(backend: EmbeddedBackend, **fields: Any) -> Completion:

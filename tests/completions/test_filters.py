@@ -24,7 +24,8 @@ from onward.protocol.response import Chunk
 from onward.text.assembler import TokenRecord
 from onward.values import ContentFilterSetting, content_filter
 
-from ..toy_backend import complete, make_backend, running, settle, slow_down, stream
+from ..engine.harness import slow_down
+from ..toy_backend import complete, make_backend, running, settle, stream
 
 PATTERNS = ("ab+c", "b{2,4}", r"\bca", r"ca\b", r"b\B", "a.c", "c(?:a|bb)b", "é🙂?", "a")
 FIELDS: dict[str, Any] = {"prompt": "Say", "temperature": 0, "max_tokens": 40, "ignore_eos": True}
@@ -187,7 +188,7 @@ def test_a_stop_ends_the_engines_work_and_bills_to_the_match() -> None:
 
     async def ask(backend: EmbeddedBackend) -> None:
         (model,) = backend.served.values()
-        slow_down(backend)
+        slow_down(model.engine)
         completion = await complete(backend, **FIELDS | {"max_tokens": 1900})
         assert completion.choices[0].text == text[: text.index(flagged)]
         assert completion.usage.completion_tokens == text.index(flagged) + 3

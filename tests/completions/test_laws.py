@@ -12,7 +12,8 @@ from onward.protocol.response import Chunk, Completion
 from onward.runtimes.toy import ToyTokenizer
 from onward.text.utf8 import Utf8Decoder
 
-from ..toy_backend import ask, ask_stream, complete, make_backend, on_toy, running, slow_down, stream
+from ..engine.harness import slow_down
+from ..toy_backend import ask, ask_stream, complete, make_backend, on_toy, running, stream
 
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {"prompt": "once upon a time"},
@@ -158,7 +159,7 @@ def test_law_4_a_dead_engine_tells_everyone_present_and_future() -> None:
 def test_law_4_closing_ends_what_runs_with_an_error() -> None:
     async def close():
         backend = make_backend()
-        slow_down(backend)
+        slow_down(backend.served["toy"].engine)
         task = asyncio.create_task(complete(backend, prompt="x", max_tokens=2000, ignore_eos=True))
         await asyncio.sleep(0.05)
         await backend.aclose()

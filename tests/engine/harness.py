@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from onward.engine.events import Ending, Piece, Prefilled
 from onward.engine.job import Job
+from onward.engine.model import Row
 from onward.engine.step import Engine
 from onward.runtimes.toy import END, ToyModel, ToyTokenizer
 from onward.sampling.choice import Sampled
@@ -32,6 +37,17 @@ def make_engine(
         speculate=speculate,
         clock=lambda: float(next(ticks)),
     )
+
+
+def slow_down(engine: Engine, seconds: float = 0.002) -> None:
+    """Let every step take as long as real ones do: a toy's long answer may be over before anybody can stop it."""
+    evaluate = engine.model.evaluate
+
+    def slowly(rows: Sequence[Row]) -> NDArray[np.float32]:
+        time.sleep(seconds)
+        return evaluate(rows)
+
+    engine.model.evaluate = slowly  # type: ignore[method-assign]
 
 
 def make_job(

@@ -1,5 +1,4 @@
 import threading
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -8,7 +7,7 @@ from onward.engine.events import Event, Failed, Piece
 from onward.engine.loop import EngineThread
 from onward.errors import EngineStopped, Overloaded
 
-from .harness import make_engine, make_job
+from .harness import make_engine, make_job, slow_down
 
 
 class Inbox:
@@ -74,13 +73,7 @@ def test_over_the_limit_a_submission_is_refused_and_later_ones_are_taken() -> No
 
 def test_a_cancelled_request_is_silent_from_the_next_step_on() -> None:
     thread, inbox = started()
-    evaluate = thread.engine.model.evaluate
-
-    def slowly(rows):
-        time.sleep(0.02)
-        return evaluate(rows)
-
-    thread.engine.model.evaluate = slowly
+    slow_down(thread.engine, 0.02)
     endless = make_job(max_tokens=1900, ignore_end=True)
     thread.submit([endless])
     inbox.wait_for(lambda event: isinstance(event, Piece))
@@ -112,8 +105,7 @@ def test_death_is_told_to_every_job_present_and_future() -> None:
 
 def test_stopping_ends_what_runs_once_and_refuses_what_comes() -> None:
     thread, inbox = started()
-    evaluate = thread.engine.model.evaluate
-    thread.engine.model.evaluate = lambda rows: (time.sleep(0.002), evaluate(rows))[1]
+    slow_down(thread.engine)
     jobs = [make_job(max_tokens=1900, ignore_end=True) for _ in range(3)]
     thread.submit(jobs)
     inbox.wait_for(lambda event: isinstance(event, Piece))

@@ -6,7 +6,7 @@ from onward.engine.blocks import BlockPool
 from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS
 from onward.engine.prefix import Node, PrefixTree
 from onward.engine.scores import Scores, pack
-from onward.engine.sequence import Sequence, blocks_for, shareable_blocks
+from onward.engine.sequence import Sequence, blocks_for, shareable_blocks, shareable_tokens
 
 LEAST_SHARED = CHUNK_TOKENS
 """Tokens of a block that must be shared for the block to be copied rather than computed."""
@@ -137,12 +137,11 @@ class KVCache:
         self.pool.check([sequence.blocks for sequence in sequences], self.tree.blocks)
 
     def _part(self, sequence: Sequence, nodes: list[Node]) -> tuple[int, Node | None]:
-        """The block that begins as the prompt goes on behind `nodes`, and how many of its tokens can be used; as in
-        `shareable_blocks` two tokens of the prompt are left to compute."""
+        """The block that begins as the prompt goes on behind `nodes`, and how many of its tokens can be used."""
         if not self.share_prefixes:
             return 0, None
         begin = len(nodes) * BLOCK_TOKENS
-        rest = sequence.job.prompt[begin : min(begin + BLOCK_TOKENS, sequence.prompt_length - 2)]
+        rest = sequence.job.prompt[begin : min(begin + BLOCK_TOKENS, shareable_tokens(sequence.prompt_length))]
         for common, node in self.tree.nearest(nodes, rest):
             common = min(common, _usable(node, sequence))
             if common >= LEAST_SHARED:

@@ -117,13 +117,18 @@ def blocks_for(tokens: int) -> int:
     return -(-tokens // BLOCK_TOKENS)
 
 
-def shareable_blocks(prompt_length: int) -> int:
-    """How many leading blocks of a prompt may come from the cache.
+def shareable_tokens(prompt_length: int) -> int:
+    """How many leading tokens of a prompt may come from the cache.
 
     At least two prompt tokens are left to compute: the last one's logits are needed, and a lone token would go
     through the decode kernel, whose bits differ from prefill's.
     """
-    return max(0, prompt_length - 2) // BLOCK_TOKENS
+    return max(0, prompt_length - 2)
+
+
+def shareable_blocks(prompt_length: int) -> int:
+    """How many leading blocks of a prompt may come from the cache as they are."""
+    return shareable_tokens(prompt_length) // BLOCK_TOKENS
 
 
 def chain_of(prompt: tuple[int, ...]) -> tuple[int, ...]:

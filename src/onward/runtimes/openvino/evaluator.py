@@ -59,7 +59,7 @@ class Evaluator:
         return np.concatenate([self._call(piece).copy() for piece in pieces])
 
     def _call(self, rows: Sequence[Row]) -> NDArray[np.float32]:
-        tokens = sum(len(row.tokens) for row in rows) if self.small is not None else 0
+        tokens = sum(len(row.tokens) for row in rows)
         if self.small is None or tokens > SMALL_STEP:
             return self.lane.evaluate(rows, self._vocab_size)
         contest = self._contests.setdefault((tokens, len(rows)), Contest())

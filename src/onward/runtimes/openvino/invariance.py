@@ -34,7 +34,7 @@ _CUTS = ((BLOCK_TOKENS,), (CHUNK_TOKENS, 2 * BLOCK_TOKENS - 3, 2 * BLOCK_TOKENS)
 _ROWS = (5, 2, 16, 20)
 _CHUNK = 80
 _LONG_CHUNK = 600
-_FAR = 2048
+_FAR = 2048  # tokens: how far into a context `agree` looks, where a model has so many
 
 
 def find_window(evaluate: Callable[[Window], Evaluate], vocab_size: int) -> Window | None:
