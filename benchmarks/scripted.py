@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.engine.job import Job
-from onward.engine.model import Model, Row
+from onward.engine.model import Hook, Model, Row, nothing
 from onward.engine.step import Engine
 
 FORCE = 60.0
@@ -53,9 +53,9 @@ class ScriptedModel:
         """Drop all scripts: sequence ids are an engine's own, so no two engines may have scripts at a time."""
         self._scripts.clear()
 
-    def evaluate(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         """See engine.model.Model. Writes into the model's view of logits where it may, else into a copy."""
-        logits = self._model.evaluate(rows)
+        logits = self._model.evaluate(rows, before_compute)
         if not self._scripts:
             return logits
         started = time.perf_counter()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from benchmarks import measure
 from benchmarks.in_process import InProcess
 from benchmarks.outcome import Outcome
-from onward.engine.model import Row
+from onward.engine.model import Hook, Row, nothing
 from onward.engine.pacing import MOST
 from onward.runtimes.toy import ToyTokenizer
 
@@ -61,7 +61,7 @@ class TimedModel:
         self.random = np.random.default_rng(seed)
         self._unsteady, self._wandered, self._before = unsteady, 0.0, 0
 
-    def evaluate(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         tokens, outputs = sum(len(row.tokens) for row in rows), sum(row.outputs for row in rows)
         writers = sum(len(row.tokens) == 1 for row in rows)
         seconds = self._seconds(rows, tokens, outputs, writers) * self._weather()

@@ -13,7 +13,7 @@ from benchmarks.render_speculation import speculation_section
 from benchmarks.scripted import ScriptedModel
 from benchmarks.speculation import OFF, ON, TURN_STEPS, Arm, Run, compare, medians, race
 
-from onward.engine.model import Row
+from onward.engine.model import Row, nothing
 from onward.runtimes.toy import ToyModel, ToyTokenizer
 
 PROMPT = tuple(b"say it again, say it again")
@@ -84,8 +84,8 @@ def test_several_scripts_at_once_are_said_to_the_letter_and_who_has_none_speaks_
 
 def test_logits_that_may_not_be_written_are_copied() -> None:
     class ReadOnly(ToyModel):
-        def evaluate(self, rows):
-            logits = super().evaluate(rows)
+        def evaluate(self, rows, before_compute=nothing):
+            logits = super().evaluate(rows, before_compute)
             logits.flags.writeable = False
             return logits
 

@@ -142,7 +142,7 @@ def test_law_4_a_dead_engine_tells_everyone_present_and_future() -> None:
         backend = make_backend()
         model = backend.served["toy"]
 
-        def broken(rows):
+        def broken(rows, before_compute):
             raise RuntimeError("the runtime broke")
 
         model.engine.model.evaluate = broken

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from onward.engine.events import Ending, Piece, Prefilled
 from onward.engine.job import Job
-from onward.engine.model import Row
+from onward.engine.model import Hook, Row, nothing
 from onward.engine.step import Engine
 from onward.runtimes.toy import END, ToyModel, ToyTokenizer
 from onward.sampling.choice import Sampled
@@ -43,7 +43,8 @@ def slow_down(engine: Engine, seconds: float = 0.002) -> None:
     """Let every step take as long as real ones do: a toy's long answer may be over before anybody can stop it."""
     evaluate = engine.model.evaluate
 
-    def slowly(rows: Sequence[Row]) -> NDArray[np.float32]:
+    def slowly(rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        before_compute()
         time.sleep(seconds)
         return evaluate(rows)
 

@@ -53,7 +53,7 @@ def test_over_the_limit_a_submission_is_refused_and_later_ones_are_taken() -> No
     thread, inbox = started(max_waiting=2, rows=1)
     inbox_gate = threading.Event()
     original = thread.engine.model.evaluate
-    thread.engine.model.evaluate = lambda rows: (inbox_gate.wait(30), original(rows))[1]
+    thread.engine.model.evaluate = lambda rows, hook: (inbox_gate.wait(30), original(rows, hook))[1]
     first = make_job(max_tokens=2)
     thread.submit([first])
     jobs = [make_job(max_tokens=2, request=9) for _ in range(2)]
@@ -89,7 +89,7 @@ def test_a_cancelled_request_is_silent_from_the_next_step_on() -> None:
 def test_death_is_told_to_every_job_present_and_future() -> None:
     thread, inbox = started()
 
-    def broken(rows):
+    def broken(rows, before_compute):
         raise RuntimeError("no more memory")
 
     thread.engine.model.evaluate = broken
@@ -133,8 +133,8 @@ def test_what_ended_in_the_step_that_broke_is_told_all_the_same() -> None:
     thread, inbox = started()
     original = thread.engine.model.evaluate
 
-    def poisoned(rows):
-        logits = original(rows)
+    def poisoned(rows, before_compute):
+        logits = original(rows, before_compute)
         logits[-1] = float("nan")
         return logits
 
@@ -144,3 +144,44 @@ def test_what_ended_in_the_step_that_broke_is_told_all_the_same() -> None:
     inbox.wait_for(lambda event: isinstance(event, Failed) and event.job == broken.id)
     assert any(map(ended(scored), inbox.events))
     thread.stop()
+
+
+def test_what_a_step_makes_ready_is_told_when_the_next_one_computes() -> None:
+    thread, inbox = started()
+    original = thread.engine.model.evaluate
+    told: list[list[int]] = []
+
+    def watched(rows, before_compute):
+        before = len(inbox.events)
+        before_compute()
+        told.append([before, len(inbox.events)])
+        return original(rows, before_compute)
+
+    thread.engine.model.evaluate = watched
+    job = make_job("the cat", max_tokens=4, ignore_end=True)
+    thread.submit([job])
+    inbox.wait_for(ended(job))
+    thread.stop()
+    assert told == [[0, 0], [0, 2], [2, 3], [3, 4]], "nothing is told between preparing a step and its computing"
+    assert len(inbox.events) == 5
+
+
+def test_an_end_is_told_at_once_when_its_last_companion_is_cancelled() -> None:
+    thread, inbox = started()
+    slow_down(thread.engine)
+    short, endless = make_job(max_tokens=3, ignore_end=True), make_job(max_tokens=1900, ignore_end=True)
+    count = 0
+
+    def deliver(events: Sequence[Event]) -> None:
+        nonlocal count
+        inbox(events)
+        count += sum(isinstance(event, Piece) and event.job == short.id for event in events)
+        if count == 2:  # the third piece is made while this cancel lies in the mailbox
+            thread.cancel(endless.request)
+
+    thread._deliver = deliver
+    thread.submit([short])
+    thread.submit([endless])
+    inbox.wait_for(ended(short))
+    thread.stop()
+    assert not any(map(ended(endless), inbox.events))

@@ -98,9 +98,11 @@ class EngineThread:
         reason = "the engine was stopped"
         try:
             while not self._stopping:
+                if self.engine.idle:
+                    self._tell()
                 self._read_mailbox(wait=self.engine.idle)
                 if not self._stopping and not self.engine.idle:
-                    self._step()
+                    self.engine.step(self._tell)
         except Exception as error:
             log.exception("the engine died")
             reason = f"the engine died: {error}"
@@ -108,12 +110,12 @@ class EngineThread:
         finally:
             self._end_all(reason)
 
-    def _step(self) -> None:
-        """One step; what it made ready is told even when it broke half-way: ended jobs are known to nobody else."""
-        try:
-            self.engine.step()
-        finally:
-            self._deliver(self.engine.untold)
+    def _tell(self) -> None:
+        """Tell what the last step made ready. Called when the next begins to compute, or none follows: until then the
+        interpreter is busy, and whoever is woken would wait for it."""
+        events, self.engine.untold = self.engine.untold, []
+        if events:
+            self._deliver(events)
 
     def _read_mailbox(self, *, wait: bool) -> None:
         if wait:
@@ -126,7 +128,12 @@ class EngineThread:
             command()
 
     def _end_all(self, reason: str) -> None:
-        """Tell every job there is, also those still in the mailbox; later ones are refused by `submit`."""
+        """Tell every job there is, also those still in the mailbox; later ones are refused by `submit`.
+
+        Before that, what the last step made ready, though it broke half-way: jobs that it ended are known to nobody
+        else.
+        """
+        self._tell()
         with self._lock:
             self._stopping = True
             self._read_mailbox(wait=False)

@@ -7,7 +7,7 @@ of a block in `copy_block`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +18,13 @@ BLOCK_TOKENS = 32
 """Tokens in a KV block, the unit in which keys and values are shared."""
 CHUNK_TOKENS = 8
 """The least that a step reads of a prompt, but for its end. Never a single token: that kernel has other bits."""
+
+
+Hook = Callable[[], None]
+
+
+def nothing() -> None:
+    """The hook that does nothing."""
 
 
 @dataclass(slots=True)
@@ -54,8 +61,10 @@ class Model(Protocol):
     blocks: int
     """How many KV blocks there are; ids 0 … blocks - 1."""
 
-    def evaluate(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         """Evaluate all rows in one step; write their keys and values; give the logits that were asked for.
+
+        `before_compute` is called once, when only computing is left, which lets other threads of Python run.
 
         Returns float32 [sum of row.outputs, vocab_size], in row order and position order: a view that is
         valid until the next call. The same `repeatable` row gives the same bits whatever stands beside it, and

@@ -14,7 +14,7 @@ from onward.engine.cache import Copy, KVCache
 from onward.engine.drafts import Draft, Drafter, Source
 from onward.engine.events import Ending, Event, Piece, Prefilled
 from onward.engine.job import Job
-from onward.engine.model import Model, Vocabulary
+from onward.engine.model import Hook, Model, Vocabulary, nothing
 from onward.engine.pacing import BRIEF, PrefillPacer, StepCost
 from onward.engine.scheduler import Scheduler, Work
 from onward.engine.sequence import Sequence
@@ -86,18 +86,19 @@ class Engine:
         """Drop a request's jobs; no event of them follows."""
         self.scheduler.cancel(request)
 
-    def step(self) -> list[Event]:
+    def step(self, before_compute: Hook = nothing) -> list[Event]:
         """Do one step; give what it made ready, in order. Must not be called when idle.
 
-        Raises what the runtime raises; the engine is unusable then.
+        `before_compute` is called when all is prepared, with `untold` still what the step before made ready: what it
+        wakes can run while the model computes. Raises what the runtime raises; the engine is unusable then.
         """
         started = self._clock()
-        self.untold = []
         works = self.scheduler.schedule(self._prompt_budget())
         assert works, "jobs wait, and none can be admitted"
         self._copy_blocks(self.scheduler.copies)
         rows = [row for work in works for row in work.rows()]
-        logits = self.model.evaluate(rows)
+        logits = self.model.evaluate(rows, before_compute)
+        self.untold = []
         self._accept(works, logits, self.untold)
         self._count(works, len(rows), self._clock() - started)
         return self.untold

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import BLOCK_TOKENS, Row
+from onward.engine.model import BLOCK_TOKENS, Hook, Row, nothing
 
 SPECIALS = ("<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>")
 WORDS = (" the", " and", " a", " to", " of", "ing", " once", " upon", " time", "\n\n", "🙂", "é")
@@ -79,7 +79,8 @@ class ToyModel:
         self._base = _base_logits(self.vocab_size)
         self._ids = np.arange(1, self.vocab_size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 
-    def evaluate(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        before_compute()
         self.steps += 1
         wanted = [self._row_hashes(row) for row in rows]
         hashes = [each for row, found in zip(rows, wanted, strict=True) for each in found[len(found) - row.outputs :]]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import Row
+from onward.engine.model import Hook, Row, nothing
 from onward.runtimes.openvino.batch import Batch
 from onward.runtimes.openvino.contest import Contest
 from onward.runtimes.openvino.library import ov
@@ -24,9 +24,10 @@ class Lane:
     def __init__(self, request: ov.InferRequest, batch: Batch) -> None:
         self.request, self.batch = request, batch
 
-    def evaluate(self, rows: Sequence[Row], vocab_size: int) -> NDArray[np.float32]:
+    def evaluate(self, rows: Sequence[Row], vocab_size: int, before_compute: Hook = nothing) -> NDArray[np.float32]:
         """Logits of the rows that are read: a view of OpenVINO's memory."""
         wanted = self.batch.fill(rows)
+        before_compute()
         logits: NDArray[np.float32] = self.request.infer(share_outputs=True)[0]
         return logits.reshape(-1, vocab_size)[:wanted]
 
@@ -51,19 +52,20 @@ class Evaluator:
         self.lane.batch.least = window.least
         return self
 
-    def evaluate(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         """See engine.model.Model. A view of OpenVINO's memory, or a copy where the step took several calls."""
         pieces = self.window.pieces(rows)
         if len(pieces) == 1:
-            return self._call(rows)
-        return np.concatenate([self._call(piece).copy() for piece in pieces])
+            return self._call(rows, before_compute)
+        hooks = [before_compute] + [nothing] * (len(pieces) - 1)
+        return np.concatenate([self._call(piece, hook).copy() for piece, hook in zip(pieces, hooks, strict=True)])
 
-    def _call(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+    def _call(self, rows: Sequence[Row], before_compute: Hook) -> NDArray[np.float32]:
         tokens = sum(len(row.tokens) for row in rows)
         if self.small is None or tokens > SMALL_STEP:
-            return self.lane.evaluate(rows, self._vocab_size)
+            return self.lane.evaluate(rows, self._vocab_size, before_compute)
         contest = self._contests.setdefault((tokens, len(rows)), Contest())
         begin = time.perf_counter()
-        logits = (self.small, self.lane)[contest.way].evaluate(rows, self._vocab_size)
+        logits = (self.small, self.lane)[contest.way].evaluate(rows, self._vocab_size, before_compute)
         contest.took(time.perf_counter() - begin)
         return logits

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import Row
+from onward.engine.model import Hook, Row, nothing
 from onward.runtimes.openvino.evaluator import Evaluator
 from onward.runtimes.openvino.kv_cache import KVCache
 
@@ -40,9 +40,9 @@ class OpenVINOModel:
         self.notes = list(notes)
         self._parts: tuple[Evaluator, KVCache] | None = (evaluator, cache)
 
-    def evaluate(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         """See engine.model.Model. The view's memory is OpenVINO's; `rows` may be mixed in any way."""
-        return self._open()[0].evaluate(rows)
+        return self._open()[0].evaluate(rows, before_compute)
 
     def copy_block(self, source: int, target: int) -> None:
         self._open()[1].copy_block(source, target)
