@@ -83,3 +83,31 @@ print(before - resident())
 """
     freed = int(run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
     assert freed * mmap.PAGESIZE > 100 * 2**20
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="only glibc has the call")
+@pytest.mark.parametrize(("first", "heaps"), [("share_heap()", 1), ("pass", 5)])
+def test_threads_allocate_from_one_heap_once_it_is_shared(first: str, heaps: int, tmp_path: Path) -> None:
+    script = f"""
+import ctypes, threading
+from onward.residency import share_heap
+
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+{first}
+together = threading.Barrier(4)
+
+def work():
+    together.wait()
+    libc.malloc(1000)
+    together.wait()
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+file = ctypes.c_void_p(libc.fopen({str(tmp_path / "info").encode()!r}, b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+"""
+    run([sys.executable, "-c", script], check=True)
+    assert (tmp_path / "info").read_text().count("<heap nr=") == heaps

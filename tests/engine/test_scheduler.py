@@ -1,6 +1,6 @@
 from collections import Counter
 from dataclasses import replace
-from itertools import product
+from itertools import cycle, product
 
 from onward.engine.model import CHUNK_TOKENS
 from onward.engine.pacing import MOST, STALE, TILE, PrefillPacer, StepCost
@@ -57,6 +57,55 @@ def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
         engine.step()
         steps += 1
     assert steps <= 4
+
+
+def test_a_brief_prompt_waits_for_no_number_of_long_ones() -> None:
+    engine = make_engine()
+    for letter in "abcdefgh":
+        engine.add(make_job(prompt(1500, letter), max_tokens=1))
+    for _ in range(5):
+        engine.scheduler.schedule(32)
+    brief = make_job(prompt(40, "z"), max_tokens=1)
+    engine.add(brief)
+    steps = 0
+    while any(sequence.job is brief for sequence in engine.scheduler.sequences()):
+        engine.step()
+        steps += 1
+    assert steps <= 4
+
+
+def steps_of_a_long_prompt_among_ever_more_brief_ones(rows: int, blocks: int) -> int:
+    """Eight brief ones wait at any time; how many steps until the long one has ended, at most 2,000."""
+    engine = make_engine(rows=rows, blocks=blocks, context=1200)
+    letters = cycle("bcdefghijklmnopqrstuvwxyz")
+
+    def refill() -> None:
+        while engine.scheduler.waiting < 8:
+            engine.add(make_job(prompt(40, next(letters)), max_tokens=4, ignore_end=True))
+
+    refill()
+    engine.step()
+    long = make_job(prompt(1100), max_tokens=4, ignore_end=True)
+    engine.add(long)
+    for step in range(2000):
+        if all(sequence.job is not long for sequence in engine.scheduler.sequences()):
+            return step
+        refill()
+        engine.step()
+        engine.check()
+    return 2000
+
+
+def test_a_long_prompt_is_read_however_many_brief_ones_come() -> None:
+    assert steps_of_a_long_prompt_among_ever_more_brief_ones(rows=64, blocks=400) < 200
+
+
+def test_a_long_prompt_gets_the_only_row_however_many_brief_ones_come() -> None:
+    assert steps_of_a_long_prompt_among_ever_more_brief_ones(rows=1, blocks=400) < 200
+
+
+def test_a_long_prompt_gets_scarce_memory_however_many_brief_ones_come() -> None:
+    assert steps_of_a_long_prompt_among_ever_more_brief_ones(rows=64, blocks=42) < 200
 
 
 def test_requests_take_turns_so_that_a_large_one_does_not_hold_up_a_small_one() -> None:

@@ -1,14 +1,15 @@
 """Who computes what in the next step. Decides only: no clock, no logits, no I/O.
 
 Running sequences that write go first, a token and perhaps a draft each; the rest of a step reads prompts, in chunks
-within a budget, so that a long prompt stalls nobody. Requests take turns to have a sequence admitted; a sequence that
-does not fit into memory holds back those behind it, so that none starves. When a running sequence needs a block and
-none is left, the one admitted last gives all its blocks back and is read and replayed later.
+within a budget, so that a long prompt stalls nobody. Brief and long prompts wait in lines of their own, so that no
+number of long ones stalls a brief one; lines take turns to have a sequence admitted, and so do requests in a line. A
+sequence that does not fit into memory holds back all others, so that none starves. When a running sequence needs a
+block and none is left, the one admitted last gives all its blocks back and is read and replayed later.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
@@ -18,15 +19,14 @@ from onward.engine.cache import Copy, KVCache
 from onward.engine.drafts import Draft
 from onward.engine.job import Job
 from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS, Row
+from onward.engine.pacing import BRIEF
 from onward.engine.prefix import Node
 from onward.engine.sequence import Sequence, chain_of
+from onward.engine.waiting import WaitingLine
 
 READERS = 4
-"""How many prompts are read side by side before newcomers must wait for the budget's rest."""
-
-LOOK_AHEAD = 8
-"""How many waiting sequences of one request are considered when those before them wait for a shared prefix."""
-
+"""How many brief prompts, and how many long ones, are read side by side before newcomers of their kind must wait for
+the budget's rest."""
 
 REPLAYED = 32
 """Tokens that a preempted sequence replays in a step."""
@@ -85,10 +85,12 @@ class Scheduler:
         self.copies: list[Copy] = []
         """Block copies to make, in order, before what the last `schedule` gave is evaluated."""
         self._resumed: deque[Sequence] = deque()
-        self._queues: OrderedDict[int, deque[Sequence]] = OrderedDict()
+        self._lines = [WaitingLine(_is_brief), WaitingLine(_is_long)]
+        """The one whose turn it is to have a sequence admitted comes first."""
+        self._held = False
+        """Whether in this step memory was too small for a sequence whose turn it was: then nobody else is admitted."""
         self._rows_held: Counter[int] = Counter()
         self._being_read: Counter[int] = Counter()
-        self._queued = 0
         self._next_id = 0
         self._turn = 0
 
@@ -96,18 +98,18 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        return not self.running and not self._resumed and not self._queues
+        return not self.running and not self._resumed and not any(self._lines)
 
     @property
     def waiting(self) -> int:
-        return len(self._resumed) + self._queued
+        return len(self._resumed) + sum(map(len, self._lines))
 
     def sequences(self) -> Iterator[Sequence]:
         """All sequences, running and waiting."""
         yield from self.running
         yield from self._resumed
-        for queue in self._queues.values():
-            yield from queue
+        for line in self._lines:
+            yield from line
 
     # --- coming and going ----------------------------------------------------------------------------------
 
@@ -122,12 +124,11 @@ class Scheduler:
         doomed = [sequence for sequence in self.running if sequence.job.request == request]
         for sequence in doomed:
             self.finish(sequence)
-        waiting = self._queues.pop(request, deque())
-        self._queued -= len(waiting)
+        waiting = sum(line.cancel(request) for line in self._lines)
         resumed = [sequence for sequence in self._resumed if sequence.job.request == request]
         for sequence in resumed:
             self._resumed.remove(sequence)
-        return len(doomed) + len(waiting) + len(resumed)
+        return len(doomed) + waiting + len(resumed)
 
     def finish(self, sequence: Sequence) -> None:
         """A running sequence has ended: its blocks and row are free."""
@@ -143,17 +144,13 @@ class Scheduler:
         works = self._write_all()
         budget = prompt_budget if works else max(prompt_budget, CHUNK_TOKENS)
         readers = [sequence for sequence in self.running if sequence.reading]
-        nobody_fits = False
-        if len(readers) < READERS:
-            newcomer = self._admit_next()
-            readers += [newcomer] if newcomer else []
-            nobody_fits = newcomer is None
+        lines = self._admit_readers(readers)
         for sequence in self._in_turn(readers):
             if budget < CHUNK_TOKENS:
                 break
             works.append(self._read(sequence, budget))
             budget -= works[-1].count
-        while budget >= CHUNK_TOKENS and not nobody_fits and (newcomer := self._admit_next()):
+        while budget >= CHUNK_TOKENS and (newcomer := self._admit_next(lines)):
             works.append(self._read(newcomer, budget))
             budget -= works[-1].count
         return works
@@ -196,8 +193,7 @@ class Scheduler:
         return Sequence(job, choice, self._next_id, chain)
 
     def _enqueue(self, sequence: Sequence) -> None:
-        self._queues.setdefault(sequence.job.request, deque()).append(sequence)
-        self._queued += 1
+        next(line for line in self._lines if line.takes(sequence)).add(sequence)
 
     def _in_turn(self, readers: list[Sequence]) -> list[Sequence]:
         """Those with the least left to read first: that gives first tokens soonest. Every fourth time the one that
@@ -254,16 +250,27 @@ class Scheduler:
             count -= 1
         return Work(sequence, count, _outputs_wanted(sequence, count, left), reads=True)
 
-    def _admit_next(self) -> Sequence | None:
-        """Admit one waiting sequence, if a row and memory allow."""
-        if len(self.running) >= self.rows:
+    def _admit_readers(self, readers: list[Sequence]) -> list[WaitingLine]:
+        """Admit one sequence of each line of which few are being read; give the lines that may have more."""
+        self._held = False
+        lines: list[WaitingLine] = []
+        for line in tuple(self._lines):
+            if sum(map(line.takes, readers)) < READERS:
+                newcomer = self._admit_next([line])
+                if newcomer is None:
+                    continue
+                readers.append(newcomer)
+            lines.append(line)
+        return lines
+
+    def _admit_next(self, lines: list[WaitingLine]) -> Sequence | None:
+        """Admit one waiting sequence of these lines, if a row and memory allow."""
+        if self._held or len(self.running) >= self.rows:
             return None
         if self._resumed:
             return self._resumed.popleft() if self._try_admit(self._resumed[0]) else None
-        for request, queue in self._queues.items():
-            if not self._row_free(request):
-                continue
-            for sequence in islice(queue, LOOK_AHEAD):
+        for line in lines:
+            for sequence in line.in_turn(self._row_free):
                 if sequence.awaited in self._being_read:
                     continue
                 nodes = self.cache.find(sequence)
@@ -271,22 +278,17 @@ class Scheduler:
                     continue
                 if not self._try_admit(sequence, nodes):
                     return None
-                self._take_from_queue(request, queue, sequence)
+                line.take(sequence)
+                self._lines.remove(line)
+                self._lines.append(line)
                 return sequence
         return None
-
-    def _take_from_queue(self, request: int, queue: deque[Sequence], sequence: Sequence) -> None:
-        queue.remove(sequence)
-        self._queued -= 1
-        if queue:
-            self._queues.move_to_end(request)
-        else:
-            del self._queues[request]
 
     def _try_admit(self, sequence: Sequence, nodes: list[Node] | None = None) -> bool:
         if nodes is None:
             nodes = self.cache.find(sequence)
-        if not self.cache.can_admit(sequence, nodes, reserve=len(self.running)):
+        self._held = not self.cache.can_admit(sequence, nodes, reserve=len(self.running))
+        if self._held:
             return False
         copy = self.cache.admit(sequence, nodes)
         if copy is not None:
@@ -330,6 +332,14 @@ class Scheduler:
             if not self._being_read[block]:
                 del self._being_read[block]
         sequence.unread = sequence.unread[count:]
+
+
+def _is_brief(sequence: Sequence) -> bool:
+    return sequence.prompt_length <= BRIEF
+
+
+def _is_long(sequence: Sequence) -> bool:
+    return not _is_brief(sequence)
 
 
 def _outputs_wanted(sequence: Sequence, count: int, left: int) -> int:

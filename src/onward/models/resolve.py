@@ -74,7 +74,8 @@ def _unknown(text: str, path: Path) -> str:
     if _is_path(text) or os.sep in text:
         parent = path.parent
         near = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
-        return f"There is no folder {text}.{did_you_mean(path.name, near)}"
+        hint = did_you_mean(path.name, near) or " Give the path of one that holds an OpenVINO model."
+        return f"There is no folder {text}.{hint}"
     folders = [entry.name for entry in Path().iterdir() if entry.is_dir()]
     hint = did_you_mean(text, [*BUILT_IN, *folders])
     return (

@@ -16,6 +16,7 @@ import uvicorn
 
 from onward.backends.base import Backend
 from onward.errors import SetupError
+from onward.residency import share_heap
 from onward.server.app import App, make_app
 from onward.server.connection import server_config
 from onward.server.guard import check_exposure, collect_keys
@@ -36,6 +37,7 @@ def serve(settings: Settings, compose: Callable[[Settings, Callable[[str], None]
     The port is taken before the model loads, so that a port in use is told at once; it answers only when ready.
     """
     configure_logging(settings)
+    share_heap()
     keys = collect_keys(settings)
     check_exposure(settings, keys)
     listener = bind(settings.host, settings.port)

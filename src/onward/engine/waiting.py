@@ -1,0 +1,57 @@
+"""Who waits to be admitted: lines in which requests take turns."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from onward.engine.sequence import Sequence
+
+LOOK_AHEAD = 8
+"""How many waiting sequences of one request are considered when those before them wait for a shared prefix."""
+
+
+class WaitingLine:
+    """Sequences of one kind that wait, by request. `takes` says whether one is of that kind. Engine thread only."""
+
+    def __init__(self, takes: Callable[[Sequence], bool]) -> None:
+        self.takes = takes
+        self._queues: OrderedDict[int, deque[Sequence]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """All of them, in no order that counts."""
+        for queue in self._queues.values():
+            yield from queue
+
+    def add(self, sequence: Sequence) -> None:
+        """Put a sequence behind the others of its request."""
+        self._queues.setdefault(sequence.job.request, deque()).append(sequence)
+        self._count += 1
+
+    def cancel(self, request: int) -> int:
+        """Drop a request's sequences; gives how many those were."""
+        dropped = len(self._queues.pop(request, ()))
+        self._count -= dropped
+        return dropped
+
+    def in_turn(self, may: Callable[[int], bool]) -> Iterator[Sequence]:
+        """The first few of each request that `may` be admitted, the request whose turn it is first."""
+        for request, queue in self._queues.items():
+            if may(request):
+                yield from islice(queue, LOOK_AHEAD)
+
+    def take(self, sequence: Sequence) -> None:
+        """Take a sequence out of the line; its request goes to the end. Ends any iteration of `in_turn`."""
+        request = sequence.job.request
+        queue = self._queues[request]
+        queue.remove(sequence)
+        self._count -= 1
+        if queue:
+            self._queues.move_to_end(request)
+        else:
+            del self._queues[request]
