@@ -146,6 +146,26 @@ def beside(writers: int, length: int, seed: int = 0, unsteady: float = 1.0) -> t
     return quiet, [seconds for _, _, seconds in model.steps[before:]]
 
 
+def behind(longs: int, writers: int = 0, *, length: int = 4000, short: int = 64, seed: int = 0) -> float:
+    """Seconds to the first token of a short prompt that comes when `longs` prompts of `length` tokens wait or are being
+    read, beside so many streams."""
+    engine, model = _engine(seed, unsteady=0.0)
+    for _ in range(writers):
+        engine.submit(model.random.integers(0, model.vocab_size, 128).tolist(), 4000)
+    while len(model.steps) < 40 * bool(writers):
+        engine.step()
+    for _ in range(longs):
+        engine.submit(model.random.integers(0, model.vocab_size, length).tolist(), 1)
+    for _ in range(longs):
+        engine.step()
+    sent = model.now
+    engine.submit(model.random.integers(0, model.vocab_size, short).tolist(), 1)
+    while True:
+        for outcome in engine.step():
+            if outcome.sent == sent:
+                return outcome.ended - sent
+
+
 def lockstep_tok_s(load: Load) -> float:
     """Output tokens a second when prompts are read together, then all rows decode together; no engine at all."""
     chunks = [min(MOST, load.clients * load.prompt - done) for done in range(0, load.clients * load.prompt, MOST)]
@@ -191,12 +211,24 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
                 f"{got['itl_p50']:9.0f}{got['itl_p95']:9.0f}",
                 flush=True,
             )
+    found |= _report_behind(options)
+    return found
+
+
+def _report_behind(options: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    print("TTFT of a prompt of 64 tokens behind prompts of 4,000: idle otherwise, and beside 4 streams")
+    for longs in options.behind:
+        seconds = [behind(longs, writers) for writers in (0, 4)]
+        found[f"behind {longs}"] = seconds
+        print(f"{longs:>7}" + "".join(f"{each * 1e3:10.0f}" for each in seconds) + "  ms", flush=True)
     return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulate", description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 8, 16, 32, 64])
+    parser.add_argument("--behind", type=int, nargs="*", default=[0, 1, 4, 12], help="long prompts before a short one")
     parser.add_argument("--prompt", type=int, default=128, help="tokens a prompt (default 128)")
     parser.add_argument("--out", type=int, default=64, help="tokens a completion (default 64)")
     parser.add_argument("--requests", type=int, default=400, help="about so many a load (default 400)")

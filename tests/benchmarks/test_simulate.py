@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.simulate import Load, beside, figures, lockstep_tok_s, padded, simulate, step_ms
+from benchmarks.simulate import Load, behind, beside, figures, lockstep_tok_s, padded, simulate, step_ms
 
 from benchmarks import measure
 from onward.engine import pacing
@@ -59,3 +59,9 @@ def test_steps_cost_what_the_table_says_and_long_ones_several_times_that() -> No
     assert step_ms(12) == pytest.approx((20.8 + 27.4) / 2)
     assert step_ms(1024) == 2 * step_ms(512)
     assert lockstep_tok_s(Load(32, 128, 64, 1)) > lockstep_tok_s(Load(8, 128, 64, 1)) > 200.0
+
+
+@pytest.mark.parametrize("writers", [0, 4])
+def test_a_short_prompt_behind_a_dozen_long_ones_is_read_nearly_as_soon_as_behind_one(writers: int) -> None:
+    """In one line with them it took 35 s, and 47 beside four streams."""
+    assert behind(12, writers) < 2 * behind(1, writers)
