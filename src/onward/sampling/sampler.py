@@ -132,19 +132,20 @@ class Sampler:
         items["position"] = [choice.position for choice in choices]
         if any(banned) or any(choice.editing for choice in choices):
             self._lay_out_edits(items, choices, banned)
-        return self._run(logits, items)
+        return self._run(logits, items, rows, [choice.top for choice in choices])
 
     def score(self, logits: NDArray[np.float32], first_row: int, targets: Sequence[int], top: int) -> list[Sampled]:
         """targets[i] by the distribution in logits[first_row + i], with the `top` most likely beside it."""
         self._reserve(len(targets))
         items = self._items[: len(targets)]
         items[:] = np.zeros((), ITEM)
-        items["row"] = np.arange(first_row, first_row + len(targets))
+        rows = range(first_row, first_row + len(targets))
+        items["row"] = rows
         items["given"] = targets
         items["top"] = top
-        if len(targets) and not 0 <= items["given"].min() <= items["given"].max() < self._vocab_size:
+        if len(targets) and not 0 <= min(targets) <= max(targets) < self._vocab_size:
             raise ValueError("a token to score is outside of the vocabulary")
-        return self._run(logits, items)
+        return self._run(logits, items, rows, [top] * len(targets))
 
     def _reserve(self, items: int) -> None:
         if items > (self._items.size if hasattr(self, "_items") else 0):
@@ -174,22 +175,25 @@ class Sampler:
         if ids.size and not 0 <= ids.min() <= ids.max() < self._vocab_size:
             raise ValueError("a token to penalise, to bias or to ban is outside of the vocabulary")
 
-    def _run(self, logits: NDArray[np.float32], items: NDArray[np.void]) -> list[Sampled]:
+    def _run(
+        self, logits: NDArray[np.float32], items: NDArray[np.void], rows: Sequence[int], tops: list[int]
+    ) -> list[Sampled]:
+        """`rows` and `tops` are what the items say, in Python's numbers: a column of a small array costs more."""
         if not items.size:
             return []
         if logits.ndim != 2 or logits.shape[1] != self._vocab_size or logits.dtype != np.float32:
             raise ValueError(f"logits are not float32 [rows, {self._vocab_size}]")
-        if not 0 <= items["row"].min() <= items["row"].max() < len(logits):
+        if not 0 <= min(rows) <= max(rows) < len(logits):
             raise IndexError("a row of logits that is not there")
         view = np.ascontiguousarray(logits).view()
         view.flags.writeable = False  # one type for numba, whatever the caller's array is
         parts = self._parts(items.size)
         for part, status in zip(parts, self._run_parts(view, items, parts), strict=True):
             if status >= 0:
-                raise RuntimeError(f"the logits are not finite (row {items['row'][part][status]})")
+                raise RuntimeError(f"the logits are not finite (row {rows[part][status]})")
             if status != DONE:
                 raise RuntimeError("no token is left to draw: all are banned or have a logit of -inf")
-        return self._sampled(view, items)
+        return self._sampled(view, rows, tops)
 
     def _run_parts(self, logits: NDArray[np.float32], items: NDArray[np.void], parts: list[slice]) -> list[int]:
         """Side by side; one after another when the interpreter ends, and no thread takes work any more."""
@@ -222,9 +226,8 @@ class Sampler:
         )
         return status
 
-    def _sampled(self, logits: NDArray[np.float32], items: NDArray[np.void]) -> list[Sampled]:
-        count, out = items.size, self._results
-        tops = np.maximum(items["top"], 0).tolist()  # -1: no log-probabilities
+    def _sampled(self, logits: NDArray[np.float32], rows: Sequence[int], tops: list[int]) -> list[Sampled]:
+        count, out = len(rows), self._results
         tokens, logprobs = out.tokens[:count].tolist(), out.logprobs[:count].tolist()
         width = min(max(tops), WIDEST_TOP, self._vocab_size)
         if width == 0:
@@ -236,7 +239,7 @@ class Sampler:
                 logprobs[i],
                 tuple(zip(ids[i][:top], values[i][:top], strict=True))
                 if top <= WIDEST_TOP
-                else self._long_top(logits[items["row"][i]], out.normalisers[i], top),
+                else self._long_top(logits[rows[i]], out.normalisers[i], top),
             )
             for i, top in enumerate(tops)
         ]
