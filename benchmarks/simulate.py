@@ -62,6 +62,7 @@ class TimedModel:
         self._unsteady, self._wandered, self._before = unsteady, 0.0, 0
 
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        before_compute()
         tokens, outputs = sum(len(row.tokens) for row in rows), sum(row.outputs for row in rows)
         writers = sum(len(row.tokens) == 1 for row in rows)
         seconds = self._seconds(rows, tokens, outputs, writers) * self._weather()
@@ -147,8 +148,8 @@ def beside(writers: int, length: int, seed: int = 0, unsteady: float = 1.0) -> t
 
 
 def behind(longs: int, writers: int = 0, *, length: int = 4000, short: int = 64, seed: int = 0) -> float:
-    """Seconds to the first token of a short prompt that comes when `longs` prompts of `length` tokens wait or are being
-    read, beside so many streams."""
+    """Seconds to the first token of a short prompt that comes when some of `longs` prompts of `length` tokens are being
+    read and the others wait, beside so many streams."""
     engine, model = _engine(seed, unsteady=0.0)
     for _ in range(writers):
         engine.submit(model.random.integers(0, model.vocab_size, 128).tolist(), 4000)
@@ -156,7 +157,7 @@ def behind(longs: int, writers: int = 0, *, length: int = 4000, short: int = 64,
         engine.step()
     for _ in range(longs):
         engine.submit(model.random.integers(0, model.vocab_size, length).tolist(), 1)
-    for _ in range(longs):
+    for _ in range(min(longs, 4)):
         engine.step()
     sent = model.now
     engine.submit(model.random.integers(0, model.vocab_size, short).tolist(), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,8 +51,10 @@ def hand_back(*names: str) -> int:
 
 def share_heap() -> None:
     """Let threads that start from now on allocate from one heap. By default glibc gives each its own, and what one
-    has freed is of no use to the others: some 8 MiB more on a tiny model. Where the C library has no such call, nothing
-    happens."""
+    has freed is of no use to the others: some 8 MiB more on a tiny model. Nothing happens where the environment says
+    otherwise, or the C library has no such call."""
+    if "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get("GLIBC_TUNABLES", ""):
+        return
     try:
         ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
     except (AttributeError, OSError, TypeError):

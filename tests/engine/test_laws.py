@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -234,7 +235,8 @@ def test_law_4_random_work_in_tight_memory_always_ends_and_equals_work_alone(dat
             engine.cancel(cancels[step])
             gone.add(cancels[step])
 
-    results = run(engine, jobs, before_step=before)
+    with patch("onward.engine.scheduler.BRIEF", data.draw(st.sampled_from([40, 1024]))):
+        results = run(engine, jobs, before_step=before)
     for job in jobs:
         if job.request not in gone:
             assert all_ended(results.jobs[job.id])
@@ -246,6 +248,14 @@ def test_law_4_a_prompt_that_fills_the_memory_exactly_is_scored() -> None:
     prompt = [97 + number % 7 for number in range(320)]
     result = run_alone(make_job(prompt, max_tokens=0, score_top=1), blocks=10, context=320)
     assert len(result.scores) == 320
+
+
+def test_law_3_a_brief_prompt_waits_for_a_long_one_that_begins_like_it() -> None:
+    engine = make_engine(context=1200)
+    long = [97 + number % 7 for number in range(1100)]
+    jobs = [make_job(long, max_tokens=2, ignore_end=True), make_job([*long[:640], 98, 98, 98], max_tokens=2)]
+    results = run(engine, jobs)
+    assert [results.jobs[job.id].cached for job in jobs] == [0, 640]
 
 
 def test_cached_tokens_do_not_count_what_the_job_itself_computed_before_a_preemption() -> None:

@@ -108,6 +108,19 @@ def test_a_long_prompt_gets_scarce_memory_however_many_brief_ones_come() -> None
     assert steps_of_a_long_prompt_among_ever_more_brief_ones(rows=64, blocks=42) < 200
 
 
+def test_one_request_of_long_prompts_does_not_hold_up_brief_ones_when_memory_is_tight() -> None:
+    engine = make_engine(blocks=42, context=1200)
+    for letter in "abc":
+        engine.add(make_job(prompt(1100, letter), request=1, max_tokens=90, ignore_end=True))
+    brief = [make_job(prompt(40, letter), max_tokens=4, ignore_end=True) for letter in "defghijklmno"]
+    for job in brief:
+        engine.add(job)
+    ended: list[int] = []
+    for _ in range(60):
+        ended += [event.job for event in engine.step() if getattr(event, "ending", None)]
+    assert sorted(ended) == [job.id for job in brief], "of the long ones the first still writes"
+
+
 def test_requests_take_turns_so_that_a_large_one_does_not_hold_up_a_small_one() -> None:
     engine = make_engine(rows=8)
     for letter in "abcdefghijklmnopqrst":

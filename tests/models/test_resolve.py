@@ -156,7 +156,7 @@ def test_a_mistyped_folder_is_recognised(tmp_path: Path) -> None:
 def test_a_path_is_never_taken_for_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     hub = Hub(tmp_path)
-    with pytest.raises(ModelNameError, match="There is no folder"):
+    with pytest.raises(ModelNameError, match=r"no folder \./model\. Give the path of one that"):
         resolve("./model", fetcher=hub)
     assert hub.calls == []
 

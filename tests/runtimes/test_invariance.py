@@ -144,6 +144,8 @@ def test_a_model_in_a_window_gives_the_same_numbers_under_another_fingerprint(
         Row(2, [5, 6, 7], 0, (8,), 2),
     ]
     expected = usual.evaluate(rows)
-    logits = model.evaluate(rows)
+    calls: list[int] = []
+    logits = model.evaluate(rows, lambda: calls.append(len(rows)))
+    assert calls == [len(rows)], "the hook is called once, however many calls the step takes"
     assert logits.shape == expected.shape
     assert logits.tobytes() == expected.tobytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from subprocess import run
 
@@ -254,9 +255,11 @@ def test_a_tiny_model_computes_small_steps_on_one_thread_with_the_same_bits(tmp_
     many, one = (load_model(folder, RuntimeOptions(threads=threads)) for threads in (2, 1))
     assert many._open()[0].small is not None
     assert one._open()[0].small is None, "nothing to choose from"
+    hooks: list[int] = []
     for step in range(100):  # enough for both ways
         row = Row(0, [step + 300], step, [0, 1, 2, 3], 1)
-        assert many.evaluate([row]).tobytes() == one.evaluate([row]).tobytes()
+        assert many.evaluate([row], partial(hooks.append, step)).tobytes() == one.evaluate([row]).tobytes()
+    assert hooks == list(range(100))
 
 
 def test_a_larger_model_has_one_graph(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,13 +133,13 @@ class EngineThread:
         Before that, what the last step made ready, though it broke half-way: jobs that it ended are known to nobody
         else.
         """
-        self._tell()
         with self._lock:
             self._stopping = True
             self._read_mailbox(wait=False)
         doomed = {sequence.job.id: sequence.job for sequence in self.engine.scheduler.sequences()}
-        self._deliver([Failed(job_id, reason) for job_id in doomed])
         try:
+            self._tell()
+            self._deliver([Failed(job_id, reason) for job_id in doomed])
             for job in doomed.values():
                 self.engine.cancel(job.request)
         finally:

@@ -64,7 +64,7 @@ class Model(Protocol):
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         """Evaluate all rows in one step; write their keys and values; give the logits that were asked for.
 
-        `before_compute` is called once, when only computing is left, which lets other threads of Python run.
+        `before_compute` is to be called once, when what follows is computing that lets other threads of Python run.
 
         Returns float32 [sum of row.outputs, vocab_size], in row order and position order: a view that is
         valid until the next call. The same `repeatable` row gives the same bits whatever stands beside it, and

@@ -2,9 +2,9 @@
 
 Running sequences that write go first, a token and perhaps a draft each; the rest of a step reads prompts, in chunks
 within a budget, so that a long prompt stalls nobody. Brief and long prompts wait in lines of their own, so that no
-number of long ones stalls a brief one; lines take turns to have a sequence admitted, and so do requests in a line. A
-sequence that does not fit into memory holds back all others, so that none starves. When a running sequence needs a
-block and none is left, the one admitted last gives all its blocks back and is read and replayed later.
+number of long ones stalls a brief one; requests of both take turns to have a sequence admitted. Whoever does not fit
+into memory when its turn has come holds back all others, so that none starves. When a running sequence needs a block
+and none is left, the one admitted last gives all its blocks back and is read and replayed later.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
+from operator import attrgetter
 
 from onward.engine.cache import Copy, KVCache
 from onward.engine.drafts import Draft
@@ -85,10 +86,10 @@ class Scheduler:
         self.copies: list[Copy] = []
         """Block copies to make, in order, before what the last `schedule` gave is evaluated."""
         self._resumed: deque[Sequence] = deque()
-        self._lines = [WaitingLine(_is_brief), WaitingLine(_is_long)]
-        """The one whose turn it is to have a sequence admitted comes first."""
+        turns = count()
+        self._lines = (WaitingLine(_is_brief, turns), WaitingLine(_is_long, turns))
         self._held = False
-        """Whether in this step memory was too small for a sequence whose turn it was: then nobody else is admitted."""
+        """Whether in this step memory was too small for the request whose turn it was: then nobody is admitted."""
         self._rows_held: Counter[int] = Counter()
         self._being_read: Counter[int] = Counter()
         self._next_id = 0
@@ -193,7 +194,7 @@ class Scheduler:
         return Sequence(job, choice, self._next_id, chain)
 
     def _enqueue(self, sequence: Sequence) -> None:
-        next(line for line in self._lines if line.takes(sequence)).add(sequence)
+        next(line for line in self._lines if line.is_for(sequence)).add(sequence)
 
     def _in_turn(self, readers: list[Sequence]) -> list[Sequence]:
         """Those with the least left to read first: that gives first tokens soonest. Every fourth time the one that
@@ -254,8 +255,8 @@ class Scheduler:
         """Admit one sequence of each line of which few are being read; give the lines that may have more."""
         self._held = False
         lines: list[WaitingLine] = []
-        for line in tuple(self._lines):
-            if sum(map(line.takes, readers)) < READERS:
+        for line in sorted(self._lines, key=_turn):
+            if sum(map(line.is_for, readers)) < READERS:
                 newcomer = self._admit_next([line])
                 if newcomer is None:
                     continue
@@ -264,31 +265,39 @@ class Scheduler:
         return lines
 
     def _admit_next(self, lines: list[WaitingLine]) -> Sequence | None:
-        """Admit one waiting sequence of these lines, if a row and memory allow."""
+        """Admit one waiting sequence of these lines, if a row and memory allow.
+
+        Who does not fit into memory holds back those behind it in its line, and everybody when its line's turn is
+        the next of all: so it comes in at last, and no sooner than its request's turn keeps others waiting.
+        """
         if self._held or len(self.running) >= self.rows:
             return None
         if self._resumed:
             return self._resumed.popleft() if self._try_admit(self._resumed[0]) else None
-        for line in lines:
-            for sequence in line.in_turn(self._row_free):
-                if sequence.awaited in self._being_read:
-                    continue
-                nodes = self.cache.find(sequence)
-                if self._prefix_is_being_read(sequence, nodes):
-                    continue
-                if not self._try_admit(sequence, nodes):
-                    return None
+        for line in sorted(lines, key=_turn):
+            newcomer = self._admit_from(line)
+            if newcomer is not None or self._held:
+                return newcomer
+        return None
+
+    def _admit_from(self, line: WaitingLine) -> Sequence | None:
+        for sequence in line.in_turn(self._row_free):
+            if sequence.awaited in self._being_read:
+                continue
+            nodes = self.cache.find(sequence)
+            if self._prefix_is_being_read(sequence, nodes):
+                continue
+            if self._try_admit(sequence, nodes):
                 line.take(sequence)
-                self._lines.remove(line)
-                self._lines.append(line)
                 return sequence
+            self._held = line is min(self._lines, key=_turn)
+            return None
         return None
 
     def _try_admit(self, sequence: Sequence, nodes: list[Node] | None = None) -> bool:
         if nodes is None:
             nodes = self.cache.find(sequence)
-        self._held = not self.cache.can_admit(sequence, nodes, reserve=len(self.running))
-        if self._held:
+        if not self.cache.can_admit(sequence, nodes, reserve=len(self.running)):
             return False
         copy = self.cache.admit(sequence, nodes)
         if copy is not None:
@@ -335,11 +344,16 @@ class Scheduler:
 
 
 def _is_brief(sequence: Sequence) -> bool:
-    return sequence.prompt_length <= BRIEF
+    """By the whole length: what of it is cached is known only when the sequence is admitted. A further choice of a job
+    finds its prompt in the cache, as its leader has read it."""
+    return sequence.prompt_length <= BRIEF or sequence.choice > 0
 
 
 def _is_long(sequence: Sequence) -> bool:
     return not _is_brief(sequence)
+
+
+_turn = attrgetter("turn")
 
 
 def _outputs_wanted(sequence: Sequence, count: int, left: int) -> int:

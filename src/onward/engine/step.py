@@ -73,7 +73,7 @@ class Engine:
         self._pacer = PrefillPacer(self._cost)
         self._clock = clock
         self.untold: list[Event] = []
-        """What the last step has made ready, also when it broke half-way."""
+        """What is made ready and was not taken yet, also by a step that broke half-way."""
 
     @property
     def idle(self) -> bool:
@@ -83,14 +83,14 @@ class Engine:
         self.scheduler.add(job)
 
     def cancel(self, request: int) -> None:
-        """Drop a request's jobs; no event of them follows."""
+        """Drop a request's jobs; no later step makes events of them."""
         self.scheduler.cancel(request)
 
     def step(self, before_compute: Hook = nothing) -> list[Event]:
         """Do one step; give what it made ready, in order. Must not be called when idle.
 
-        `before_compute` is called when all is prepared, with `untold` still what the step before made ready: what it
-        wakes can run while the model computes. Raises what the runtime raises; the engine is unusable then.
+        `before_compute` is called when all is prepared, with `untold` still what the step before made ready: whom it
+        wakes can run while the model computes. It is called again afterwards. Raises what the runtime raises; the engine is unusable then.
         """
         started = self._clock()
         works = self.scheduler.schedule(self._prompt_budget())
@@ -98,6 +98,7 @@ class Engine:
         self._copy_blocks(self.scheduler.copies)
         rows = [row for work in works for row in work.rows()]
         logits = self.model.evaluate(rows, before_compute)
+        before_compute()  # by a runtime that forgot it nothing is lost
         self.untold = []
         self._accept(works, logits, self.untold)
         self._count(works, len(rows), self._clock() - started)

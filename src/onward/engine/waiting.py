@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import count, islice
 
 from onward.engine.sequence import Sequence
 
@@ -13,11 +14,17 @@ LOOK_AHEAD = 8
 
 
 class WaitingLine:
-    """Sequences of one kind that wait, by request. `takes` says whether one is of that kind. Engine thread only."""
+    """Sequences of one kind that wait, by request. Engine thread only, but for its length.
 
-    def __init__(self, takes: Callable[[Sequence], bool]) -> None:
-        self.takes = takes
+    `is_for` says whether a sequence is of this kind; `turns` numbers the turns of all lines that share it.
+    """
+
+    def __init__(self, is_for: Callable[[Sequence], bool], turns: count[int]) -> None:
+        self.is_for = is_for
+        self._turns = turns
         self._queues: OrderedDict[int, deque[Sequence]] = OrderedDict()
+        self._turn_of: dict[int, int] = {}
+        """By request; in the same order as the queues."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -28,14 +35,24 @@ class WaitingLine:
         for queue in self._queues.values():
             yield from queue
 
+    @property
+    def turn(self) -> float:
+        """The turn of the line's first request: of several lines, the one with the least is served first."""
+        return self._turn_of[next(iter(self._queues))] if self._queues else math.inf
+
     def add(self, sequence: Sequence) -> None:
         """Put a sequence behind the others of its request."""
-        self._queues.setdefault(sequence.job.request, deque()).append(sequence)
+        request = sequence.job.request
+        if request not in self._queues:
+            self._queues[request] = deque()
+            self._turn_of[request] = next(self._turns)
+        self._queues[request].append(sequence)
         self._count += 1
 
     def cancel(self, request: int) -> int:
         """Drop a request's sequences; gives how many those were."""
         dropped = len(self._queues.pop(request, ()))
+        self._turn_of.pop(request, None)
         self._count -= dropped
         return dropped
 
@@ -53,5 +70,6 @@ class WaitingLine:
         self._count -= 1
         if queue:
             self._queues.move_to_end(request)
+            self._turn_of[request] = next(self._turns)
         else:
-            del self._queues[request]
+            self.cancel(request)

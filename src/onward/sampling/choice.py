@@ -128,7 +128,7 @@ class ChoiceSampler:
         self.bias_ids: NDArray[np.int64] = np.array([token for token, _ in params.logit_bias], np.int64)
         self.bias_values: NDArray[np.float64] = np.array([value for _, value in params.logit_bias])
         self.editing = self.penalised or bool(params.logit_bias)
-        self.top = params.logprobs or 0
+        self.top = max(0, params.logprobs or 0)
         """How many of the most likely tokens are told beside the drawn one."""
         self.item = _item(params, choice)
         """A draw's ITEM, 0-dimensional, with all that stays the same from draw to draw."""

@@ -145,7 +145,7 @@ class Sampler:
         items["top"] = top
         if len(targets) and not 0 <= min(targets) <= max(targets) < self._vocab_size:
             raise ValueError("a token to score is outside of the vocabulary")
-        return self._run(logits, items, rows, [top] * len(targets))
+        return self._run(logits, items, rows, [max(0, top)] * len(targets))
 
     def _reserve(self, items: int) -> None:
         if items > (self._items.size if hasattr(self, "_items") else 0):

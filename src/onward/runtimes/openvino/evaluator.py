@@ -65,7 +65,13 @@ class Evaluator:
         if self.small is None or tokens > SMALL_STEP:
             return self.lane.evaluate(rows, self._vocab_size, before_compute)
         contest = self._contests.setdefault((tokens, len(rows)), Contest())
-        begin = time.perf_counter()
-        logits = (self.small, self.lane)[contest.way].evaluate(rows, self._vocab_size, before_compute)
+        begin = 0.0
+
+        def start() -> None:
+            nonlocal begin
+            before_compute()
+            begin = time.perf_counter()
+
+        logits = (self.small, self.lane)[contest.way].evaluate(rows, self._vocab_size, start)
         contest.took(time.perf_counter() - begin)
         return logits
