@@ -90,7 +90,8 @@ class Engine:
         """Do one step; give what it made ready, in order. Must not be called when idle.
 
         `before_compute` is called when all is prepared, with `untold` still what the step before made ready: whom it
-        wakes can run while the model computes. It is called again afterwards. Raises what the runtime raises; the engine is unusable then.
+        wakes can run while the model computes. It is called again afterwards. Raises what the runtime raises; the
+        engine is unusable then.
         """
         started = self._clock()
         works = self.scheduler.schedule(self._prompt_budget())
