@@ -2,6 +2,8 @@ from collections import Counter
 from dataclasses import replace
 from itertools import cycle, product
 
+import pytest
+
 from onward.engine.model import CHUNK_TOKENS
 from onward.engine.pacing import MOST, STALE, TILE, PrefillPacer, StepCost
 
@@ -46,32 +48,26 @@ def test_no_prompt_leaves_a_single_token_for_the_last_chunk() -> None:
         assert sum(counts) == length and 1 not in counts
 
 
-def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
-    engine = make_engine()
-    long, short = make_job(prompt(1500), max_tokens=1), make_job(prompt(40, "b"), max_tokens=1)
-    engine.add(long)
-    engine.scheduler.schedule(32)
-    engine.add(short)
-    steps = 0
-    while any(sequence.job is short for sequence in engine.scheduler.sequences()):
+def steps_until_gone(engine, job, before_step=lambda: None, most=2000) -> int:
+    for step in range(most):
+        if all(sequence.job is not job for sequence in engine.scheduler.sequences()):
+            return step
+        before_step()
         engine.step()
-        steps += 1
-    assert steps <= 4
+        engine.check()
+    return most
 
 
-def test_a_brief_prompt_waits_for_no_number_of_long_ones() -> None:
+@pytest.mark.parametrize("longs", ["a", "abcdefgh"])
+def test_a_brief_prompt_waits_for_no_number_of_long_ones(longs: str) -> None:
     engine = make_engine()
-    for letter in "abcdefgh":
+    for letter in longs:
         engine.add(make_job(prompt(1500, letter), max_tokens=1))
-    for _ in range(5):
-        engine.scheduler.schedule(32)
+    for _ in longs:
+        engine.step()
     brief = make_job(prompt(40, "z"), max_tokens=1)
     engine.add(brief)
-    steps = 0
-    while any(sequence.job is brief for sequence in engine.scheduler.sequences()):
-        engine.step()
-        steps += 1
-    assert steps <= 4
+    assert steps_until_gone(engine, brief) <= 4
 
 
 def steps_of_a_long_prompt_among_ever_more_brief_ones(rows: int, blocks: int) -> int:
@@ -87,13 +83,7 @@ def steps_of_a_long_prompt_among_ever_more_brief_ones(rows: int, blocks: int) ->
     engine.step()
     long = make_job(prompt(1100), max_tokens=4, ignore_end=True)
     engine.add(long)
-    for step in range(2000):
-        if all(sequence.job is not long for sequence in engine.scheduler.sequences()):
-            return step
-        refill()
-        engine.step()
-        engine.check()
-    return 2000
+    return steps_until_gone(engine, long, before_step=refill)
 
 
 def test_a_long_prompt_is_read_however_many_brief_ones_come() -> None:
@@ -127,11 +117,7 @@ def test_requests_take_turns_so_that_a_large_one_does_not_hold_up_a_small_one() 
         engine.add(make_job(prompt(40, letter), request=1, max_tokens=50, ignore_end=True))
     small = make_job(prompt(40, "z"), request=2, max_tokens=2, ignore_end=True)
     engine.add(small)
-    steps = 0
-    while any(sequence.job is small for sequence in engine.scheduler.sequences()):
-        engine.step()
-        steps += 1
-    assert steps < 10
+    assert steps_until_gone(engine, small) < 10
 
 
 def test_one_request_never_takes_all_rows() -> None:

@@ -252,10 +252,11 @@ class Scheduler:
         return Work(sequence, count, _outputs_wanted(sequence, count, left), reads=True)
 
     def _admit_readers(self, readers: list[Sequence]) -> list[WaitingLine]:
-        """Admit one sequence of each line of which few are being read; give the lines that may have more."""
+        """Admit one sequence of each line of which few are being read, and add it to `readers`; give the lines that may
+        have more."""
         self._held = False
         lines: list[WaitingLine] = []
-        for line in sorted(self._lines, key=_turn):
+        for line in sorted(self._lines, key=_turn_of_line):
             if sum(map(line.is_for, readers)) < READERS:
                 newcomer = self._admit_next([line])
                 if newcomer is None:
@@ -274,13 +275,14 @@ class Scheduler:
             return None
         if self._resumed:
             return self._resumed.popleft() if self._try_admit(self._resumed[0]) else None
-        for line in sorted(lines, key=_turn):
+        for line in sorted(lines, key=_turn_of_line):
             newcomer = self._admit_from(line)
             if newcomer is not None or self._held:
                 return newcomer
         return None
 
     def _admit_from(self, line: WaitingLine) -> Sequence | None:
+        """Admit the first of a line that need not wait for a prefix; sets `_held` where only memory is missing."""
         for sequence in line.in_turn(self._row_free):
             if sequence.awaited in self._being_read:
                 continue
@@ -290,7 +292,7 @@ class Scheduler:
             if self._try_admit(sequence, nodes):
                 line.take(sequence)
                 return sequence
-            self._held = line is min(self._lines, key=_turn)
+            self._held = line is min(self._lines, key=_turn_of_line)
             return None
         return None
 
@@ -353,7 +355,7 @@ def _is_long(sequence: Sequence) -> bool:
     return not _is_brief(sequence)
 
 
-_turn = attrgetter("turn")
+_turn_of_line = attrgetter("turn")
 
 
 def _outputs_wanted(sequence: Sequence, count: int, left: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import chain, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +58,8 @@ class Evaluator:
         pieces = self.window.pieces(rows)
         if len(pieces) == 1:
             return self._call(rows, before_compute)
-        hooks = [before_compute] + [nothing] * (len(pieces) - 1)
-        return np.concatenate([self._call(piece, hook).copy() for piece, hook in zip(pieces, hooks, strict=True)])
+        hooks = chain([before_compute], repeat(nothing))
+        return np.concatenate([self._call(piece, hook).copy() for piece, hook in zip(pieces, hooks, strict=False)])
 
     def _call(self, rows: Sequence[Row], before_compute: Hook) -> NDArray[np.float32]:
         tokens = sum(len(row.tokens) for row in rows)
