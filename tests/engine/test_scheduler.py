@@ -70,6 +70,19 @@ def test_a_brief_prompt_waits_for_no_number_of_long_ones(longs: str) -> None:
     assert steps_until_gone(engine, brief) <= 4
 
 
+def test_a_long_prompt_that_is_cached_but_for_its_end_waits_for_no_number_of_others() -> None:
+    engine = make_engine(blocks=600)
+    known = make_job(prompt(1500, "z"), max_tokens=1)
+    engine.add(known)
+    steps_until_gone(engine, known)
+    for letter in "abcdefgh":
+        engine.add(make_job(prompt(1500, letter), max_tokens=1))
+    engine.step()
+    longer = make_job(prompt(1500, "z") + prompt(40, "y"), max_tokens=1)
+    engine.add(longer)
+    assert steps_until_gone(engine, longer) <= 4
+
+
 def steps_of_a_long_prompt_among_ever_more_brief_ones(rows: int, blocks: int) -> int:
     """Eight brief ones wait at any time; how many steps until the long one has ended, at most 2,000."""
     engine = make_engine(rows=rows, blocks=blocks, context=1200)

@@ -11,8 +11,8 @@ TILE = 64
 """Tokens that matrix kernels compute together: a step of one tile and a token takes nearly as long as two tiles."""
 BRIEF = 1024
 """A prompt of so many tokens at most is read a whole tile at a time, however few write: it delays them no longer in
-all, only less evenly, and gets its first token after fewer steps. Here what is unread of it counts; for the line in
-which it waits (scheduler.py), its whole length."""
+all, only less evenly, and gets its first token after fewer steps. What counts is what of it is unread; for the line in
+which it waits (scheduler.py), what was when it came."""
 STRETCH = 1.2
 """How much longer a step may become by reading one prompt, as a share of a plain decode step: about as much time for
 reading as for writing. The more wait beside it, the longer it may become: each delayed token of one writer is weighed

@@ -87,7 +87,7 @@ class Scheduler:
         """Block copies to make, in order, before what the last `schedule` gave is evaluated."""
         self._resumed: deque[Sequence] = deque()
         turns = count()
-        self._lines = (WaitingLine(_is_brief, turns), WaitingLine(_is_long, turns))
+        self._lines = tuple(WaitingLine(turns, brief=brief) for brief in (True, False))
         self._held = False
         """Whether in this step memory was too small for the request whose turn it was: then nobody is admitted."""
         self._rows_held: Counter[int] = Counter()
@@ -194,7 +194,10 @@ class Scheduler:
         return Sequence(job, choice, self._next_id, chain)
 
     def _enqueue(self, sequence: Sequence) -> None:
-        next(line for line in self._lines if line.is_for(sequence)).add(sequence)
+        """Put a sequence into the line that fits what of its prompt is not cached now."""
+        cached = len(self.cache.find(sequence)) * BLOCK_TOKENS
+        sequence.brief = sequence.prompt_length - cached <= BRIEF
+        next(line for line in self._lines if line.brief == sequence.brief).add(sequence)
 
     def _in_turn(self, readers: list[Sequence]) -> list[Sequence]:
         """Those with the least left to read first: that gives first tokens soonest. Every fourth time the one that
@@ -257,7 +260,7 @@ class Scheduler:
         self._held = False
         lines: list[WaitingLine] = []
         for line in sorted(self._lines, key=_turn_of_line):
-            if sum(map(line.is_for, readers)) < READERS:
+            if sum(reader.brief == line.brief for reader in readers) < READERS:
                 newcomer = self._admit_next([line])
                 if newcomer is None:
                     continue
@@ -343,16 +346,6 @@ class Scheduler:
             if not self._being_read[block]:
                 del self._being_read[block]
         sequence.unread = sequence.unread[count:]
-
-
-def _is_brief(sequence: Sequence) -> bool:
-    """By the whole length: what of it is cached is known only when the sequence is admitted. A further choice of a job
-    finds its prompt in the cache, as its leader has read it."""
-    return sequence.prompt_length <= BRIEF or sequence.choice > 0
-
-
-def _is_long(sequence: Sequence) -> bool:
-    return not _is_brief(sequence)
 
 
 _turn_of_line = attrgetter("turn")

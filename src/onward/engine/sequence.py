@@ -22,6 +22,7 @@ class Sequence:
         "assembler",
         "awaited",
         "blocks",
+        "brief",
         "chain",
         "choice",
         "computed",
@@ -55,6 +56,8 @@ class Sequence:
         """Whether the engine has told that the prompt is read: once a job, by its first choice."""
         self.chain = chain
         """A hash for each shareable block of the prompt (see `chain_of`); () where prefixes are not shared."""
+        self.brief = False
+        """Whether little of the prompt was left to read when the sequence began to wait (pacing.BRIEF)."""
         self.reused: int | None = None
         """Prompt tokens that were in the cache when the prompt was admitted first; None before that."""
         self.awaited: int | None = None

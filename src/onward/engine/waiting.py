@@ -14,13 +14,13 @@ LOOK_AHEAD = 8
 
 
 class WaitingLine:
-    """Sequences of one kind that wait, by request. Engine thread only, but for its length.
+    """Sequences of one kind, brief or not, that wait, by request. Engine thread only, but for its length.
 
-    `is_for` says whether a sequence is of this kind; `turns` numbers the turns of all lines that share it.
+    `turns` numbers the turns of all lines that share it.
     """
 
-    def __init__(self, is_for: Callable[[Sequence], bool], turns: count[int]) -> None:
-        self.is_for = is_for
+    def __init__(self, turns: count[int], *, brief: bool) -> None:
+        self.brief = brief
         self._turns = turns
         self._requests: OrderedDict[int, tuple[int, deque[Sequence]]] = OrderedDict()
         """Each request's turn and sequences, the least turn first."""
