@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import measure
+from benchmarks.turns import Pieces, finish
 from onward.engine.model import BLOCK_TOKENS
 from onward.engine.pacing import MOST as CHUNK
 from onward.models.resolve import ModelFolder, resolve
@@ -77,16 +78,27 @@ class BareLoop:
         seed to steps with fewer rows than threads (one token on two threads), so that a row's bits do not depend on
         its neighbours.
         """
-        begin = time.perf_counter()
-        for group, first in _groups(prompts):
-            self._prefill(group, first)
-        prefill = time.perf_counter() - begin
-        return BareRun(len(prompts), prefill, self._decode(len(prompts), len(prompts[0]), out - 1, padded))
+        return finish(self.pieces(prompts, out, padded=padded))
 
-    def _prefill(self, group: list[list[int]], first: int) -> None:
-        """Read whole prompts in one step, or a long one in chunks; logits for each one's last token."""
+    def pieces(self, prompts: list[list[int]], out: int, *, padded: bool = False) -> Pieces[BareRun]:
+        """The same, step by step. The steps of two runs must not be mixed."""
+        prefill = 0.0
+        for group, first in _groups(prompts):
+            for seconds in self._prefill(group, first):
+                prefill += seconds
+                yield
+        steps: list[float] = []
+        for seconds in self._decode(len(prompts), len(prompts[0]), out - 1, padded):
+            steps.append(seconds)
+            yield
+        return BareRun(len(prompts), prefill, steps)
+
+    def _prefill(self, group: list[list[int]], first: int) -> Iterator[float]:
+        """Read whole prompts in one step, or a long one in chunks; logits for each one's last token. Seconds of each
+        step."""
         length = len(group[0])
         for start in range(0, length, CHUNK):
+            begin = time.perf_counter()
             count = min(CHUNK, length - start)
             last = start + count == length
             tokens = np.array([prompt[start : start + count] for prompt in group], np.int64).ravel()
@@ -98,8 +110,9 @@ class BareLoop:
             ends = np.arange(1, len(group) + 1, dtype=np.int32) * count - 1
             self._bind(ROWS_INPUT, np.repeat(ends, 2 if len(group) == 1 else 1) if last else ends[:0])
             self._request.infer(share_outputs=True)
+            yield time.perf_counter() - begin
 
-    def _decode(self, rows: int, start: int, count: int, padded: bool) -> list[float]:
+    def _decode(self, rows: int, start: int, count: int, padded: bool) -> Iterator[float]:
         """Seconds of each of `count` decode steps of `rows` rows, the first at position `start`."""
         extra = PADDING_TOKENS if padded else 0
         sequences = rows + padded
@@ -111,7 +124,6 @@ class BareLoop:
             past[rows:], positions[rows:], begins[-1] = 0, range(extra), rows + extra
         self._bind("subsequence_begins", begins)
         self._bind(ROWS_INPUT, np.arange(rows, dtype=np.int32) if rows > 1 else np.zeros(1 + padded, np.int32))
-        seconds = []
         for step in range(count):
             begin = time.perf_counter()
             if step == 0 or (start + step) % BLOCK_TOKENS == 0:
@@ -120,8 +132,7 @@ class BareLoop:
             positions[:rows] += 1
             past[:rows] += 1
             longest += 1
-            seconds.append(time.perf_counter() - begin)
-        return seconds
+            yield time.perf_counter() - begin
 
     def _bind_tables(self, sequences: range, context: int, *, padded: bool) -> NDArray[Any]:
         """Block tables for contexts of `context` tokens; the array that holds the longest context."""

@@ -1,30 +1,34 @@
 """How much of the bare OpenVINO loop the engine and the server keep, in alternating rounds of one run.
 
-Arms: the bare loop; the engine in this process; `onward serve` over HTTP with the client in this process. Each
-round every arm does the same work for each number of clients. `python -m benchmarks.engine --rounds 7`.
+Arms: the bare loop and the engine, which take turns of two seconds in this process; `onward serve` over HTTP
+with the client in this process. Each round every arm does the same work for each number of clients. `python -m
+benchmarks.engine --rounds 7`.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks import measure
-from benchmarks.bare import BareLoop, compiled_graph, load, random_prompts
+from benchmarks.bare import BareLoop, BareRun, compiled_graph, load, random_prompts
 from benchmarks.http_client import Target
 from benchmarks.in_process import InProcess
 from benchmarks.load import Bounds, Generator, run_async
 from benchmarks.outcome import Outcome, summarise
 from benchmarks.server_process import Server, resident, serve
+from benchmarks.turns import OwnTime, Pieces, take_turns
 from benchmarks.workload import Workload
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
 
+T = TypeVar("T")
 BARE, PADDED, ENGINE, SERVER = "bare", "bare, padded", "engine", "server"
 
 
@@ -41,38 +45,51 @@ class Round:
 class Arms:
     """The arms over one model and one server. Prompts are new in every round, so no cache helps anyone."""
 
+    IN_PROCESS = "in process"
+
     def __init__(self, options: argparse.Namespace, server: Server) -> None:
         model, folder = load(options.model)
         self._options = options
         self._vocab_size = model.vocab_size
         self._threads = int(compiled_graph(model).get_property("INFERENCE_NUM_THREADS"))
-        self._bare = BareLoop(compiled_graph(model), max(options.clients), options.prompt + options.out)
-        self._engine = InProcess(model, HuggingFaceTokenizer(folder.path))
+        graph, tokens = compiled_graph(model), options.prompt + options.out
+        self._bare, self._padded = (BareLoop(graph, max(options.clients), tokens) for _ in range(2))
+        self._own_time = OwnTime()
+        self._engine = InProcess(model, HuggingFaceTokenizer(folder.path), clock=self._own_time)
         self._target = Target.parse(server.url)
         self.folder = folder
         self._seed = 0
+        gc.freeze()  # as the server does when it has loaded
 
-    def of(self, clients: int) -> dict[str, Callable[[int], Round]]:
-        """The arms that make sense for so many clients; each takes the number of requests a client."""
-        arms = {BARE: lambda waves: self._run_bare(clients, waves, padded=False)}
+    def of(self, clients: int) -> dict[str, Callable[[int], dict[str, Round]]]:
+        """What alternates for so many clients. Each takes the number of requests a client, and gives one arm's round
+        or those of several."""
+        return {
+            self.IN_PROCESS: lambda waves: self._run_in_process(clients, waves),
+            SERVER: lambda waves: {SERVER: self._run_server(clients, waves)},
+        }
+
+    def _run_in_process(self, clients: int, waves: int) -> dict[str, Round]:
+        works = {BARE: (self._bare_round(self._bare, clients, waves), OwnTime())}
         if clients < max(2, self._threads):
-            arms[PADDED] = lambda waves: self._run_bare(clients, waves, padded=True)
-        arms[ENGINE] = lambda waves: self._run_engine(clients, waves)
-        arms[SERVER] = lambda waves: self._run_server(clients, waves)
-        return arms
+            works[PADDED] = (self._bare_round(self._padded, clients, waves, padded=True), OwnTime())
+        works[ENGINE] = (self._engine_round(clients, waves), self._own_time)
+        return take_turns(works)
 
     def _prompts(self, count: int) -> list[list[int]]:
         self._seed += 1
         return random_prompts(self._vocab_size, count, self._options.prompt, self._seed)
 
-    def _run_bare(self, clients: int, waves: int, *, padded: bool) -> Round:
-        runs = [self._bare.run(self._prompts(clients), self._options.out, padded=padded) for _ in range(waves)]
+    def _bare_round(self, loop: BareLoop, clients: int, waves: int, *, padded: bool = False) -> Pieces[Round]:
+        runs: list[BareRun] = []
+        for _ in range(waves):
+            runs.append((yield from loop.pieces(self._prompts(clients), self._options.out, padded=padded)))
         tokens, seconds = sum(run.output_tokens for run in runs), sum(run.seconds for run in runs)
         steps = [step for run in runs for step in run.steps]
         return Round(tokens / seconds, _decode_rate(clients, steps))
 
-    def _run_engine(self, clients: int, waves: int) -> Round:
-        run = self._engine.run(self._prompts(clients * waves), self._options.out, clients)
+    def _engine_round(self, clients: int, waves: int) -> Pieces[Round]:
+        run = yield from self._engine.pieces(self._prompts(clients * waves), self._options.out, clients)
         return Round(summarise(run.outcomes)["output_tok_s"], _decode_rate(clients, run.full_steps), run.outcomes)
 
     def _run_server(self, clients: int, waves: int) -> Round:
@@ -98,7 +115,7 @@ def _decode_rate(rows: int, steps: list[float]) -> float | None:
     return rows / median if median else None
 
 
-def alternate(arms: dict[str, Callable[[int], Round]], rounds: int, waves: int) -> list[dict[str, Round]]:
+def alternate(arms: dict[str, Callable[[int], T]], rounds: int, waves: int) -> list[dict[str, T]]:
     """Every arm once a round, another one first each time; a shorter round before them warms up and is not kept."""
     names = list(arms)
     done = []
@@ -107,6 +124,11 @@ def alternate(arms: dict[str, Callable[[int], Round]], rounds: int, waves: int) 
         size = waves if number else max(1, waves // 3)
         done.append({name: arms[name](size) for name in names[first:] + names[:first]})
     return done[1:]
+
+
+def together(round_: dict[str, dict[str, Round]]) -> dict[str, Round]:
+    """A round's arms by name, in the order in which they are told."""
+    return {name: each for arms in (round_[Arms.IN_PROCESS], round_[SERVER]) for name, each in arms.items()}
 
 
 def compare(rounds: list[dict[str, Round]]) -> dict[str, Any]:
@@ -188,7 +210,8 @@ def main() -> int:
     with serve(options.model) as server:
         arms = Arms(options, server)
         for clients, size in zip(options.clients, itertools.cycle(waves)):  # a single number goes for all
-            figures[str(clients)] = compare(alternate(arms.of(clients), options.rounds, size))
+            rounds = alternate(arms.of(clients), options.rounds, size)
+            figures[str(clients)] = compare([together(round_) for round_ in rounds])
         held = memory(server, arms.folder.path)
     print(table(figures))
     if held:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from benchmarks.outcome import Outcome
+from benchmarks.turns import Pieces, finish
 from onward.engine.events import Piece
 from onward.engine.job import Job
 from onward.engine.model import Model, Vocabulary
@@ -53,6 +54,10 @@ class InProcess:
 
     def run(self, prompts: list[list[int]], out: int, clients: int) -> EngineRun:
         """A closed loop: `clients` jobs in flight until all prompts have been continued by `out` tokens."""
+        return finish(self.pieces(prompts, out, clients))
+
+    def pieces(self, prompts: list[list[int]], out: int, clients: int) -> Pieces[EngineRun]:
+        """The same, step by step."""
         waiting = iter(prompts)
         outcomes: list[Outcome] = []
         steps: list[float] = []
@@ -69,6 +74,7 @@ class InProcess:
             outcomes += ended
             for prompt in itertools.islice(waiting, len(ended)):
                 self.submit(prompt, out)
+            yield
         return EngineRun(outcomes, steps)
 
     def submit(self, prompt: list[int], out: int) -> None:

@@ -15,7 +15,7 @@ from benchmarks.server_process import resident, serve
 from benchmarks.startup import parse_importtime
 from benchmarks.workload import Workload
 
-from benchmarks import engine, render
+from benchmarks import engine, render, turns
 from onward.runtimes.toy import ToyModel, ToyTokenizer
 
 LETTERS = (97, 123)
@@ -64,6 +64,26 @@ def test_arms_alternate_and_the_first_round_is_not_kept() -> None:
     rounds = alternate(arms, 2, 1)
     assert order == [BARE, "engine", "engine", BARE, BARE, "engine"] and len(rounds) == 2
     assert compare(rounds)["engine"]["of_bare"]["median"] == pytest.approx(0.9)
+
+
+def test_works_take_turns_and_the_clock_of_each_stands_still_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: now)
+    order: list[str] = []
+
+    def work(name: str, pieces: int, seconds: float) -> turns.Pieces[str]:
+        nonlocal now
+        for _ in range(pieces):
+            order.append(name)
+            now += seconds
+            yield
+        return name.upper()
+
+    clocks = [turns.OwnTime(), turns.OwnTime()]
+    works = {"a": (work("a", 5, 1.0), clocks[0]), "b": (work("b", 3, 4.0), clocks[1])}
+    assert turns.take_turns(works, seconds=2.0) == {"a": "A", "b": "B"}
+    assert "".join(order) == "aabaabab"
+    assert [clock() for clock in clocks] == [5.0, 12.0]
 
 
 def test_ratios_are_taken_within_a_round() -> None:

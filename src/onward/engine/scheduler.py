@@ -194,10 +194,13 @@ class Scheduler:
         return Sequence(job, choice, self._next_id, chain)
 
     def _enqueue(self, sequence: Sequence) -> None:
-        """Put a sequence into the line that fits what of its prompt is not cached now."""
-        cached = len(self.cache.find(sequence)) * BLOCK_TOKENS
-        sequence.brief = sequence.prompt_length - cached <= BRIEF
+        sequence.brief = self._is_brief(sequence)
         next(line for line in self._lines if line.brief == sequence.brief).add(sequence)
+
+    def _is_brief(self, sequence: Sequence) -> bool:
+        """Whether little of the prompt is to be read, as far as the cache tells now."""
+        length = sequence.prompt_length
+        return length <= BRIEF or length - len(self.cache.find(sequence)) * BLOCK_TOKENS <= BRIEF
 
     def _in_turn(self, readers: list[Sequence]) -> list[Sequence]:
         """Those with the least left to read first: that gives first tokens soonest. Every fourth time the one that
