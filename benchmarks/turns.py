@@ -11,8 +11,8 @@ Pieces = Generator[None, None, T]
 """A work that pauses after each of its pieces, and gives its result at the end."""
 
 TURN = 2.0
-"""Seconds. A piece that was begun is finished, so a turn may be longer. A graph's first step after another work's is
-slower (a step of the 0.5B model by 3 to 16 ms): OpenVINO prepares itself anew when the number of tokens changes."""
+"""Seconds. A piece that was begun is finished, so a turn may be longer. Not shorter: a graph's first step after another
+work's is slower, as OpenVINO prepares itself anew when the number of tokens changes, and large steps fill a turn."""
 
 
 class OwnTime:
