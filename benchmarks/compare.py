@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import measure
 from benchmarks.arms import ONWARD, PEER, TOP_K, Arm, Comparison, Shape, sampling
-from benchmarks.engine import Round, alternate
+from benchmarks.engine import Round
 from benchmarks.llama_server import serve_peer, version
 from benchmarks.outcome import summarise
 from benchmarks.pairs import MODELS, Family, chosen, families
@@ -95,6 +95,17 @@ def compare_family(family: Family, options: argparse.Namespace, program: Path, s
         done[str(clients)] = found
         print(table(family.name, clients, found), flush=True)
     return done
+
+
+def alternate(arms: dict[str, Callable[[int], Round]], rounds: int, waves: int) -> list[dict[str, Round]]:
+    """Every arm once a round, another one first each time; a shorter round before them warms up and is not kept."""
+    names = list(arms)
+    done = []
+    for number in range(rounds + 1):
+        first = number % len(names)
+        size = waves if number else max(1, waves // 3)
+        done.append({name: arms[name](size) for name in names[first:] + names[:first]})
+    return done[1:]
 
 
 def _runner(comparison: Comparison, arm: Arm) -> Callable[[int], Round]:

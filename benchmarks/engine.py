@@ -1,8 +1,9 @@
 """How much of the bare OpenVINO loop the engine and the server keep, in alternating rounds of one run.
 
-Arms: the bare loop and the engine, which take turns of two seconds in this process; `onward serve` over HTTP
-with the client in this process. Each round every arm does the same work for each number of clients. `python -m
-benchmarks.engine --rounds 7`.
+Arms: the bare loop and the engine in this process; `onward serve` over HTTP with the client in this process. Each round
+every arm does the same work for each number of clients, and all take turns of two seconds; but the server only where
+it has one client, between two requests: a load of many cannot stand still half-way, and is a turn of its own.
+`python -m benchmarks.engine --rounds 7`.
 """
 
 from __future__ import annotations
@@ -12,23 +13,21 @@ import gc
 import itertools
 import sys
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from benchmarks import measure
 from benchmarks.bare import BareLoop, BareRun, compiled_graph, load, random_prompts
 from benchmarks.http_client import Target
 from benchmarks.in_process import InProcess
-from benchmarks.load import Bounds, Generator, run_async
+from benchmarks.load import Bounds, Generator, Sent, runner
 from benchmarks.outcome import Outcome, summarise
 from benchmarks.server_process import Server, resident, serve
 from benchmarks.turns import OwnTime, Pieces, take_turns
 from benchmarks.workload import Workload
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
 
-T = TypeVar("T")
 BARE, PADDED, ENGINE, SERVER = "bare", "bare, padded", "engine", "server"
 
 
@@ -45,8 +44,6 @@ class Round:
 class Arms:
     """The arms over one model and one server. Prompts are new in every round, so no cache helps anyone."""
 
-    IN_PROCESS = "in process"
-
     def __init__(self, options: argparse.Namespace, server: Server) -> None:
         model, folder = load(options.model)
         self._options = options
@@ -54,27 +51,26 @@ class Arms:
         self._threads = int(compiled_graph(model).get_property("INFERENCE_NUM_THREADS"))
         graph, tokens = compiled_graph(model), options.prompt + options.out
         self._bare, self._padded = (BareLoop(graph, max(options.clients), tokens) for _ in range(2))
-        self._own_time = OwnTime()
-        self._engine = InProcess(model, HuggingFaceTokenizer(folder.path), clock=self._own_time)
+        self._engine_time, self._server_time = OwnTime(), OwnTime()
+        self._engine = InProcess(model, HuggingFaceTokenizer(folder.path), clock=self._engine_time)
         self._target = Target.parse(server.url)
         self.folder = folder
         self._seed = 0
+        self._begins = itertools.count()
         gc.freeze()  # as the server does when it has loaded
 
-    def of(self, clients: int) -> dict[str, Callable[[int], dict[str, Round]]]:
-        """What alternates for so many clients. Each takes the number of requests a client, and gives one arm's round
-        or those of several."""
-        return {
-            self.IN_PROCESS: lambda waves: self._run_in_process(clients, waves),
-            SERVER: lambda waves: {SERVER: self._run_server(clients, waves)},
-        }
-
-    def _run_in_process(self, clients: int, waves: int) -> dict[str, Round]:
+    def round(self, clients: int, waves: int) -> dict[str, Round]:
+        """Every arm's round with so many clients and `waves` requests of each; another arm begins each time."""
         works = {BARE: (self._bare_round(self._bare, clients, waves), OwnTime())}
         if clients < max(2, self._threads):
             works[PADDED] = (self._bare_round(self._padded, clients, waves, padded=True), OwnTime())
-        works[ENGINE] = (self._engine_round(clients, waves), self._own_time)
-        return take_turns(works)
+        works[ENGINE] = (self._engine_round(clients, waves), self._engine_time)
+        load = self._load(clients * waves)  # before its time begins
+        works[SERVER] = (self._server_round(load, clients, clients * waves), self._server_time)
+        names = list(works)
+        first = next(self._begins) % len(names)
+        done = take_turns({name: works[name] for name in names[first:] + names[:first]})
+        return {name: done[name] for name in names}
 
     def _prompts(self, count: int) -> list[list[int]]:
         self._seed += 1
@@ -92,7 +88,7 @@ class Arms:
         run = yield from self._engine.pieces(self._prompts(clients * waves), self._options.out, clients)
         return Round(summarise(run.outcomes)["output_tok_s"], _decode_rate(clients, run.full_steps), run.outcomes)
 
-    def _run_server(self, clients: int, waves: int) -> Round:
+    def _load(self, requests: int) -> Generator:
         self._seed += 1
         workload = Workload(
             self.folder.id,
@@ -101,34 +97,29 @@ class Arms:
             out=self._options.out,
             seed=self._seed,
         )
-        generator = Generator(self._target, workload, Bounds(clients * waves))
-        outcomes = run_async(lambda: generator.closed(clients))
+        return Generator(self._target, workload, Bounds(requests))
+
+    def _server_round(self, load: Generator, clients: int, requests: int) -> Pieces[Round]:
+        """With one client a piece is a request, with more all are one piece."""
+        clock, piece = self._server_time, 1 if clients == 1 else requests
+        sent: list[Sent] = []
+        with runner() as loop:
+            begin = clock()
+            for first in range(0, requests, piece):
+                sent += loop.run(load.send(range(first, first + piece), clients))
+                yield
+            seconds = clock() - begin
+            outcomes = load.finish(sent)
         figures = summarise(outcomes)
         if figures["failed"]:
             raise RuntimeError(f"requests failed: {figures['failed']}")
-        return Round(figures["output_tok_s"], None, outcomes)
+        return Round(figures["output_tokens"] / seconds, None, outcomes)
 
 
 def _decode_rate(rows: int, steps: list[float]) -> float | None:
     """Tokens a second at the median step; None when no step was a full decode."""
     median = measure.percentile(steps, 50)
     return rows / median if median else None
-
-
-def alternate(arms: dict[str, Callable[[int], T]], rounds: int, waves: int) -> list[dict[str, T]]:
-    """Every arm once a round, another one first each time; a shorter round before them warms up and is not kept."""
-    names = list(arms)
-    done = []
-    for number in range(rounds + 1):
-        first = number % len(names)
-        size = waves if number else max(1, waves // 3)
-        done.append({name: arms[name](size) for name in names[first:] + names[:first]})
-    return done[1:]
-
-
-def together(round_: dict[str, dict[str, Round]]) -> dict[str, Round]:
-    """A round's arms by name, in the order in which they are told."""
-    return {name: each for arms in (round_[Arms.IN_PROCESS], round_[SERVER]) for name, each in arms.items()}
 
 
 def compare(rounds: list[dict[str, Round]]) -> dict[str, Any]:
@@ -210,8 +201,8 @@ def main() -> int:
     with serve(options.model) as server:
         arms = Arms(options, server)
         for clients, size in zip(options.clients, itertools.cycle(waves)):  # a single number goes for all
-            rounds = alternate(arms.of(clients), options.rounds, size)
-            figures[str(clients)] = compare([together(round_) for round_ in rounds])
+            arms.round(clients, max(1, size // 3))  # warms up
+            figures[str(clients)] = compare([arms.round(clients, size) for _ in range(options.rounds)])
         held = memory(server, arms.folder.path)
     print(table(figures))
     if held:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
-import itertools
 import json
 import os
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,16 +52,20 @@ class Generator:
 
     async def closed(self, clients: int) -> list[Outcome]:
         """`clients` clients, each sending its next request when its last is answered."""
-        numbers = itertools.count()
+        return self.finish(await self.send(range(len(self._requests)), clients))
+
+    async def send(self, numbers: Iterable[int], clients: int) -> list[Sent]:
+        """The same with these requests only; `finish` makes outcomes of what several calls gave."""
+        left = iter(numbers)
         deadline = time.perf_counter() + self._bounds.seconds
         sent: list[Sent] = []
 
         async def client() -> None:
-            while time.perf_counter() < deadline and (number := next(numbers)) < len(self._requests):
+            while time.perf_counter() < deadline and (number := next(left, None)) is not None:
                 sent.append(await self._send(number))
 
         await asyncio.gather(*(client() for _ in range(clients)))
-        return self._finish(sent)
+        return sent
 
     async def poisson(self, rate: float, seed: int = 0) -> list[Outcome]:
         """Requests at `rate` a second whatever the server does; times count from when a request was due."""
@@ -75,7 +78,14 @@ class Generator:
                 break
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             tasks.append(asyncio.create_task(self._send(number, due)))
-        return self._finish(list(await asyncio.gather(*tasks)))
+        return self.finish(list(await asyncio.gather(*tasks)))
+
+    def finish(self, sent: list[Sent]) -> list[Outcome]:
+        """Close the connections and parse what came."""
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+        return [each if isinstance(each, Outcome) else outcome_of(each) for each in sent]
 
     async def _send(self, number: int, due: float | None = None) -> Sent:
         begin = time.perf_counter() if due is None else due
@@ -110,21 +120,20 @@ class Generator:
             raise
         self._idle.append(connection)
 
-    def _finish(self, sent: list[Sent]) -> list[Outcome]:
-        for connection in self._idle:
-            connection.close()
-        self._idle.clear()
-        return [each if isinstance(each, Outcome) else outcome_of(each) for each in sent]
 
-
-def run_async(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run on uvloop where it is installed: it halves what the client costs."""
+def runner() -> asyncio.Runner:
+    """Of uvloop where it is installed: it halves what the client costs."""
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(work())
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work())
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+def run_async(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run to the end on an event loop of its own."""
+    with runner() as loop:
+        return loop.run(work())
 
 
 def plot(outcomes: list[Outcome], path: Path) -> None:

@@ -7,8 +7,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import pytest
+
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel, Limits
 from onward.completions.fold import fold_chunks, fold_whole
+from onward.engine.pacing import StepCost
 from onward.protocol.decode import check_request
 from onward.protocol.models import Model
 from onward.protocol.response import Chunk, Completion
@@ -22,6 +25,13 @@ def make_backend(limits: Limits | None = None, **model_options: int) -> Embedded
     model = EmbeddedModel("toy", ToyModel(**model_options), ToyTokenizer(), "fp_toy", limits)
     listed = [Model(id="toy", created=1, owned_by="onward"), Model(id="gpt-old", created=1, owned_by="onward")]
     return EmbeddedBackend({"toy": model}, listed, {"gpt-old": "toy"}, limits)
+
+
+def let_steps_count_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step counts as taking as long as any other: so guessing always pays, and what is guessed does not hang on
+    how busy the machine is."""
+    observe = StepCost.observe
+    monkeypatch.setattr(StepCost, "observe", lambda cost, prompt, rows, seconds: observe(cost, prompt, rows, 1.0))
 
 
 @asynccontextmanager

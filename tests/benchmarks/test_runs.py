@@ -6,7 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from benchmarks.engine import BARE, Round, alternate, compare
+from benchmarks.compare import alternate
+from benchmarks.engine import BARE, Round, compare
 from benchmarks.http_client import Target
 from benchmarks.in_process import InProcess
 from benchmarks.load import Bounds, Generator, run_async
