@@ -22,7 +22,7 @@ from benchmarks.bare import BareLoop, BareRun, compiled_graph, load, random_prom
 from benchmarks.http_client import Target
 from benchmarks.in_process import InProcess
 from benchmarks.load import Bounds, Generator, Sent, runner
-from benchmarks.outcome import Outcome, summarise
+from benchmarks.outcome import Outcome, steady_tok_s, summarise
 from benchmarks.server_process import Server, resident, serve
 from benchmarks.turns import OwnTime, Pieces, take_turns
 from benchmarks.workload import Workload
@@ -34,11 +34,13 @@ BARE, PADDED, ENGINE, SERVER = "bare", "bare, padded", "engine", "server"
 @dataclass(slots=True)
 class Round:
     """What one arm did in one round: output tokens a second, tokens a second of full decode steps alone (None
-    where steps cannot be seen), and its requests."""
+    where steps cannot be seen), its requests, and output tokens a second while all clients had work (None where they
+    always had)."""
 
     tok_s: float
     decode_tok_s: float | None
     outcomes: list[Outcome] = field(default_factory=list)
+    steady_tok_s: float | None = None
 
 
 class Arms:
@@ -86,7 +88,8 @@ class Arms:
 
     def _engine_round(self, clients: int, waves: int) -> Pieces[Round]:
         run = yield from self._engine.pieces(self._prompts(clients * waves), self._options.out, clients)
-        return Round(summarise(run.outcomes)["output_tok_s"], _decode_rate(clients, run.full_steps), run.outcomes)
+        tok_s, decode_tok_s = summarise(run.outcomes)["output_tok_s"], _decode_rate(clients, run.full_steps)
+        return Round(tok_s, decode_tok_s, run.outcomes, _steady_rate(clients, run.outcomes))
 
     def _load(self, requests: int) -> Generator:
         self._seed += 1
@@ -113,13 +116,18 @@ class Arms:
         figures = summarise(outcomes)
         if figures["failed"]:
             raise RuntimeError(f"requests failed: {figures['failed']}")
-        return Round(figures["output_tokens"] / seconds, None, outcomes)
+        return Round(figures["output_tokens"] / seconds, None, outcomes, _steady_rate(clients, outcomes))
 
 
 def _decode_rate(rows: int, steps: list[float]) -> float | None:
     """Tokens a second at the median step; None when no step was a full decode."""
     median = measure.percentile(steps, 50)
     return rows / median if median else None
+
+
+def _steady_rate(clients: int, outcomes: list[Outcome]) -> float | None:
+    """None for one client: it always has work, and the server's turns stand between its requests."""
+    return steady_tok_s(outcomes, clients) if clients > 1 else None
 
 
 def compare(rounds: list[dict[str, Round]]) -> dict[str, Any]:
@@ -129,6 +137,9 @@ def compare(rounds: list[dict[str, Round]]) -> dict[str, Any]:
         found = figures[name]
         found["tok_s"] = measure.median_of([each[name].tok_s for each in rounds])
         found["of_bare"] = measure.median_of([each[name].tok_s / each[BARE].tok_s for each in rounds])
+        found["steady_of_bare"] = measure.median_of(
+            [(each[name].steady_tok_s or each[name].tok_s) / each[BARE].tok_s for each in rounds]
+        )
         steps = [
             (mine, bare) for each in rounds if (mine := each[name].decode_tok_s) and (bare := each[BARE].decode_tok_s)
         ]
@@ -162,12 +173,13 @@ def waves_for(clients: int) -> int:
 
 def table(figures: dict[str, Any]) -> str:
     lines = [
-        f"{'clients':>7} {'arm':14}{'tok/s':>10}{'of bare':>9}{'decode':>9}"
+        f"{'clients':>7} {'arm':14}{'tok/s':>10}{'of bare':>9}{'steady':>9}{'decode':>9}"
         f"{'TTFT p50':>10}{'p95':>9}{'ITL p50':>9}{'p95':>9}  ms"
     ]
     for clients, arms in figures.items():
         for name, found in arms.items():
             cells = [f"{found['tok_s']['median']:10.1f}{found['of_bare']['median']:9.1%}"]
+            cells.append(f"{found['steady_of_bare']['median']:9.1%}")
             cells.append(f"{found['decode_of_bare']['median']:9.1%}" if "decode_of_bare" in found else " " * 9)
             if "ttft_ms" in found:
                 ttft, itl = found["ttft_ms"], found["itl_ms"]

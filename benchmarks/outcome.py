@@ -41,6 +41,11 @@ class Outcome:
             return 0.0
         return (self.seconds - self.first) / (self.tokens - 1)
 
+    @property
+    def moments(self) -> list[float]:
+        """When each of its chunks came."""
+        return [] if self.first is None else list(itertools.accumulate(self.gaps, initial=self.sent + self.first))
+
 
 @dataclass(frozen=True, slots=True)
 class Objective:
@@ -128,6 +133,23 @@ def summarise(outcomes: Sequence[Outcome], objective: Objective | None = None) -
         figures["goodput_requests_s"] = good / wall if wall else 0.0
         figures["good_share"] = good / len(outcomes) if outcomes else 0.0
     return figures
+
+
+def steady_tok_s(outcomes: Sequence[Outcome], clients: int) -> float | None:
+    """Output tokens a second of a closed loop while all its clients have work: from the moment when the last client
+    sends its second request to the moment when the last request of all is sent. At both all others have just sent
+    theirs, so that for each prompt read a whole completion is counted. None with fewer than three requests a client.
+    """
+    if len(outcomes) < 3 * clients:
+        return None
+    sent = sorted(outcome.sent for outcome in outcomes)
+    begin, end = sent[2 * clients - 1], sent[-1]
+    tokens = sum(
+        outcome.tokens / outcome.chunks * sum(begin < moment <= end for moment in outcome.moments)
+        for outcome in outcomes
+        if outcome.chunks
+    )
+    return tokens / (end - begin)
 
 
 def table(figures: dict[str, Any]) -> str:

@@ -43,9 +43,9 @@ DEFAULT_COMMANDS = {
 def engine_section(figures: dict[str, Any]) -> list[str]:
     """Throughput, latency and memory."""
     lines = [
-        "| clients | | output tok/s | of bare (least to greatest round) | full decode steps, of bare "
-        "| TTFT p50 / p95, ms | between tokens p50 / p95, ms |",
-        "|--:|---|--:|--:|--:|--:|--:|",
+        "| clients | | output tok/s | of bare (least to greatest round) | while all clients have work "
+        "| full decode steps, of bare | TTFT p50 / p95, ms | between tokens p50 / p95, ms |",
+        "|--:|---|--:|--:|--:|--:|--:|--:|",
     ]
     for clients, arms in figures["clients"].items():
         lines += [_arm_row(clients, name, arms[name]) for name in sorted(arms, key=_arm_order)]
@@ -57,17 +57,21 @@ def _arm_order(name: str) -> int:
 
 
 def _arm_row(clients: str, name: str, found: dict[str, Any]) -> str:
-    ratio = found["of_bare"]
+    ratios = [found.get(key) if name != "bare" else None for key in ("of_bare", "steady_of_bare")]
     cells = [
         clients,
         name,
         f"{found['tok_s']['median']:,.0f}",
-        "–" if name == "bare" else f"{ratio['median']:.1%} ({ratio['least']:.1%} to {ratio['greatest']:.1%})",
+        *(_spread(ratio) if ratio else "–" for ratio in ratios),
         f"{found['decode_of_bare']['median']:.1%}" if "decode_of_bare" in found and name != "bare" else "–",
     ]
     for key in ("ttft_ms", "itl_ms"):
         cells.append(f"{found[key]['p50']:.1f} / {found[key]['p95']:.1f}" if key in found else "–")
     return "| " + " | ".join(cells) + " |"
+
+
+def _spread(ratio: dict[str, float]) -> str:
+    return f"{ratio['median']:.1%} ({ratio['least']:.1%} to {ratio['greatest']:.1%})"
 
 
 def _memory_line(memory: dict[str, Any] | None) -> str:

@@ -7,7 +7,7 @@ import json
 import pytest
 from benchmarks.http_client import Received
 from benchmarks.measure import percentile
-from benchmarks.outcome import Objective, Outcome, outcome_of, summarise, table
+from benchmarks.outcome import Objective, Outcome, outcome_of, steady_tok_s, summarise, table
 from benchmarks.workload import Workload
 
 
@@ -43,6 +43,17 @@ def test_a_stream_without_its_end_has_failed() -> None:
 def test_an_error_status_has_failed() -> None:
     refused = Received(0.0, [b"HTTP/1.1 503 Busy\r\ncontent-length: 2\r\n\r\n{}"], [1.0], 1.0)
     assert outcome_of(refused).error == "status 503"
+
+
+def test_while_all_clients_have_work_neither_the_first_nor_the_last_requests_count() -> None:
+    """Two clients, each a token a second from a second after its request, and slower alone: at the end."""
+
+    def one(sent: float, pace: float = 1.0) -> Outcome:
+        return Outcome(sent, sent + 4 * pace, first=pace, gaps=[pace] * 3, tokens=8, chunks=4)
+
+    outcomes = [one(0.0), one(1.0), one(4.0), one(5.0), one(8.0), one(9.0), one(12.0, 3.0)]
+    assert steady_tok_s(outcomes, 2) == 4.0
+    assert steady_tok_s(outcomes[:5], 2) is None
 
 
 def test_rates_count_whole_answers_over_the_time_from_first_request_to_last_answer() -> None:

@@ -100,13 +100,16 @@ def test_ratios_are_taken_within_a_round() -> None:
 
 def test_figures_are_written_into_the_page_and_can_be_written_again() -> None:
     outcome = Outcome(0.0, 1.0, first=0.25, gaps=[0.1], tokens=2, chunks=2)
-    rounds = [{BARE: Round(10.0, 10.0), "engine": Round(9.0, 9.5, [outcome])}]
+    rounds = [{BARE: Round(10.0, 10.0), "engine": Round(9.0, 9.5, [outcome], 9.2)}]
     figures = {"clients": {"1": compare(rounds)}, "memory": None}
     machine = dict.fromkeys(("cpu", "cores", "system", "python", "openvino", "load", "date"), "x")
     report = {"command": "python -m it", "machine": machine | {"memory_gib": 1.0}, "figures": figures}
     page = f"before\n{render.BEGIN}\nold\n{render.END}\nafter\n"
     filled = render.fill(page, {"engine": json.loads(json.dumps(report)), "startup": None})
-    assert "| 1 | engine | 9 | 90.0% (90.0% to 90.0%) | 95.0% | 250.0 / 250.0 | 100.0 / 100.0 |" in filled
+    assert (
+        "| 1 | engine | 9 | 90.0% (90.0% to 90.0%) | 92.0% (92.0% to 92.0%) | 95.0% | 250.0 / 250.0 | 100.0 / 100.0 |"
+        in filled
+    )
     assert "`python -m it`" in filled and render.NOT_YET in filled and "old" not in filled
     assert render.fill(filled, {"engine": report, "startup": None}) == filled
 
