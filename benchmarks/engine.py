@@ -34,8 +34,8 @@ BARE, PADDED, ENGINE, SERVER = "bare", "bare, padded", "engine", "server"
 @dataclass(slots=True)
 class Round:
     """What one arm did in one round: output tokens a second, tokens a second of full decode steps alone (None
-    where steps cannot be seen), its requests, and output tokens a second while all clients had work (None where they
-    always had)."""
+    where steps cannot be seen), its requests, and output tokens a second while all clients had work (None where that
+    cannot be told)."""
 
     tok_s: float
     decode_tok_s: float | None
@@ -84,12 +84,12 @@ class Arms:
             runs.append((yield from loop.pieces(self._prompts(clients), self._options.out, padded=padded)))
         tokens, seconds = sum(run.output_tokens for run in runs), sum(run.seconds for run in runs)
         steps = [step for run in runs for step in run.steps]
-        return Round(tokens / seconds, _decode_rate(clients, steps))
+        return Round(tokens / seconds, _decode_rate(clients, steps), steady_tok_s=tokens / seconds)
 
     def _engine_round(self, clients: int, waves: int) -> Pieces[Round]:
         run = yield from self._engine.pieces(self._prompts(clients * waves), self._options.out, clients)
         tok_s, decode_tok_s = summarise(run.outcomes)["output_tok_s"], _decode_rate(clients, run.full_steps)
-        return Round(tok_s, decode_tok_s, run.outcomes, _steady_rate(clients, run.outcomes))
+        return Round(tok_s, decode_tok_s, run.outcomes, _steady_rate(clients, run.outcomes, tok_s))
 
     def _load(self, requests: int) -> Generator:
         self._seed += 1
@@ -116,7 +116,8 @@ class Arms:
         figures = summarise(outcomes)
         if figures["failed"]:
             raise RuntimeError(f"requests failed: {figures['failed']}")
-        return Round(figures["output_tokens"] / seconds, None, outcomes, _steady_rate(clients, outcomes))
+        tok_s = figures["output_tokens"] / seconds
+        return Round(tok_s, None, outcomes, _steady_rate(clients, outcomes, tok_s))
 
 
 def _decode_rate(rows: int, steps: list[float]) -> float | None:
@@ -125,9 +126,9 @@ def _decode_rate(rows: int, steps: list[float]) -> float | None:
     return rows / median if median else None
 
 
-def _steady_rate(clients: int, outcomes: list[Outcome]) -> float | None:
-    """None for one client: it always has work, and the server's turns stand between its requests."""
-    return steady_tok_s(outcomes, clients) if clients > 1 else None
+def _steady_rate(clients: int, outcomes: list[Outcome], tok_s: float) -> float | None:
+    """One client always has work; others' turns may stand between its requests, so their times would not tell."""
+    return steady_tok_s(outcomes, clients) if clients > 1 else tok_s
 
 
 def compare(rounds: list[dict[str, Round]]) -> dict[str, Any]:
@@ -137,9 +138,9 @@ def compare(rounds: list[dict[str, Round]]) -> dict[str, Any]:
         found = figures[name]
         found["tok_s"] = measure.median_of([each[name].tok_s for each in rounds])
         found["of_bare"] = measure.median_of([each[name].tok_s / each[BARE].tok_s for each in rounds])
-        found["steady_of_bare"] = measure.median_of(
-            [(each[name].steady_tok_s or each[name].tok_s) / each[BARE].tok_s for each in rounds]
-        )
+        steady = [mine / each[BARE].tok_s for each in rounds if (mine := each[name].steady_tok_s)]
+        if steady:
+            found["steady_of_bare"] = measure.median_of(steady)
         steps = [
             (mine, bare) for each in rounds if (mine := each[name].decode_tok_s) and (bare := each[BARE].decode_tok_s)
         ]
@@ -179,8 +180,8 @@ def table(figures: dict[str, Any]) -> str:
     for clients, arms in figures.items():
         for name, found in arms.items():
             cells = [f"{found['tok_s']['median']:10.1f}{found['of_bare']['median']:9.1%}"]
-            cells.append(f"{found['steady_of_bare']['median']:9.1%}")
-            cells.append(f"{found['decode_of_bare']['median']:9.1%}" if "decode_of_bare" in found else " " * 9)
+            for key in ("steady_of_bare", "decode_of_bare"):
+                cells.append(f"{found[key]['median']:9.1%}" if key in found else " " * 9)
             if "ttft_ms" in found:
                 ttft, itl = found["ttft_ms"], found["itl_ms"]
                 cells.append(f"{ttft['p50']:10.2f}{ttft['p95']:9.2f}{itl['p50']:9.2f}{itl['p95']:9.2f}")

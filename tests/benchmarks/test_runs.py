@@ -96,6 +96,7 @@ def test_ratios_are_taken_within_a_round() -> None:
     found = compare(rounds)["engine"]
     assert (found["of_bare"]["median"], found["of_bare"]["least"]) == (0.8, 0.5)
     assert found["decode_of_bare"]["median"] == 0.8
+    assert "steady_of_bare" not in found, "no round told it"
 
 
 def test_figures_are_written_into_the_page_and_can_be_written_again() -> None:
