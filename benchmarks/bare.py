@@ -20,16 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import measure
+from benchmarks.models import load
 from benchmarks.turns import Pieces, finish
 from onward.engine.model import BLOCK_TOKENS
 from onward.engine.pacing import MOST as CHUNK
-from onward.models.resolve import ModelFolder, resolve
 from onward.runtimes.openvino.graph import ROWS_INPUT
 from onward.runtimes.openvino.kv_cache import KVCache, blocks_for, layers_of
 from onward.runtimes.openvino.library import ov
-from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
-from onward.runtimes.openvino.options import RuntimeOptions
 
 TOKEN = 300
 """What every row is fed when it decodes."""
@@ -172,12 +170,6 @@ def compiled_graph(model: OpenVINOModel) -> ov.CompiledModel:
     """The graph that `model` runs, on all its threads. Reaches into it: the runtime has no other use for it."""
     evaluator, _ = model._open()
     return evaluator.lane.request.get_compiled_model()
-
-
-def load(name: str) -> tuple[OpenVINOModel, ModelFolder]:
-    """The model of this name or path as `onward serve` loads it by default, and where it lies."""
-    folder = resolve(name, allow_download=False)
-    return load_model(folder.path, RuntimeOptions()), folder
 
 
 def figures_of(loop: BareLoop, model: OpenVINOModel, rows: int, options: argparse.Namespace) -> dict[str, Any]:

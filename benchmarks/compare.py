@@ -20,12 +20,12 @@ from benchmarks import measure
 from benchmarks.arms import ONWARD, PEER, TOP_K, Arm, Comparison, Shape, sampling
 from benchmarks.engine import Round
 from benchmarks.llama_server import serve_peer, version
+from benchmarks.models import model_id
 from benchmarks.outcome import summarise
 from benchmarks.pairs import MODELS, Family, chosen, families
 from benchmarks.peer_build import SERVER, PeerError, find
 from benchmarks.peer_tuning import Tuned, fastest
 from benchmarks.server_process import serve
-from benchmarks.startup import model_id
 
 LATENCIES = {f"{key}_p{percent}": (f"{key}_ms", f"p{percent}") for key in ("ttft", "itl") for percent in (50, 95)}
 
@@ -103,7 +103,7 @@ def alternate(arms: dict[str, Callable[[int], Round]], rounds: int, waves: int) 
     done = []
     for number in range(rounds + 1):
         first = number % len(names)
-        size = waves if number else max(1, waves // 3)
+        size = waves if number else measure.warming(waves)
         done.append({name: arms[name](size) for name in names[first:] + names[:first]})
     return done[1:]
 

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
-from benchmarks.bare import BareLoop, BareRun, compiled_graph, load, random_prompts
+from benchmarks.bare import BareLoop, BareRun, compiled_graph, random_prompts
 from benchmarks.http_client import Target
 from benchmarks.in_process import InProcess
 from benchmarks.load import Bounds, Generator, Sent, runner
+from benchmarks.models import folder_of, load
 from benchmarks.outcome import Outcome, steady_tok_s, summarise
 from benchmarks.server_process import Server, resident, serve
 from benchmarks.turns import OwnTime, Pieces, take_turns
@@ -209,12 +210,13 @@ def main() -> int:
     waves = options.waves or [waves_for(clients) for clients in options.clients]
     if len(waves) not in (1, len(options.clients)):
         parser.error(f"--waves takes one number, or {len(options.clients)}, as --clients has")
+    folder_of(options.model)  # or ends here, before a server starts
     at_start = measure.begin()
     figures: dict[str, Any] = {}
     with serve(options.model) as server:
         arms = Arms(options, server)
         for clients, size in zip(options.clients, itertools.cycle(waves)):  # a single number goes for all
-            arms.round(clients, max(1, size // 3))  # warms up
+            arms.round(clients, measure.warming(size))
             figures[str(clients)] = compare([arms.round(clients, size) for _ in range(options.rounds)])
         held = memory(server, arms.folder.path)
     print(table(figures))

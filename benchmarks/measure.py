@@ -45,6 +45,11 @@ def median_of(values: Sequence[float]) -> dict[str, float]:
     }
 
 
+def warming(size: int) -> int:
+    """Size of the round before those that count, which warms up."""
+    return max(1, size // 3)
+
+
 def machine() -> dict[str, Any]:
     """What figures depend on beside the code. `load` is the one-minute load average now, None where unknown."""
     return {

@@ -17,8 +17,9 @@ from typing import Any
 
 from benchmarks import measure
 from benchmarks.asking import Asker
+from benchmarks.models import folder_of
 from benchmarks.server_process import serve
-from onward.models.resolve import ModelFolder, resolve
+from onward.models.resolve import ModelFolder
 
 BLOCK = 32
 """Tokens that the prefix cache shares together."""
@@ -127,7 +128,7 @@ def config_of(folder: ModelFolder) -> dict[str, Any]:
 
 def reach(model: str, names: list[str], runs: int) -> dict[str, Any]:
     """All scenarios of one model."""
-    folder = resolve(model, allow_download=False)
+    folder = folder_of(model)
     config = config_of(folder)
     with serve(model) as cached, serve(model, "--no-prefix-cache") as uncached:
         first, second = (Asker(server, folder.id, config["vocab_size"]) for server in (cached, uncached))

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
-from benchmarks.bare import load
 from benchmarks.copying import KINDS, Case, Task, Workloads
+from benchmarks.models import load
 from benchmarks.scripted import ScriptedModel
 from onward.engine.events import Piece
 from onward.engine.job import Job

@@ -19,10 +19,10 @@ from typing import Any
 from benchmarks import measure
 from benchmarks.http_client import Received, Target, connect
 from benchmarks.load import run_async
+from benchmarks.models import model_id
 from benchmarks.outcome import outcome_of
 from benchmarks.server_process import READY, stop
 from benchmarks.workload import Workload
-from onward.models.resolve import resolve
 
 PROMPT = "Once upon a time"
 HEAVIEST = 8
@@ -125,11 +125,6 @@ def parse_importtime(said: str) -> list[dict[str, Any]]:
             found[name] = max(found.get(name, 0.0), int(parts[1]) / 1e3)
     ranked = sorted(found.items(), key=lambda item: -item[1])
     return [{"module": name, "cumulative_ms": milliseconds} for name, milliseconds in ranked]
-
-
-def model_id(model: str) -> str:
-    """The id under which a name or path is served."""
-    return "toy" if model == "toy" else resolve(model, allow_download=False).id
 
 
 def repeat(measurement: Callable[[], dict[str, float]], runs: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from benchmarks.engine import BARE, Round, compare
 from benchmarks.http_client import Target
 from benchmarks.in_process import InProcess
 from benchmarks.load import Bounds, Generator, run_async
+from benchmarks.models import folder_of
 from benchmarks.outcome import Outcome
 from benchmarks.server_process import resident, serve
 from benchmarks.startup import parse_importtime
@@ -131,3 +132,8 @@ def test_import_times_are_ranked_and_submodules_of_others_left_out() -> None:
 
 def test_rounds_have_work_for_every_number_of_clients() -> None:
     assert [engine.waves_for(clients) for clients in (1, 8, 32)] == [16, 4, 4]
+
+
+def test_a_name_that_no_model_has_ends_a_benchmark_with_one_sentence() -> None:
+    with pytest.raises(SystemExit, match=r"^error: There is no model 'nobody'\."):
+        folder_of("nobody")

@@ -1,0 +1,28 @@
+"""The models that benchmarks are told to use, by name or path."""
+
+from __future__ import annotations
+
+from onward.errors import OnwardError
+from onward.models.resolve import ModelFolder, resolve
+from onward.runtimes.openvino.load import load_model
+from onward.runtimes.openvino.model import OpenVINOModel
+from onward.runtimes.openvino.options import RuntimeOptions
+
+
+def model_id(name: str) -> str:
+    """The id under which a name or path is served; the weightless `toy` too, which only a server knows."""
+    return name if name == "toy" else folder_of(name).id
+
+
+def folder_of(name: str) -> ModelFolder:
+    """Where the model of this name or path lies; ends the program with a sentence where there is none."""
+    try:
+        return resolve(name, allow_download=False)
+    except OnwardError as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+def load(name: str) -> tuple[OpenVINOModel, ModelFolder]:
+    """The model of this name or path as `onward serve` loads it by default, and where it lies."""
+    folder = folder_of(name)
+    return load_model(folder.path, RuntimeOptions()), folder
