@@ -321,7 +321,7 @@ def test_the_number_of_threads_does_not_change_a_bit(tiny_folder: Path, threads:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+@pytest.mark.parametrize("threads", [1, 2, *(pytest.param(many, marks=pytest.mark.slow) for many in (3, 4))])
 @pytest.mark.parametrize("precision", ["fast", "exact"])
 def test_storyteller_has_the_same_bits_in_drafts_and_in_company_on_any_number_of_threads(
     precision: Literal["fast", "exact"], threads: int
