@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
+import time
 
 import httpx
 import openai
@@ -158,3 +160,52 @@ def test_one_connection_serves_many_requests(server: Process) -> None:
             assert connection.post("/v1/completions", json={"model": "m", "prompt": "x"}).status_code == 200
             assert connection.head("/health").status_code == 200
             assert connection.options("/v1/completions").status_code == 204
+
+
+OFFERING = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"
+
+
+def offering(headers: bytes = b"", **fields: object) -> bytes:
+    head, _, body = post(**fields).partition(b"\r\n\r\n")
+    return head.replace(b"connection: close\r\n", b"") + b"\r\n" + headers + b"connection: close\r\n\r\n" + body
+
+
+def in_pieces(server: Process, request: bytes, cuts: list[int]) -> bytes:
+    """As `talk`, with a pause at each cut, so that the server reads piece by piece."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start, end in itertools.pairwise([0, *cuts, len(request)]):
+            connection.sendall(request[start:end])
+            time.sleep(0.02)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_what_looks_like_an_offer_to_upgrade_in_a_body_stays_as_it_is_wherever_it_is_cut(server: Process) -> None:
+    request = post(**{"Upgrade: now": 1})  # the answer names what it does not know
+    at = request.index(b"Upgrade")
+    for cuts in ([], [at], [at, at + 3], [request.index(b"{"), at]):
+        answer = in_pieces(server, request, cuts)
+        assert answer.startswith(b"HTTP/1.1 400") and b"Upgrade: now" in answer, cuts
+
+
+@pytest.mark.parametrize("name", [b"Upgrade", b"UPGRADE", b"upgrade"])
+def test_an_offer_to_upgrade_is_passed_over_wherever_its_line_is_cut(server: Process, name: bytes) -> None:
+    request = offering(OFFERING.replace(b"Upgrade: h2c", name + b": h2c"))
+    at = request.index(b"\r\n" + name + b":")
+    for cut in range(at, at + 14):
+        assert in_pieces(server, request, [cut]).startswith(b"HTTP/1.1 200"), cut
+
+
+def test_an_offer_to_upgrade_before_each_of_two_requests_is_passed_over(server: Process) -> None:
+    first = offering(OFFERING).replace(b"connection: close\r\n", b"")
+    assert in_pieces(server, first + offering(OFFERING), [len(first)]).count(b"HTTP/1.1 200") == 2
+
+
+def test_a_header_that_only_begins_like_an_offer_is_read_as_it_is(server: Process) -> None:
+    for cut in (2, 7, 8):
+        request = offering(b"Upgrade-Insecure-Requests: 1\r\n")
+        assert in_pieces(server, request, [request.index(b"Upgrade-") + cut]).startswith(b"HTTP/1.1 200")
+
+
+def test_a_head_that_is_nothing_but_offers_is_answered(server: Process) -> None:
+    assert talk(server, offering(b"Upgrade: a\r\n" * 2000)).startswith(b"HTTP/1.1 ")
