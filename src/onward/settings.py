@@ -142,7 +142,8 @@ class Settings:
         "over it the answer is 503 with Retry-After.", metavar="SEQUENCES",
     )  # fmt: skip
     max_parallel: int = _option(
-        2048, "Limits", values.whole(1), "Most choices (prompts x candidates) that one request may ask for.",
+        2048, "Limits", values.whole(1),
+        "Most choices (prompts x candidates) that one request may ask for; 8 times as many where `max_tokens` is 0.",
         metavar="CHOICES",
     )  # fmt: skip
     content_filter: tuple[ContentFilterSetting, ...] = _option(
