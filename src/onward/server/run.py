@@ -22,6 +22,7 @@ from onward.server.connection import server_config
 from onward.server.guard import check_exposure, collect_keys
 from onward.server.progress import loading
 from onward.settings import Settings
+from onward.stdio import silence_stdout
 
 log = logging.getLogger("onward.server")
 
@@ -138,7 +139,7 @@ class Service:
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         try:
             await self._wait_until_started(serving)
-            print(ready_line(self._settings, self._listener), flush=True)
+            announce(ready_line(self._settings, self._listener))
             await _first(serving, self._stop.wait())
             await self._drain()
         finally:
@@ -219,6 +220,15 @@ async def _first(*waits: Awaitable[object]) -> None:
         for task, wait in zip(tasks, waits, strict=True):
             if task is not wait:
                 task.cancel()
+
+
+def announce(line: str) -> None:
+    """Print a line. That standard output is closed or full is no reason not to serve: the log has it then."""
+    try:
+        print(line, flush=True)
+    except OSError:
+        silence_stdout()
+        log.info(line)
 
 
 def ready_line(settings: Settings, listener: socket.socket) -> str:
