@@ -90,7 +90,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
-)
+    "--version", "-v", "-V", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+    help="Show the version.",
+)  # fmt: skip
 def main() -> None:
     """OpenAI's legacy Completions API, complete, on a model of your own."""
