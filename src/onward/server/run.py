@@ -22,6 +22,7 @@ from onward.server.connection import server_config
 from onward.server.guard import check_exposure, collect_keys
 from onward.server.progress import loading
 from onward.settings import Settings
+from onward.stdio import silence_stdout
 
 log = logging.getLogger("onward.server")
 
@@ -139,7 +140,7 @@ class Service:
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         try:
             await self._wait_until_started(serving)
-            _print(ready_line(self._settings, self._listener))
+            announce(ready_line(self._settings, self._listener))
             await _first(serving, self._stop.wait())
             await self._drain()
         finally:
@@ -208,14 +209,6 @@ class Service:
         self._server.should_exit = True
 
 
-def _print(line: str) -> None:
-    """To stdout, whether or not anybody takes it: the server serves all the same."""
-    try:
-        print(line, flush=True)
-    except OSError as problem:
-        log.warning("%s (not told on stdout: %s)", line, problem.strerror)
-
-
 def _allow_many_connections() -> None:
     """Open as many files as this process may: the usual soft limit, 1024, is for programs that use select()."""
     if sys.platform != "win32":
@@ -241,6 +234,15 @@ async def _first(*waits: Awaitable[object]) -> None:
         for task, wait in zip(tasks, waits, strict=True):
             if task is not wait:
                 task.cancel()
+
+
+def announce(line: str) -> None:
+    """Print a line. That standard output is closed or full is no reason not to serve: the log has it then."""
+    try:
+        print(line, flush=True)
+    except OSError:
+        silence_stdout()
+        log.info(line)
 
 
 def ready_line(settings: Settings, listener: socket.socket) -> str:
