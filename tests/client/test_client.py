@@ -159,6 +159,26 @@ def test_options_may_be_written_as_in_a_settings_file() -> None:
     onward.Onward("toy", kv_memory="64MB", max_rows=4, prefix_cache=False).close()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"modle": "toy"}, r"there is no setting 'modle'; did you mean 'model'\?"),
+        ({"base_url": "http://x"}, r"there is no setting 'base_url'. Known are: model, alias, "),
+        ({"port": 9}, "'port' is a setting of `onward serve` and has no effect in a program"),
+        ({"api_key": "x"}, "'api_key' is a setting of `onward serve`"),
+        ({"access_log": False}, "'access_log' is a setting of `onward serve`"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(SetupError, match=words) as told:
+        onward.Onward("toy", **options)
+    assert "port" not in str(told.value).partition("Known are")[2]
+
+
+def test_what_the_package_offers_is_listed() -> None:
+    assert {"Onward", "AsyncOnward", "__version__"} <= set(dir(onward))
+
+
 def test_the_keywords_are_those_of_the_one_table() -> None:
     """Law 7: no parameter is declared here that the table lacks, nor the other way round."""
     public = {row.name for row in PARAMETERS if not row.dialect and row.kind != "link"} - {"stream"}
