@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -96,21 +97,15 @@ class ModelOptions(TypedDict, total=False):
 
 
 class AsyncStream:
-    """The chunks of a streamed completion, as they come. Leaving it early cancels what still runs."""
+    """The chunks of a streamed completion, as they come. Leaving it early cancels what still runs.
+
+    So does dropping it, even before its first chunk, when its generator has not begun and would clean up nothing.
+    """
 
     def __init__(self, answer: Answer, request: CompletionRequest) -> None:
         self._answer = answer
-        self._chunks = self._each_chunk(request)
-
-    async def _each_chunk(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
-        try:
-            async for chunks in fold_chunks(self._answer, request):
-                for chunk in chunks:
-                    yield chunk
-        except RequestCancelled:
-            return  # closed from elsewhere
-        finally:
-            await self._answer.aclose()
+        self._chunks = _each_chunk(answer, request)
+        weakref.finalize(self, answer.abandon).atexit = False  # the engine's own end cancels what runs then
 
     def __aiter__(self) -> Self:
         return self
@@ -127,6 +122,18 @@ class AsyncStream:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+async def _each_chunk(answer: Answer, request: CompletionRequest) -> AsyncIterator[Chunk]:
+    """Knows nothing of the stream: one that is dropped goes at once, not when the collector finds a circle."""
+    try:
+        async for chunks in fold_chunks(answer, request):
+            for chunk in chunks:
+                yield chunk
+    except RequestCancelled:
+        return  # closed from elsewhere
+    finally:
+        await answer.aclose()
 
 
 class AsyncCompletions:
