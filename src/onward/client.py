@@ -237,6 +237,7 @@ class _LoopThread:
                 return
             self._closed = True
         asyncio.run_coroutine_threadsafe(_others_ended(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._loop.shutdown_default_executor(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -5,6 +5,7 @@ import gc
 import json
 import subprocess
 import sys
+import threading
 import time
 import typing
 from pathlib import Path
@@ -18,6 +19,7 @@ from onward.errors import EngineStopped, InvalidRequest, ModelNotFound, NotFound
 from onward.protocol.parameters import BY_NAME, PARAMETERS
 from onward.protocol.request_schema import parameter_schema
 from onward.protocol.response import Completion
+from onward.sampling import sampler
 
 from ..engine.harness import slow_down
 
@@ -179,9 +181,17 @@ def test_closing_twice_is_fine_and_an_unknown_model_says_what_to_do(tmp_path: Pa
         onward.Onward("storyteler")
 
 
-def test_a_closed_client_says_so_and_closing_frees_those_who_wait() -> None:
-    import threading
+def test_a_closed_client_leaves_no_thread_behind(monkeypatch) -> None:
+    monkeypatch.setattr(sampler, "PART", 1)
+    before = set(threading.enumerate())
+    client = onward.Onward("toy", threads=2)
+    client.completions.create(prompt="x", n=4, max_tokens=4)
+    assert any(thread.name.startswith("onward-sampling") for thread in set(threading.enumerate()) - before)
+    client.close()
+    assert set(threading.enumerate()) <= before
 
+
+def test_a_closed_client_says_so_and_closing_frees_those_who_wait() -> None:
     client = onward.Onward("toy")
     stream = client.completions.create(prompt="x", max_tokens=2000, ignore_eos=True, stream=True)
     next(stream)
