@@ -84,6 +84,16 @@ def test_pull_says_where_the_model_is() -> None:
     assert onward("models", "pull", "x", "--base-url", "http://127.0.0.1:1").exit_code == 2
 
 
+def test_a_hub_that_cannot_be_reached_is_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(**asked: object) -> str:
+        raise ConnectionResetError("reset by peer")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    result = onward("models", "pull", "org/name")
+    assert result.exit_code == 3
+    assert "onward: org/name could not be downloaded (reset by peer)." in result.stderr
+
+
 def test_a_mistyped_subcommand_is_recognised() -> None:
     result = onward("models", "lst")
     assert result.exit_code == 2
@@ -101,6 +111,15 @@ def test_tokens_of_piped_text() -> None:
     assert json.loads(onward("tokenize", "-m", "toy", stdin="ab").stdout)["tokens"] == [97, 98]
     assert json.loads(onward("tokenize", "-m", "toy", "-", stdin="ab").stdout)["tokens"] == [97, 98]
     assert onward("tokenize", "-m", "toy").exit_code == 2
+
+
+def test_tokens_of_a_file_are_those_of_its_text() -> None:
+    Path("story.txt").write_text("ab")
+    Path("latin1.txt").write_bytes(b"caf\xe9")
+    assert json.loads(onward("tokenize", "-m", "toy", "@story.txt").stdout)["tokens"] == [97, 98]
+    refused = onward("tokenize", "-m", "toy", "@latin1.txt")
+    assert refused.exit_code == 2
+    assert "TEXT: latin1.txt is not UTF-8 text" in refused.stderr
 
 
 def test_tokens_are_coloured_on_a_terminal() -> None:

@@ -79,7 +79,8 @@ ALSO = [
     (["--prompt", '["@story.txt", "\\\\@x"]'], {"prompt": ["Once upon\n", "@x"]}),
     (["--prompt", "@file://story.txt"], {"prompt": "Once upon\n"}),
     (["--prompt", "@data://story.txt"], {"prompt": "T25jZSB1cG9uCg=="}),
-    (["--prompt", "@binary.bin"], {"prompt": "/wAB"}),
+    (["--prompt", "@data://binary.bin"], {"prompt": "/wAB"}),
+    (["--prompt", "@nul.txt"], {"prompt": "a\0b"}),
     (["--prompt", "\\@home"], {"prompt": "@home"}),
     (["--prompt", "@everyone"], {"prompt": "@everyone"}),
     (["--prompt", "null"], {"prompt": None}),
@@ -105,6 +106,8 @@ TRAPS = [
 def files(tmp_path: Path, clean_environment: None) -> None:
     (tmp_path / "story.txt").write_text("Once upon\n")
     (tmp_path / "binary.bin").write_bytes(b"\xff\0\1")
+    (tmp_path / "nul.txt").write_bytes(b"a\0b")
+    (tmp_path / "latin1.txt").write_bytes("café".encode("latin-1"))
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [*TABLE, *ALSO], ids=lambda value: " ".join(map(str, value))[:50])
@@ -178,7 +181,11 @@ def test_yaml_written_reads_back() -> None:
         (["--prompt", "@missing.txt"], "missing.txt cannot be read"),
         (["--stop", "a", "--stop", "null"], "--stop null means none"),
         (["--prompt", "@no/such.txt"], "no/such.txt cannot be read"),
-        (["--prompt", "@file://binary.bin"], "is not UTF-8"),
+        (["--prompt", "@file://binary.bin"], "--prompt: binary.bin is not UTF-8 text (invalid start byte at byte 0)"),
+        (["--prompt", "@latin1.txt"], "--prompt: latin1.txt is not UTF-8 text (unexpected end of data at byte 3)"),
+        (["--prompt", "@latin1.txt"], "@data://latin1.txt stands for its bytes in base64."),
+        (["--prompt", "a", "--suffix", "@latin1.txt"], "--suffix: latin1.txt is not UTF-8 text"),
+        (["--prompt", "a", "--prediction", "@binary.bin"], "--prediction: binary.bin is not UTF-8 text"),
         (["--prompt", "a", "b"], "given twice"),
         (["--temprature", "5"], "Did you mean '--temperature'?"),
         (["one", "two"], "unexpected extra argument"),

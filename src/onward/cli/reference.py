@@ -30,8 +30,8 @@ VALUES = """## Values of request flags
 | `--prompt '[1, 2, 3]'`, `'[[1, 2], [3]]'`, `'["a", "b"]'`, `'[a, b]'` | token ids, lists of token ids, texts |
 | `--prompt '"[1, 2]"'` | the text `[1, 2]` |
 | `--prompt 'Q: why?'`, `42`, `true`, `'# x'`, `'- a'`, `''` | the text as it stands |
-| `--prompt @story.txt`, `--suffix @end.txt` | the file's text, as it is |
-| `--prompt @file://p`, `@data://p` | the file as text; in base64 |
+| `--prompt @story.txt`, `--suffix @end.txt` | the file's text, as it is; refused where it is not UTF-8 (OpenAI's tool sends base64) |
+| `--prompt @file://p`, `@data://p` | the file as text, like `@p`; the file's bytes in base64 |
 | `--prompt '\\@home'` | the text `@home` |
 | `--prompt @home` | the file's text; where no file has that name and it has no `.` and no `/`, the text `@home` as in OpenAI's tool, and a note on stderr |
 | `--prompt @missing.txt`, `@no/such` | refused: the file cannot be read |
