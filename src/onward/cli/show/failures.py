@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onward.cli.show.terminal import style_of
-from onward.errors import ApiError, ModelNameError, SetupError
+from onward.errors import ApiError, HubUnreachable, ModelNameError, SetupError
 
 if TYPE_CHECKING:
     from onward.cli.session import Session
@@ -51,6 +51,9 @@ def told(session: Session) -> Iterator[None]:
         silence_stdout()
         _say(f"{problem.filename or 'The output'}: {problem.strerror or problem}.")
         raise click.exceptions.Exit(SETUP) from None
+    except HubUnreachable as problem:
+        _say(str(problem))
+        raise click.exceptions.Exit(CONNECTION) from None
     except ModelNameError as problem:
         _say(str(problem))
         raise click.exceptions.Exit(REQUEST) from None
