@@ -223,6 +223,57 @@ def test_what_is_piped_in_is_a_body_or_the_prompt(piped: str, arguments: list[st
     assert body(*arguments, stdin=piped) == expected
 
 
+@pytest.mark.parametrize(
+    ("piped", "fault"),
+    [
+        ('{"prompt": "Once", "n": 3, ', "it is no JSON object (line 1, column 28: Expecting property name"),
+        ('\n{"prompt": "Once"} {}', "it is no JSON object (line 2, column 20: Extra data)"),
+        ("{% if it %}", "it is no JSON object (line 1, column 2: "),
+        ("prompt: Once\nmax_tokns: 3\n", "'max_tokns' is no parameter (did you mean 'max_tokens'?)"),
+        ("max_tokens: 3\n", "it has no prompt"),
+        ("prompt: Once: upon\nn: 3\n", "it is no YAML"),
+    ],
+)
+def test_a_piped_text_that_looks_like_a_body_is_the_prompt_with_a_note(piped: str, fault: str) -> None:
+    result = create("--dry-run", stdin=piped)
+    assert json.loads(result.stdout) == {"prompt": piped}
+    assert result.stderr.startswith(f"What is piped in looks like a request body, but {fault}")
+    assert result.stderr.endswith(": all of it is the prompt. --prompt - says so.\n")
+    assert create("--dry-run", "--prompt", "-", stdin=piped).stderr == ""
+
+
+def test_a_body_that_went_wrong_beside_a_prompt_is_told_with_its_fault() -> None:
+    result = create("--dry-run", "--prompt", "a", stdin='{"n": 3, ')
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert "It looks like a request body, but it is no JSON object (line 1, column 10: Expecting property name" in said
+
+
+@pytest.mark.parametrize("text", ["Q: why?\n", "Once upon a time: [", "[1, 2]", "note: prompt: n: 3", "hi"])
+def test_a_piped_text_that_looks_like_no_body_needs_no_note(text: str) -> None:
+    assert create("--dry-run", stdin=text).stderr == ""
+
+
+def test_a_body_without_a_prompt_names_the_keys_that_are_no_parameters() -> None:
+    result = create("--dry-run", stdin='{"promt": "Once", "max_tokens": 3, "zzz": 1}')
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert "In what is piped in 'promt' is no parameter (did you mean 'prompt'?), 'zzz' is no parameter." in said
+    assert "In what is piped in" not in create("--dry-run", stdin='{"max_tokens": 3}').stderr
+
+
+@pytest.mark.parametrize(("flag", "text"), [("--stop", '["a"'), ("--stop", "['a', 1]"), ("--prompt", '["a", "b"')])
+def test_a_text_that_begins_like_a_list_of_texts_is_noted(flag: str, text: str) -> None:
+    result = create("--dry-run", flag, text, *(("--prompt", "p") if flag == "--stop" else ()))
+    assert json.loads(result.stdout)[flag.removeprefix("--")] == text
+    assert result.stderr == f"{flag}: {text} begins like a list of texts but is none, so it is itself the text.\n"
+
+
+def test_a_list_and_a_text_in_brackets_need_no_note() -> None:
+    for stop in ('["a"]', "[INST]", "[", '"["'):
+        assert create("--dry-run", "p", "--stop", stop).stderr == ""
+
+
 def test_a_prediction_may_be_piped_in() -> None:
     sent = body("-p", "x", "--prediction", "@-", stdin="old\n")
     assert sent == {"prompt": "x", "prediction": {"type": "content", "content": "old\n"}}

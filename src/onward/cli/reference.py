@@ -46,7 +46,8 @@ VALUES = """## Values of request flags
 | `--max-tokens 0x10` | 16 |
 
 What is piped in is a request body when it is a map (JSON in braces; or YAML that holds nothing but parameters), else the
-prompt. Flags win over its keys. A number may be written with `0x`, `0o` and `0b`.
+prompt; where it looks like a body but is none, a note on stderr says why. Flags win over its keys. A number may be
+written with `0x`, `0o` and `0b`.
 """
 VARIABLES = """## Environment
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from onward.cli.show.terminal import visible, warn
+from onward.cli.show.terminal import warn
+from onward.cli.show.words import excerpt
 
 STDIN_NAMES = ("-", "/dev/stdin", "/dev/fd/0")
 POLL_SECONDS = 0.01
@@ -87,7 +88,7 @@ def _contents(name: str, literal: str, stdin: Stdin, flag: str) -> str:
     if name.startswith("data://"):
         return base64.b64encode(_read(name.removeprefix("data://"), flag)).decode()
     if not _looks_like_a_path(name) and not Path(name).is_file():
-        shown = visible(literal if len(literal) <= 40 else literal[:40] + "…")
+        shown = excerpt(literal)
         warn(f"{flag}: there is no file {shown[1:]}, so {shown} itself is the text. Write \\{shown} to say so.")
         return literal
     return _file_text(name, flag)
