@@ -72,7 +72,7 @@ def _own_options() -> list[click.Parameter]:
             ["--max-items"],
             type=click.IntRange(min=1),
             metavar="N",
-            help="Stop after this many chunks of a stream.",
+            help="Stop after this many chunks of a stream; asks for a stream.",
         ),
         click.Option(["--dry-run"], is_flag=True, help="Print the body that would be sent, and send nothing."),
     ]
@@ -84,6 +84,8 @@ def create(positional: str | None, **params: Any) -> None:
         from onward.cli.request.body import request_body
 
         fields = request_body({flag.variable: params[flag.variable] for flag in request_flags()}, positional)
+        if params["max_items"] is not None:
+            _ask_for_a_stream(fields)
         if params["dry_run"]:
             _print_body(fields, session)
             return
@@ -94,6 +96,13 @@ def create(positional: str | None, **params: Any) -> None:
         from onward.cli.asking import Asked, ask
 
         ask(Asked(fields, session, stats=params["stats"], max_items=params["max_items"]))
+
+
+def _ask_for_a_stream(fields: dict[str, Any]) -> None:
+    """What --max-items counts, chunks, only a stream has. Raises UsageError where none is wanted."""
+    if fields.get("stream") is False:
+        raise click.UsageError("--max-items counts the chunks of a stream: leave out --stream false.")
+    fields["stream"] = fields.get("stream") or True
 
 
 def _print_body(fields: dict[str, Any], session: Session) -> None:
