@@ -297,8 +297,11 @@ def _from_file(config: Path | None, environ: Mapping[str, str]) -> Given:
         return {}
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as problem:
-        raise SetupError(f"The settings file {path} cannot be read: {problem}.") from None
+    except OSError as problem:
+        raise SetupError(f"The settings file {path} cannot be read: {problem.strerror}.") from None
+    except UnicodeDecodeError as problem:
+        words = f"{problem.reason} at byte {problem.start}"
+        raise SetupError(f"The settings file {path} is not UTF-8 text ({words}).") from None
     except tomllib.TOMLDecodeError as problem:
         raise SetupError(f"The settings file {path} is not valid TOML: {problem}.") from None
     return _from_table(table, str(path), lambda name: str(path))

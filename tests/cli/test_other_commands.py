@@ -148,6 +148,11 @@ def test_config_shows_each_value_and_where_it_came_from(tmp_path: Path, monkeypa
     assert "alias" in changed and "a=b" in changed and "host" not in changed
 
 
+def test_settings_that_nobody_changed_are_said_to_be_so() -> None:
+    assert onward("config", "show", "--changed", "--format", "text").stdout == "All settings are at their defaults.\n"
+    assert json.loads(onward("config", "show", "--changed").stdout) == {"settings": []}
+
+
 def test_a_setting_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONWARD_PORT", "x")
     assert onward("config", "show").exit_code == 1
