@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.cli.request.contents import STDIN_NAMES, Stdin
-from onward.cli.request.flags import click_options, complete_bare_booleans, request_flags
+from onward.cli.request.flags import WORDS, click_options, complete_bare_booleans, request_flags
 from onward.cli.request.values import value_of
 from onward.cli.request.yaml12 import NotYaml, dump, load
 from onward.protocol.parameters import BY_NAME, PARAMETERS
@@ -304,6 +304,14 @@ def test_the_help_shows_every_parameter_with_its_words() -> None:
         if not flag.is_dialect:
             assert flag.flag in shown
             assert " ".join(flag.row.help.replace("`", "").split())[:30] in shown.replace("- ", "-")
+
+
+def test_the_help_claims_nothing_that_only_the_api_does() -> None:
+    shown = " ".join(create("--help").stdout.split())
+    assert "Without one the model starts a new document" not in shown
+    assert "null starts a new document" in shown
+    assert "required with --base-url or OPENAI_BASE_URL" in shown
+    assert set(WORDS) <= set(BY_NAME)
 
 
 def test_the_word_after_a_bare_boolean_is_a_prompt() -> None:

@@ -23,7 +23,8 @@ SECTIONS = {
 HELP = """Continue a text.
 
 PROMPT, --prompt, or what is piped in is the text: `onward completions create "Once upon a time"`. Without
---base-url or OPENAI_BASE_URL a model in this process answers. Only flags that were given are sent.
+--base-url or OPENAI_BASE_URL a model in this process answers; with one, that server, and --model is required. Only
+flags that were given are sent.
 
 Values: `null` sends null. @FILE stands for a file's contents, @- (and - for the prompt) for standard input.
 '["a", "b"]', '[1, 2]' and '"\\n"' are YAML; anything else is the text as it stands. A map piped in, JSON or YAML,
@@ -67,7 +68,12 @@ class RequestCommand(click.Command):
 
 def _own_options() -> list[click.Parameter]:
     return [
-        click.Option(["--stats"], is_flag=True, help="Tell tokens, speed, and time to the first token on stderr."),
+        click.Option(
+            ["--stats"],
+            is_flag=True,
+            help="Tell tokens, speed and time on stderr. Of a stream (a terminal gets one, elsewhere --stream asks for "
+            "it) the time to the first token too, and the speed after it; else the speed counts the whole time.",
+        ),
         click.Option(
             ["--max-items"],
             type=click.IntRange(min=1),
