@@ -230,6 +230,31 @@ def test_a_token_is_counted_in_the_singular() -> None:
     assert onward("tokenize", "-m", "toy", "a", "--format", "text").stdout.endswith("\n1 token\n")
 
 
+def test_arguments_and_formats_are_explained_where_they_are_used() -> None:
+    shown = " ".join(onward("tokenize", "--help").stdout.split())
+    assert "[TEXT] The text as it stands; @FILE for a file's" in shown
+    assert "auto: a table or words on a terminal" in shown and "such as count." in shown
+    assert "choices.0.text" not in shown
+
+
+EXAMPLES = [
+    (["models", "list"], "data.0.id"),
+    (["models", "show", "./mine"], "id"),
+    (["models", "pull", "./mine"], "path"),
+    (["tokenize", "-m", "toy", "a"], "count"),
+    (["config", "show"], "settings.0.value"),
+    (["doctor"], "findings.0.words"),
+]
+
+
+@pytest.mark.parametrize(("words", "path"), EXAMPLES, ids=lambda value: " ".join(value))
+def test_the_path_that_the_help_gives_as_an_example_leads_somewhere(words: list[str], path: str) -> None:
+    fake_model(Path("mine"))
+    names = [word for word in words[:2] if word not in ("-m",)]
+    assert f"such as {path}." in " ".join(onward(*names, "--help").stdout.split())
+    assert "found nothing" not in onward(*words, "--transform", path).stderr
+
+
 @pytest.mark.parametrize("words", [["config", "show"], ["doctor"], ["completion"], ["models", "pull"]])
 def test_commands_that_ask_nobody_have_no_flags_of_a_server(words: list[str]) -> None:
     help = onward(*words, "--help").stdout

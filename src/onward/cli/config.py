@@ -75,6 +75,7 @@ command = Group(
                 click.Option(["--changed"], is_flag=True, help="Only what is not at its default."),
             ],
             connects=False,
+            example="settings.0.value",
         )
     },
     help="Show the settings.",

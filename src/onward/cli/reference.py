@@ -49,6 +49,20 @@ What is piped in is a request body when it is a map (JSON in braces; or YAML tha
 prompt; where it looks like a body but is none, a note on stderr says why. Flags win over its keys. A number may be
 written with `0x`, `0o` and `0b`.
 """
+FORMATS = """## Formats of results
+
+| `--format` | `completions create` | other commands |
+|---|---|---|
+| `auto` | on a terminal the text as it is written, prompts dimmed; elsewhere as `json` | on a terminal a table or words; elsewhere as `json` |
+| `text` | on a terminal as `auto`; elsewhere the texts alone, several under headings (`===== Completion 0 =====`) | the table or the words |
+| `json` | indented, in colours on a terminal; of a stream a document for each chunk | indented |
+| `jsonl` | JSON on one line; of a stream a line for each chunk | JSON on one line |
+| `yaml` | YAML; of a stream `---` between the chunks | YAML |
+| `pretty` | a box, a line for each value with its path (`choices.0.text`) | the same |
+| `raw` | the JSON as the server sent it | as `jsonl` |
+
+With `--transform` or `-r`, `auto` is `json` on a terminal too.
+"""
 VARIABLES = """## Environment
 
 | variable | meaning |
@@ -64,7 +78,7 @@ VARIABLES = """## Environment
 
 def page() -> str:
     """The whole page, Markdown."""
-    parts = [INTRODUCTION, *_commands(main, "onward"), VALUES, _exit_codes(), VARIABLES]
+    parts = [INTRODUCTION, *_commands(main, "onward"), VALUES, FORMATS, _exit_codes(), VARIABLES]
     return "\n".join(part.strip() + "\n" for part in parts)
 
 
