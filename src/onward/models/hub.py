@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from onward.errors import HubUnreachable, ModelNameError
-from onward.models.check import FILES, GRAPH, export_command
+from onward.models.check import EXPORTER, FILES, GRAPH, export_command
 
 _ID = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
@@ -51,7 +51,7 @@ def fetch(name: HubName, *, allow_download: bool, fetcher: Callable[..., str] | 
     if not (folder / GRAPH).is_file():
         raise ModelNameError(
             f"{name.repository} holds no OpenVINO model ({GRAPH}); make one with "
-            f"{export_command(name.repository)} and give that folder."
+            f"{export_command(name.repository)} and give that folder. {EXPORTER}"
         )
     return folder
 
