@@ -131,7 +131,8 @@ class Settings:
     profile: Literal["strict", "default", "lenient"] = _option(
         "default", "Limits", values.one_of("strict", "default", "lenient"),
         "strict: OpenAI's limits to the letter. default: also the extras that real clients send. "
-        "lenient: unknown fields and models pass as well.",
+        "lenient: unknown fields and any number of stops pass too, the model may be missing, and a lone model answers "
+        "to every name.",
     )  # fmt: skip
     max_body: int = _option(
         32_000_000, "Limits", values.size, "Largest request body; over it the answer is 413.", metavar="SIZE"
