@@ -24,9 +24,11 @@ def settings_page() -> Iterator[str]:
     yield NOTE
     yield (
         "Each setting is a flag of `onward serve`, an environment variable, and a key of `onward.toml`; the "
-        "first of these that is given counts. The file is `./onward.toml`, else `onward/onward.toml` in the "
-        "user's configuration folder, else what `--config` names. `onward config show` tells each value and "
-        "where it came from. Sizes may be written `512MB` or `2GiB`."
+        "first of these that is given counts. The file is what `--config` or `ONWARD_CONFIG` names, else "
+        "`./onward.toml`, else `onward/onward.toml` in the user's configuration folder. `onward config show` tells "
+        "each value and where it came from. Sizes may be written `512MB` or `2GiB`. Two have more said of them "
+        "elsewhere: [`--profile`](../how-to/serve.md#programs-that-the-default-refuses) and "
+        "[`--content-filter`](../how-to/content-filters.md)."
     )
     for group in GROUPS:
         yield f"## {group}"

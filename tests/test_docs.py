@@ -15,7 +15,10 @@ import pytest
 from .processes import served
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOLDERS = ("docs", "benchmarks", "training", "src")
+PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
+TEMPLATES = {ROOT / "training/card_template.md": ROOT / "src/onward/models/storyteller/README.md"}
+"""Pages whose links are meant from where another page stands."""
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
@@ -65,8 +68,43 @@ def test_generated_pages_are_up_to_date() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    home = TEMPLATES.get(page, page)
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", prose(page)):
+        place = home.parent / target if target else page
+        assert place.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(place), f"{page.name} links to {target}#{anchor}"
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a code host makes of a page's headings: of two alike, the second ends in -1."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE):
+        words = re.sub(r"\]\([^)]*\)", "", heading).lower()
+        name = re.sub(r"[^\w -]", "", words).strip().replace(" ", "-")
+        number = next(count for count in range(len(found) + 1) if (f"{name}-{count}" if count else name) not in found)
+        found.add(f"{name}-{number}" if number else name)
+    return found
+
+
+def test_anchors_are_those_of_a_code_host(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One: `--two`, 0.5B\n## [Again](x.md)\n## Again\n```\n# no heading\n```\n")
+    assert anchors(page) == {"one---two-05b", "again", "again-1"}
+
+
+def test_every_page_for_users_can_be_reached_from_the_readme() -> None:
+    reached, new = set[Path](), {ROOT / "README.md"}
+    while new:
+        reached |= new
+        links = {page.parent / link for page in new for link in re.findall(r"\]\(([^):#\s]+\.md)", prose(page))}
+        new = {link.resolve() for link in links} - reached
+    assert {page.resolve() for page in (ROOT / "docs").rglob("*.md")} <= reached
 
 
 def test_every_setting_named_in_the_docs_exists() -> None:

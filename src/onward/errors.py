@@ -4,6 +4,7 @@ OnwardError
 ├── SetupError                     a start that cannot work: says what to do, never travels over HTTP
 │   ├── ModelFolderError           a folder that is no model, a broken IR, a tokenizer that does not fit
 │   ├── ModelNameError             a name that is neither built in, nor a folder, nor on the hub
+│   │   └── HubUnreachable         no network, and the model is not in the local cache
 │   └── MemoryTooSmall             the KV cache could not hold one sequence
 ├── ApiError                       an answer to a client: status, type, param, code (spec/completions §11)
 │   ├── InvalidRequest        400
@@ -42,6 +43,10 @@ class ModelFolderError(SetupError):
 
 class ModelNameError(SetupError):
     """A model name leads nowhere."""
+
+
+class HubUnreachable(ModelNameError):
+    """Whether the hub has a model of that name cannot be told: no connection, or one that broke."""
 
 
 class MemoryTooSmall(SetupError):

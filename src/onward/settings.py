@@ -131,7 +131,8 @@ class Settings:
     profile: Literal["strict", "default", "lenient"] = _option(
         "default", "Limits", values.one_of("strict", "default", "lenient"),
         "strict: OpenAI's limits to the letter. default: also the extras that real clients send. "
-        "lenient: unknown fields and models pass as well.",
+        "lenient: unknown fields and any number of stops pass too, the model may be missing, and a lone model answers "
+        "to every name.",
     )  # fmt: skip
     max_body: int = _option(
         32_000_000, "Limits", values.size, "Largest request body; over it the answer is 413.", metavar="SIZE"
@@ -298,8 +299,11 @@ def _from_file(config: Path | None, environ: Mapping[str, str]) -> Given:
         return {}
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as problem:
-        raise SetupError(f"The settings file {path} cannot be read: {problem}.") from None
+    except OSError as problem:
+        raise SetupError(f"The settings file {path} cannot be read: {problem.strerror}.") from None
+    except UnicodeDecodeError as problem:
+        words = f"{problem.reason} at byte {problem.start}"
+        raise SetupError(f"The settings file {path} is not UTF-8 text ({words}).") from None
     except tomllib.TOMLDecodeError as problem:
         raise SetupError(f"The settings file {path} is not valid TOML: {problem}.") from None
     return _from_table(table, str(path), lambda name: str(path))

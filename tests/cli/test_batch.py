@@ -64,7 +64,8 @@ def test_refused_lines_go_to_the_errors_file() -> None:
         file.write('{"custom_id": "live", "body": {"model": "toy", "prompt": "a", "stream": true}}\n')
     result = run()
     assert result.exit_code == 1
-    assert "2 failed, see out.errors.jsonl" in result.stderr
+    assert result.stderr.startswith("3 lines answered · ")
+    assert " · 2 refused, see out.errors.jsonl" in result.stderr
     assert len(records()) == 3
     refused = records("out.errors.jsonl")
     assert set(refused) == {"hot", "live"}
@@ -210,10 +211,11 @@ def test_the_model_can_be_another_than_the_lines_say() -> None:
         (["", "[]"], "in.jsonl holds no request. Line 2 is not a JSON object"),
         (["[" * 5000], "Line 1 is not JSON"),
         (["once upon", "a time"], "Line 1 is not JSON"),
+        (['{"custom_id": "\udce9"}'], "Line 1 is not UTF-8 text (invalid continuation byte at byte 15)."),
     ],
 )
 def test_a_file_without_a_request_is_refused_as_a_whole(lines: list[str], words: str) -> None:
-    Path("in.jsonl").write_text("\n".join(lines))
+    Path("in.jsonl").write_text("\n".join(lines), encoding="utf-8", errors="surrogateescape")
     result = run()
     assert result.exit_code == 1
     assert words in result.stderr
@@ -226,7 +228,7 @@ def test_lines_that_are_no_request_stop_none_of_the_others() -> None:
     lines: list[tuple[bytes, str | None, str]] = [
         (b"", None, ""),
         (b"{", None, "Line 2 is not JSON"),
-        (b'{"custom_id": "\xff"}', None, "Line 3 is not JSON"),
+        (b'{"custom_id": "\xff"}', None, "Line 3 is not UTF-8 text (invalid start byte at byte 15)."),
         (b'{"body": {}}', None, "Line 4 lacks a custom_id"),
         (first, "line 0", ""),
         (b'{"custom_id": "line 0", "body": {}}', "line 0", "Line 6: the custom_id 'line 0' was used in line 5 before"),
@@ -237,7 +239,8 @@ def test_lines_that_are_no_request_stop_none_of_the_others() -> None:
     Path("in.jsonl").write_bytes(b"\n".join(raw for raw, _, _ in lines))
     result = run()
     assert result.exit_code == 1
-    assert result.stderr.startswith("8 lines answered · 8 tokens") and "6 failed" in result.stderr
+    assert result.stderr.startswith("2 lines answered · 8 tokens")
+    assert result.stderr.endswith(" · 6 not sent, see out.errors.jsonl\n")
     assert set(records()) == {"line 0", "line 1"}
     refused = [json.loads(line) for line in Path("out.errors.jsonl").read_text().splitlines()]
     wanted = [(number, custom_id, words) for number, (_, custom_id, words) in enumerate(lines, 1) if words]
@@ -247,7 +250,7 @@ def test_lines_that_are_no_request_stop_none_of_the_others() -> None:
         assert found["error"]["message"].startswith(words)
     assert refused[3]["error"]["code"] == "duplicate_custom_id"
     again = run()
-    assert "Nothing left to answer · 8 before · 6 failed" in again.stderr
+    assert "Nothing left to answer · 8 before · 6 not sent" in again.stderr
     assert len(Path("out.errors.jsonl").read_text().splitlines()) == 6
 
 
@@ -258,6 +261,7 @@ def test_a_repeated_custom_id_does_not_hide_its_first_line_from_the_next_run() -
     assert run().exit_code == 1
     Path("out.jsonl").unlink()
     assert "1 line answered · 1 before" in run().stderr
+    assert run().exit_code == 1
     assert set(records()) == {"line 0"}
 
 
@@ -268,7 +272,8 @@ def test_a_line_with_an_unknown_model_is_a_refused_line(others: int) -> None:
         file.write('{"custom_id": "lost", "body": {"model": "gpt-3.5-turbo-instruct", "prompt": "a"}}\n')
     result = run()
     assert result.exit_code == 1
-    assert "1 failed, see out.errors.jsonl" in result.stderr
+    assert result.stderr.startswith(f"{others} lines answered · ")
+    assert "1 refused, see out.errors.jsonl" in result.stderr
     refused = records("out.errors.jsonl")["lost"]["response"]
     assert refused["status_code"] == 404
     assert refused["body"]["error"]["code"] == "model_not_found"
@@ -291,6 +296,24 @@ def test_a_server_that_is_lost_can_be_resumed() -> None:
     assert result.stderr.endswith("1 of 3 lines answered; run the same command again to go on.\n")
     assert run().exit_code == 0
     assert len(records()) == 3
+
+
+def test_lines_that_are_no_request_do_not_count_as_answered_when_nobody_listens() -> None:
+    write_input(2)
+    with Path("in.jsonl").open("a") as file:
+        file.write("{\n[]\n")
+    result = run("--base-url", "http://127.0.0.1:1/v1")
+    assert result.exit_code == 3
+    assert result.stderr.endswith("0 of 4 lines answered, 2 not sent, 2 left; run the same command again to go on.\n")
+
+
+def test_the_failures_of_another_input_are_not_this_ones() -> None:
+    write_input(1)
+    Path("in.jsonl").write_text(Path("in.jsonl").read_text() + "{\n")
+    assert run().exit_code == 1
+    write_input(1)
+    result = run()
+    assert (result.exit_code, result.stderr) == (0, "Nothing left to answer · 1 before\n")
 
 
 def test_files_that_hold_something_else_are_left_alone() -> None:

@@ -129,7 +129,7 @@ def test_a_setup_error_is_one_line_and_code_1(
 def test_a_missing_settings_file_is_code_1(onward_command: Callable[..., Result]) -> None:
     result = onward_command("serve", "--config", "nowhere.toml")
     assert result.exit_code == 1
-    assert result.stderr.startswith("onward: The settings file nowhere.toml cannot be read")
+    assert result.stderr == "onward: The settings file nowhere.toml cannot be read: No such file or directory.\n"
 
 
 class Probe:

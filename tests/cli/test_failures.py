@@ -149,8 +149,15 @@ def test_nobody_listening_is_code_3() -> None:
         port = taken.getsockname()[1]
     result = create(*ASK, "--base-url", f"http://127.0.0.1:{port}/v1")
     assert (result.exit_code, result.stdout) == (3, "")
-    assert f"Nothing answers at 127.0.0.1:{port}" in result.stderr
+    assert f"Nothing answers at 127.0.0.1:{port} (Connection refused)." in result.stderr
     assert "`onward serve`" in result.stderr and "leave out --base-url" in result.stderr
+
+
+def test_a_name_without_a_machine_is_code_3_in_a_clean_sentence() -> None:
+    result = create(*ASK, "--base-url", "http://nosuch.invalid/v1")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.startswith("onward: The name nosuch.invalid leads to no machine (")
+    assert "Errno" not in result.stderr
 
 
 @pytest.mark.parametrize(

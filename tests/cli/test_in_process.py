@@ -45,6 +45,15 @@ def test_max_items_ends_a_stream_early() -> None:
     assert len(lines) == 3
 
 
+def test_max_items_asks_for_a_stream() -> None:
+    assert len(create("Once", *TOY, "--format", "jsonl", "--max-items", "3").stdout.splitlines()) == 3
+    assert json.loads(create("Once", "--max-items", "3", "--dry-run").stdout) == {"prompt": "Once", "stream": True}
+    refused = create("Once", *TOY, "--stream", "false", "--max-items", "3")
+    assert refused.exit_code == 2
+    assert "--max-items counts the chunks of a stream" in refused.stderr
+    assert create("Once", *TOY, "--best-of", "2", "--max-items", "3").exit_code == 4
+
+
 def test_the_plain_text_idiom() -> None:
     whole = json.loads(create("Once", *TOY).stdout)["choices"][0]["text"]
     assert create("Once", *TOY, "--transform", "choices.0.text", "-r").stdout == whole + "\n"

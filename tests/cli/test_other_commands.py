@@ -105,6 +105,16 @@ def test_pull_says_where_the_model_is() -> None:
     assert onward("models", "pull", "x", "--base-url", "http://127.0.0.1:1").exit_code == 2
 
 
+def test_a_hub_that_cannot_be_reached_is_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(**asked: object) -> str:
+        raise ConnectionResetError("reset by peer")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    result = onward("models", "pull", "org/name")
+    assert result.exit_code == 3
+    assert "onward: org/name could not be downloaded (reset by peer)." in result.stderr
+
+
 def test_a_mistyped_subcommand_is_recognised() -> None:
     result = onward("models", "lst")
     assert result.exit_code == 2
@@ -122,6 +132,15 @@ def test_tokens_of_piped_text() -> None:
     assert json.loads(onward("tokenize", "-m", "toy", stdin="ab").stdout)["tokens"] == [97, 98]
     assert json.loads(onward("tokenize", "-m", "toy", "-", stdin="ab").stdout)["tokens"] == [97, 98]
     assert onward("tokenize", "-m", "toy").exit_code == 2
+
+
+def test_tokens_of_a_file_are_those_of_its_text() -> None:
+    Path("story.txt").write_text("ab")
+    Path("latin1.txt").write_bytes(b"caf\xe9")
+    assert json.loads(onward("tokenize", "-m", "toy", "@story.txt").stdout)["tokens"] == [97, 98]
+    refused = onward("tokenize", "-m", "toy", "@latin1.txt")
+    assert refused.exit_code == 2
+    assert "TEXT: latin1.txt is not UTF-8 text" in refused.stderr
 
 
 def test_tokens_are_coloured_on_a_terminal() -> None:
@@ -148,6 +167,11 @@ def test_config_shows_each_value_and_where_it_came_from(tmp_path: Path, monkeypa
     assert "sk-secret" not in result.output
     changed = onward("config", "show", "--changed", "--format", "text").stdout
     assert "alias" in changed and "a=b" in changed and "host" not in changed
+
+
+def test_settings_that_nobody_changed_are_said_to_be_so() -> None:
+    assert onward("config", "show", "--changed", "--format", "text").stdout == "All settings are at their defaults.\n"
+    assert json.loads(onward("config", "show", "--changed").stdout) == {"settings": []}
 
 
 def test_a_setting_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +251,31 @@ def test_pieces_as_a_server_tells_them_spell_the_text(text: str) -> None:
 
 def test_a_token_is_counted_in_the_singular() -> None:
     assert onward("tokenize", "-m", "toy", "a", "--format", "text").stdout.endswith("\n1 token\n")
+
+
+def test_arguments_and_formats_are_explained_where_they_are_used() -> None:
+    shown = " ".join(onward("tokenize", "--help").stdout.split())
+    assert "[TEXT] The text as it stands; @FILE for a file's" in shown
+    assert "auto: a table or words on a terminal" in shown and "such as count." in shown
+    assert "choices.0.text" not in shown
+
+
+EXAMPLES = [
+    (["models", "list"], "data.0.id"),
+    (["models", "show", "./mine"], "id"),
+    (["models", "pull", "./mine"], "path"),
+    (["tokenize", "-m", "toy", "a"], "count"),
+    (["config", "show"], "settings.0.value"),
+    (["doctor"], "findings.0.words"),
+]
+
+
+@pytest.mark.parametrize(("words", "path"), EXAMPLES, ids=lambda value: " ".join(value))
+def test_the_path_that_the_help_gives_as_an_example_leads_somewhere(words: list[str], path: str) -> None:
+    fake_model(Path("mine"))
+    names = [word for word in words[:2] if word not in ("-m",)]
+    assert f"such as {path}." in " ".join(onward(*names, "--help").stdout.split())
+    assert "found nothing" not in onward(*words, "--transform", path).stderr
 
 
 @pytest.mark.parametrize("words", [["config", "show"], ["doctor"], ["completion"], ["models", "pull"]])

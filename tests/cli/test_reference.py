@@ -15,6 +15,10 @@ def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m onward.cli.reference > docs/reference/cli.md"
 
 
+def test_every_flag_and_argument_has_a_meaning() -> None:
+    assert "|  |" not in page()
+
+
 def test_the_page_has_every_command_and_every_flag() -> None:
     text = page()
     for name in COMMANDS:

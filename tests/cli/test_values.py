@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.cli.request.contents import STDIN_NAMES, Stdin
-from onward.cli.request.flags import click_options, complete_bare_booleans, request_flags
+from onward.cli.request.flags import WORDS, click_options, complete_bare_booleans, request_flags
 from onward.cli.request.values import value_of
 from onward.cli.request.yaml12 import NotYaml, dump, load
 from onward.protocol.parameters import BY_NAME, PARAMETERS
@@ -79,7 +79,8 @@ ALSO = [
     (["--prompt", '["@story.txt", "\\\\@x"]'], {"prompt": ["Once upon\n", "@x"]}),
     (["--prompt", "@file://story.txt"], {"prompt": "Once upon\n"}),
     (["--prompt", "@data://story.txt"], {"prompt": "T25jZSB1cG9uCg=="}),
-    (["--prompt", "@binary.bin"], {"prompt": "/wAB"}),
+    (["--prompt", "@data://binary.bin"], {"prompt": "/wAB"}),
+    (["--prompt", "@nul.txt"], {"prompt": "a\0b"}),
     (["--prompt", "\\@home"], {"prompt": "@home"}),
     (["--prompt", "@everyone"], {"prompt": "@everyone"}),
     (["--prompt", "null"], {"prompt": None}),
@@ -105,6 +106,8 @@ TRAPS = [
 def files(tmp_path: Path, clean_environment: None) -> None:
     (tmp_path / "story.txt").write_text("Once upon\n")
     (tmp_path / "binary.bin").write_bytes(b"\xff\0\1")
+    (tmp_path / "nul.txt").write_bytes(b"a\0b")
+    (tmp_path / "latin1.txt").write_bytes("café".encode("latin-1"))
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [*TABLE, *ALSO], ids=lambda value: " ".join(map(str, value))[:50])
@@ -178,7 +181,11 @@ def test_yaml_written_reads_back() -> None:
         (["--prompt", "@missing.txt"], "missing.txt cannot be read"),
         (["--stop", "a", "--stop", "null"], "--stop null means none"),
         (["--prompt", "@no/such.txt"], "no/such.txt cannot be read"),
-        (["--prompt", "@file://binary.bin"], "is not UTF-8"),
+        (["--prompt", "@file://binary.bin"], "--prompt: binary.bin is not UTF-8 text (invalid start byte at byte 0)"),
+        (["--prompt", "@latin1.txt"], "--prompt: latin1.txt is not UTF-8 text (unexpected end of data at byte 3)"),
+        (["--prompt", "@latin1.txt"], "@data://latin1.txt stands for its bytes in base64."),
+        (["--prompt", "a", "--suffix", "@latin1.txt"], "--suffix: latin1.txt is not UTF-8 text"),
+        (["--prompt", "a", "--prediction", "@binary.bin"], "--prediction: binary.bin is not UTF-8 text"),
         (["--prompt", "a", "b"], "given twice"),
         (["--temprature", "5"], "Did you mean '--temperature'?"),
         (["one", "two"], "unexpected extra argument"),
@@ -216,6 +223,57 @@ def test_what_is_piped_in_is_a_body_or_the_prompt(piped: str, arguments: list[st
     assert body(*arguments, stdin=piped) == expected
 
 
+@pytest.mark.parametrize(
+    ("piped", "fault"),
+    [
+        ('{"prompt": "Once", "n": 3, ', "it is no JSON object (line 1, column 28: Expecting property name"),
+        ('\n{"prompt": "Once"} {}', "it is no JSON object (line 2, column 20: Extra data)"),
+        ("{% if it %}", "it is no JSON object (line 1, column 2: "),
+        ("prompt: Once\nmax_tokns: 3\n", "'max_tokns' is no parameter (did you mean 'max_tokens'?)"),
+        ("max_tokens: 3\n", "it has no prompt"),
+        ("prompt: Once: upon\nn: 3\n", "it is no YAML"),
+    ],
+)
+def test_a_piped_text_that_looks_like_a_body_is_the_prompt_with_a_note(piped: str, fault: str) -> None:
+    result = create("--dry-run", stdin=piped)
+    assert json.loads(result.stdout) == {"prompt": piped}
+    assert result.stderr.startswith(f"What is piped in looks like a request body, but {fault}")
+    assert result.stderr.endswith(": all of it is the prompt. --prompt - says so.\n")
+    assert create("--dry-run", "--prompt", "-", stdin=piped).stderr == ""
+
+
+def test_a_body_that_went_wrong_beside_a_prompt_is_told_with_its_fault() -> None:
+    result = create("--dry-run", "--prompt", "a", stdin='{"n": 3, ')
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert "It looks like a request body, but it is no JSON object (line 1, column 10: Expecting property name" in said
+
+
+@pytest.mark.parametrize("text", ["Q: why?\n", "Once upon a time: [", "[1, 2]", "note: prompt: n: 3", "hi"])
+def test_a_piped_text_that_looks_like_no_body_needs_no_note(text: str) -> None:
+    assert create("--dry-run", stdin=text).stderr == ""
+
+
+def test_a_body_without_a_prompt_names_the_keys_that_are_no_parameters() -> None:
+    result = create("--dry-run", stdin='{"promt": "Once", "max_tokens": 3, "zzz": 1}')
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert "In what is piped in 'promt' is no parameter (did you mean 'prompt'?), 'zzz' is no parameter." in said
+    assert "In what is piped in" not in create("--dry-run", stdin='{"max_tokens": 3}').stderr
+
+
+@pytest.mark.parametrize(("flag", "text"), [("--stop", '["a"'), ("--stop", "['a', 1]"), ("--prompt", '["a", "b"')])
+def test_a_text_that_begins_like_a_list_of_texts_is_noted(flag: str, text: str) -> None:
+    result = create("--dry-run", flag, text, *(("--prompt", "p") if flag == "--stop" else ()))
+    assert json.loads(result.stdout)[flag.removeprefix("--")] == text
+    assert result.stderr == f"{flag}: {text} begins like a list of texts but is none, so it is itself the text.\n"
+
+
+def test_a_list_and_a_text_in_brackets_need_no_note() -> None:
+    for stop in ('["a"]', "[INST]", "[", '"["'):
+        assert create("--dry-run", "p", "--stop", stop).stderr == ""
+
+
 def test_a_prediction_may_be_piped_in() -> None:
     sent = body("-p", "x", "--prediction", "@-", stdin="old\n")
     assert sent == {"prompt": "x", "prediction": {"type": "content", "content": "old\n"}}
@@ -246,6 +304,14 @@ def test_the_help_shows_every_parameter_with_its_words() -> None:
         if not flag.is_dialect:
             assert flag.flag in shown
             assert " ".join(flag.row.help.replace("`", "").split())[:30] in shown.replace("- ", "-")
+
+
+def test_the_help_claims_nothing_that_only_the_api_does() -> None:
+    shown = " ".join(create("--help").stdout.split())
+    assert "Without one the model starts a new document" not in shown
+    assert "null starts a new document" in shown
+    assert "required with --base-url or OPENAI_BASE_URL" in shown
+    assert set(WORDS) <= set(BY_NAME)
 
 
 def test_the_word_after_a_bare_boolean_is_a_prompt() -> None:

@@ -18,6 +18,9 @@ HEAD = """\
 with the reason, and the command then fails. To point a client at Onward, change its base URL to
 `http://127.0.0.1:8000/v1` and give any key (or one of the server's, where it asks for keys).
 
+One of them needs `onward serve --profile lenient`, and is run against that: lm-eval's `gguf`. Editors and others that
+need it, and what it lifts, stand in [Serve it](../how-to/serve.md#programs-that-the-default-refuses).
+
 | client | version | checks | result |
 |---|---|---|---|
 """

@@ -229,9 +229,9 @@ def check_curl(server: Server, report: Report) -> None:
     @report.check("a killed curl frees its sequences at once, streaming or not")
     def killed() -> None:
         for stream in (True, False):
-            body = json.dumps(BASE | {"stream": stream, "n": 8, "max_tokens": 1900, "ignore_eos": True})
+            body = json.dumps(BASE | {"stream": stream, "n": 48, "max_tokens": 1900, "ignore_eos": True})
             running = subprocess.Popen([*base, "-d", body, url], stdout=subprocess.PIPE)
-            until(lambda: server.metric("onward_engine_running") == 8)
+            until(lambda: server.metric("onward_engine_running") > 0)
             running.kill()
             running.wait()
             until(lambda: server.metric("onward_engine_running") == 0 == server.metric("onward_kv_blocks_used"))

@@ -62,6 +62,7 @@ def test_a_folder_of_another_kind_of_model_is_told_what_to_do(tmp_path: Path, fi
     (tmp_path / "tokenizer.json").write_text("{}")
     (fault,) = faults(tmp_path)
     assert words in fault
+    assert ("pip install 'optimum-intel[openvino]'" in fault) is (words != "GGUF")
 
 
 def test_every_fault_is_told_at_once(tmp_path: Path) -> None:

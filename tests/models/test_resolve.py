@@ -10,7 +10,7 @@ import httpx
 import pytest
 from huggingface_hub import errors
 
-from onward.errors import ModelFolderError, ModelNameError
+from onward.errors import HubUnreachable, ModelFolderError, ModelNameError
 from onward.models.check import FILES
 from onward.models.resolve import built_in_folder, resolve
 
@@ -134,6 +134,23 @@ def test_a_hub_model_without_an_openvino_graph_tells_the_export_command(tmp_path
 def test_every_way_a_download_fails_has_its_sentence(error: Exception, words: str) -> None:
     with pytest.raises(ModelNameError, match=words):
         resolve("org/model@v9", fetcher=Hub(error=error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.LocalEntryNotFoundError("nothing"),
+        errors.OfflineModeIsEnabled("offline"),
+        ConnectionResetError("reset"),
+        httpx.RemoteProtocolError("Server disconnected without sending a response."),
+    ],
+)
+def test_a_hub_that_cannot_be_reached_is_told_from_a_name_that_it_lacks(error: Exception) -> None:
+    with pytest.raises(HubUnreachable):
+        resolve("org/model", fetcher=Hub(error=error))
+    with pytest.raises(ModelNameError) as lacking:
+        resolve("org/model", fetcher=Hub(error=http_error(errors.RepositoryNotFoundError)))
+    assert not isinstance(lacking.value, HubUnreachable)
 
 
 def test_nothing_cached_and_no_downloads_says_both() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from onward.cli.argument import Argument
 from onward.cli.session import CONTEXT
 
 SHELLS = ("bash", "zsh", "fish")
@@ -30,6 +31,6 @@ command = click.Command(
     "completion",
     callback=show,
     help=HELP,
-    params=[click.Argument(["shell"], type=click.Choice(SHELLS))],
+    params=[Argument("shell", "The shell that the script is for.", type=click.Choice(SHELLS))],
     context_settings=CONTEXT,
 )

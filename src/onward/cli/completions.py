@@ -24,7 +24,8 @@ NO_PROMPT = "Give the text as an argument, with --prompt, or through a pipe; --p
 HELP = """Continue a text.
 
 PROMPT, --prompt, or what is piped in is the text: `onward completions create "Once upon a time"`. Without
---base-url or OPENAI_BASE_URL a model in this process answers. Only flags that were given are sent.
+--base-url or OPENAI_BASE_URL a model in this process answers; with one, that server, and --model is required. Only
+flags that were given are sent.
 
 Values: `null` sends null. @FILE stands for a file's contents, @- (and - for the prompt) for standard input.
 '["a", "b"]', '[1, 2]' and '"\\n"' are YAML; anything else is the text as it stands. A map piped in, JSON or YAML,
@@ -68,12 +69,17 @@ class RequestCommand(click.Command):
 
 def _own_options() -> list[click.Parameter]:
     return [
-        click.Option(["--stats"], is_flag=True, help="Tell tokens, speed, and time to the first token on stderr."),
+        click.Option(
+            ["--stats"],
+            is_flag=True,
+            help="Tell tokens, speed and time on stderr. Of a stream (a terminal gets one, elsewhere --stream asks for "
+            "it) the time to the first token too, and the speed after it; else the speed counts the whole time.",
+        ),
         click.Option(
             ["--max-items"],
             type=click.IntRange(min=1),
             metavar="N",
-            help="Stop after this many chunks of a stream.",
+            help="Stop after this many chunks of a stream; asks for a stream.",
         ),
         click.Option(["--dry-run"], is_flag=True, help="Print the body that would be sent, and send nothing."),
     ]
@@ -85,6 +91,8 @@ def create(positional: str | None, **params: Any) -> None:
         from onward.cli.request.body import request_body
 
         fields = request_body({flag.variable: params[flag.variable] for flag in request_flags()}, positional)
+        if params["max_items"] is not None:
+            _ask_for_a_stream(fields)
         asks_server = session.connection.base_url is not None and not params["dry_run"]
         _check_whole(fields, models_list(session) if asks_server else None)
         if params["dry_run"]:
@@ -97,14 +105,24 @@ def create(positional: str | None, **params: Any) -> None:
 
 def _check_whole(fields: dict[str, Any], models: str | None) -> None:
     """Raises UsageError that names all that is missing. `models` lists a server's models; None: a default is there."""
+    from onward.cli.request.body import unknown_keys
+
     advice: dict[str, str] = {}
     if models is not None and "model" not in fields:
         advice["model"] = f"`{models}` shows the models of the server."
     if "prompt" not in fields:
-        advice["prompt"] = NO_PROMPT
+        unknown = unknown_keys(fields)
+        advice["prompt"] = f"{NO_PROMPT} In what is piped in {unknown}." if unknown else NO_PROMPT
     if advice:
         flags = "flag" if len(advice) == 1 else "flags"
         raise click.UsageError(f'Required {flags} "{", ".join(advice)}" not set. {" ".join(advice.values())}')
+
+
+def _ask_for_a_stream(fields: dict[str, Any]) -> None:
+    """What --max-items counts, chunks, only a stream has. Raises UsageError where none is wanted."""
+    if fields.get("stream") is False:
+        raise click.UsageError("--max-items counts the chunks of a stream: leave out --stream false.")
+    fields["stream"] = fields.get("stream") or True
 
 
 def _print_body(fields: dict[str, Any], session: Session) -> None:

@@ -28,7 +28,11 @@ def show(session: Session, config: Path | None, changed: bool) -> None:
     ]
     by_name = {option.name: option for option in options()}
     shown = [[row["name"], _words(by_name[row["name"]], row["value"]), row["origin"]] for row in rows]
-    emit(session.output, {"settings": rows}, lambda: table(["SETTING", "VALUE", "FROM"], shown))
+    emit(session.output, {"settings": rows}, lambda: _table(shown))
+
+
+def _table(rows: list[list[str]]) -> str:
+    return table(["SETTING", "VALUE", "FROM"], rows) if rows else "All settings are at their defaults."
 
 
 def _plain(option: Option, value: Any) -> Any:
@@ -71,6 +75,7 @@ command = Group(
                 click.Option(["--changed"], is_flag=True, help="Only what is not at its default."),
             ],
             connects=False,
+            example="settings.0.value",
         )
     },
     help="Show the settings.",

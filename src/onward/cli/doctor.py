@@ -180,4 +180,4 @@ HELP = """Tell what this machine offers, what is missing, and what to do about i
 On a terminal in words; elsewhere in JSON: --format text asks for the words there too.
 """
 
-command = session_command("doctor", doctor, HELP, connects=False)
+command = session_command("doctor", doctor, HELP, connects=False, example="findings.0.words")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from onward.cli.argument import Argument
 from onward.cli.session import CONTEXT
 
 
@@ -27,6 +28,6 @@ command = click.Command(
     "help",
     callback=show,
     help="Show the help of a command, such as `onward help completions create`; without one, of onward.",
-    params=[click.Argument(["names"], nargs=-1, metavar="[COMMAND]...")],
+    params=[Argument("names", "The words of the command.", nargs=-1, metavar="[COMMAND]...")],
     context_settings=CONTEXT,
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from onward.cli.argument import Argument
 from onward.cli.session import CONTEXT, Group, Session, session_command
 from onward.cli.show.emit import bytes_in_words, emit, table
 from onward.cli.show.words import counted
@@ -156,25 +157,35 @@ def _remote(session: Session, path: str) -> dict[str, Any]:
     return answer
 
 
-def _named() -> list[click.Parameter]:
-    return [click.Argument(["name"], metavar="NAME_OR_PATH")]
+def _named(words: str) -> list[click.Parameter]:
+    return [Argument("name", words, metavar="NAME_OR_PATH")]
 
 
 command = Group(
     "models",
     commands={
         "list": session_command(
-            "list", list_models, "List the models that can be asked for: a server's, or this machine's."
+            "list",
+            list_models,
+            "List the models that can be asked for: a server's, or this machine's.",
+            example="data.0.id",
         ),
-        "show": session_command("show", show_model, "Show one model: its folder, size and facts.", _named()),
+        "show": session_command(
+            "show",
+            show_model,
+            "Show one model: its folder, size and facts.",
+            _named("A built-in name, a folder, or a hub id in the local cache; of a server, an id that it lists."),
+            example="id",
+        ),
         "retrieve": session_command(
             "retrieve",
             retrieve_model,
             "As `models show`, by its name in OpenAI's own tool.",
             [
-                click.Argument(["name"], metavar="[NAME_OR_PATH]", required=False),
+                Argument("name", "As of `models show`.", metavar="[NAME_OR_PATH]", required=False),
                 click.Option(["--model", "-m"], metavar="NAME_OR_PATH", help="The model, where no argument names it."),
             ],
+            example="id",
         ),
         "delete": click.Command(
             "delete",
@@ -189,8 +200,9 @@ command = Group(
             pull_model,
             "Download a model from the hub (org/name or org/name@revision). A download that broke off goes on "
             "where it stopped; checksums are checked.",
-            _named(),
+            _named("org/name or org/name@revision; a built-in name or a folder is checked only."),
             connects=False,
+            example="path",
         ),
     },
     help="List, show and download models.",

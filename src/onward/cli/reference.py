@@ -30,8 +30,8 @@ VALUES = """## Values of request flags
 | `--prompt '[1, 2, 3]'`, `'[[1, 2], [3]]'`, `'["a", "b"]'`, `'[a, b]'` | token ids, lists of token ids, texts |
 | `--prompt '"[1, 2]"'` | the text `[1, 2]` |
 | `--prompt 'Q: why?'`, `42`, `true`, `'# x'`, `'- a'`, `''` | the text as it stands |
-| `--prompt @story.txt`, `--suffix @end.txt` | the file's text, as it is |
-| `--prompt @file://p`, `@data://p` | the file as text; in base64 |
+| `--prompt @story.txt`, `--suffix @end.txt` | the file's text, as it is; refused where it is not UTF-8 (OpenAI's tool sends base64) |
+| `--prompt @file://p`, `@data://p` | the file as text, like `@p`; the file's bytes in base64 |
 | `--prompt '\\@home'` | the text `@home` |
 | `--prompt @home` | the file's text; where no file has that name and it has no `.` and no `/`, the text `@home` as in OpenAI's tool, and a note on stderr |
 | `--prompt @missing.txt`, `@no/such` | refused: the file cannot be read |
@@ -46,7 +46,22 @@ VALUES = """## Values of request flags
 | `--max-tokens 0x10` | 16 |
 
 What is piped in is a request body when it is a map (JSON in braces; or YAML that holds nothing but parameters), else the
-prompt. Flags win over its keys. A number may be written with `0x`, `0o` and `0b`.
+prompt; where it looks like a body but is none, a note on stderr says why. Flags win over its keys. A number may be
+written with `0x`, `0o` and `0b`.
+"""
+FORMATS = """## Formats of results
+
+| `--format` | `completions create` | other commands |
+|---|---|---|
+| `auto` | on a terminal the text as it is written, prompts dimmed; elsewhere as `json` | on a terminal a table or words; elsewhere as `json` |
+| `text` | on a terminal as `auto`; elsewhere the texts alone, several under headings (`===== Completion 0 =====`) | the table or the words |
+| `json` | indented, in colours on a terminal; of a stream a document for each chunk | indented |
+| `jsonl` | JSON on one line; of a stream a line for each chunk | JSON on one line |
+| `yaml` | YAML; of a stream `---` between the chunks | YAML |
+| `pretty` | a box, a line for each value with its path (`choices.0.text`) | the same |
+| `raw` | the JSON as the server sent it | as `jsonl` |
+
+With `--transform` or `-r`, `auto` is `json` on a terminal too.
 """
 VARIABLES = """## Environment
 
@@ -63,7 +78,7 @@ VARIABLES = """## Environment
 
 def page() -> str:
     """The whole page, Markdown."""
-    parts = [INTRODUCTION, *_commands(main, "onward"), VALUES, _exit_codes(), VARIABLES]
+    parts = [INTRODUCTION, *_commands(main, "onward"), VALUES, FORMATS, _exit_codes(), VARIABLES]
     return "\n".join(part.strip() + "\n" for part in parts)
 
 

@@ -81,17 +81,21 @@ def connection_options(*, short_organization: bool = False) -> list[click.Parame
     return [*made, click.Option(["--debug"], is_flag=True, help=text)]
 
 
-def output_options(*, errors: bool = True) -> list[click.Parameter]:
-    """`errors`: those of API errors too."""
+def output_options(
+    *, errors: bool = True, people: str = "live text", example: str = "choices.0.text"
+) -> list[click.Parameter]:
+    """`errors`: those of API errors too. `people`: what a person gets; `example`: a path into a result."""
     choice = click.Choice(FORMATS, case_sensitive=False)
     results: list[click.Parameter] = [
         click.Option(
             ["--format"], type=choice, default="auto", callback=_without_explorer,
-            help="How results are written. auto: live text on a terminal, JSON elsewhere. explore: as auto.",
+            help=f"How results are written. auto: {people} on a terminal, JSON elsewhere. text: {people} everywhere. "
+            "json: indented. jsonl: on one line. pretty: a box of keys and values. raw: JSON as it came. yaml: YAML. "
+            "explore: as auto.",
         ),
         click.Option(
             ["--transform"], metavar="PATH",
-            help="Show only what this GJSON path finds in each result, such as choices.0.text.",
+            help=f"Show only what this GJSON path finds in each result, such as {example}.",
         ),
         click.Option(["raw_output", "-r", "--raw-output"], is_flag=True, help="Strings without quotes."),
     ]  # fmt: skip
@@ -202,10 +206,12 @@ def session_command(
     *,
     shows: bool = True,
     connects: bool = True,
+    example: str = "",
 ) -> click.Command:
     """A command that takes the global flags. Its callback gets `session` and its own parameters.
 
-    `shows` False: it writes no results to standard output, and the flags that format them are left out.
+    `shows` False: it writes no results to standard output, and the flags that format them are left out; else
+    `example` is a path into them.
     `connects` False: it asks nobody, and flags and variables that say whom to ask mean nothing to it.
     """
 
@@ -218,7 +224,7 @@ def session_command(
     params = list(params)
     every = [
         *params,
-        *(output_options(errors=connects) if shows else []),
+        *(output_options(errors=connects, people="a table or words", example=example) if shows else []),
         *(connection_options() if connects else []),
     ]
     return click.Command(name, callback=run, help=help, params=every, context_settings=CONTEXT)

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from onward.cli.argument import Argument
 from onward.cli.request.contents import STDIN_NAMES, Stdin, embed
 from onward.cli.session import Session, session_command
 from onward.cli.show.emit import emit
@@ -124,7 +125,11 @@ command = session_command(
     tokenize,
     "Show the tokens of TEXT (or of what is piped in): ids, pieces and bytes.",
     [
-        click.Argument(["text"], required=False),
+        Argument(
+            "text",
+            "The text as it stands; @FILE for a file's, - or @- for standard input's, \\@ for one that begins with @.",
+            required=False,
+        ),
         click.Option(["--model", "-m"], metavar="NAME_OR_PATH", help="Whose tokenizer; the weights are not loaded."),
         click.Option(
             ["special", "--add-special-tokens/--no-add-special-tokens"],
@@ -132,4 +137,5 @@ command = session_command(
             help="Put the model's start token first, where it has one.",
         ),
     ],
+    example="count",
 )

@@ -19,8 +19,14 @@ FILES = (
 """All that Onward reads of a model folder; the first three it cannot do without."""
 
 
+EXPORTER = (
+    "optimum-cli comes with `pip install 'optimum-intel[openvino]'`, best in an environment of its own, for it brings "
+    "PyTorch."
+)
+
+
 def export_command(model: str) -> str:
-    """How a model of the hub becomes a folder that Onward serves."""
+    """How a model of the hub becomes a folder that Onward serves; EXPORTER says where the command comes from."""
     folder = model.rstrip("/").rpartition("/")[2] or "model"
     return f"`optimum-cli export openvino --model {model} --weight-format int8 {folder}-openvino`"
 
@@ -65,8 +71,9 @@ def _no_graph(folder: Path) -> str:
     if any(folder.glob("*.gguf")):
         return f"{folder} holds a GGUF file, which Onward does not read yet: give an OpenVINO folder."
     if any(folder.glob("*.safetensors")):
-        return f"{folder} holds safetensors weights: convert them with {export_command(str(folder))}."
-    return f"{folder} holds no OpenVINO model ({GRAPH} and {WEIGHTS}): make one with {export_command('MODEL')}."
+        return f"{folder} holds safetensors weights: convert them with {export_command(str(folder))}. {EXPORTER}"
+    made = f"make one with {export_command('MODEL')}. {EXPORTER}"
+    return f"{folder} holds no OpenVINO model ({GRAPH} and {WEIGHTS}): {made}"
 
 
 def _broken_json(path: Path) -> str | None:

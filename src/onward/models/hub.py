@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from onward.errors import ModelNameError
-from onward.models.check import FILES, GRAPH, export_command
+from onward.errors import HubUnreachable, ModelNameError
+from onward.models.check import EXPORTER, FILES, GRAPH, export_command
 
 _ID = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
@@ -31,8 +31,8 @@ def hub_name(text: str) -> HubName | None:
 def fetch(name: HubName, *, allow_download: bool, fetcher: Callable[..., str] | None = None) -> Path:
     """The folder of a model on the hub. Downloads show the hub's own progress bars; checksums are the hub's.
 
-    `fetcher` stands for huggingface_hub.snapshot_download. Raises ModelNameError: not found, not allowed, no
-    network and nothing cached, or no OpenVINO model in it.
+    `fetcher` stands for huggingface_hub.snapshot_download. Raises ModelNameError: not found, not allowed, or no
+    OpenVINO model in it; HubUnreachable: no network and nothing cached.
     """
     # Imported on first use: it takes 0.13 s, which a start with a built-in model should not pay.
     download = fetcher or import_module("huggingface_hub").snapshot_download
@@ -45,14 +45,22 @@ def fetch(name: HubName, *, allow_download: bool, fetcher: Callable[..., str] | 
                 local_files_only=not allow_download,
             )
         )
-    except (OSError, ValueError) as error:  # all of the hub's errors derive from one or the other
-        raise ModelNameError(_reason(name, error, allow_download)) from error
+    except Exception as error:  # the hub's own errors, and those of its HTTP client, which share no class
+        kind = HubUnreachable if allow_download and _no_connection(error) else ModelNameError
+        raise kind(_reason(name, error, allow_download)) from error
     if not (folder / GRAPH).is_file():
         raise ModelNameError(
             f"{name.repository} holds no OpenVINO model ({GRAPH}); make one with "
-            f"{export_command(name.repository)} and give that folder."
+            f"{export_command(name.repository)} and give that folder. {EXPORTER}"
         )
     return folder
+
+
+def _no_connection(error: Exception) -> bool:
+    """Whether the hub was not reached, or not to the end. Its HTTP client has been httpx, and a copy of it."""
+    missing = import_module("huggingface_hub.errors").LocalEntryNotFoundError
+    broken = any(kind.__name__ == "TransportError" for kind in type(error).__mro__)
+    return broken or isinstance(error, (missing, ConnectionError))
 
 
 def _reason(name: HubName, error: Exception, allow_download: bool) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from onward.cli.argument import Argument
 from onward.cli.session import CONTEXT, Group, Session, session_command
 from onward.cli.show.failures import REQUEST, told
 
@@ -47,8 +48,9 @@ command = Group(
             run,
             HELP,
             [
-                click.Argument(
-                    ["source"], metavar="IN.jsonl", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+                Argument(
+                    "source", "File of the requests, a JSON object a line.", metavar="IN.jsonl",
+                    type=click.Path(exists=True, dir_okay=False, path_type=Path),
                 ),
                 click.Option(
                     ["-o", "--output"], required=True, metavar="OUT.jsonl", help="File of the answers.",

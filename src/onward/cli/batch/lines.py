@@ -72,7 +72,7 @@ def _line(raw: bytes, number: int) -> Line | Unreadable:
     try:
         value = msgspec.json.decode(raw)
     except (ValueError, RecursionError) as problem:
-        return Unreadable(number, None, "invalid_json_line", f"{place} is not JSON: {problem}.")
+        return Unreadable(number, None, "invalid_json_line", f"{place} {_no_json(raw, problem)}.")
     if not isinstance(value, dict):
         return Unreadable(number, None, "invalid_json_line", f"{place} is not a JSON object.")
     custom_id, body = value.get("custom_id"), value.get("body")
@@ -87,3 +87,12 @@ def _line(raw: bytes, number: int) -> Line | Unreadable:
         words = f"{place} lacks a body, the fields of a completion request."
         return Unreadable(number, custom_id, "missing_required_parameter", words)
     return Line(number, custom_id, body)
+
+
+def _no_json(raw: bytes, problem: Exception) -> str:
+    """What is wrong with a line; the decoder of JSON counts bytes from the beginning of a string."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError as fault:
+        return f"is not UTF-8 text ({fault.reason} at byte {fault.start})"
+    return f"is not JSON: {problem}"

@@ -15,18 +15,17 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """A bar on stderr while it is open, when that is a terminal. `before` lines were done by earlier runs."""
+    """A bar on stderr while it is open, when that is a terminal. `show` tells what `done` counts by then."""
 
-    def __init__(self, total: int, before: int) -> None:
-        self._total = total
-        self._before = before
+    def __init__(self, done: Done) -> None:
+        self._done = done
         self._started = time.monotonic()
         self._bar: Any = None
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
             self._bar = _bar()
-            self._task = self._bar.add_task("", total=self._total, completed=self._before, speed="")
+            self._task = self._bar.add_task("", total=self._done.total, completed=self._done.lines, speed="")
             self._bar.start()
         return self
 
@@ -36,11 +35,11 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, done: Done) -> None:
+    def show(self) -> None:
         if self._bar is not None:
-            speed = speed_in_words(done.tokens, time.monotonic() - self._started)
-            failed = f"{done.failed} failed" if done.failed else ""
-            self._bar.update(self._task, completed=self._before + done.lines, speed=f"{speed} {failed}".strip())
+            speed = speed_in_words(self._done.tokens, time.monotonic() - self._started)
+            words = " ".join(filter(None, [speed, *_failures(self._done)]))
+            self._bar.update(self._task, completed=self._done.lines, speed=words)
 
 
 def _bar() -> Any:
@@ -56,19 +55,28 @@ def speed_in_words(tokens: int, seconds: float) -> str:
     return f"{tokens / seconds:,.0f} tok/s" if tokens and seconds > 0 else ""
 
 
+def _failures(done: Done) -> list[str]:
+    """What became of the lines that have no answer and will get none."""
+    counts = ((done.refused, "refused"), (done.unsent, "not sent"))
+    return [f"{number:,} {words}" for number, words in counts if number]
+
+
 def summary(done: Done, seconds: float, errors: Path) -> None:
     """One line on stderr: what this run did, and what is in the errors file."""
-    parts = [f"{counted(done.lines, 'line')} answered" if done.lines else "Nothing left to answer"]
+    answered = f"{counted(done.answered - done.answered_before, 'line')} answered"
+    parts = [answered if done.lines > done.before else "Nothing left to answer"]
     if done.before:
         parts.append(f"{done.before:,} before")
     if done.tokens:
         parts.append(f"{counted(done.tokens, 'token')}, {speed_in_words(done.tokens, seconds)}")
     if done.failed:
-        parts.append(f"{done.failed:,} failed, see {errors}")
+        parts.append(f"{', '.join(_failures(done))}, see {errors}")
     print(" · ".join(parts), file=sys.stderr, flush=True)
 
 
 def unfinished(done: Done) -> None:
     """One line on stderr, after the words of what ended a run before its end."""
-    answered = f"{done.before + done.lines:,} of {counted(done.total, 'line')} answered"
-    print(f"{answered}; run the same command again to go on.", file=sys.stderr, flush=True)
+    parts = [f"{done.answered:,} of {counted(done.total, 'line')} answered", *_failures(done)]
+    if done.failed:
+        parts.append(f"{done.total - done.lines:,} left")
+    print(f"{', '.join(parts)}; run the same command again to go on.", file=sys.stderr, flush=True)

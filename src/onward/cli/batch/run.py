@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.cli.batch.journal import Journal
-from onward.cli.batch.lines import Line, Unreadable, check_lines, read_lines
+from onward.cli.batch.lines import Checked, Line, Unreadable, check_lines, read_lines
 from onward.cli.batch.progress import Progress, summary
 from onward.cli.session import Session
 from onward.cli.show.failures import error_object
@@ -38,20 +38,28 @@ class Batch:
 
 @dataclass(slots=True)
 class Done:
-    """What a run has done so far: lines, of these failed ones, and completion tokens.
+    """Where the lines of a file stand: `total` of them, 0 until they are known.
 
-    `total` counts the lines of the whole file, 0 until they are known; `before` those that earlier runs did.
+    `answered`, `refused` and `unsent` (what is no request) include those of earlier runs: `before`, of which
+    `answered_before`. `tokens` are the completion tokens of this run.
     """
 
     total: int = 0
     before: int = 0
-    lines: int = 0
-    failed: int = 0
+    answered_before: int = 0
+    answered: int = 0
+    refused: int = 0
+    unsent: int = 0
     tokens: int = 0
 
-    def refuse(self) -> None:
-        self.lines += 1
-        self.failed += 1
+    @property
+    def failed(self) -> int:
+        return self.refused + self.unsent
+
+    @property
+    def lines(self) -> int:
+        """How many have come to an end, in this run or before."""
+        return self.answered + self.failed
 
 
 def run_batch(batch: Batch, done: Done) -> None:
@@ -63,18 +71,25 @@ def run_batch(batch: Batch, done: Done) -> None:
         raise SetupError(f"{batch.source} is the input: give another file for the results.")
     checked, started = check_lines(batch.source), time.monotonic()
     with Journal(batch.output) as answers, Journal(batch.errors) as refusals:
-        known = answers.done | refusals.done
-        pending = [line for line in checked.requests if line.custom_id not in known]
-        unreadable = [line for line in checked.unreadable if line.number not in known]
-        done.total = len(checked.requests) + len(checked.unreadable)
-        done.before = done.total - len(pending) - len(unreadable)
-        for bad in unreadable:
-            refusals.append(_unread(bad))
-            done.refuse()
+        pending = _count(checked, answers.done, refusals.done, done)
+        for bad in checked.unreadable:
+            if bad.number not in refusals.done:
+                refusals.append(_unread(bad))
+                done.unsent += 1
         if pending:
             _answer_all(batch, pending, answers, refusals, done)
-        done.failed = len(refusals.done)
     summary(done, time.monotonic() - started, batch.errors)
+
+
+def _count(checked: Checked, answered: set[str | int], refused: set[str | int], done: Done) -> list[Line]:
+    """The requests that earlier runs left; counts all other lines in `done`."""
+    done.total = len(checked.requests) + len(checked.unreadable)
+    done.answered = sum(line.custom_id in answered for line in checked.requests)
+    pending = [line for line in checked.requests if line.custom_id not in answered | refused]
+    done.refused = len(checked.requests) - len(pending) - done.answered
+    done.unsent = sum(line.number in refused for line in checked.unreadable)
+    done.before, done.answered_before = done.lines, done.answered
+    return pending
 
 
 def _answer_all(batch: Batch, pending: list[Line], answers: Journal, refusals: Journal, done: Done) -> None:
@@ -86,14 +101,14 @@ def _answer_all(batch: Batch, pending: list[Line], answers: Journal, refusals: J
         model = None if batch.model else line.body["model"]
         if isinstance(model, str) and model in unknown:
             refusals.append(_refused(line, _no_model(model, unknown[model])))
-            done.refuse()
+            done.refused += 1
         else:
             wanted.add(line.number)
     if not wanted:
         return
     source = open_source(batch.session.connection, [model for model in models if model not in unknown])
     requests = (line for line in read_lines(batch.source) if isinstance(line, Line) and line.number in wanted)
-    with Progress(done.total, done.before) as progress:
+    with Progress(done) as progress:
         asyncio.run(_Run(source, batch, answers, refusals, done, progress).all(requests))
 
 
@@ -149,12 +164,12 @@ class _Run:
             if problem.status in (401, 403):
                 raise
             self._refusals.append(_refused(line, problem))
-            self._done.refuse()
+            self._done.refused += 1
         else:
             self._answers.append(_record(line, 200, document.value, document.request_id))
             self._done.tokens += (document.value.get("usage") or {}).get("completion_tokens") or 0
-            self._done.lines += 1
-        self._progress.show(self._done)
+            self._done.answered += 1
+        self._progress.show()
 
     async def _patiently(self, fields: dict[str, Any]) -> Any:
         """The answer; a queue of this process that others fill is waited for."""

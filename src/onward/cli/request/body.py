@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -11,9 +14,13 @@ from onward.cli.request.contents import Stdin
 from onward.cli.request.flags import body_of
 from onward.cli.request.values import value_of
 from onward.cli.request.yaml12 import NotYaml, load
+from onward.cli.show.terminal import warn
 from onward.protocol.parameters import BY_NAME
 
 _PROMPT = BY_NAME["prompt"]
+_FIRST_KEY = re.compile(r"\s*([\w$]+):(?=\s|$)")
+MOST_NAMED = 5
+"""Unknown keys of a body that a message names."""
 
 
 def request_body(
@@ -21,7 +28,8 @@ def request_body(
 ) -> dict[str, Any]:
     """The JSON body of a request: what was given, and nothing else, be it whole or not. Raises UsageError.
 
-    What is piped in is a body when it is a map, else the prompt. Flags win over the keys of a body.
+    What is piped in is a body when it is a map, else the prompt; a note says why where it looks like a body that
+    went wrong. Flags win over the keys of a body.
     """
     stdin = stdin or Stdin()
     flags = body_of(given, stdin)
@@ -34,30 +42,69 @@ def request_body(
 
 
 def _piped_body(piped: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    body = _as_map(piped, prompt_given="prompt" in flags)
-    if body is not None:
-        return body
+    value = _mapping(piped)
+    if value is not None and _is_body(piped, value, prompt_given="prompt" in flags):
+        return value
+    fault = _fault(piped, value)
     if "prompt" in flags:
         shown = piped if len(piped) <= 40 else piped[:40] + "…"
         raise click.UsageError(
             f"Cannot merge flags with a body that is not a map: {shown!r} came through standard input, and a "
             "prompt was given too. Leave one out, or redirect standard input from /dev/null."
+            + (f" It looks like a request body, but {fault}." if fault else "")
         )
+    if fault:
+        warn(f"What is piped in looks like a request body, but {fault}: all of it is the prompt. --prompt - says so.")
     return {"prompt": piped}
 
 
-def _as_map(text: str, *, prompt_given: bool) -> dict[str, Any] | None:
-    """The text as a body, None when it is a text to continue.
-
-    Braces make a body of it. A map in block style (`Q: why?`) might as well be a text: it counts as a body when
-    it names nothing but parameters and leaves nothing wanting.
-    """
+def _mapping(text: str) -> dict[str, Any] | None:
     try:
         value = load(text)
     except NotYaml:
         return None
-    if not isinstance(value, dict):
-        return None
-    if text.lstrip().startswith("{"):
-        return value
-    return value if value.keys() <= BY_NAME.keys() and (prompt_given or "prompt" in value) else None
+    return value if isinstance(value, dict) else None
+
+
+def _is_body(text: str, value: dict[str, Any], *, prompt_given: bool) -> bool:
+    """Whether a map is a body, not a text to continue.
+
+    Braces make a body of it. A map in block style (`Q: why?`) might as well be a text: it counts as a body when
+    it names nothing but parameters and leaves nothing wanting.
+    """
+    return _in_braces(text) or (value.keys() <= BY_NAME.keys() and (prompt_given or "prompt" in value))
+
+
+def _in_braces(text: str) -> bool:
+    return text.lstrip().startswith("{")
+
+
+def _fault(text: str, value: dict[str, Any] | None) -> str:
+    """Why a text that looks like a body is none; empty where it does not look like one."""
+    if _in_braces(text):
+        return f"it is no JSON object ({_json_fault(text)})"
+    if value is None:
+        first = _FIRST_KEY.match(text)
+        return "it is no YAML" if first and first[1] in BY_NAME else ""
+    if not value.keys() & BY_NAME.keys():
+        return ""
+    return unknown_keys(value) or "it has no prompt"
+
+
+def _json_fault(text: str) -> str:
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as problem:
+        return f"line {problem.lineno}, column {problem.colno}: {problem.msg}"
+    except RecursionError:
+        pass
+    return "it is nested too deeply"
+
+
+def unknown_keys(names: Iterable[str]) -> str:
+    """The names that no parameter has, as a clause: `'promt' is no parameter (did you mean 'prompt'?)`."""
+    clauses = []
+    for name in [name for name in names if name not in BY_NAME][:MOST_NAMED]:
+        near = difflib.get_close_matches(name, BY_NAME, n=1)
+        clauses.append(f"{name!r} is no parameter" + (f" (did you mean {near[0]!r}?)" if near else ""))
+    return ", ".join(clauses)

@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from onward.cli.show.terminal import visible, warn
+from onward.cli.show.terminal import warn
+from onward.cli.show.words import excerpt
 
 STDIN_NAMES = ("-", "/dev/stdin", "/dev/fd/0")
 POLL_SECONDS = 0.01
@@ -66,9 +67,9 @@ def _offers(*, wait: bool) -> bool:
 def embed(value: Any, stdin: Stdin, flag: str) -> Any:
     """`value` with every string that begins with `@` replaced by the contents it names; nested ones too.
 
-    `@file://p` is text, `@data://p` base64, `@p` text where it is UTF-8 and base64 elsewhere, `@-` standard
-    input; `\\@` stands for a literal @. A name that leads nowhere stays as it is when it has no `.` and no `/`.
-    Raises UsageError.
+    `@p` and `@file://p` are text, `@data://p` base64, `@-` standard input; `\\@` stands for a literal @. A name that
+    leads nowhere stays as it is when it has no `.` and no `/`. Raises UsageError; for a file that is no UTF-8 too,
+    where OpenAI's tool sends base64 unasked: no text field has a use for it.
     """
     if isinstance(value, list):
         return [embed(item, stdin, flag) for item in value]
@@ -85,19 +86,18 @@ def _contents(name: str, literal: str, stdin: Stdin, flag: str) -> str:
     if name in STDIN_NAMES:
         return stdin.take(flag)
     if name.startswith("file://"):
-        return _as_text(_read(name.removeprefix("file://"), flag), name)
+        return _file_text(name.removeprefix("file://"), flag)
     if name.startswith("data://"):
         return base64.b64encode(_read(name.removeprefix("data://"), flag)).decode()
     if not _looks_like_a_path(name) and not Path(name).is_file():
-        shown = visible(literal if len(literal) <= 40 else literal[:40] + "…")
+        shown = excerpt(literal)
         warn(f"{flag}: there is no file {shown[1:]}, so {shown} itself is the text. Write \\{shown} to say so.")
         return literal
-    content = _read(name, flag)
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(content).decode()
-    return base64.b64encode(content).decode() if "\0" in text else text
+    return _file_text(name, flag)
+
+
+def _file_text(name: str, flag: str) -> str:
+    return _as_text(_read(name, flag), f"{flag}: {name}", f" @data://{name} stands for its bytes in base64.")
 
 
 def _looks_like_a_path(name: str) -> bool:
@@ -113,8 +113,9 @@ def _read(name: str, flag: str) -> bytes:
         ) from None
 
 
-def _as_text(content: bytes, source: str) -> str:
+def _as_text(content: bytes, source: str, advice: str = "") -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as problem:
-        raise click.UsageError(f"{source} is not UTF-8 text ({problem.reason} at byte {problem.start}).") from None
+        words = f"{source} is not UTF-8 text ({problem.reason} at byte {problem.start})."
+        raise click.UsageError(words + advice) from None

@@ -18,6 +18,15 @@ from onward.protocol.parameters import PARAMETERS
 SHORT = {"model": "-m", "prompt": "-p", "max_tokens": "-M", "temperature": "-t", "top_p": "-P", "n": "-n"}
 """Short spellings of the old Python command line (spec/cli A2)."""
 
+WORDS = {
+    "model": "The model that writes the completion. Of a server, one that `onward models list` shows there: required "
+    "with --base-url or OPENAI_BASE_URL. In this process, a built-in name, a folder or a hub id; without one, that "
+    "of the settings.",
+    "prompt": "The text to continue: a string, an array of strings, an array of token ids, or an array of such "
+    "arrays. Required, here, as PROMPT or through a pipe; null starts a new document.",
+}
+"""Help where the command line asks for more, or less, than the API: its words would not hold."""
+
 _PLACEHOLDERS = {
     "string": "TEXT",
     "integer": "INTEGER",
@@ -64,7 +73,7 @@ class RequestFlag:
 
     @property
     def help(self) -> str:
-        words = self.row.help.replace("`", "")
+        words = WORDS.get(self.variable, self.row.help).replace("`", "")
         return words if self.row.default in (None, [], "") else f"{words}  [default {_word(self.row.default)}]"
 
     @property

@@ -7,17 +7,21 @@ is one that the parameter has.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
 from onward.cli.request.contents import STDIN_NAMES, Stdin, embed
 from onward.cli.request.yaml12 import NotYaml, load
+from onward.cli.show.terminal import warn
+from onward.cli.show.words import excerpt
 from onward.protocol.parameter import Parameter
 
 TRUE_WORDS = frozenset({"true", "t", "1"})
 FALSE_WORDS = frozenset({"false", "f", "0"})
 TRI_STATE_WORDS = frozenset({"true", "false", "null"})
 """What a bare boolean flag takes from the argument that follows it."""
+_LIST_OF_TEXTS = re.compile(r"""\s*\[\s*["']""")
 
 
 def value_of(row: Parameter, text: str, stdin: Stdin) -> Any:
@@ -29,7 +33,10 @@ def value_of(row: Parameter, text: str, stdin: Stdin) -> Any:
         return None
     if row.kind == "prompt" and text in STDIN_NAMES:
         return stdin.take(row.flag)
-    return embed(_READERS[row.kind](text), stdin, row.flag)
+    value = _READERS[row.kind](text)
+    if value == text and row.kind in ("prompt", "stop") and _LIST_OF_TEXTS.match(text):
+        warn(f"{row.flag}: {excerpt(text)} begins like a list of texts but is none, so it is itself the text.")
+    return embed(value, stdin, row.flag)
 
 
 def _string(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onward.cli.show.terminal import style_of
-from onward.errors import ApiError, ModelNameError, SetupError
+from onward.errors import ApiError, HubUnreachable, ModelNameError, SetupError
 from onward.stdio import silence_stdout
 
 if TYPE_CHECKING:
@@ -65,6 +65,9 @@ def told(session: Session) -> Iterator[None]:
     except KeyboardInterrupt:
         print(file=sys.stderr)
         raise click.exceptions.Exit(INTERRUPTED) from None
+    except HubUnreachable as problem:
+        _say(str(problem))
+        raise click.exceptions.Exit(CONNECTION) from None
     except ModelNameError as problem:
         _say(str(problem))
         raise click.exceptions.Exit(REQUEST) from None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import ssl
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -207,10 +210,21 @@ def _words(problem: httpx.TransportError, url: str) -> str:
     if isinstance(problem, httpx.ConnectError) and "CERTIFICATE" in str(problem):
         return f"The certificate of {place} is not trusted here ({problem}); SSL_CERT_FILE names more authorities."
     if isinstance(problem, httpx.ConnectError):
-        return f"Nothing answers at {place} ({problem})."
+        cause = _system_error(problem)
+        if isinstance(cause, socket.gaierror):
+            return f"The name {httpx.URL(url).host} leads to no machine ({cause.strerror})."
+        return f"Nothing answers at {place} ({os.strerror(cause.errno) if cause and cause.errno else problem})."
     if isinstance(problem, httpx.TimeoutException):
         return f"{place} was silent for {TIMEOUT.read:g} seconds."
     return f"The connection to {place} broke before the answer was whole ({problem or type(problem).__name__})."
+
+
+def _system_error(problem: BaseException) -> OSError | None:
+    """What the operating system said, under the exceptions that libraries wrapped around it."""
+    found: BaseException | None = problem
+    while found is not None and not (isinstance(found, OSError) and found.errno):
+        found = found.__cause__ or found.__context__
+    return None if isinstance(found, ssl.SSLError) else found  # whose numbers are not the system's
 
 
 def _log(title: str, headers: httpx.Headers) -> None:
