@@ -17,6 +17,7 @@ import pytest
 from onward.cli.where.source import Document
 from onward.errors import EngineStopped, Overloaded
 
+from ..processes import served
 from .conftest import onward
 from .scripted import answer, completion, error, scripted
 from .terminals import COMMAND, Terminal
@@ -167,7 +168,7 @@ class Fake:
 
 def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
-    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda connection, models: fake)
+    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda *_, **__: fake)
     write_input(40)
     assert run("--concurrency", "7").exit_code == 0
     assert fake.most == 7
@@ -175,14 +176,14 @@ def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_queue_that_is_full_without_others_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda connection, models: Fake(Overloaded()))
+    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda *_, **__: Fake(Overloaded()))
     write_input(1)
     assert run().exit_code == 1
     assert records("out.errors.jsonl")["line 0"]["response"]["status_code"] == 503
 
 
 def test_an_engine_that_stopped_ends_the_run_and_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda connection, models: Fake(EngineStopped()))
+    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda *_, **__: Fake(EngineStopped()))
     write_input(3)
     assert run().exit_code == 5
     assert not Path("out.errors.jsonl").exists()
@@ -291,6 +292,76 @@ def test_a_server_that_is_lost_can_be_resumed() -> None:
     assert result.stderr.endswith("1 of 3 lines answered; run the same command again to go on.\n")
     assert run().exit_code == 0
     assert len(records()) == 3
+
+
+@pytest.mark.parametrize("status", [429, 502, 503])
+def test_a_busy_server_is_waited_for(status: int) -> None:
+    write_input(2)
+    busy = error(status, "Busy.", retry_after_ms="1")
+    with scripted(*[busy] * 10, answer(200, completion("x"))) as server:
+        result = run("--base-url", server.url)
+    assert result.exit_code == 0, result.stderr
+    assert len(records()) == 2 and not Path("out.errors.jsonl").exists()
+
+
+def test_a_full_server_of_our_own_answers_every_line() -> None:
+    write_input(8, max_tokens=1000, ignore_eos=True)
+    with served("--max-rows", "1", "--max-waiting", "1") as url:
+        result = run("--base-url", url + "/v1")
+    assert result.exit_code == 0, result.stderr
+    assert len(records()) == 8
+
+
+@pytest.mark.parametrize(("status", "code"), [(429, 4), (503, 5)])
+def test_a_server_that_stays_busy_ends_the_run_and_loses_no_line(
+    status: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.cli.batch.run.PATIENCE_SECONDS", 0.05)
+    write_input(3)
+    with scripted(answer(200, completion("x")), error(status, "Busy.", retry_after_ms="10")) as server:
+        result = run("--base-url", server.url, "--concurrency", "1")
+    assert result.exit_code == code
+    assert "Busy." in result.stderr
+    assert result.stderr.endswith("1 of 3 lines answered; run the same command again to go on.\n")
+    assert len(server.requests) > 4
+    assert not Path("out.errors.jsonl").exists()
+    assert run().exit_code == 0
+    assert len(records()) == 3
+
+
+@pytest.mark.parametrize("headers", [{"retry_after": "121"}, {"x_should_retry": "false"}])
+def test_a_busy_server_that_wants_to_be_left_alone_ends_the_run_at_once(headers: dict[str, str]) -> None:
+    write_input(3)
+    with scripted(error(429, "Your quota is used up.", **headers)) as server:
+        result = run("--base-url", server.url, "--concurrency", "1")
+    assert (result.exit_code, len(server.requests)) == (4, 1)
+    assert result.stderr.endswith("0 of 3 lines answered; run the same command again to go on.\n")
+
+
+@pytest.mark.parametrize(("status", "code"), [(408, 4), (500, 5), (504, 5)])
+def test_a_line_that_a_server_fails_at_is_left_for_the_next_run(status: int, code: int) -> None:
+    write_input(3)
+    good, broken = answer(200, completion("x")), error(status, "Broken.", retry_after_ms="1")
+    with scripted(good, broken, broken, broken, good) as server:
+        result = run("--base-url", server.url, "--concurrency", "1")
+        assert result.exit_code == code
+        assert "Broken." in result.stderr
+        assert result.stderr.endswith("2 of 3 lines answered; run the same command again to go on.\n")
+        assert set(records()) == {"line 0", "line 2"} and not Path("out.errors.jsonl").exists()
+        assert run("--base-url", server.url).exit_code == 0
+    assert len(records()) == 3
+
+
+def test_that_lines_wait_is_said_once() -> None:
+    write_input(3)
+    busy = error(503, "Busy.", retry_after_ms="1")
+    with (
+        scripted(*[busy] * 20, answer(200, completion("x"))) as server,
+        Terminal("batch", "run", "in.jsonl", "-o", "out.jsonl", "--base-url", server.url) as terminal,
+    ):
+        assert terminal.end() == 0
+        assert terminal.screen.count("Busy. Lines wait, and are asked again.") == 1
+        assert "Trying again" not in terminal.screen
 
 
 def test_files_that_hold_something_else_are_left_alone() -> None:

@@ -15,6 +15,7 @@ from onward.cli.batch.lines import Line, Unreadable, check_lines, read_lines
 from onward.cli.batch.progress import Progress, summary
 from onward.cli.session import Session
 from onward.cli.show.failures import error_object
+from onward.cli.show.terminal import note
 from onward.cli.where.errors import RemoteError
 from onward.cli.where.open import open_source, unknown_models
 from onward.cli.where.source import Source
@@ -23,6 +24,10 @@ from onward.protocol.ids import request_id
 
 FULL_QUEUE_SECONDS = 0.2
 """How long a request waits when this process's own queue is full; what is under way makes room."""
+BUSY = (429, 502, 503)
+"""A server's answers that say nothing of the line: it has too much to do, or is not there just now."""
+PATIENCE_SECONDS = 600.0
+"""A busy server that has answered none of the lines for so long ends the run; one answer may take as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,8 @@ class Batch:
 class Done:
     """What a run has done so far: lines, of these failed ones, and completion tokens.
 
-    `total` counts the lines of the whole file, 0 until they are known; `before` those that earlier runs did.
+    `total` counts the lines of the whole file, 0 until they are known; `before` those that earlier runs did;
+    `unanswered` those that a server neither answered nor refused: they are in no file.
     """
 
     total: int = 0
@@ -48,6 +54,7 @@ class Done:
     lines: int = 0
     failed: int = 0
     tokens: int = 0
+    unanswered: int = 0
 
     def refuse(self) -> None:
         self.lines += 1
@@ -57,7 +64,8 @@ class Done:
 def run_batch(batch: Batch, done: Done) -> None:
     """Answer what is not answered yet, counting in `done`.
 
-    Raises SetupError, and what ends a run: ConnectionFailed, a refused key.
+    Raises SetupError, and what ends a run: ConnectionFailed, a refused key, a server that stays busy. When all others
+    are done: what a server said of a line that it did not answer.
     """
     if batch.source.resolve() in (batch.output.resolve(), batch.errors.resolve()):
         raise SetupError(f"{batch.source} is the input: give another file for the results.")
@@ -91,7 +99,7 @@ def _answer_all(batch: Batch, pending: list[Line], answers: Journal, refusals: J
             wanted.add(line.number)
     if not wanted:
         return
-    source = open_source(batch.session.connection, [model for model in models if model not in unknown])
+    source = open_source(batch.session.connection, [model for model in models if model not in unknown], quiet=True)
     requests = (line for line in read_lines(batch.source) if isinstance(line, Line) and line.number in wanted)
     with Progress(done.total, done.before) as progress:
         asyncio.run(_Run(source, batch, answers, refusals, done, progress).all(requests))
@@ -121,9 +129,13 @@ class _Run:
         self._done = done
         self._progress = progress
         self._under_way = 0
+        self._heard = time.monotonic()
+        """When a line was answered last; before that, when the run began."""
+        self._waited = False
+        self._unanswered: RemoteError | None = None
 
     async def all(self, requests: Iterator[Line]) -> None:
-        """Raises the first failure that ends the run, when all others are cancelled."""
+        """Raises the first failure that ends the run, when all others are cancelled; at the end, what left a line."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._batch.concurrency):
@@ -132,6 +144,8 @@ class _Run:
             raise failures.exceptions[0] from None
         finally:
             await self._source.aclose()
+        if self._unanswered is not None:
+            raise self._unanswered
 
     async def _work(self, requests: Iterator[Line]) -> None:
         for line in requests:
@@ -146,6 +160,9 @@ class _Run:
         except EngineStopped:
             raise
         except (ApiError, RemoteError) as problem:
+            if isinstance(problem, RemoteError) and _is_unanswered(problem):
+                self._leave(problem)
+                return
             if problem.status in (401, 403):
                 raise
             self._refusals.append(_refused(line, problem))
@@ -154,10 +171,11 @@ class _Run:
             self._answers.append(_record(line, 200, document.value, document.request_id))
             self._done.tokens += (document.value.get("usage") or {}).get("completion_tokens") or 0
             self._done.lines += 1
+        self._heard = time.monotonic()
         self._progress.show(self._done)
 
     async def _patiently(self, fields: dict[str, Any]) -> Any:
-        """The answer; a queue of this process that others fill is waited for."""
+        """The answer. A queue of this process that others fill is waited for, and so is a busy server."""
         self._under_way += 1
         try:
             while True:
@@ -168,9 +186,34 @@ class _Run:
                 except Overloaded:
                     if self._under_way == 1:
                         raise
-                await asyncio.sleep(FULL_QUEUE_SECONDS)
+                    delay = FULL_QUEUE_SECONDS
+                except RemoteError as problem:
+                    delay = self._patience(problem)
+                await asyncio.sleep(delay)
         finally:
             self._under_way -= 1
+
+    def _patience(self, problem: RemoteError) -> float:
+        """Seconds until a busy server is asked again. Raises the problem where there is no point in it."""
+        silent = time.monotonic() - self._heard
+        if problem.status not in BUSY or problem.again_in is None or silent > PATIENCE_SECONDS:
+            raise problem
+        if not self._waited:
+            self._waited = True
+            note(f"{problem} Lines wait, and are asked again.")
+        return problem.again_in
+
+    def _leave(self, problem: RemoteError) -> None:
+        """A line for the next run. Raises the problem where other lines would fare no better."""
+        self._done.unanswered += 1
+        if problem.status in BUSY:
+            raise problem
+        self._unanswered = problem
+
+
+def _is_unanswered(problem: RemoteError) -> bool:
+    """Whether the server could not answer just now, rather than refused the line."""
+    return problem.status in (408, 429) or problem.status >= 500
 
 
 def _record(line: Line, status: int, body: dict[str, Any], named: str | None) -> dict[str, Any]:
