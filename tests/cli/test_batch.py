@@ -373,6 +373,69 @@ def test_files_that_hold_something_else_are_left_alone() -> None:
     assert result.exit_code == 1 and "is the input" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "tail", ["my diary, without a newline at its end", '{"id": 7, "name": "x"}', '{"id":"batch_r', ""]
+)
+def test_only_a_torn_line_of_our_own_is_cut(tail: str) -> None:
+    write_input(2)
+    run()
+    whole = Path("out.jsonl").read_text()
+    Path("out.jsonl").write_text(whole + tail)
+    result = run()
+    ours = '{"id":"batch_req_'.startswith(tail)
+    assert result.exit_code == (0 if ours else 1)
+    assert ours or result.stderr.startswith("onward: out.jsonl line 3 is no result of a batch: give another file")
+    assert Path("out.jsonl").read_text() == (whole if ours else whole + tail)
+
+
+def test_a_file_of_one_line_that_is_no_result_is_left_alone() -> None:
+    write_input(2)
+    Path("out.jsonl").write_text("the only line")
+    assert "no result of a batch" in run().stderr
+    assert Path("out.jsonl").read_text() == "the only line"
+
+
+def test_results_go_to_a_regular_file_only() -> None:
+    """A device such as /dev/full would do as well, but for what a mistake here could do to it."""
+    write_input(2)
+    os.mkfifo("out.jsonl")
+    result = run()
+    assert result.exit_code == 1
+    assert result.stderr.startswith("onward: out.jsonl is no regular file: ")
+    assert result.stderr.count("\n") == 1
+    assert Path("out.jsonl").is_fifo()
+
+
+def test_an_empty_file_that_was_there_before_stays() -> None:
+    write_input(1)
+    Path("errors.jsonl").touch()
+    assert run("--errors", "errors.jsonl").exit_code == 0
+    assert Path("errors.jsonl").exists()
+    Path("out.jsonl").write_text("")
+    assert run("--model", "toi").exit_code == 4
+    assert Path("out.jsonl").exists()
+
+
+def test_answers_and_refused_lines_go_to_two_files() -> None:
+    write_input(1)
+    result = run("--errors", "./out.jsonl")
+    assert result.exit_code == 1
+    assert result.stderr == "onward: out.jsonl is for the answers: give --errors another file.\n"
+
+
+def test_a_full_disk_is_told_with_the_files_name_and_loses_no_line() -> None:
+    write_input(20)
+    limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)); "
+    command = f"{limit}import sys; sys.argv[0] = 'onward'; runpy.run_module('onward', run_name='__main__')"
+    arguments = ["batch", "run", "in.jsonl", "-o", "out.jsonl"]
+    done = subprocess.run([sys.executable, "-c", command, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("onward: out.jsonl cannot be written: File too large.\n")
+    assert Path("out.jsonl").read_text().endswith("\n")
+    assert run().exit_code == 0
+    assert len(records()) == 20
+
+
 def test_two_runs_do_not_share_a_file() -> None:
     write_input(2)
     holder = "import fcntl, sys; f = open('out.jsonl', 'a'); fcntl.flock(f, 2); print(1, flush=True); sys.stdin.read()"

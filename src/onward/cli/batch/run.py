@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onward.cli.batch.journal import Journal
+from onward.cli.batch.journal import Journal, new_id
 from onward.cli.batch.lines import Line, Unreadable, check_lines, read_lines
 from onward.cli.batch.progress import Progress, summary
 from onward.cli.session import Session
@@ -67,8 +66,7 @@ def run_batch(batch: Batch, done: Done) -> None:
     Raises SetupError, and what ends a run: ConnectionFailed, a refused key, a server that stays busy. When all others
     are done: what a server said of a line that it did not answer.
     """
-    if batch.source.resolve() in (batch.output.resolve(), batch.errors.resolve()):
-        raise SetupError(f"{batch.source} is the input: give another file for the results.")
+    _check_apart(batch)
     checked, started = check_lines(batch.source), time.monotonic()
     with Journal(batch.output) as answers, Journal(batch.errors) as refusals:
         known = answers.done | refusals.done
@@ -83,6 +81,14 @@ def run_batch(batch: Batch, done: Done) -> None:
             _answer_all(batch, pending, answers, refusals, done)
         done.failed = len(refusals.done)
     summary(done, time.monotonic() - started, batch.errors)
+
+
+def _check_apart(batch: Batch) -> None:
+    source, output, errors = (path.resolve() for path in (batch.source, batch.output, batch.errors))
+    if source in (output, errors):
+        raise SetupError(f"{batch.source} is the input: give another file for the results.")
+    if output == errors:
+        raise SetupError(f"{batch.output} is for the answers: give --errors another file.")
 
 
 def _answer_all(batch: Batch, pending: list[Line], answers: Journal, refusals: Journal, done: Done) -> None:
@@ -220,7 +226,7 @@ def _record(line: Line, status: int, body: dict[str, Any], named: str | None) ->
     """A line of OpenAI's batch output."""
     response = {"status_code": status, "request_id": named or request_id(), "body": body}
     return {
-        "id": f"batch_req_{secrets.token_hex(12)}",
+        "id": new_id(),
         "custom_id": line.custom_id,
         "response": response,
         "error": None,
@@ -235,7 +241,7 @@ def _refused(line: Line, problem: ApiError | RemoteError) -> dict[str, Any]:
 def _unread(line: Unreadable) -> dict[str, Any]:
     """A line of OpenAI's batch output for what was never sent: no response, but an error of the batch itself."""
     return {
-        "id": f"batch_req_{secrets.token_hex(12)}",
+        "id": new_id(),
         "custom_id": line.custom_id,
         "response": None,
         "error": {"code": line.code, "message": line.message, "line": line.number},
