@@ -252,6 +252,16 @@ def test_lines_that_are_no_request_stop_none_of_the_others() -> None:
     assert len(Path("out.errors.jsonl").read_text().splitlines()) == 6
 
 
+def test_a_byte_order_mark_before_the_first_line_is_passed_over() -> None:
+    write_input(2)
+    mark = b"\xef\xbb\xbf"
+    Path("in.jsonl").write_bytes(mark + Path("in.jsonl").read_bytes())
+    assert run().exit_code == 0
+    assert set(records()) == {"line 0", "line 1"}
+    Path("in.jsonl").write_bytes(b"\n" + mark + b"{}\n" + Path("in.jsonl").read_bytes().removeprefix(mark))
+    assert run().exit_code == 1, "one in the middle is a mistake"
+
+
 def test_a_repeated_custom_id_does_not_hide_its_first_line_from_the_next_run() -> None:
     write_input(1)
     line = Path("in.jsonl").read_text()
