@@ -17,6 +17,7 @@ import pytest
 from onward.cli.where.source import Document
 from onward.errors import EngineStopped, Overloaded
 
+from ..processes import served
 from .conftest import onward
 from .scripted import answer, completion, error, scripted
 from .terminals import COMMAND, Terminal
@@ -168,7 +169,7 @@ class Fake:
 
 def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
-    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda connection, models: fake)
+    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda *_, **__: fake)
     write_input(40)
     assert run("--concurrency", "7").exit_code == 0
     assert fake.most == 7
@@ -176,14 +177,14 @@ def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_queue_that_is_full_without_others_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda connection, models: Fake(Overloaded()))
+    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda *_, **__: Fake(Overloaded()))
     write_input(1)
     assert run().exit_code == 1
     assert records("out.errors.jsonl")["line 0"]["response"]["status_code"] == 503
 
 
 def test_an_engine_that_stopped_ends_the_run_and_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda connection, models: Fake(EngineStopped()))
+    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda *_, **__: Fake(EngineStopped()))
     write_input(3)
     assert run().exit_code == 5
     assert not Path("out.errors.jsonl").exists()
@@ -254,6 +255,16 @@ def test_lines_that_are_no_request_stop_none_of_the_others() -> None:
     assert len(Path("out.errors.jsonl").read_text().splitlines()) == 6
 
 
+def test_a_byte_order_mark_before_the_first_line_is_passed_over() -> None:
+    write_input(2)
+    mark = b"\xef\xbb\xbf"
+    Path("in.jsonl").write_bytes(mark + Path("in.jsonl").read_bytes())
+    assert run().exit_code == 0
+    assert set(records()) == {"line 0", "line 1"}
+    Path("in.jsonl").write_bytes(b"\n" + mark + b"{}\n" + Path("in.jsonl").read_bytes().removeprefix(mark))
+    assert run().exit_code == 1, "one in the middle is a mistake"
+
+
 def test_a_repeated_custom_id_does_not_hide_its_first_line_from_the_next_run() -> None:
     write_input(1)
     line = Path("in.jsonl").read_text()
@@ -316,6 +327,76 @@ def test_the_failures_of_another_input_are_not_this_ones() -> None:
     assert (result.exit_code, result.stderr) == (0, "Nothing left to answer · 1 before\n")
 
 
+@pytest.mark.parametrize("status", [429, 502, 503])
+def test_a_busy_server_is_waited_for(status: int) -> None:
+    write_input(2)
+    busy = error(status, "Busy.", retry_after_ms="1")
+    with scripted(*[busy] * 10, answer(200, completion("x"))) as server:
+        result = run("--base-url", server.url)
+    assert result.exit_code == 0, result.stderr
+    assert len(records()) == 2 and not Path("out.errors.jsonl").exists()
+
+
+def test_a_full_server_of_our_own_answers_every_line() -> None:
+    write_input(8, max_tokens=1000, ignore_eos=True)
+    with served("--max-rows", "1", "--max-waiting", "1") as url:
+        result = run("--base-url", url + "/v1")
+    assert result.exit_code == 0, result.stderr
+    assert len(records()) == 8
+
+
+@pytest.mark.parametrize(("status", "code"), [(429, 4), (503, 5)])
+def test_a_server_that_stays_busy_ends_the_run_and_loses_no_line(
+    status: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.cli.batch.run.PATIENCE_SECONDS", 0.05)
+    write_input(3)
+    with scripted(answer(200, completion("x")), error(status, "Busy.", retry_after_ms="10")) as server:
+        result = run("--base-url", server.url, "--concurrency", "1")
+    assert result.exit_code == code
+    assert "Busy." in result.stderr
+    assert result.stderr.endswith("1 of 3 lines answered; run the same command again to go on.\n")
+    assert len(server.requests) > 4
+    assert not Path("out.errors.jsonl").exists()
+    assert run().exit_code == 0
+    assert len(records()) == 3
+
+
+@pytest.mark.parametrize("headers", [{"retry_after": "121"}, {"x_should_retry": "false"}])
+def test_a_busy_server_that_wants_to_be_left_alone_ends_the_run_at_once(headers: dict[str, str]) -> None:
+    write_input(3)
+    with scripted(error(429, "Your quota is used up.", **headers)) as server:
+        result = run("--base-url", server.url, "--concurrency", "1")
+    assert (result.exit_code, len(server.requests)) == (4, 1)
+    assert result.stderr.endswith("0 of 3 lines answered; run the same command again to go on.\n")
+
+
+@pytest.mark.parametrize(("status", "code"), [(408, 4), (500, 5), (504, 5)])
+def test_a_line_that_a_server_fails_at_is_left_for_the_next_run(status: int, code: int) -> None:
+    write_input(3)
+    good, broken = answer(200, completion("x")), error(status, "Broken.", retry_after_ms="1")
+    with scripted(good, broken, broken, broken, good) as server:
+        result = run("--base-url", server.url, "--concurrency", "1")
+        assert result.exit_code == code
+        assert "Broken." in result.stderr
+        assert result.stderr.endswith("2 of 3 lines answered; run the same command again to go on.\n")
+        assert set(records()) == {"line 0", "line 2"} and not Path("out.errors.jsonl").exists()
+        assert run("--base-url", server.url).exit_code == 0
+    assert len(records()) == 3
+
+
+def test_that_lines_wait_is_said_once() -> None:
+    write_input(3)
+    busy = error(503, "Busy.", retry_after_ms="1")
+    with (
+        scripted(*[busy] * 20, answer(200, completion("x"))) as server,
+        Terminal("batch", "run", "in.jsonl", "-o", "out.jsonl", "--base-url", server.url) as terminal,
+    ):
+        assert terminal.end() == 0
+        assert terminal.screen.count("Busy. Lines wait, and are asked again.") == 1
+        assert "Trying again" not in terminal.screen
+
+
 def test_files_that_hold_something_else_are_left_alone() -> None:
     write_input(2)
     Path("out.jsonl").write_text("my diary\n")
@@ -323,6 +404,69 @@ def test_files_that_hold_something_else_are_left_alone() -> None:
     assert Path("out.jsonl").read_text() == "my diary\n"
     result = onward("batch", "run", "in.jsonl", "-o", "in.jsonl")
     assert result.exit_code == 1 and "is the input" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "tail", ["my diary, without a newline at its end", '{"id": 7, "name": "x"}', '{"id":"batch_r', ""]
+)
+def test_only_a_torn_line_of_our_own_is_cut(tail: str) -> None:
+    write_input(2)
+    run()
+    whole = Path("out.jsonl").read_text()
+    Path("out.jsonl").write_text(whole + tail)
+    result = run()
+    ours = '{"id":"batch_req_'.startswith(tail)
+    assert result.exit_code == (0 if ours else 1)
+    assert ours or result.stderr.startswith("onward: out.jsonl line 3 is no result of a batch: give another file")
+    assert Path("out.jsonl").read_text() == (whole if ours else whole + tail)
+
+
+def test_a_file_of_one_line_that_is_no_result_is_left_alone() -> None:
+    write_input(2)
+    Path("out.jsonl").write_text("the only line")
+    assert "no result of a batch" in run().stderr
+    assert Path("out.jsonl").read_text() == "the only line"
+
+
+def test_results_go_to_a_regular_file_only() -> None:
+    """A device such as /dev/full would do as well, but for what a mistake here could do to it."""
+    write_input(2)
+    os.mkfifo("out.jsonl")
+    result = run()
+    assert result.exit_code == 1
+    assert result.stderr.startswith("onward: out.jsonl is no regular file: ")
+    assert result.stderr.count("\n") == 1
+    assert Path("out.jsonl").is_fifo()
+
+
+def test_an_empty_file_that_was_there_before_stays() -> None:
+    write_input(1)
+    Path("errors.jsonl").touch()
+    assert run("--errors", "errors.jsonl").exit_code == 0
+    assert Path("errors.jsonl").exists()
+    Path("out.jsonl").write_text("")
+    assert run("--model", "toi").exit_code == 4
+    assert Path("out.jsonl").exists()
+
+
+def test_answers_and_refused_lines_go_to_two_files() -> None:
+    write_input(1)
+    result = run("--errors", "./out.jsonl")
+    assert result.exit_code == 1
+    assert result.stderr == "onward: out.jsonl is for the answers: give --errors another file.\n"
+
+
+def test_a_full_disk_is_told_with_the_files_name_and_loses_no_line() -> None:
+    write_input(20)
+    limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)); "
+    command = f"{limit}import sys; sys.argv[0] = 'onward'; runpy.run_module('onward', run_name='__main__')"
+    arguments = ["batch", "run", "in.jsonl", "-o", "out.jsonl"]
+    done = subprocess.run([sys.executable, "-c", command, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("onward: out.jsonl cannot be written: File too large.\n")
+    assert Path("out.jsonl").read_text().endswith("\n")
+    assert run().exit_code == 0
+    assert len(records()) == 20
 
 
 def test_two_runs_do_not_share_a_file() -> None:

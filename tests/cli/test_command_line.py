@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import onward
+from onward.cli import session
 from onward.cli.main import COMMANDS, main
 from onward.cli.options import SettingsCommand
 from onward.errors import SetupError
@@ -114,6 +115,19 @@ def test_a_usage_error_is_code_2(arguments: list[str], words: str, onward_comman
     assert result.exit_code == 2
     assert words in result.stderr
     assert "my secret" not in result.output
+
+
+def test_every_global_flag_may_stand_before_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is declared some day: there is no second list of them."""
+    declared = (*session._CONNECTION_OPTIONS, (["--region", "-z"], "NAME", "Where."))
+    monkeypatch.setattr(session, "_CONNECTION_OPTIONS", declared)
+    for option in [*session.connection_options(short_organization=True), *session.output_options()]:
+        for name in option.opts:
+            given = [name] if getattr(option, "is_flag", False) else [name, "value"]
+            assert session.hoist([*given, "--debug", "models", "list"]) == ["models", *given, "--debug", "list"]
+    assert session.hoist(["--region=north", "models"]) == ["models", "--region=north"]
+    for alone in (["--debug"], ["--debug=1", "models"], ["--other", "models"], ["models", "--debug"], ["-z"]):
+        assert session.hoist(alone) == alone
 
 
 def test_a_setup_error_is_one_line_and_code_1(

@@ -118,6 +118,13 @@ def test_a_key_file_holds_one_key_a_line(tmp_path: Path, caplog: pytest.LogCaptu
     assert caplog.text == ""
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(b"\xef\xbb\xbfsk-a\nsk-b\n")
+    path.chmod(0o600)
+    assert collect_keys(settings(api_key_file=path)) == ["sk-a", "sk-b"]
+
+
 def test_a_key_file_that_others_can_read_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "keys"
     path.write_text("sk-a\n")

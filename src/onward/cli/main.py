@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from onward.cli.session import hoist
-from onward.cli.show.failures import output_told
+from onward.cli.show.failures import INTERRUPTED, output_told
 from onward.errors import SetupError
 from onward.stdio import open_closed
 
@@ -26,8 +26,6 @@ COMMANDS = {
     "api": ("onward.cli.api", "The old command line's spelling: `api completions.create`."),
 }
 """Name → (module whose `command` it is, line in the help)."""
-
-INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):

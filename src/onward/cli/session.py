@@ -21,15 +21,6 @@ CONTEXT: dict[str, Any] = {
 EXPLORE = "explore"
 """Opens a viewer in OpenAI's own tool; here the name is taken and stands for auto."""
 FORMATS = ("auto", "json", "jsonl", "pretty", "raw", "yaml", "text", EXPLORE)
-VALUE_FLAGS = {
-    "--api-key": "api_key", "-k": "api_key",
-    "--base-url": "base_url", "-b": "base_url", "--api-base": "base_url",
-    "--organization": "organization", "-o": "organization",
-    "--project": "project",
-    "--format": "format", "--format-error": "format_error",
-    "--transform": "transform", "--transform-error": "transform_error",
-}  # fmt: skip
-SWITCHES = {"--raw-output": "raw_output", "-r": "raw_output", "--debug": "debug"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,17 +166,20 @@ def _custom_headers(lines: str) -> dict[str, str]:
     return {name.strip(): _header_value(name, value) or "" for name, _, value in pairs if name.strip()}
 
 
+def _global_flags() -> dict[str, bool]:
+    """Every name of a global flag, and whether it takes a value."""
+    every = [*connection_options(short_organization=True), *output_options()]
+    return {name: not option.is_flag for option in every if isinstance(option, click.Option) for name in option.opts}
+
+
 def hoist(arguments: list[str]) -> list[str]:
     """Moves global flags that stand before a subcommand behind its name, where they are declared."""
-    end = 0
+    end, takes_value = 0, _global_flags()
     while end < len(arguments) and arguments[end].startswith("-"):
         name, separator, _ = arguments[end].partition("=")
-        if name in VALUE_FLAGS:
-            end += 1 if separator else 2
-        elif arguments[end] in SWITCHES:
-            end += 1
-        else:
+        if name not in takes_value or (separator and not takes_value[name]):
             return arguments
+        end += 2 if takes_value[name] and not separator else 1
     if end == 0 or end >= len(arguments):
         return arguments
     return [arguments[end], *arguments[:end], *arguments[end + 1 :]]

@@ -98,7 +98,7 @@ def collect_keys(settings: Settings) -> list[str]:
 
 def _keys_in(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
         if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
             log.warning("the key file %s can be read by other users: chmod 600 it", path)
         keys = [values.key(line) for line in lines if line.strip() and not line.lstrip().startswith("#")]

@@ -17,6 +17,9 @@ Answers go to OUT, refused lines to its neighbour OUT.errors.jsonl, both in the 
 again after Ctrl-C, a crash or a kill: lines that are in either file are left alone, all others are answered.
 Delete the errors file to have its lines tried again.
 
+A server that is busy or away for a while (HTTP 429, 502, 503) is waited for, until it has answered no line for ten
+minutes. A line that it fails at three times (408, other 5xx) is in neither file: it is left for the next run.
+
 A line that is no request (no JSON, another URL, a custom_id that was used before) or names an unknown model stops
 none of the others: it is a refused line too. Where it was never sent, its `response` is null, its `error` tells the
 line's number, and its custom_id is null where none could be read.
@@ -33,7 +36,7 @@ def run(session: Session, source: Path, output: Path, errors: Path | None, concu
         with told(session):
             run_batch(Batch(source, output, errors, session, concurrency, model), done)
     except click.exceptions.Exit as end:
-        if done.total and end.exit_code != REQUEST:
+        if done.total and (end.exit_code != REQUEST or done.unanswered):
             unfinished(done)
         raise
     if done.failed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +44,11 @@ class Checked:
 
 
 def read_lines(path: Path) -> Iterator[Line | Unreadable]:
-    """Every line that is not blank, lazily."""
+    """Every line that is not blank, lazily; without the mark that some editors begin a file with."""
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
+            if number == 1:
+                raw = raw.removeprefix(BOM_UTF8)
             if raw.strip():
                 yield _line(raw, number)
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onward.cli.batch.journal import Journal
+from onward.cli.batch.journal import Journal, new_id
 from onward.cli.batch.lines import Checked, Line, Unreadable, check_lines, read_lines
 from onward.cli.batch.progress import Progress, summary
 from onward.cli.session import Session
 from onward.cli.show.failures import error_object
+from onward.cli.show.terminal import note
 from onward.cli.where.errors import RemoteError
 from onward.cli.where.open import open_source, unknown_models
 from onward.cli.where.source import Source
@@ -23,6 +23,10 @@ from onward.protocol.ids import request_id
 
 FULL_QUEUE_SECONDS = 0.2
 """How long a request waits when this process's own queue is full; what is under way makes room."""
+BUSY = (429, 502, 503)
+"""A server's answers that say nothing of the line: it has too much to do, or is not there just now."""
+PATIENCE_SECONDS = 600.0
+"""A busy server that has answered none of the lines for so long ends the run; one answer may take as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,8 @@ class Done:
     """Where the lines of a file stand: `total` of them, 0 until they are known.
 
     `answered`, `refused` and `unsent` (what is no request) include those of earlier runs: `before`, of which
-    `answered_before`. `tokens` are the completion tokens of this run.
+    `answered_before`. `unanswered` are those that a server neither answered nor refused: they are in no file. `tokens`
+    are the completion tokens of this run.
     """
 
     total: int = 0
@@ -51,6 +56,7 @@ class Done:
     refused: int = 0
     unsent: int = 0
     tokens: int = 0
+    unanswered: int = 0
 
     @property
     def failed(self) -> int:
@@ -65,10 +71,10 @@ class Done:
 def run_batch(batch: Batch, done: Done) -> None:
     """Answer what is not answered yet, counting in `done`.
 
-    Raises SetupError, and what ends a run: ConnectionFailed, a refused key.
+    Raises SetupError, and what ends a run: ConnectionFailed, a refused key, a server that stays busy. When all others
+    are done: what a server said of a line that it did not answer.
     """
-    if batch.source.resolve() in (batch.output.resolve(), batch.errors.resolve()):
-        raise SetupError(f"{batch.source} is the input: give another file for the results.")
+    _check_apart(batch)
     checked, started = check_lines(batch.source), time.monotonic()
     with Journal(batch.output) as answers, Journal(batch.errors) as refusals:
         pending = _count(checked, answers.done, refusals.done, done)
@@ -92,6 +98,14 @@ def _count(checked: Checked, answered: set[str | int], refused: set[str | int], 
     return pending
 
 
+def _check_apart(batch: Batch) -> None:
+    source, output, errors = (path.resolve() for path in (batch.source, batch.output, batch.errors))
+    if source in (output, errors):
+        raise SetupError(f"{batch.source} is the input: give another file for the results.")
+    if output == errors:
+        raise SetupError(f"{batch.output} is for the answers: give --errors another file.")
+
+
 def _answer_all(batch: Batch, pending: list[Line], answers: Journal, refusals: Journal, done: Done) -> None:
     asked = {line.body["model"] for line in pending if isinstance(line.body["model"], str) and line.body["model"]}
     models = [batch.model] if batch.model else sorted(asked)
@@ -106,7 +120,7 @@ def _answer_all(batch: Batch, pending: list[Line], answers: Journal, refusals: J
             wanted.add(line.number)
     if not wanted:
         return
-    source = open_source(batch.session.connection, [model for model in models if model not in unknown])
+    source = open_source(batch.session.connection, [model for model in models if model not in unknown], quiet=True)
     requests = (line for line in read_lines(batch.source) if isinstance(line, Line) and line.number in wanted)
     with Progress(done) as progress:
         asyncio.run(_Run(source, batch, answers, refusals, done, progress).all(requests))
@@ -136,9 +150,13 @@ class _Run:
         self._done = done
         self._progress = progress
         self._under_way = 0
+        self._heard = time.monotonic()
+        """When a line was answered last; before that, when the run began."""
+        self._waited = False
+        self._unanswered: RemoteError | None = None
 
     async def all(self, requests: Iterator[Line]) -> None:
-        """Raises the first failure that ends the run, when all others are cancelled."""
+        """Raises the first failure that ends the run, when all others are cancelled; at the end, what left a line."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._batch.concurrency):
@@ -147,6 +165,8 @@ class _Run:
             raise failures.exceptions[0] from None
         finally:
             await self._source.aclose()
+        if self._unanswered is not None:
+            raise self._unanswered
 
     async def _work(self, requests: Iterator[Line]) -> None:
         for line in requests:
@@ -161,6 +181,9 @@ class _Run:
         except EngineStopped:
             raise
         except (ApiError, RemoteError) as problem:
+            if isinstance(problem, RemoteError) and _is_unanswered(problem):
+                self._leave(problem)
+                return
             if problem.status in (401, 403):
                 raise
             self._refusals.append(_refused(line, problem))
@@ -169,10 +192,11 @@ class _Run:
             self._answers.append(_record(line, 200, document.value, document.request_id))
             self._done.tokens += (document.value.get("usage") or {}).get("completion_tokens") or 0
             self._done.answered += 1
+        self._heard = time.monotonic()
         self._progress.show()
 
     async def _patiently(self, fields: dict[str, Any]) -> Any:
-        """The answer; a queue of this process that others fill is waited for."""
+        """The answer. A queue of this process that others fill is waited for, and so is a busy server."""
         self._under_way += 1
         try:
             while True:
@@ -183,16 +207,41 @@ class _Run:
                 except Overloaded:
                     if self._under_way == 1:
                         raise
-                await asyncio.sleep(FULL_QUEUE_SECONDS)
+                    delay = FULL_QUEUE_SECONDS
+                except RemoteError as problem:
+                    delay = self._patience(problem)
+                await asyncio.sleep(delay)
         finally:
             self._under_way -= 1
+
+    def _patience(self, problem: RemoteError) -> float:
+        """Seconds until a busy server is asked again. Raises the problem where there is no point in it."""
+        silent = time.monotonic() - self._heard
+        if problem.status not in BUSY or problem.again_in is None or silent > PATIENCE_SECONDS:
+            raise problem
+        if not self._waited:
+            self._waited = True
+            note(f"{problem} Lines wait, and are asked again.")
+        return problem.again_in
+
+    def _leave(self, problem: RemoteError) -> None:
+        """A line for the next run. Raises the problem where other lines would fare no better."""
+        self._done.unanswered += 1
+        if problem.status in BUSY:
+            raise problem
+        self._unanswered = problem
+
+
+def _is_unanswered(problem: RemoteError) -> bool:
+    """Whether the server could not answer just now, rather than refused the line."""
+    return problem.status in (408, 429) or problem.status >= 500
 
 
 def _record(line: Line, status: int, body: dict[str, Any], named: str | None) -> dict[str, Any]:
     """A line of OpenAI's batch output."""
     response = {"status_code": status, "request_id": named or request_id(), "body": body}
     return {
-        "id": f"batch_req_{secrets.token_hex(12)}",
+        "id": new_id(),
         "custom_id": line.custom_id,
         "response": response,
         "error": None,
@@ -207,7 +256,7 @@ def _refused(line: Line, problem: ApiError | RemoteError) -> dict[str, Any]:
 def _unread(line: Unreadable) -> dict[str, Any]:
     """A line of OpenAI's batch output for what was never sent: no response, but an error of the batch itself."""
     return {
-        "id": f"batch_req_{secrets.token_hex(12)}",
+        "id": new_id(),
         "custom_id": line.custom_id,
         "response": None,
         "error": {"code": line.code, "message": line.message, "line": line.number},

@@ -147,5 +147,5 @@ def _advice(problem: ApiError | RemoteError, session: Session) -> str:
         case status if 300 <= status < 400:
             return "The address has moved: give --base-url as the server spells it."
         case status if status >= 500 and session.connection.base_url:
-            return "The server's log tells more. It was asked three times where that could help."
+            return "The server's log tells more. It was asked again where that could help."
     return "`onward completions create --help` lists every flag." if problem.param else ""

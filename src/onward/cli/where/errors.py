@@ -13,9 +13,20 @@ class ConnectionFailed(OnwardError):
 
 
 class RemoteError(OnwardError):
-    """An API error that a server sent. `body` is the inner error object, as it came."""
+    """An API error that a server sent. `body` is the inner error object, as it came.
 
-    def __init__(self, status: int, body: dict[str, Any], *, url: str = "", request_id: str | None = None) -> None:
+    `again_in`: seconds after which one more try may help, None where none will.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        body: dict[str, Any],
+        *,
+        url: str = "",
+        request_id: str | None = None,
+        again_in: float | None = None,
+    ) -> None:
         self.status = status
         self.body = body
         self.message = str(body.get("message") or "no reason was given")
@@ -24,12 +35,15 @@ class RemoteError(OnwardError):
         self.type = body.get("type")
         self.url = url
         self.request_id = request_id
+        self.again_in = again_in
         self.suggestion = ""
         """What else may have been meant, for a person."""
         super().__init__(self.message)
 
 
-def remote_error(status: int, content: bytes, *, url: str, request_id: str | None) -> RemoteError:
+def remote_error(
+    status: int, content: bytes, *, url: str, request_id: str | None, again_in: float | None = None
+) -> RemoteError:
     """From an HTTP answer of any server: the envelope where there is one, else what the body says."""
     text = content.decode("utf-8", "replace").strip()
     try:
@@ -40,7 +54,7 @@ def remote_error(status: int, content: bytes, *, url: str, request_id: str | Non
     if not isinstance(inner, dict):
         shown = inner if isinstance(inner, str) else json.dumps(inner)
         inner = {"message": shown[:500] or None}
-    return RemoteError(status, inner, url=url, request_id=request_id)
+    return RemoteError(status, inner, url=url, request_id=request_id, again_in=again_in)
 
 
 def stream_error(inner: Any, *, url: str) -> RemoteError:

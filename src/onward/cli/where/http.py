@@ -19,7 +19,7 @@ import onward
 from onward.cli.session import Connection
 from onward.cli.show.terminal import note
 from onward.cli.where.errors import ConnectionFailed, RemoteError, remote_error, stream_error
-from onward.cli.where.retry import retry_delay
+from onward.cli.where.retry import next_delay, retry_delay
 from onward.cli.where.source import Document
 from onward.protocol.sse import Decoder
 
@@ -44,13 +44,15 @@ class HttpSource:
         *,
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        quiet: bool = False,
     ) -> None:
-        """Raises ConnectionFailed: an address or a proxy that cannot be."""
+        """`quiet` leaves untold what is tried again. Raises ConnectionFailed: an address or a proxy that cannot be."""
         assert connection.base_url is not None
         self.name = connection.base_url
         self._base = connection.base_url
         self._debug = connection.debug
         self._sleep = sleep
+        self._quiet = quiet
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         try:
             httpx.URL(connection.base_url)
@@ -101,12 +103,13 @@ class HttpSource:
                 if answer.is_success:
                     break
                 failure, delay = (
-                    await _failure(answer, url),
+                    await _failure(answer, url, attempt),
                     retry_delay(attempt, answer.status_code, answer.headers),
                 )
             if delay is None:
                 raise failure
-            note(f"{failure} Trying again in {delay:.1f} s.")
+            if not self._quiet:
+                note(f"{failure} Trying again in {delay:.1f} s.")
             await self._sleep(delay)
             attempt += 1
         try:
@@ -147,7 +150,7 @@ async def _read(answer: httpx.Response) -> bytes:
         raise ConnectionFailed(_words(problem, str(answer.url))) from None
 
 
-async def _failure(answer: httpx.Response, url: str) -> RemoteError:
+async def _failure(answer: httpx.Response, url: str, attempt: int) -> RemoteError:
     try:
         content = await answer.aread()
     except httpx.TransportError:
@@ -159,6 +162,7 @@ async def _failure(answer: httpx.Response, url: str) -> RemoteError:
         content or answer.reason_phrase.encode(),
         url=url,
         request_id=answer.headers.get("x-request-id"),
+        again_in=next_delay(attempt, answer.status_code, answer.headers),
     )
 
 

@@ -11,13 +11,16 @@ if TYPE_CHECKING:
     from onward.cli.where.source import Source
 
 
-def open_source(connection: Connection, models: list[str]) -> Source:
-    """Slow for a model in this process; tells a terminal where it goes. Raises SetupError."""
+def open_source(connection: Connection, models: list[str], *, quiet: bool = False) -> Source:
+    """Slow for a model in this process; tells a terminal where it goes, and what is tried again unless `quiet`.
+
+    Raises SetupError.
+    """
     if connection.base_url is not None:
         from onward.cli.where.http import HttpSource
 
         note(f"Asking {connection.base_url} ({connection.origin})")
-        return HttpSource(connection)
+        return HttpSource(connection, quiet=quiet)
     from onward.cli.where.local import open_local
 
     return open_local(models)

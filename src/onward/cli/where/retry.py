@@ -19,7 +19,12 @@ def retry_delay(attempt: int, status: int | None, headers: Mapping[str, str]) ->
 
     `status` None: no answer came. `headers` must be looked up in lower case.
     """
-    if attempt >= RETRIES or not _worth_it(status, headers):
+    return next_delay(attempt, status, headers) if attempt < RETRIES else None
+
+
+def next_delay(attempt: int, status: int | None, headers: Mapping[str, str]) -> float | None:
+    """As `retry_delay`, for who is ready to ask any number of times."""
+    if not _worth_it(status, headers):
         return None
     asked = _asked_delay(headers)
     if asked is None:
