@@ -28,7 +28,7 @@ WINDOWS = (Window(), Window(most=64), Window(least=5), Window(least=5, most=64),
 """Tried in this order. oneDNN's kernels change at 5 tokens (weights unpacked once a step), 7, 17 (AMX), 65 and 81."""
 BLOCKS_NEEDED = 8
 
-_PROOF = "window 4"  # raised when other steps are tried: what was remembered of the old ones no longer holds
+_PROOF = "window 5"  # raised when other steps are tried: what was remembered of the old ones no longer holds
 _PROMPT = 2 * BLOCK_TOKENS + 2
 _CUTS = ((BLOCK_TOKENS,), (CHUNK_TOKENS, 2 * BLOCK_TOKENS - 3, 2 * BLOCK_TOKENS))
 _ROWS = (5, 2, 16, 20)
