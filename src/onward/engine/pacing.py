@@ -106,9 +106,7 @@ class StepCost:
         before, self.rows_before = self.rows_before, 0 if prompt_tokens else rows
         self.steps_reading = self.steps_reading + 1 if prompt_tokens else 0
         if not prompt_tokens:
-            weight = SMOOTHING if self._quiet_seconds else 1.0
-            self._quiet_rows += weight * (rows - self._quiet_rows)
-            self._quiet_seconds += weight * (seconds - self._quiet_seconds)
+            self._learn_quiet(rows, seconds)
         if not self.known:
             self._rows, self._tokens, self._seconds = float(rows), float(prompt_tokens), seconds
         elif prompt_tokens or before == rows:
@@ -117,6 +115,19 @@ class StepCost:
             self._fit(rows, 0, seconds - (self._change or 0.0))
         else:
             self._fit_change(rows, seconds)
+
+    def _learn_quiet(self, rows: int, seconds: float) -> None:
+        """Learn from a step that read nothing. Beside prompts there is one in STALE steps, so one that was held up must
+        not count in full. The first may be as short as it likes: what is expected of it is a guess by steps that read.
+        """
+        weight = 1.0
+        if self.known:
+            expected = self.quiet(rows)
+            seconds = min(seconds, expected * MOST_LATE)
+            if self._quiet_seconds:
+                weight, seconds = SMOOTHING, max(seconds, expected / MOST_LATE)
+        self._quiet_rows += weight * (rows - self._quiet_rows)
+        self._quiet_seconds += weight * (seconds - self._quiet_seconds)
 
     def _fit_change(self, rows: int, seconds: float) -> None:
         """Learn from a decode step that followed one with another number of rows. What it took beyond belief does not
