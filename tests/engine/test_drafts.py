@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from onward.engine.drafts import LONGEST, Draft, Drafter, Index, Prediction, Track
 from onward.engine.pacing import StepCost
+from onward.engine.scheduler import Work
 from onward.engine.speculation import HOPE, MOST, MOST_PASSED, SIZES, Speculation, choose_drafts
 from onward.text.assembler import TextRules
 
@@ -146,6 +147,28 @@ def test_guesses_behind_a_stop_count_as_rejected() -> None:
     choice = run(engine, [job]).jobs[job.id].choices[0]
     assert choice.ending == "stop" and choice.mistaken > 0
     assert choice.foretold <= len(run_alone(job).choices[0].tokens) + 4
+
+
+def test_beside_a_prompt_nothing_is_guessed_not_even_in_the_step_that_admits_it() -> None:
+    """A newcomer every few steps, while a right prediction keeps drafts coming."""
+    tokens = written(PROMPT, max_tokens=200, ignore_end=True)
+    engine = make_engine()
+    engine.add(make_job(PROMPT, max_tokens=200, ignore_end=True, prediction=tokens))
+    schedule, kinds = engine.scheduler.schedule, []
+
+    def noting(budget: int) -> list[Work]:
+        works = schedule(budget)
+        kinds.append((any(work.reads for work in works), any(work.draft for work in works)))
+        return works
+
+    engine.scheduler.schedule = noting  # type: ignore[method-assign]
+    while not engine.idle:
+        if len(kinds) % 3 == 2:
+            engine.add(make_job([98] * 40, max_tokens=1))
+        engine.step()
+        engine.check()
+    assert set(kinds) >= {(True, False), (False, True)}
+    assert (True, True) not in kinds
 
 
 def test_with_speculation_off_nothing_is_guessed() -> None:

@@ -142,19 +142,9 @@ class Scheduler:
         token and a draft for each writer. Sets `copies`."""
         self.copies = []
         self._make_room()
-        works = self._write_all()
-        budget = prompt_budget if works else max(prompt_budget, CHUNK_TOKENS)
-        readers = [sequence for sequence in self.running if sequence.reading]
-        lines = self._admit_readers(readers)
-        for sequence in self._in_turn(readers):
-            if budget < CHUNK_TOKENS:
-                break
-            works.append(self._read(sequence, budget))
-            budget -= works[-1].count
-        while budget >= CHUNK_TOKENS and (newcomer := self._admit_next(lines)):
-            works.append(self._read(newcomer, budget))
-            budget -= works[-1].count
-        return works
+        writers = [sequence for sequence in self.running if not sequence.reading]
+        reads = self._read_some(prompt_budget if writers else max(prompt_budget, CHUNK_TOKENS))
+        return self._write_all(writers) + reads
 
     def advance(self, work: Work) -> None:
         """The work was evaluated: count its tokens as computed, publish what others may share."""
@@ -227,8 +217,23 @@ class Scheduler:
         self._resumed.appendleft(sequence)
         self.preemptions += 1
 
-    def _write_all(self) -> list[Work]:
-        writers = [sequence for sequence in self.running if not sequence.reading]
+    def _read_some(self, budget: int) -> list[Work]:
+        """Admit newcomers, and read chunks of at most `budget` tokens together."""
+        readers = [sequence for sequence in self.running if sequence.reading]
+        lines = self._admit_readers(readers)
+        works: list[Work] = []
+        for sequence in self._in_turn(readers):
+            if budget < CHUNK_TOKENS:
+                break
+            works.append(self._read(sequence, budget))
+            budget -= works[-1].count
+        while budget >= CHUNK_TOKENS and (newcomer := self._admit_next(lines)):
+            works.append(self._read(newcomer, budget))
+            budget -= works[-1].count
+        return works
+
+    def _write_all(self, writers: list[Sequence]) -> list[Work]:
+        """A token for each writer, and drafts where nobody else runs: so not before newcomers have been admitted."""
         undisturbed = len(writers) == len(self.running)
         drafts = self._choose_drafts(writers) if self._choose_drafts and writers and undisturbed else {}
         return [self._write(sequence, drafts.get(sequence.id)) for sequence in writers]
