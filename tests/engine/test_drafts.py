@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onward.engine.drafts import LONGEST, Draft, Drafter, Index, Prediction, Track
 from onward.engine.pacing import StepCost
 from onward.engine.scheduler import Work
-from onward.engine.speculation import HOPE, MOST, MOST_PASSED, SIZES, Speculation, choose_drafts
+from onward.engine.speculation import HOPE, MOST_GUESSES, MOST_PASSED, SIZES, Speculation, choose_drafts
 from onward.text.assembler import TextRules
 
 from .harness import END, Results, all_ended, make_engine, make_job, run, run_alone
@@ -287,7 +287,7 @@ def test_where_rows_cost_as_much_as_steps_nothing_is_guessed() -> None:
 
 def test_a_step_evaluates_a_bounded_number_of_guesses() -> None:
     drafts = choose_drafts(guessing(16), learnt(0.020, 0.0))
-    assert sum(len(draft.tokens) for draft in drafts.values()) <= MOST
+    assert sum(len(draft.tokens) for draft in drafts.values()) <= MOST_GUESSES
 
 
 # --- the guesses -------------------------------------------------------------------------------------------------

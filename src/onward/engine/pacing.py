@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS
 
-MOST = 512
+MOST_PROMPT_TOKENS = 512
 """Prompt tokens a step when nothing decodes: larger steps read no faster, and only delay a cancel."""
 TILE = 64
 """Tokens that matrix kernels compute together: a step of one tile and a token takes nearly as long as two tiles."""
@@ -189,7 +189,7 @@ class PrefillPacer:
         one that nobody waits behind is read on in chunks of less than a tile.
         """
         if not writers:
-            return MOST
+            return MOST_PROMPT_TOKENS
         cost = self._cost
         if not cost.known:
             return BLOCK_TOKENS
@@ -201,7 +201,7 @@ class PrefillPacer:
         else:
             stretch, least = GENTLE, CHUNK_TOKENS
         tokens = int(max(stretch * quiet, UNNOTICED - quiet) / cost.reading)
-        return _in_whole_tiles(writers, min(MOST, max(least, tokens)))
+        return _in_whole_tiles(writers, min(MOST_PROMPT_TOKENS, max(least, tokens)))
 
 
 def _in_whole_tiles(writers: int, tokens: int) -> int:

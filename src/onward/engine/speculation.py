@@ -17,7 +17,7 @@ from onward.engine.drafts import Draft, Guess
 from onward.engine.pacing import StepCost
 from onward.engine.sequence import Sequence
 
-MOST = 96
+MOST_GUESSES = 96
 """Guessed tokens that one step evaluates at most."""
 SIZES = (2, 4, 8, 16, 32, 48, 64, 128)
 """How many rows a step with guesses has, as a rule."""
@@ -87,7 +87,7 @@ def _worth_evaluating(guesses: dict[int, Guess], writers: int, cost: StepCost) -
     """
     chances = [(chance, sequence) for sequence, guess in guesses.items() for chance in guess.chances]
     chances.sort(reverse=True)
-    del chances[MOST:]
+    del chances[MOST_GUESSES:]
     tokens = list(accumulate((chance for chance, _ in chances), initial=float(writers)))
     best = max(_counts(len(chances), writers, cost), key=lambda count: tokens[count] / _seconds(writers + count, cost))
     return Counter(sequence for _, sequence in chances[:best])
