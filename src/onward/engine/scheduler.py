@@ -298,7 +298,8 @@ class Scheduler:
             if sequence.awaited in self._being_read:
                 continue
             nodes = self.cache.find(sequence)
-            if self._prefix_is_being_read(sequence, nodes):
+            sequence.awaited = self._deepest_being_read(sequence, nodes)
+            if sequence.awaited is not None:
                 continue
             if self._try_admit(sequence, nodes):
                 line.take(sequence)
@@ -320,15 +321,15 @@ class Scheduler:
         self._being_read.update(sequence.unread)
         return True
 
-    def _prefix_is_being_read(self, sequence: Sequence, nodes: list[Node]) -> bool:
-        """Whether a running sequence is computing the very block this one would compute first: then wait, a
-        prefix shared is a prefix not computed again (law 3)."""
-        sequence.awaited = None
+    def _deepest_being_read(self, sequence: Sequence, nodes: list[Node]) -> int | None:
+        """Of the blocks behind `nodes` that running sequences are computing, one behind the other, the last: once that
+        is read, this one need not compute any of them (law 3). None where nobody computes its very next block."""
+        deepest = None
         for block in islice(sequence.chain, len(nodes), None):
             if block not in self._being_read:
                 break
-            sequence.awaited = block
-        return sequence.awaited is not None
+            deepest = block
+        return deepest
 
     def _row_free(self, request: int) -> bool:
         return len(self.running) < self.rows and self._rows_held[request] < self.rows_per_request
