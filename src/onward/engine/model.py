@@ -21,6 +21,11 @@ CHUNK_TOKENS = 8
 """The least that a step reads of a prompt, but for its end. Never a single token: that kernel has other bits."""
 
 
+def blocks_for(tokens: int) -> int:
+    """KV blocks that hold so many tokens."""
+    return -(-tokens // BLOCK_TOKENS)
+
+
 Hook = Callable[[], None]
 
 

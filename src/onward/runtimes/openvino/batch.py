@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import BLOCK_TOKENS, Row
+from onward.engine.model import Row, blocks_for
 from onward.runtimes.openvino.graph import ROWS_INPUT
 from onward.runtimes.openvino.library import ov
 
@@ -126,7 +126,7 @@ class Batch:
         for row, length in zip(rows, lengths, strict=True):
             context = row.start + length
             longest = max(longest, context)
-            needed = -(-context // BLOCK_TOKENS)
+            needed = blocks_for(context)
             table += row.blocks[:needed]
             begins.append(begins[-1] + needed)
             if len(table) != begins[-1]:

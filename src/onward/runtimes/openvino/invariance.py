@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS, Row
+from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS, Row, blocks_for
 from onward.runtimes.openvino.index import read_index, write_index
-from onward.runtimes.openvino.kv_cache import blocks_for
 from onward.runtimes.openvino.window import Window
 
 Evaluate = Callable[[Sequence[Row]], NDArray[np.float32]]
