@@ -120,20 +120,24 @@ class Scheduler:
         leader.unforked = job.choices - 1
         self._enqueue(leader)
 
-    def cancel(self, request: int) -> int:
-        """Drop all work of a request; gives how many sequences that were."""
-        doomed = [sequence for sequence in self.running if sequence.job.request == request]
-        for sequence in doomed:
-            self.finish(sequence)
-        waiting = sum(line.cancel(request) for line in self._lines)
-        resumed = [sequence for sequence in self._resumed if sequence.job.request == request]
-        for sequence in resumed:
+    def cancel(self, request: int) -> None:
+        """Drop all work of a request."""
+        for sequence in [running for running in self.running if running.job.request == request]:
+            self.release(sequence)
+        for line in self._lines:
+            line.cancel(request)
+        for sequence in [resumed for resumed in self._resumed if resumed.job.request == request]:
             self._resumed.remove(sequence)
-        return len(doomed) + waiting + len(resumed)
 
-    def finish(self, sequence: Sequence) -> None:
-        """A running sequence has ended: its blocks and row are free."""
-        self._stop_running(sequence)
+    def release(self, sequence: Sequence) -> None:
+        """Take a running sequence's row and blocks back."""
+        self.running.remove(sequence)
+        request = sequence.job.request
+        self._rows_held[request] -= 1
+        if not self._rows_held[request]:
+            del self._rows_held[request]
+        self._mark_read(sequence, len(sequence.chain))
+        self.cache.release(sequence)
 
     # --- one step ------------------------------------------------------------------------------------------
 
@@ -213,7 +217,7 @@ class Scheduler:
                 self.cache.grow(sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
-        self._stop_running(sequence)
+        self.release(sequence)
         self._resumed.appendleft(sequence)
         self.preemptions += 1
 
@@ -337,15 +341,6 @@ class Scheduler:
     def _start_running(self, sequence: Sequence) -> None:
         self.running.append(sequence)
         self._rows_held[sequence.job.request] += 1
-
-    def _stop_running(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
-        request = sequence.job.request
-        self._rows_held[request] -= 1
-        if not self._rows_held[request]:
-            del self._rows_held[request]
-        self._mark_read(sequence, len(sequence.chain))
-        self.cache.release(sequence)
 
     def _mark_read(self, sequence: Sequence, end: int) -> None:
         """The first `end` blocks of its chain are not being read by this sequence any more."""
