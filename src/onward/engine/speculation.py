@@ -59,17 +59,26 @@ class Speculation:
 def choose_drafts(writers: ReadOnly[Sequence], cost: StepCost) -> dict[int, Draft]:
     """The drafts worth evaluating, by sequence id. `writers` are all sequences that the next step writes, at least one;
     the step before only decoded, so `cost` knows what that takes."""
-    following = [sequence for sequence in writers if sequence.drafter is not None and sequence.drafter.follow()]
-    if not following:
+    promising = _follow(writers)
+    if not promising:
         return {}
     floor = cost.row * len(writers) / cost.decode(len(writers))
-    guesses = {sequence.id: guess for sequence in following if (guess := sequence.guess(floor))}
+    guesses = {sequence.id: guess for sequence in promising if (guess := sequence.guess(floor))}
     if not _may_pay(guesses.values(), len(writers), cost):
         return {}
     return {
         sequence: Draft(guesses[sequence].tokens[:count], guesses[sequence].source)
         for sequence, count in _worth_evaluating(guesses, len(writers), cost).items()
     }
+
+
+def _follow(writers: ReadOnly[Sequence]) -> list[Sequence]:
+    """Let every drafter take in what was drawn, as `Sequence.guess` asks for; those whose next token may be guessed."""
+    promising: list[Sequence] = []
+    for sequence in writers:
+        if sequence.drafter is not None and sequence.drafter.follow():
+            promising.append(sequence)
+    return promising
 
 
 def _may_pay(guesses: Iterable[Guess], writers: int, cost: StepCost) -> bool:
