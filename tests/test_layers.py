@@ -15,6 +15,7 @@ LEVELS = {
     "values": 0,
     "settings": 0,
     "residency": 0,
+    "stdio": 0,
     "protocol": 1,
     "text": 1,
     "sampling": 1,

@@ -1,15 +1,21 @@
 """Memory that loading leaves behind is handed back, and nothing else is; threads share one heap."""
 
 import ctypes
+import gc
 import mmap
 import os
 import sys
+import threading
 from pathlib import Path
 from subprocess import run
 
 import pytest
 
+import onward
+from onward import compose, residency
 from onward.residency import Mapping, hand_back, mappings
+from onward.settings import Settings
+from onward.values import ContentFilterSetting
 
 LISTING = """\
 7f0000000000-7f0000002000 r--s 00000000 08:01 12 /models/a b/openvino_model.bin
@@ -36,6 +42,7 @@ def test_only_what_equals_its_file_can_be_handed_back() -> None:
         Mapping(0x7F0000002000, 4096, "/lib/libllvmlite.so", 4096, kept=True),
         Mapping(0x7F0000003000, 4096, "/lib/libllvmlite.so", 4096, kept=True),
     ]
+    assert [mapping.resident for mapping in mappings(LISTING, ("openvino_", "nothing"))] == [8192]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells whose pages are whose")
@@ -58,6 +65,73 @@ def test_a_copy_that_was_changed_is_kept(tmp_path: Path) -> None:
         mapped[0] = ord("b")
         assert hand_back("weights.bin") == 0
         assert mapped[:2] == b"ba"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells whose pages are whose")
+@pytest.mark.parametrize("collects", [True, False])
+def test_nothing_is_collected_while_pages_are_known_by_their_addresses(monkeypatch, collects: bool) -> None:
+    """A collection could unmap a file on any thread, and memory that took its place would be lost."""
+    collected: list[bool] = []
+    monkeypatch.setattr(residency, "mappings", lambda *_: collected.append(gc.isenabled()) or [])
+    try:
+        if not collects:
+            gc.disable()
+        hand_back("weights.bin")
+        assert (collected, gc.isenabled()) == ([False], collects)
+    finally:
+        gc.enable()
+
+
+def handings_back(monkeypatch, start) -> list[bool]:
+    """Calls of `hand_back` in `start`: whether each came on the caller's own thread, and before any engine's."""
+    calls: list[bool] = []
+
+    def called(*names: str) -> int:
+        alone = not any(thread.name == "onward-toy" for thread in threading.enumerate())
+        calls.append(alone and threading.current_thread() is threading.main_thread())
+        return 0
+
+    monkeypatch.setattr(compose, "hand_back", called)
+    start().close()
+    for thread in threading.enumerate():  # pages must not be handed back any later either
+        if thread.name.startswith("onward-"):
+            thread.join()
+    return calls
+
+
+def test_in_another_program_no_pages_of_files_are_touched(monkeypatch) -> None:
+    assert handings_back(monkeypatch, lambda: onward.Onward("toy")) == []
+
+
+def test_a_process_of_our_own_hands_back_before_its_engines_start(monkeypatch) -> None:
+    toy = Settings(model=("toy",))
+    assert handings_back(monkeypatch, lambda: compose.compose(toy, own_process=True)) == [True]
+
+
+def test_where_an_operator_brought_code_no_pages_of_files_are_touched(monkeypatch) -> None:
+    """It may have threads, and they may unmap what they like."""
+    monkeypatch.setattr(compose, "_filters", lambda settings: None)
+    rule = ContentFilterSetting("names", entry_point="found-by-code")
+    toy = Settings(model=("toy",), content_filter=(rule,))
+    assert handings_back(monkeypatch, lambda: compose.compose(toy, own_process=True)) == []
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells whose pages are whose")
+@pytest.mark.parametrize("own_process", [True, False])
+def test_of_the_compiler_a_process_of_our_own_keeps_little(own_process: bool) -> None:
+    script = f"""
+from pathlib import Path
+from onward.compose import compose
+from onward.residency import mappings
+from onward.settings import Settings
+
+backend = compose(Settings(model=("toy",)), own_process={own_process})
+compiler = [each for each in mappings(Path("/proc/self/smaps").read_text()) if "libllvmlite" in each.path]
+print(sum(each.resident for each in compiler if not each.kept))
+backend.close()
+"""
+    resident = int(run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
+    assert resident < 5 * 2**20 if own_process else resident > 20 * 2**20, resident
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc has the call")

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from onward.errors import SetupError
@@ -50,9 +49,12 @@ class _Loaded:
     created: int
 
 
-def compose(settings: Settings, progress: Progress = lambda message: None) -> EmbeddedBackend:
+def compose(
+    settings: Settings, progress: Progress = lambda message: None, *, own_process: bool = False
+) -> EmbeddedBackend:
     """Load every model and start its engine. Slow; blocks. `progress` gets a sentence for each stage.
 
+    With `own_process`, nothing else runs in this process: then pages that only loading needed are handed back.
     Raises SetupError (which names the model and what to do) with nothing left running.
     """
     filters = _filters(settings)
@@ -60,14 +62,16 @@ def compose(settings: Settings, progress: Progress = lambda message: None) -> Em
         kernels = beside.submit(_load_kernels)
         loaded = _load_all(settings, progress)
         kernels.result()
-    Thread(target=_hand_back, name="onward-pages", daemon=True).start()
     aliases = _aliases(settings, loaded)
+    trim_heap()
+    if own_process and not _foreign_code(settings):
+        hand_back(*_READ_TO_LOAD)  # no engine runs yet, so nothing can end one, which would unmap its model
     return _start(settings, loaded, aliases, filters)
 
 
-def _hand_back() -> None:
-    trim_heap()
-    hand_back(*_READ_TO_LOAD)
+def _foreign_code(settings: Settings) -> bool:
+    """Whether an operator's own code was loaded, as a content filter: it may have threads, and they may do anything."""
+    return any(each.entry_point is not None for each in settings.content_filter)
 
 
 def _load_kernels() -> None:

@@ -16,6 +16,7 @@ OnwardError
 │   ├── MethodNotAllowed      405
 │   ├── BodyTimeout           408
 │   ├── RequestTooLarge       413
+│   ├── HeadTooLarge          431
 │   ├── ServerError           500
 │   └── Overloaded            503
 │       └── EngineStopped     503  the engine is dead, draining or not ready
@@ -118,6 +119,13 @@ class BodyTimeout(ApiError):
 
 class RequestTooLarge(ApiError):
     status = 413
+    type = "invalid_request_error"
+
+
+class HeadTooLarge(ApiError):
+    """The URL and headers of a request are longer than this server reads (RFC 6585)."""
+
+    status = 431
     type = "invalid_request_error"
 
 

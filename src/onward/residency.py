@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
+import re
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +17,10 @@ _ARENA_MAX = -8
 _DONT_NEED = 4
 """MADV_DONTNEED: a mapped file's unchanged pages leave this process, not the system's cache; they come back when
 they are touched (madvise(2))."""
+
+
+_MAPPED_FILE = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \S+ +(/.*)\n((?:\w+:.*\n)*)", re.MULTILINE)
+"""A file's part in /proc/PID/smaps (proc_pid_smaps(5)): from, to, permissions, path; then the lines of its fields."""
 
 
 class Mapping(NamedTuple):
@@ -30,23 +37,38 @@ class Mapping(NamedTuple):
 def hand_back(*names: str) -> int:
     """Let go of the pages of mapped files whose names begin so; gives how many bytes were resident.
 
-    Takes milliseconds; for any thread. Nothing is lost whatever uses those files later. Linux only: elsewhere, and
+    Only where no other thread can unmap such a file meanwhile: the system knows pages by their address, and memory
+    that took the file's place would become zeros. Nor does the garbage collector run, which could unmap one on any
+    thread. Takes tens of milliseconds. Nothing is lost whatever uses those files later. Linux only: elsewhere, and
     where the system does not say which pages are its files', nothing happens.
     """
     if not sys.platform.startswith("linux"):
         return 0
+    with _uncollected():
+        try:
+            listing = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return 0
+        return sum(_let_go(each) for each in mappings(listing, names) if not each.kept)
+
+
+def _let_go(mapping: Mapping) -> int:
+    """Bytes that were resident, 0 when the system refuses."""
+    madvise = ctypes.CDLL(None).madvise
+    refused = madvise(ctypes.c_void_p(mapping.start), ctypes.c_size_t(mapping.length), _DONT_NEED)
+    return 0 if refused else mapping.resident
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keeps the garbage collector still."""
+    collects = gc.isenabled()
+    gc.disable()
     try:
-        listing = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return 0
-    system = ctypes.CDLL(None)
-    freed = 0
-    for mapping in mappings(listing):
-        if mapping.kept or not Path(mapping.path).name.startswith(names):
-            continue
-        refused = system.madvise(ctypes.c_void_p(mapping.start), ctypes.c_size_t(mapping.length), _DONT_NEED)
-        freed += 0 if refused else mapping.resident
-    return freed
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def share_heap() -> None:
@@ -70,19 +92,17 @@ def trim_heap() -> None:
         return
 
 
-def mappings(listing: str) -> Iterator[Mapping]:
-    """The file mappings of a /proc/PID/smaps (proc_pid_smaps(5)): a line with range, permissions and path, then
-    fields in kB."""
-    head: list[str] = []
-    sizes: dict[str, int] = {}
-    for line in [*listing.splitlines(), "0-0 ---p 0 0 0"]:
-        words = line.split(maxsplit=5)
-        if words[0].endswith(":"):
-            if words[-1] == "kB":
-                sizes[words[0]] = int(words[1]) * 1024
+def mappings(listing: str, names: tuple[str, ...] = ("",)) -> Iterator[Mapping]:
+    """The mappings in a /proc/PID/smaps of files whose names begin so."""
+    for found in _MAPPED_FILE.finditer(listing):
+        if not found[4].rpartition("/")[2].startswith(names):
             continue
-        if len(head) == 6 and head[5].startswith("/"):
-            start, end = (int(part, 16) for part in head[0].split("-"))
-            kept = "w" in head[1] or sizes.get("Anonymous:", 1) > 0
-            yield Mapping(start, end - start, head[5], sizes.get("Rss:", 0), kept)
-        head, sizes = words, {}
+        start, end = int(found[1], 16), int(found[2], 16)
+        kept = "w" in found[3] or _size("Anonymous", found[5]) != 0
+        yield Mapping(start, end - start, found[4], _size("Rss", found[5]) or 0, kept)
+
+
+def _size(name: str, fields: str) -> int | None:
+    """A field in bytes, None where the system does not give it."""
+    found = re.search(rf"^{name}: +(\d+) kB$", fields, re.MULTILINE)
+    return int(found[1]) * 1024 if found else None

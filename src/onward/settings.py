@@ -142,7 +142,8 @@ class Settings:
         "over it the answer is 503 with Retry-After.", metavar="SEQUENCES",
     )  # fmt: skip
     max_parallel: int = _option(
-        2048, "Limits", values.whole(1), "Most choices (prompts x candidates) that one request may ask for.",
+        2048, "Limits", values.whole(1),
+        "Most choices (prompts x candidates) that one request may ask for; 8 times as many where `max_tokens` is 0.",
         metavar="CHOICES",
     )  # fmt: skip
     content_filter: tuple[ContentFilterSetting, ...] = _option(
@@ -235,7 +236,7 @@ def resolve(
     if config is None and environ.get(CONFIG_ENVIRONMENT):
         config = Path(environ[CONFIG_ENVIRONMENT])
     given = _from_file(config, environ) | _from_environment(environ) | _from_flags(flags or {})
-    given |= _from_table(keywords or {}, "the keywords", lambda name: f"keyword {name}")
+    given |= _from_keywords(keywords or {})
     by_name = {option.name: option for option in options()}
     chosen = {name: by_name[name].read(raw, origin) for name, (raw, origin) in given.items()}
     settings = Settings(**chosen)
@@ -314,6 +315,19 @@ def _from_table(table: Mapping[str, object], place: str, origin: Callable[[str],
         if value is not None:
             found[key] = (_table_value(by_name[key], value, place), origin(key))
     return found
+
+
+def _from_keywords(keywords: Mapping[str, object]) -> Given:
+    """As `_from_table`, for a program that serves nobody. Raises SetupError for what would have no effect there."""
+    of_servers = {option.name for option in options() if option.group in ("Network", "Security")}
+    of_servers |= {"max_body", "access_log"}
+    known = [option.name for option in options() if option.name not in of_servers]
+    for key in keywords:
+        if key in of_servers:
+            raise SetupError(f"{key!r} is a setting of `onward serve` and has no effect in a program: leave it out.")
+        if key not in known:
+            raise SetupError(f"there is no setting {key!r}{_suggestion(key, known)}")
+    return _from_table(keywords, "the call", lambda name: f"keyword {name}")
 
 
 def _suggestion(key: str, known: list[str]) -> str:

@@ -75,9 +75,9 @@ def size(raw: str) -> int:
     """A size in bytes: 16MB, 2GiB, 4096."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", raw)
     unit = _UNITS.get(match[2].lower() or "b") if match else None
-    if match is None or unit is None or (amount := int(float(match[1]) * unit)) < 1:
+    if match is None or unit is None or not 1 <= (amount := float(match[1]) * unit) < 1 << 62:
         raise ValueError("it must be a size such as 4096, 16MB or 2GiB")
-    return amount
+    return int(amount)
 
 
 def size_text(amount: int) -> str:

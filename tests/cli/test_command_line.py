@@ -74,7 +74,9 @@ def test_every_command_can_be_loaded(name: str, onward_command: Callable[..., Re
 
 
 def test_the_version_is_the_packages(onward_command: Callable[..., Result]) -> None:
-    assert onward_command("--version").stdout == f"onward {onward.__version__}\n"
+    for flag in ("--version", "-v", "-V"):
+        result = onward_command(flag)
+        assert (result.exit_code, result.stdout) == (0, f"onward {onward.__version__}\n")
 
 
 def test_the_version_and_the_help_are_commands_too(onward_command: Callable[..., Result]) -> None:

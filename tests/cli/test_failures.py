@@ -99,6 +99,22 @@ def test_a_server_must_be_told_the_model() -> None:
     assert "`onward models list --base-url http://127.0.0.1:1/v1` shows" in result.stderr.replace("\n", " ")
 
 
+def test_required_flags_that_are_missing_are_listed_together() -> None:
+    result = create("--base-url", "http://127.0.0.1:1/v1")
+    words = " ".join(result.stderr.split())
+    assert result.exit_code == 2
+    assert "Try 'onward completions create --help' for help." in words
+    assert 'Required flags "model, prompt" not set. `onward models list' in words
+    assert "Give the text as an argument, with --prompt, or through a pipe" in words
+    assert 'Required flag "prompt" not set' in create("--base-url", "http://127.0.0.1:1/v1", "-m", "m").stderr
+    piped = create("--base-url", "http://127.0.0.1:1/v1", stdin='{"model": "m"}')
+    assert 'Required flag "prompt" not set' in piped.stderr
+
+
+def test_a_model_in_this_process_has_a_default_and_is_never_missing() -> None:
+    assert 'Required flag "prompt" not set' in create().stderr
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "code", "words"),
     [

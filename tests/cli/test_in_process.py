@@ -148,6 +148,20 @@ def test_a_full_disk_is_told() -> None:
     assert (done.returncode, done.stderr) == (1, "onward: The output: No space left on device.\n")
 
 
+def test_explore_is_auto_and_says_that_there_is_no_explorer() -> None:
+    for name in ("explore", "Explore"):
+        result = create("Once", *TOY, "--format", name)
+        assert json.loads(result.stdout)["object"] == "text_completion"
+        assert result.stderr == "--format explore: there is no explorer here, so auto is used\n"
+    assert (
+        onward("--format", "explore", "tokenize", "-m", "toy", "a").stdout
+        == onward("tokenize", "-m", "toy", "a").stdout
+    )
+    result = create("Once", *TOY, "--temperature", "9", "--format-error", "EXPLORE")
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert result.stderr.startswith("--format-error explore: there is no explorer here, so auto is used\nonward: ")
+
+
 def test_force_colour_and_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[" not in create("Once", *TOY).stdout
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -77,6 +77,27 @@ def test_a_model_folder_is_described() -> None:
     assert "context_length  512" in onward("models", "show", "./mine", "--format", "text").stdout
 
 
+def test_a_model_is_described_by_the_official_name_of_show_too() -> None:
+    fake_model(Path("mine"))
+    shown = onward("models", "show", "./mine").stdout
+    assert onward("models", "retrieve", "./mine").stdout == shown
+    assert onward("models", "retrieve", "--model", "./mine").stdout == shown
+    for wrong in ([], ["./mine", "--model", "./mine"]):
+        result = onward("models", "retrieve", *wrong)
+        assert result.exit_code == 2
+        assert "Name one model, as an argument or with --model." in result.stderr
+
+
+def test_the_official_delete_is_told_that_nothing_is_deleted_here() -> None:
+    fake_model(Path("mine"))
+    for arguments in (["./mine"], ["--model", "./mine"], ["--model", "m", "--base-url", "http://127.0.0.1:1/v1"], []):
+        result = onward("models", "delete", *arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "Onward deletes no model: `onward models list` shows the folder of each" in result.stderr
+    assert Path("mine").is_dir()
+    assert "delete" not in onward("models", "--help").stdout
+
+
 def test_pull_says_where_the_model_is() -> None:
     fake_model(Path("mine"))
     assert json.loads(onward("models", "pull", "./mine").stdout)["path"] == "mine"
@@ -168,6 +189,7 @@ def complete(*words: str) -> list[str]:
     asked = {"COMP_WORDS": " ".join(["onward", *words]), "COMP_CWORD": str(len(words))}
     environment = {**os.environ, "_ONWARD_COMPLETE": "bash_complete", **asked}
     done = subprocess.run([*COMMAND], env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
     return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
 
@@ -176,6 +198,7 @@ def test_commands_flags_and_values_are_completed() -> None:
     assert complete("completions", "cr") == ["create"]
     assert complete("completions", "create", "--max-t") == ["--max-tokens"]
     assert complete("completions", "create", "--format", "j") == ["json", "jsonl"]
+    assert complete("completions", "create", "--format", "explore", "--max-t") == ["--max-tokens"]
     assert complete("completions", "create", "--model", "sto") == ["storyteller"]
     assert complete("completions", "create", "--echo", "t") == ["true"]
     Path("story.txt").write_text("x")

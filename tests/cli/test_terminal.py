@@ -72,6 +72,13 @@ def test_json_that_was_asked_for_is_json_in_colours(server: str) -> None:
     assert screen == "{36:12}\n"
 
 
+def test_explore_on_a_terminal_is_live_text(server: str) -> None:
+    with Terminal(*TOY, "--base-url", server, "--format", "explore", "Once") as terminal:
+        assert terminal.end() == 0
+    assert terminal.screen.startswith("{dim:--format explore: there is no explorer here, so auto is used}\n")
+    assert terminal.screen.endswith("{dim:Once}" + toy_text("Once") + "\n")
+
+
 def test_candidates_that_cannot_stream_come_whole(server: str) -> None:
     screen, code = seen(server, "--best-of", "2", "Once")
     assert code == 0

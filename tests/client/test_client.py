@@ -1,20 +1,28 @@
 """The Python API, in process, on the toy model: what blocks and what awaits give the same."""
 
 import asyncio
+import gc
 import json
 import subprocess
 import sys
+import threading
+import time
 import typing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import onward
 from onward.client import CreateParams, Prediction, PredictionPart, StreamOptions
+from onward.engine.step import Engine
 from onward.errors import EngineStopped, InvalidRequest, ModelNotFound, NotFound, OnwardError, SetupError
 from onward.protocol.parameters import BY_NAME, PARAMETERS
 from onward.protocol.request_schema import parameter_schema
 from onward.protocol.response import Completion
+from onward.sampling import sampler
+
+from ..engine.harness import slow_down
 
 
 def ask_blocking(**params):
@@ -93,6 +101,58 @@ def test_a_stream_that_is_left_stops_its_work() -> None:
         assert not backend.served["toy"].answers
 
 
+LONG = {"prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+
+
+def idle_soon(engine: Engine) -> bool:
+    """Whether nothing runs any more, long before `LONG` would have ended by itself at `slow_down`'s pace."""
+    deadline = time.monotonic() + 2
+    while not engine.idle and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return engine.idle
+
+
+@pytest.mark.parametrize("read", [0, 1])
+def test_a_stream_that_is_dropped_stops_its_work_even_before_its_first_chunk(read: int) -> None:
+    with onward.Onward("toy") as client:
+        served = client._client._backend.served["toy"]
+        slow_down(served.engine)
+        stream = client.completions.create(**LONG)
+        for _ in range(read):
+            next(stream)
+        assert served.answers
+        del stream
+        assert idle_soon(served.engine) and not served.answers
+
+
+@pytest.mark.parametrize("read", [0, 1])
+def test_a_stream_dropped_on_an_event_loop_stops_its_work(read: int) -> None:
+    async def ask() -> None:
+        async with onward.AsyncOnward("toy") as client:
+            served = client._backend.served["toy"]
+            slow_down(served.engine)
+            stream = await client.completions.create(**LONG)
+            for _ in range(read):
+                await anext(stream)
+            assert served.answers
+            del stream
+            assert idle_soon(served.engine) and not served.answers
+
+    asyncio.run(ask())
+
+
+def test_a_stream_that_is_kept_runs_on_and_its_drop_after_the_end_cancels_nothing() -> None:
+    with onward.Onward("toy") as client:
+        cancelled: list[int] = []
+        client._client._backend.served["toy"].thread.cancel = cancelled.append
+        stream = client.completions.create(prompt="x", max_tokens=20, ignore_eos=True, stream=True)
+        gc.collect()
+        assert len(list(stream)) == 20
+        del stream
+        gc.collect()
+    assert not cancelled
+
+
 def test_models_are_listed_and_retrieved() -> None:
     with onward.Onward("toy") as client:
         assert [model.id for model in client.models.list().data] == ["toy"]
@@ -122,9 +182,17 @@ def test_closing_twice_is_fine_and_an_unknown_model_says_what_to_do(tmp_path: Pa
         onward.Onward("storyteler")
 
 
-def test_a_closed_client_says_so_and_closing_frees_those_who_wait() -> None:
-    import threading
+def test_a_closed_client_leaves_no_thread_behind(monkeypatch) -> None:
+    monkeypatch.setattr(sampler, "PART", 1)
+    before = set(threading.enumerate())
+    client = onward.Onward("toy", threads=2)
+    client.completions.create(prompt="x", n=4, max_tokens=4)
+    assert any(thread.name.startswith("onward-sampling") for thread in set(threading.enumerate()) - before)
+    client.close()
+    assert set(threading.enumerate()) <= before
 
+
+def test_a_closed_client_says_so_and_closing_frees_those_who_wait() -> None:
     client = onward.Onward("toy")
     stream = client.completions.create(prompt="x", max_tokens=2000, ignore_eos=True, stream=True)
     next(stream)
@@ -159,6 +227,26 @@ def test_options_may_be_written_as_in_a_settings_file() -> None:
     onward.Onward("toy", kv_memory="64MB", max_rows=4, prefix_cache=False).close()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"modle": "toy"}, r"there is no setting 'modle'; did you mean 'model'\?"),
+        ({"base_url": "http://x"}, r"there is no setting 'base_url'. Known are: model, alias, "),
+        ({"port": 9}, "'port' is a setting of `onward serve` and has no effect in a program"),
+        ({"api_key": "x"}, "'api_key' is a setting of `onward serve`"),
+        ({"access_log": False}, "'access_log' is a setting of `onward serve`"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(SetupError, match=words) as told:
+        onward.Onward("toy", **options)
+    assert "port" not in str(told.value).partition("Known are")[2]
+
+
+def test_what_the_package_offers_is_listed() -> None:
+    assert {"Onward", "AsyncOnward", "__version__"} <= set(dir(onward))
+
+
 def test_the_keywords_are_those_of_the_one_table() -> None:
     """Law 7: no parameter is declared here that the table lacks, nor the other way round."""
     public = {row.name for row in PARAMETERS if not row.dialect and row.kind != "link"} - {"stream"}
@@ -172,12 +260,13 @@ def test_the_keywords_are_those_of_the_one_table() -> None:
 
 
 @pytest.mark.real
-def test_a_program_may_end_while_a_stream_runs() -> None:
-    program = """
+@pytest.mark.parametrize("last", ["print(next(stream).object)", "print('text_completion')"])
+def test_a_program_may_end_while_a_stream_runs(last: str) -> None:
+    program = f"""
 import onward
 client = onward.Onward("storyteller", kv_memory=100_000_000)
 stream = client.completions.create(prompt="Once", max_tokens=900, n=8, stream=True, ignore_eos=True)
-print(next(stream).object)
+{last}
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "text_completion\n", "")

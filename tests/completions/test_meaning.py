@@ -79,6 +79,14 @@ def test_what_the_model_cannot_do_is_refused(fields: dict, words: str) -> None:
         ask(**fields)
 
 
+def test_more_prompts_may_be_scored_than_continued() -> None:
+    assert len(ask(prompt=["x"] * 2049, max_tokens=0).choices) == 2049
+    with pytest.raises(InvalidRequest, match=r"at most a total of 2048\. \(HINT: .*'max_tokens' to 0\.\)$"):
+        ask(prompt=["x"] * 2049, max_tokens=1)
+    with pytest.raises(InvalidRequest, match=r"at most a total of 16384\.$"):
+        ask(prompt=["x"] * 16385, max_tokens=0)
+
+
 def test_a_request_that_fills_the_context_exactly_is_served() -> None:
     assert ask(prompt="x" * 40, max_tokens=2008, logit_bias={"256": 100}).choices[0].finish_reason == "stop"
 

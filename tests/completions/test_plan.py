@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from onward.completions.infill import Infill
 from onward.completions.plan import ServedModel, plan
+from onward.errors import InvalidRequest
 from onward.protocol.decode import check_request
 from onward.runtimes.toy import ToyTokenizer
 
@@ -31,3 +33,29 @@ def test_a_request_can_be_repeated_when_it_has_a_seed_or_leaves_nothing_to_chanc
 ) -> None:
     planned = plan(check_request({"model": "toy", "prompt": "a", **fields}), MODEL, 0, count(), 100)
     assert [job.repeatable for job in planned.jobs] == [repeatable]
+
+
+NARROW = ServedModel("narrow", TOY, 100, 64, Infill(1, 2, 3, frozenset({4, 200}), suffix_first=False))
+"""A model whose tokenizer knows more tokens (its end among them) than the model has logits."""
+
+
+def planned_for_narrow(**fields: Any) -> Any:
+    [job] = plan(check_request({"model": "narrow", **fields}), NARROW, 0, count(), 100).jobs
+    return job
+
+
+def test_only_tokens_that_the_model_can_write_end_a_choice() -> None:
+    assert planned_for_narrow(prompt="a", min_tokens=1).end_tokens == frozenset()
+    assert planned_for_narrow(prompt="a", suffix="b", min_tokens=1).end_tokens == frozenset({4})
+
+
+@pytest.mark.parametrize("fields", [{"prompt": "z"}, {"prompt": "a", "suffix": "z"}, {"prompt": ""}])
+def test_a_token_that_the_model_cannot_read_is_refused_wherever_it_comes_from(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=r"^Invalid token in prompt: .* maximum value is 99 "):
+        planned_for_narrow(**fields)
+
+
+def test_a_suffix_counts_into_the_context() -> None:
+    assert planned_for_narrow(prompt="a" * 30, suffix="b" * 15, max_tokens=16).prompt[-1] == 3
+    with pytest.raises(InvalidRequest, match="you requested 65 tokens"):
+        planned_for_narrow(prompt="a" * 30, suffix="b" * 16, max_tokens=16)

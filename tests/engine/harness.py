@@ -24,7 +24,13 @@ TOKENIZER = ToyTokenizer()
 
 
 def make_engine(
-    *, blocks: int = 256, rows: int = 64, share: bool = True, context: int = 2048, speculate: bool = True
+    *,
+    blocks: int = 256,
+    rows: int = 64,
+    share: bool = True,
+    context: int = 2048,
+    speculate: bool = True,
+    threads: int | None = None,
 ) -> Engine:
     """Its clock says that every step takes as long as any other: so guessing always pays, and much is guessed."""
     model = ToyModel(blocks=blocks, context_length=context)
@@ -35,6 +41,7 @@ def make_engine(
         rows=rows,
         share_prefixes=share,
         speculate=speculate,
+        threads=threads,
         clock=lambda: float(next(ticks)),
     )
 

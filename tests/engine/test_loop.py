@@ -6,6 +6,7 @@ import pytest
 from onward.engine.events import Event, Failed, Piece
 from onward.engine.loop import EngineThread
 from onward.errors import EngineStopped, Overloaded
+from onward.sampling import sampler
 
 from .harness import make_engine, make_job, slow_down
 
@@ -89,9 +90,6 @@ def test_a_cancelled_request_is_silent_from_the_next_step_on() -> None:
 def test_death_is_told_to_every_job_present_and_future() -> None:
     thread, inbox = started()
 
-    def broken(rows, before_compute):
-        raise RuntimeError("no more memory")
-
     thread.engine.model.evaluate = broken
     jobs = [make_job(max_tokens=5) for _ in range(3)]
     thread.submit(jobs)
@@ -101,6 +99,45 @@ def test_death_is_told_to_every_job_present_and_future() -> None:
     with pytest.raises(EngineStopped):
         thread.submit([make_job()])
     thread.stop()
+
+
+def broken(*_: object) -> None:
+    raise RuntimeError("no more memory")
+
+
+def stop(thread: EngineThread) -> None:
+    thread.stop()
+
+
+def die(thread: EngineThread) -> None:
+    thread.engine.model.evaluate = broken
+    thread.submit([make_job()])
+
+
+def die_without_a_word(thread: EngineThread) -> None:
+    thread._deliver = broken
+    thread.submit([make_job()])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("end", [stop, die, die_without_a_word])
+def test_however_the_engine_ends_its_threads_end_with_it_and_its_model_is_closed_last(monkeypatch, end) -> None:
+    monkeypatch.setattr(sampler, "PART", 1)
+    before, inbox = set(threading.enumerate()), Inbox()
+    thread = EngineThread(make_engine(threads=3), inbox, max_waiting=8)
+    at_close: list[int] = []
+    thread.engine.model.close = lambda: at_close.append(len(set(threading.enumerate()) - before))
+    thread.start()
+    job = make_job(choices=3, ignore_end=True)
+    thread.submit([job])
+    inbox.wait_for(ended(job))
+    assert len(set(threading.enumerate()) - before) == 3, "the step was shared"
+    end(thread)
+    thread._thread.join(20)
+    assert set(threading.enumerate()) <= before
+    assert at_close == [1], "only the engine's own thread is left to read what the model owns"
+    thread.stop()
+    thread.engine.close()
 
 
 def test_stopping_ends_what_runs_once_and_refuses_what_comes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -181,6 +182,40 @@ def test_threads_may_encode_at_once(bytewise: HuggingFaceTokenizer) -> None:
     with ThreadPoolExecutor(4) as pool:
         encoded = pool.map(lambda line: bytewise.encode(line, add_special_tokens=False), lines)
         assert [spelled(bytewise, ids).decode() for ids in encoded] == lines
+
+
+def test_a_long_text_has_the_ids_of_its_parts(bytewise: HuggingFaceTokenizer, piecewise: HuggingFaceTokenizer) -> None:
+    """Long texts go another way through the library."""
+    line = "the cat é\n"
+    for tokenizer in (bytewise, piecewise):
+        ids = tokenizer.encode(line * 2000, add_special_tokens=False)
+        assert spelled(tokenizer, ids).decode().strip(" ") == line * 2000
+    one = bytewise.encode(line, add_special_tokens=False)
+    assert bytewise.encode(line * 2000, add_special_tokens=False) == one * 2000
+
+
+def test_other_threads_run_while_a_long_text_is_read(bytewise: HuggingFaceTokenizer) -> None:
+    ticks, done = 0, threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not done.wait(0.001):
+            ticks += 1
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    before = ticks
+    bytewise._encode("the cat sat é " * 60_000)
+    during = ticks - before
+    done.set()
+    ticker.join()
+    assert during > 10, "one tick before the library begins, one after it, would be all"
+
+
+@pytest.mark.parametrize("ends", [-1, [2, -1], 1 << 70, True, [None, "2"]])
+def test_end_tokens_in_a_config_that_are_no_token_ids_are_passed_over(tmp_path: Path, ends: object) -> None:
+    folder = save(byte_level(), tmp_path, config={"eos_token_id": ends})
+    assert HuggingFaceTokenizer(folder).end_tokens <= {2}
 
 
 def test_a_missing_tokenizer_file_is_named(tmp_path: Path) -> None:

@@ -51,6 +51,19 @@ def test_threads_that_share_a_step_change_no_bit(monkeypatch: pytest.MonkeyPatch
         assert len(shared._scratch) == threads, "the step was shared"
 
 
+def test_a_closed_sampler_has_no_threads_and_draws_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "PART", SIZE)
+    logits, closed = normal(SIZE, rows=3), Sampler(SIZE, threads=3)
+    choices = [numbered(i) for i in range(3)]
+    drawn = closed.draw(logits, range(3), choices, [None] * 3)
+    threads = set(closed._others._threads)
+    assert any(thread.is_alive() for thread in threads)
+    for _ in range(2):
+        closed.close()
+        assert not any(thread.is_alive() for thread in threads)
+    assert repr(closed.draw(logits, range(3), choices, [None] * 3)) == repr(drawn)
+
+
 def test_a_row_that_is_not_finite_is_named_whichever_thread_meets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "PART", SIZE)
     logits = normal(SIZE, rows=8)

@@ -79,3 +79,27 @@ async def test_a_refused_request_is_logged_with_what_it_asked_for(
     pairs = dict(pair.split("=") for pair in record.getMessage().split(" "))
     assert pairs["model"] == "a_model_" + "x" * 56 + "…"
     assert (pairs["user"], pairs["status"]) == ("eve", str(status))
+
+
+@in_loop
+async def test_a_request_refused_over_a_parameter_is_logged_with_what_it_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "onward.access")
+    for fields in ({"temperature": 9}, {"user": 5}, {"model": 7}, {"model": ""}):
+        await completion(make_app(FakeBackend(), settings()), **{"model": "one", "user": "eve"} | fields).done()
+    lines = [record.getMessage() for record in caplog.records if record.name == "onward.access"]
+    told = [dict(pair.split("=") for pair in line.split(" ")) for line in lines]
+    asked = [("one", "eve"), ("one", "-"), ("-", "eve"), ("-", "eve")]
+    assert [(pairs["model"], pairs["user"]) for pairs in told] == asked
+    assert {pairs["status"] for pairs in told} == {"400"}
+
+
+@in_loop
+async def test_an_address_that_a_proxy_names_forges_no_pair(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "onward.access")
+    call = completion(make_app(FakeBackend(), settings()))
+    call.scope["client"] = ("evil status=500\tmodel=x\x85", 0)
+    await call.done()
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "onward.access"]
+    assert " client=evil_status_500_model_x_ " in line

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from onward.errors import ServerError
 from onward.server import exchange
 from onward.server.app import make_app
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
@@ -212,3 +213,22 @@ async def test_exactly_one_answer_is_sent_to_each_of_many() -> None:
     await asyncio.gather(*(call.done() for call in calls))
     assert all(call.ended and call.status == 200 for call in calls)
     assert app.running == 0
+
+
+@pytest.mark.parametrize(("state", "told"), [("dead", "false"), ("ready", None)])
+@in_loop
+async def test_only_a_dead_engine_tells_clients_not_to_ask_again(state: str, told: str | None) -> None:
+    backend = FakeBackend()
+    backend.state, backend.refusal = state, ServerError()
+    call = await completion(make_app(backend, settings())).done()
+    assert call.status >= 500
+    assert call.headers.get("x-should-retry") == told
+
+
+@in_loop
+async def test_an_error_repeats_no_more_than_the_beginning_of_what_a_client_made_up() -> None:
+    for fields in ({"<" * 100_000: 1}, {"logit_bias": {"<" * 100_000: 1}}, {str(one): 1 for one in range(20_000)}):
+        call = await completion(make_app(FakeBackend(), settings()), **fields).done()
+        assert call.status == 400
+        assert len(call.body) < 10_000
+        assert call.error["message"].endswith("…")

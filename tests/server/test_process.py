@@ -63,7 +63,7 @@ class Streaming:
 Start = Callable[..., Process]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_an_idle_server_ends_at_once_and_its_port_is_free_again(start: Start, number: signal.Signals) -> None:
     server = start()
     httpx.get(f"{server.url}/health")
@@ -96,17 +96,25 @@ def test_a_drain_refuses_the_new_and_ends_the_old_with_an_error_event(start: Sta
     assert "Traceback" not in said
 
 
-def test_a_second_ctrl_c_ends_at_once(start: Start) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "again"),
+    [
+        (signal.SIGINT, 130, "press Ctrl-C again"),
+        (signal.SIGTERM, 143, "send the signal again"),
+        (signal.SIGHUP, 129, "send the signal again"),
+    ],
+)
+def test_a_second_signal_ends_at_once(start: Start, number: signal.Signals, code: int, again: str) -> None:
     server = start("drain=300")
     streaming = Streaming(server)
-    server.popen.send_signal(signal.SIGINT)
+    server.popen.send_signal(number)
     while httpx.get(f"{server.url}/health").status_code == 200:
         pass
-    server.popen.send_signal(signal.SIGINT)
-    assert server.popen.wait(10) == 130
+    server.popen.send_signal(number)
+    assert server.popen.wait(10) == code
     assert "error" in streaming.wait()[-1]
     said = server.end()
-    assert "draining: 1 request may run for 300 s more; press Ctrl-C again to end now" in said
+    assert f"draining: 1 request may run for 300 s more; {again} to end now" in said
     assert said.endswith("stopped\n")
 
 
@@ -201,3 +209,11 @@ def test_stages_of_loading_are_logged_where_nobody_watches(caplog: pytest.LogCap
     with progress.loading() as show:
         show("Loading storyteller")
     assert "Loading storyteller" in caplog.text
+
+
+def test_as_many_files_may_be_open_as_the_system_lets_the_process(start: Start) -> None:
+    limits = Path(f"/proc/{start().popen.pid}/limits")
+    if not limits.exists():
+        pytest.skip("the system does not tell")
+    soft, hard = limits.read_text().partition("Max open files")[2].split()[:2]
+    assert soft == hard

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -16,6 +17,9 @@ from onward.server.run import _Server, bind
 from tests.server.fakes import FakeBackend, Step, in_loop, part, settings
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+LONG = "x" * 1_000_000
 
 
 @asynccontextmanager
@@ -36,8 +40,12 @@ async def connected(
         await serving
 
 
-def post(prompt: str = "x") -> bytes:
-    body = json.dumps({"model": "m", "prompt": prompt}).encode()
+def streamed() -> bytes:
+    return post(stream=True, stream_options={"include_obfuscation": False})
+
+
+def post(**fields: object) -> bytes:
+    body = json.dumps({"model": "m", "prompt": "x"} | fields).encode()
     return (
         b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
         + f"{len(body)}\r\n\r\n".encode()
@@ -120,3 +128,68 @@ async def test_the_body_of_a_request_that_was_refused_holds_no_connection() -> N
             writer.write(b"x")
             await asyncio.sleep(0.01)
         assert reading.exception() is not None or reading.result().rstrip().endswith(b"}")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n",
+        b"GET /health HTTP/1.1\r\n" + b"x: y\r\n" * 12_000,
+        b"GET /health HTTP/1.1\r\nx: " + b"y" * 70_000,
+    ],
+)
+@in_loop
+async def test_a_head_without_end_is_refused(head: bytes) -> None:
+    async with connected() as (reader, writer):
+        writer.write(head)
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert b"x-request-id: req_" in answer and b"access-control-allow-origin: *" in answer
+    assert "over 65536 bytes" in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
+
+
+@in_loop
+async def test_a_long_head_is_read() -> None:
+    async with connected() as (reader, writer):
+        writer.write(HEALTH[:-2] + b"x: " + b"y" * 60_000 + b"\r\n\r\n")
+        assert b" 200 " in await reader.readuntil(b"\r\n")
+
+
+@in_loop
+async def test_lines_without_end_behind_a_body_close_the_connection() -> None:
+    async with connected(asyncio.Event()) as (reader, writer):
+        head, _, body = post().partition(b"\r\n\r\n")
+        writer.write(re.sub(rb"content-length: \d+", b"transfer-encoding: chunked", head) + b"\r\n\r\n")
+        writer.write(b"%x\r\n" % len(body) + body + b"\r\n0\r\n")
+        reading = asyncio.create_task(reader.read())
+        while not reading.done():
+            writer.write(b"x: y\r\n" * 1000)
+            await asyncio.sleep(0.01)
+
+
+@in_loop
+async def test_a_client_that_does_not_read_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "STALL_SECONDS", 0.2)
+    async with connected(*(part(LONG) for _ in range(30)), part("", finish="stop")) as (reader, writer):
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(streamed())
+        await asyncio.sleep(1.5)
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        try:
+            received = await reader.read()
+        except ConnectionError:
+            received = b""
+        assert len(received) < 30 * len(LONG)
+        assert b"[DONE]" not in received
+
+
+@in_loop
+async def test_a_client_that_reads_slowly_gets_all_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "STALL_SECONDS", 0.2)
+    async with connected(*(part(LONG) for _ in range(10)), part("", finish="stop")) as (reader, writer):
+        writer.write(streamed())
+        received = b""
+        while b"[DONE]" not in received[-100:]:
+            received += await reader.read(300_000)
+            await asyncio.sleep(0.01)
+        assert len(received) > 10 * len(LONG)

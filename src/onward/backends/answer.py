@@ -74,12 +74,11 @@ class EmbeddedAnswer:
             self._end(cancel=True)
 
     async def aclose(self) -> None:
-        """Also ends an iteration that waits in another task, with RequestCancelled."""
         self.abandon()
         self._ready.put_nowait(None)
 
     def abandon(self) -> None:
-        """Cancel what still runs; from any thread."""
+        """Takes no lock: the garbage collector may call it in the midst of anything."""
         self._end(cancel=True)
 
     def _end(self, *, cancel: bool) -> None:

@@ -20,6 +20,7 @@ SECTIONS = {
     "stream": "Streaming",
     "other": "Other fields",
 }
+NO_PROMPT = "Give the text as an argument, with --prompt, or through a pipe; --prompt null starts a new document."
 HELP = """Continue a text.
 
 PROMPT, --prompt, or what is piped in is the text: `onward completions create "Once upon a time"`. Without
@@ -84,16 +85,26 @@ def create(positional: str | None, **params: Any) -> None:
         from onward.cli.request.body import request_body
 
         fields = request_body({flag.variable: params[flag.variable] for flag in request_flags()}, positional)
+        asks_server = session.connection.base_url is not None and not params["dry_run"]
+        _check_whole(fields, models_list(session) if asks_server else None)
         if params["dry_run"]:
             _print_body(fields, session)
             return
-        if session.connection.base_url is not None and "model" not in fields:
-            raise click.UsageError(
-                f'Required flag "model" not set. `{models_list(session)}` shows the models of the server.'
-            )
         from onward.cli.asking import Asked, ask
 
         ask(Asked(fields, session, stats=params["stats"], max_items=params["max_items"]))
+
+
+def _check_whole(fields: dict[str, Any], models: str | None) -> None:
+    """Raises UsageError that names all that is missing. `models` lists a server's models; None: a default is there."""
+    advice: dict[str, str] = {}
+    if models is not None and "model" not in fields:
+        advice["model"] = f"`{models}` shows the models of the server."
+    if "prompt" not in fields:
+        advice["prompt"] = NO_PROMPT
+    if advice:
+        flags = "flag" if len(advice) == 1 else "flags"
+        raise click.UsageError(f'Required {flags} "{", ".join(advice)}" not set. {" ".join(advice.values())}')
 
 
 def _print_body(fields: dict[str, Any], session: Session) -> None:

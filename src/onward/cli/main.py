@@ -8,7 +8,9 @@ from typing import Any
 import click
 
 from onward.cli.session import hoist
+from onward.cli.show.failures import output_told
 from onward.errors import SetupError
+from onward.stdio import open_closed
 
 COMMANDS = {
     "serve": ("onward.cli.serve", "Serve the Completions API over HTTP."),
@@ -31,8 +33,13 @@ INTERRUPTED = 130
 class LazyGroup(click.Group):
     """Finds its commands in COMMANDS. Turns SetupError into one line and exit code 1."""
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        open_closed()
+        return super().main(*args, **extra)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, hoist(args))
+        with output_told():  # help and version are written here
+            return super().parse_args(ctx, hoist(args))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -57,7 +64,8 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with output_told():
+                return super().invoke(ctx)
         except SetupError as problem:
             click.echo(f"onward: {problem}", err=True)
             ctx.exit(1)
@@ -82,7 +90,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
-)
+    "--version", "-v", "-V", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+    help="Show the version.",
+)  # fmt: skip
 def main() -> None:
     """OpenAI's legacy Completions API, complete, on a model of your own."""

@@ -1,4 +1,4 @@
-"""`onward models list|show|pull`: what can be asked for, and where its weights are."""
+"""`onward models list|show|retrieve|pull`: what can be asked for, and where its weights are."""
 
 from __future__ import annotations
 
@@ -94,6 +94,20 @@ def show_model(session: Session, name: str) -> None:
     emit(session.output, shown, lambda: _described(shown))
 
 
+def retrieve_model(session: Session, name: str | None, model: str | None) -> None:
+    """As `show_model`. OpenAI's tool takes the name by --model, or as an argument."""
+    named = [each for each in (name, model) if each is not None]
+    if len(named) != 1:
+        raise click.UsageError("Name one model, as an argument or with --model.")
+    show_model(session, named[0])
+
+
+def refuse_to_delete(**_: Any) -> None:
+    raise click.UsageError(
+        "Onward deletes no model: `onward models list` shows the folder of each, which may be deleted by hand."
+    )
+
+
 def _facts(folder: Path) -> dict[str, Any]:
     """What the folder's own config tells; absent where it does not."""
     path = folder / CONFIG
@@ -153,6 +167,23 @@ command = Group(
             "list", list_models, "List the models that can be asked for: a server's, or this machine's."
         ),
         "show": session_command("show", show_model, "Show one model: its folder, size and facts.", _named()),
+        "retrieve": session_command(
+            "retrieve",
+            retrieve_model,
+            "As `models show`, by its name in OpenAI's own tool.",
+            [
+                click.Argument(["name"], metavar="[NAME_OR_PATH]", required=False),
+                click.Option(["--model", "-m"], metavar="NAME_OR_PATH", help="The model, where no argument names it."),
+            ],
+        ),
+        "delete": click.Command(
+            "delete",
+            callback=refuse_to_delete,
+            help="Delete no model: tells where the folders are.",
+            params=[click.Argument(["names"], nargs=-1)],
+            hidden=True,
+            context_settings=CONTEXT | {"ignore_unknown_options": True},
+        ),
         "pull": session_command(
             "pull",
             pull_model,

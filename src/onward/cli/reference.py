@@ -72,6 +72,8 @@ def _commands(group: click.Group, path: str) -> Iterator[str]:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
+        if command.hidden:
+            continue
         if isinstance(command, click.Group):
             yield from _commands(command, f"{path} {name}")
         else:

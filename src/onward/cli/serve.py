@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from onward.cli.options import SettingsCommand
@@ -12,7 +14,7 @@ def run(resolved: Resolved) -> None:
     from onward.compose import compose
     from onward.server.run import serve
 
-    click.get_current_context().exit(serve(resolved.settings, compose))
+    click.get_current_context().exit(serve(resolved.settings, partial(compose, own_process=True)))
 
 
 command = SettingsCommand(

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from onward.cli.show.failures import told
+from onward.cli.show.terminal import warn
 
 CONTEXT: dict[str, Any] = {
     "help_option_names": ["-h", "--help"],
@@ -17,7 +18,9 @@ CONTEXT: dict[str, Any] = {
     "token_normalize_func": lambda token: token.replace("_", "-"),
 }
 """Of every command: names of flags may be written with underscores, as the old command line did."""
-FORMATS = ("auto", "json", "jsonl", "pretty", "raw", "yaml", "text")
+EXPLORE = "explore"
+"""Opens a viewer in OpenAI's own tool; here the name is taken and stands for auto."""
+FORMATS = ("auto", "json", "jsonl", "pretty", "raw", "yaml", "text", EXPLORE)
 VALUE_FLAGS = {
     "--api-key": "api_key", "-k": "api_key",
     "--base-url": "base_url", "-b": "base_url", "--api-base": "base_url",
@@ -83,8 +86,8 @@ def output_options(*, errors: bool = True) -> list[click.Parameter]:
     choice = click.Choice(FORMATS, case_sensitive=False)
     results: list[click.Parameter] = [
         click.Option(
-            ["--format"], type=choice, default="auto",
-            help="How results are written. auto: live text on a terminal, JSON elsewhere.",
+            ["--format"], type=choice, default="auto", callback=_without_explorer,
+            help="How results are written. auto: live text on a terminal, JSON elsewhere. explore: as auto.",
         ),
         click.Option(
             ["--transform"], metavar="PATH",
@@ -94,12 +97,20 @@ def output_options(*, errors: bool = True) -> list[click.Parameter]:
     ]  # fmt: skip
     of_errors: list[click.Parameter] = [
         click.Option(
-            ["--format-error"], type=choice, default="auto",
-            help="How an API error is written to stderr. auto: in words.",
+            ["--format-error"], type=choice, default="auto", callback=_without_explorer,
+            help="How an API error is written to stderr. auto: in words. explore: as auto.",
         ),
         click.Option(["--transform-error"], metavar="PATH", help="As --transform, for API errors."),
     ]  # fmt: skip
     return [*results, *(of_errors if errors else [])]
+
+
+def _without_explorer(ctx: click.Context, flag: click.Parameter, chosen: str) -> str:
+    if chosen != EXPLORE:
+        return chosen
+    if not ctx.resilient_parsing:  # a shell that completes wants no remarks
+        warn(f"{flag.opts[0]} {EXPLORE}: there is no explorer here, so auto is used")
+    return "auto"
 
 
 def session_of(params: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Session:

@@ -1,4 +1,4 @@
-"""`onward version`, as `onward --version`."""
+"""`onward version`, as `onward --version`, `-v` and `-V`."""
 
 from __future__ import annotations
 
@@ -13,4 +13,6 @@ def show() -> None:
     click.echo(f"onward {onward.__version__}")
 
 
-command = click.Command("version", callback=show, help="Show the version.", context_settings=CONTEXT)
+command = click.Command(
+    "version", callback=show, help="Show the version, as --version, -v and -V do.", context_settings=CONTEXT
+)

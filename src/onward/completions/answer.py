@@ -11,8 +11,8 @@ from onward.protocol.response import Choice, Usage
 class Answer(Protocol):
     """A running completion: iterate it once for its partial choices, then read `usage`.
 
-    Iterating raises ApiError when generation fails part-way. `aclose` cancels what still runs; it may be called
-    at any time, more than once, and never raises.
+    Iterating raises ApiError when generation fails part-way. `aclose` and `abandon` cancel what still runs; they may
+    be called at any time, more than once, and never raise.
     """
 
     model: str
@@ -30,4 +30,11 @@ class Answer(Protocol):
         finish_reason."""
         ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Also ends an iteration that waits in another task, with RequestCancelled."""
+        ...
+
+    def abandon(self) -> None:
+        """For an answer that nobody can iterate any more. From any thread, and from the garbage collector: waits for
+        nothing, takes no lock."""
+        ...

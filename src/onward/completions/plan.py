@@ -16,6 +16,8 @@ from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
 from onward.text.offsets import decode_pieces
 
+SCORED = 8
+"""So many times the usual number of prompts may be asked for where nothing is generated."""
 _SEED_MASK = (1 << 64) - 1
 
 
@@ -94,6 +96,9 @@ def _plan_prompt(
     prediction: tuple[int, ...],
 ) -> PlannedPrompt:
     ids, hidden = _encode(prompt, request, model)
+    fed, ends = _feed(ids, hidden, request, model)
+    _check_ids(fed, model)
+    _check_context(len(fed), request.max_tokens, model)
     shown = tuple(ids[hidden:])
     pieces = tuple(map(model.tokenizer.token_bytes, shown))
     if isinstance(prompt, str):
@@ -101,14 +106,6 @@ def _plan_prompt(
         pieces = _without_dummy_space(pieces, prompt)
     else:
         text, pending = decode_pieces(pieces)
-    ends = model.tokenizer.end_tokens
-    fed = ids
-    if request.suffix:
-        infill = require_infill(model.infill)
-        suffix_ids = model.tokenizer.encode(request.suffix, add_special_tokens=False)
-        fed = [*ids[:hidden], *infill.arrange(list(shown), suffix_ids)]
-        ends |= infill.ends
-    _check_context(len(fed), request.max_tokens, model)
     job = Job(
         id=job_id,
         request=number,
@@ -117,7 +114,7 @@ def _plan_prompt(
         max_tokens=request.max_tokens,
         sampling=sampling,
         rules=_rules(request),
-        end_tokens=frozenset() if request.ignore_eos else ends,
+        end_tokens=ends,
         min_tokens=request.min_tokens,
         score_top=request.logprobs if request.echo else None,
         text_base=len(text),
@@ -126,6 +123,21 @@ def _plan_prompt(
         repeatable=request.seed is not None or sampling.greedy,
     )
     return PlannedPrompt(job, text, shown, pieces, billed=max(1, len(fed) - hidden))
+
+
+def _feed(
+    ids: list[int], hidden: int, request: CompletionRequest, model: ServedModel
+) -> tuple[list[int], frozenset[int]]:
+    """What the engine reads: the prompt's ids, or these and the suffix's in the model's order; and the tokens that
+    end a choice, of those that the model can write at all (a config may name others)."""
+    fed, ends = ids, model.tokenizer.end_tokens
+    if request.suffix:
+        infill = require_infill(model.infill)
+        suffix_ids = model.tokenizer.encode(request.suffix, add_special_tokens=False)
+        fed = [*ids[:hidden], *infill.arrange(ids[hidden:], suffix_ids)]
+        ends |= infill.ends
+    written = range(model.vocab_size)
+    return fed, frozenset(() if request.ignore_eos else (token for token in ends if token in written))
 
 
 def _without_dummy_space(pieces: tuple[bytes, ...], prompt: str) -> tuple[bytes, ...]:
@@ -139,13 +151,11 @@ def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedMo
     """Token ids to feed, and how many of the first are implicit: an empty prompt is the start of a document,
     a token array is used verbatim (spec/completions §2.2)."""
     if isinstance(prompt, list):
-        _check_ids(prompt, model)
         return list(prompt), 0
     tokenizer = model.tokenizer
     if prompt:
         ids = tokenizer.encode(prompt, add_special_tokens=request.add_special_tokens)
         hidden = tokenizer.implicit_prefix(add_special_tokens=request.add_special_tokens)
-        _check_ids(ids, model)
         if len(ids) > hidden:
             return ids, hidden
     if tokenizer.start_token is None:
@@ -189,12 +199,13 @@ def _rules(request: CompletionRequest) -> TextRules:
 
 
 def _check_ids(ids: list[int], model: ServedModel) -> None:
-    highest = model.vocab_size - 1
-    for token in ids:
-        if not 0 <= token <= highest:
-            raise InvalidRequest(
-                f"Invalid token in prompt: {token}. Minimum value is 0, maximum value is {highest} (inclusive)."
-            )
+    written = range(model.vocab_size)
+    if min(ids) in written and max(ids) in written:
+        return
+    wrong = next(token for token in ids if token not in written)
+    raise InvalidRequest(
+        f"Invalid token in prompt: {wrong}. Minimum value is 0, maximum value is {written[-1]} (inclusive)."
+    )
 
 
 def _check_bias(request: CompletionRequest, model: ServedModel) -> None:
@@ -218,10 +229,16 @@ def _check_context(prompt_tokens: int, max_tokens: int, model: ServedModel) -> N
 
 
 def _check_parallel(prompts: int, request: CompletionRequest, most: int) -> None:
+    """The words are OpenAI's (spec/completions §2.2), their hint too, which holds here as it did there."""
+    scoring = request.max_tokens == 0
+    most *= SCORED if scoring else 1
     if prompts * request.candidates > most:
+        hint = (
+            " (HINT: if you want to just evaluate probabilities without generating new text, you can submit more "
+            "prompts if you set 'max_tokens' to 0.)"
+        )
         raise InvalidRequest(
             f"Too many parallel completions requested. You submitted {prompts} prompts with "
             f"{request.candidates} completions each, but you can currently request up to at most a total of "
-            f"{most}. (HINT: if you want to just evaluate probabilities without generating new text, you can "
-            "submit more prompts if you set 'max_tokens' to 0.)"
+            f"{most}.{'' if scoring else hint}"
         )

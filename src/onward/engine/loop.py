@@ -108,7 +108,10 @@ class EngineThread:
             reason = f"the engine died: {error}"
             self._death = reason
         finally:
-            self._end_all(reason)
+            try:
+                self._end_all(reason)
+            finally:
+                self.engine.close()
 
     def _tell(self) -> None:
         """Tell what the last step made ready. Called when the next begins to compute, or none follows: until then the
@@ -137,10 +140,7 @@ class EngineThread:
             self._stopping = True
             self._read_mailbox(wait=False)
         doomed = {sequence.job.id: sequence.job for sequence in self.engine.scheduler.sequences()}
-        try:
-            self._tell()
-            self._deliver([Failed(job_id, reason) for job_id in doomed])
-            for job in doomed.values():
-                self.engine.cancel(job.request)
-        finally:
-            self.engine.model.close()
+        self._tell()
+        self._deliver([Failed(job_id, reason) for job_id in doomed])
+        for job in doomed.values():
+            self.engine.cancel(job.request)

@@ -105,6 +105,13 @@ class Engine:
         self._count(works, len(rows), self._clock() - started)
         return self.untold
 
+    def close(self) -> None:
+        """Free what the runtime holds and end the sampler's threads, which read its logits. No step follows."""
+        try:
+            self._sampler.close()
+        finally:
+            self.model.close()
+
     def check(self) -> None:
         """AssertionError if a block or row is lost. For tests, between steps."""
         self.cache.check(list(self.scheduler.sequences()))

@@ -8,6 +8,7 @@ from onward.errors import (
     ApiError,
     AuthenticationFailed,
     BodyTimeout,
+    HeadTooLarge,
     MethodNotAllowed,
     NotFound,
     RequestTooLarge,
@@ -16,12 +17,15 @@ from onward.errors import (
     UnsupportedContentType,
 )
 
+LONGEST = 2000
+"""Characters of an error's message, and of its `param`: both may name what a client made up."""
 _GATEWAY = (
     AuthenticationFailed,
     BodyTimeout,
     NotFound,
     MethodNotAllowed,
     RequestTooLarge,
+    HeadTooLarge,
     UnreadableBody,
     UnsupportedContentType,
 )
@@ -58,6 +62,11 @@ def to_api_error(exception: BaseException) -> ApiError:
 
 
 def _fields(error: ApiError) -> dict[str, str | None]:
+    message, param = _cut(error.message), error.param and _cut(error.param)
     if error.code == "unknown_url":  # recorded with its keys in this order
-        return {"type": error.type, "code": error.code, "message": error.message, "param": error.param}
-    return {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
+        return {"type": error.type, "code": error.code, "message": message, "param": param}
+    return {"message": message, "type": error.type, "param": param, "code": error.code}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -121,7 +121,7 @@ def _pages() -> Node:
     schema = _get("completionSchema", "The JSON Schema of a completion.", "application/schema+json")
     document = _get("openapi", "This document.", schema="JsonObject")
     reference = _get("docs", "The API reference as a page.", "text/html")
-    front = _get("playground", "The page for people.", "text/html")
+    front = _get("landing", "The page for people.", "text/html")
     return {
         "/openai/schemas/Completion.json": {"get": _open(schema)},
         "/health": {"get": _open(_health())},

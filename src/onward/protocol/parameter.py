@@ -33,7 +33,7 @@ Group = Literal["prompt", "length", "sampling", "choices", "output", "stream", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One field of the request body, for the decoder, the command line, OpenAPI, docs and playground.
+    """One field of the request body, for the decoder, the command line, OpenAPI and docs.
 
     Every parameter but a required one may be null, which means its default. `default` None means "not set".
     `minimum` and `maximum` are inclusive; for logit_bias they bound the values. `max_items` bounds an array

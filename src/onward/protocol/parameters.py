@@ -1,6 +1,6 @@
 """The one table of request parameters.
 
-The decoder, the command line, OpenAPI, the documentation and the playground are made from it; nothing else
+The decoder, the command line, OpenAPI and the documentation are made from it; nothing else
 declares a parameter's name, type, range, default or meaning.
 """
 

@@ -12,6 +12,9 @@ from onward.errors import ModelFolderError
 from onward.runtimes.spelling import Pipeline, UnknownSpelling, spelling_of
 
 TOKENIZER_FILE = "tokenizer.json"
+LONG_TEXT = 4096
+"""Texts of more characters are encoded by the library's call for many, the only one that lets other threads run: a
+megabyte takes a second. Shorter ones are not, as that call starts threads of its own."""
 
 # transformers rebuilds these classes' post-processor from add_bos_token; the saved one may be older.
 _CLASSES_WITH_ADD_BOS = ("Llama", "CodeLlama", "Gemma")
@@ -60,10 +63,18 @@ class HuggingFaceTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Lone surrogates, which are no text, are read as question marks."""
         try:
-            ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
+            ids = self._encode(text)
         except TypeError:
-            ids = self._library.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
+            ids = self._encode(text.encode("utf-8", "replace").decode())
         return [*self._prefix, *ids] if add_special_tokens else ids
+
+    def _encode(self, text: str) -> list[int]:
+        if len(text) > LONG_TEXT:
+            [encoded] = self._library.encode_batch_fast([text], add_special_tokens=False)
+        else:
+            encoded = self._library.encode(text, add_special_tokens=False)
+        ids: list[int] = encoded.ids
+        return ids
 
     def implicit_prefix(self, *, add_special_tokens: bool) -> int:
         return len(self._prefix) if add_special_tokens else 0
@@ -135,7 +146,6 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _listed(value: object) -> list[int]:
-    """Token ids that a config gives as a number, a list, or not at all."""
-    if isinstance(value, list):
-        return [item for item in value if isinstance(item, int)]
-    return [value] if isinstance(value, int) else []
+    """Token ids that a config gives as a number, a list, or not at all; some write -1 for none."""
+    items = value if isinstance(value, list) else [value]
+    return [item for item in items if type(item) is int and 0 <= item < 1 << 32]

@@ -94,7 +94,8 @@ class Edits:
 
 
 class Sampler:
-    """Draws and scores. Owns the kernels' scratch arrays and threads; its methods are for the engine thread only.
+    """Draws and scores. Owns the kernels' scratch arrays and threads; its methods are for the engine thread only. Close
+    it to end the threads.
 
     Making the first one of a process loads the compiled kernels, or compiles them (seconds, once a machine).
     """
@@ -109,6 +110,10 @@ class Sampler:
         self._others = ThreadPoolExecutor(max(1, threads - 1), thread_name_prefix="onward-sampling")
         self._reserve(32)
         self.score(np.zeros((1, vocab_size), np.float32), 0, (0,), 0)
+
+    def close(self) -> None:
+        """End the threads; what is drawn afterwards is drawn on the caller's. May be called more than once."""
+        self._others.shutdown()
 
     def draw(
         self,
@@ -196,7 +201,7 @@ class Sampler:
         return self._sampled(view, rows, tops)
 
     def _run_parts(self, logits: NDArray[np.float32], items: NDArray[np.void], parts: list[slice]) -> list[int]:
-        """Side by side; one after another when the interpreter ends, and no thread takes work any more."""
+        """Side by side; one after another when closed or when the interpreter ends: no thread takes work any more."""
         work = [partial(self._run_part, logits, items, part, self._scratch[at]) for at, part in enumerate(parts)]
         try:
             others = [self._others.submit(each) for each in work[1:]]

@@ -50,7 +50,7 @@ def line(exchange: Exchange) -> str:
     record = exchange.record
     pairs: list[tuple[str, object]] = [
         ("id", exchange.id),
-        ("client", exchange.client),
+        ("client", clean(exchange.client)),
         ("method", clean(exchange.method)),
         ("route", record.route),
         ("model", clean(record.model)),

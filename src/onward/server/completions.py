@@ -7,12 +7,13 @@ import urllib.parse
 
 from onward.backends.base import Backend
 from onward.completions.fold import fold_chunks, fold_whole
-from onward.errors import Overloaded, RequestCancelled, UnsupportedContentType
-from onward.protocol.decode import decode_request
+from onward.errors import InvalidRequest, Overloaded, RequestCancelled, UnsupportedContentType
+from onward.protocol.decode import decode_object, decode_request
 from onward.protocol.encode import encode_completion
 from onward.protocol.error_body import error_event
 from onward.protocol.request import CompletionRequest
 from onward.protocol.sse import DONE, KEEP_ALIVE, chunk_event
+from onward.server.access_log import Record
 from onward.server.exchange import ClientGone, Exchange
 from onward.server.failures import as_told
 from onward.server.metrics import MeasuredAnswer, Metrics
@@ -39,7 +40,11 @@ class Completions:
         """Answer a request. `path_model` is the engine that the URL names."""
         check_content_type(exchange)
         body = await exchange.body(self._settings.max_body)
-        request = decode_request(body, profile=self._settings.profile, path_model=path_model)
+        try:
+            request = decode_request(body, profile=self._settings.profile, path_model=path_model)
+        except InvalidRequest:
+            _note_refused(exchange.record, body, path_model)
+            raise
         exchange.record.model = request.model or "-"
         exchange.record.user = request.user or "-"
         exchange.record.stream = request.stream
@@ -61,6 +66,17 @@ class Completions:
         """The same, with `$schema` in a JSON answer (spec/completions §10)."""
         exchange.with_schema = True
         await self.create(exchange, path_model)
+
+
+def _note_refused(record: Record, body: bytes, path_model: str | None) -> None:
+    """Keep for the log whose request it was that is refused, as far as its body can be read."""
+    try:
+        fields = decode_object(body)
+    except InvalidRequest:
+        return
+    model, user = path_model or fields.get("model"), fields.get("user")
+    record.model = model if isinstance(model, str) and model else "-"
+    record.user = user if isinstance(user, str) and user else "-"
 
 
 def check_content_type(exchange: Exchange) -> None:

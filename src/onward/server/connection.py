@@ -9,12 +9,17 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from onward.errors import InvalidRequest
+from onward.errors import ApiError, HeadTooLarge, InvalidRequest
 from onward.protocol.error_body import error_envelope
-from onward.server.app import App
+from onward.protocol.ids import request_id
+from onward.server.app import COMMON_HEADERS, App
 
 HEAD_SECONDS = 30.0
 """From the connection, or a request's first byte, until its head is complete."""
+HEAD_BYTES = 65_536
+"""A head may be so long, and what else may come that is no body: sizes of chunks, and lines behind the last one."""
+STALL_SECONDS = 30.0
+"""A client that reads nothing of what waits for it is cut off after this time, or twice as long."""
 IDLE_SECONDS = 65
 """Idle connections stay open longer than clients keep theirs (5 to 60 s), so that a client never writes into
 a connection that is just being closed."""
@@ -24,7 +29,8 @@ PASSED_OVER = b"Ignored"
 
 
 class Protocol(HttpToolsProtocol):
-    """Closes a connection whose client is too slow with a request's head, which uvicorn waits for without end."""
+    """Closes a connection whose client is too slow with a request's head, or sends one without end, or does not read
+    its answer: uvicorn waits for each for ever."""
 
     _answering: RequestResponseCycle | None = None
     _begun = b""
@@ -33,6 +39,9 @@ class Protocol(HttpToolsProtocol):
     _line_is_new = True
     """Whether what the parser has seen ends with a whole line."""
     _overdue: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+    _unread = 0
+    """Bytes received since a head was complete, or a piece of a body came."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -48,9 +57,15 @@ class Protocol(HttpToolsProtocol):
         if not self._in_body or self.cycle.response_complete:
             self._expect_head()
         data, self._begun = self._begun + data, b""
+        self._unread += len(data)
         if self._in_body:
             self._feed(data)
-            return
+        else:
+            self._feed_head(data)
+        if self._unread > HEAD_BYTES:
+            self._refuse_head()
+
+    def _feed_head(self, data: bytes) -> None:
         rest = self._feed_up_to_last_offer(data)
         end = len(rest) - self._begun_offer(rest)
         self._feed(rest[:end])
@@ -90,12 +105,43 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_body = True
+        self._unread = 0
         self._forget_head()
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         self._in_body = False
+        self._unread = 0
         super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than we write."""
+        super().pause_writing()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._forget_stall()
+
+    def _expect_reading(self) -> None:
+        """Cut the connection off unless something of what waits is read in time."""
+        waiting = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(STALL_SECONDS, self._check_reading, waiting)
+
+    def _check_reading(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() < before:
+            self._expect_reading()
+        else:
+            self.transport.abort()
+
+    def _forget_stall(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def _expect_head(self) -> None:
         """Close the connection unless a head is complete in time. Does nothing while one is expected already."""
@@ -114,11 +160,30 @@ class Protocol(HttpToolsProtocol):
         elif not self.transport.is_closing():
             self.transport.close()
 
+    def _refuse_head(self) -> None:
+        self._refuse(HeadTooLarge(f"The request's URL and headers are over {HEAD_BYTES} bytes."))
+
     def send_400_response(self, msg: str) -> None:
-        """Bytes that are no HTTP are told in the same envelope as every other error (spec/wire-rules 6)."""
-        body, content_type = error_envelope(InvalidRequest(msg))
-        head = f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(STATUS_LINE[400] + head.encode() + body)
+        self._refuse(InvalidRequest(msg))
+
+    def _refuse(self, error: ApiError) -> None:
+        """What never becomes a request is told in the same envelope as every other error (spec/wire-rules 6), but not
+        in the middle of another answer."""
+        if self.transport.is_closing():
+            return
+        if self._answering is not None and not self._answering.response_complete:
+            self.transport.close()
+            return
+        body, content_type = error_envelope(error)
+        headers = [
+            *COMMON_HEADERS,
+            (b"x-request-id", request_id().encode()),
+            (b"content-type", content_type.encode()),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        head = b"".join(b"%b: %b\r\n" % header for header in headers)
+        self.transport.write(STATUS_LINE[error.status] + head + b"\r\n" + body)
         self.transport.close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -128,6 +193,7 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the request being answered, too: uvicorn tells only the last one of a pipeline."""
         self._forget_head()
+        self._forget_stall()
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True
             self._answering.message_event.set()

@@ -147,6 +147,9 @@ class MeasuredAnswer:
     async def aclose(self) -> None:
         await self._answer.aclose()
 
+    def abandon(self) -> None:
+        self._answer.abandon()
+
     def settle(self) -> None:
         """Count the tokens; to be called once, when the answer has ended or was cancelled."""
         usage, record = self._answer.usage, self._record

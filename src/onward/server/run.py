@@ -22,13 +22,14 @@ from onward.server.connection import server_config
 from onward.server.guard import check_exposure, collect_keys
 from onward.server.progress import loading
 from onward.settings import Settings
+from onward.stdio import silence_stdout
 
 log = logging.getLogger("onward.server")
 
 FAREWELL_SECONDS = 5.0
 """Time for the engine to finish its step and for the error events of ended requests to reach their clients."""
 BACKLOG = 2048
-INTERRUPTED = 130
+_ENDING = [signal.SIGINT, signal.SIGTERM] + ([] if sys.platform == "win32" else [signal.SIGHUP])
 
 
 def serve(settings: Settings, compose: Callable[[Settings, Callable[[str], None]], Backend]) -> int:
@@ -38,6 +39,7 @@ def serve(settings: Settings, compose: Callable[[Settings, Callable[[str], None]
     """
     configure_logging(settings)
     share_heap()
+    _allow_many_connections()
     keys = collect_keys(settings)
     check_exposure(settings, keys)
     listener = bind(settings.host, settings.port)
@@ -138,7 +140,7 @@ class Service:
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         try:
             await self._wait_until_started(serving)
-            print(ready_line(self._settings, self._listener), flush=True)
+            announce(ready_line(self._settings, self._listener))
             await _first(serving, self._stop.wait())
             await self._drain()
         finally:
@@ -146,7 +148,7 @@ class Service:
             await asyncio.wait({serving})
         serving.result()
         log.info("stopped")
-        return INTERRUPTED if self._stop_now.is_set() else 0
+        return 128 + (self._signal or signal.SIGINT) if self._stop_now.is_set() else 0
 
     def signal(self, number: int) -> None:
         """First time: drain. Second time: end at once."""
@@ -158,11 +160,12 @@ class Service:
     def _handle_signals(self) -> None:
         """Needs the main thread. Where the loop cannot (Windows), Ctrl-C interrupts without a drain."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                loop.add_signal_handler(number, self.signal, number)
-            except NotImplementedError:
-                pass
+        for number in _ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does with SIGHUP
+                try:
+                    loop.add_signal_handler(number, self.signal, number)
+                except NotImplementedError:
+                    pass
 
     def _listen(self) -> None:
         """Raises SetupError when another program took the port while the model loaded: uvloop would hide that."""
@@ -182,7 +185,7 @@ class Service:
         """Refuse new completions, wait for the running ones. The port stays open: /health tells what goes on."""
         self._backend.drain()
         if self._app.running:
-            again = "send the signal again" if self._signal == signal.SIGTERM else "press Ctrl-C again"
+            again = "press Ctrl-C again" if self._signal == signal.SIGINT else "send the signal again"
             log.warning(
                 "draining: %s may run for %g s more; %s to end now",
                 _requests(self._app.running),
@@ -206,6 +209,18 @@ class Service:
         self._server.should_exit = True
 
 
+def _allow_many_connections() -> None:
+    """Open as many files as this process may: the usual soft limit, 1024, is for programs that use select()."""
+    if sys.platform != "win32":
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        except (OSError, ValueError):  # macOS refuses what it calls unlimited
+            log.debug("the limit of open files stays")
+
+
 def _requests(count: int) -> str:
     return "1 request" if count == 1 else f"{count} requests"
 
@@ -219,6 +234,15 @@ async def _first(*waits: Awaitable[object]) -> None:
         for task, wait in zip(tasks, waits, strict=True):
             if task is not wait:
                 task.cancel()
+
+
+def announce(line: str) -> None:
+    """Print a line. That standard output is closed or full is no reason not to serve: the log has it then."""
+    try:
+        print(line, flush=True)
+    except OSError:
+        silence_stdout()
+        log.info(line)
 
 
 def ready_line(settings: Settings, listener: socket.socket) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,7 +15,9 @@ from onward.server.completions import check_content_type
 from onward.server.exchange import Exchange
 
 LONG_TEXT = 16_384
-"""Texts of more characters are tokenized beside the event loop: a megabyte takes a second."""
+"""Texts of more characters, and arrays of more tokens, are converted beside the event loop: a megabyte takes a
+second."""
+T = TypeVar("T")
 
 
 class Tokens:
@@ -34,13 +36,14 @@ class Tokens:
         with_strings = _take(fields, "return_token_strs", "a boolean", _is_boolean, False)
         exchange.record.model = model or "-"
         info = self._backend.tokenizer_info(model)
-        if len(text) > LONG_TEXT:
-            tokens = await asyncio.to_thread(self._backend.tokenize, model, text, special)
-        else:
+
+        def convert() -> bytes:
             tokens = self._backend.tokenize(model, text, special)
-        strings = [_text(one) for one in self._backend.token_bytes(model, tokens)] if with_strings else None
-        answer = {"count": len(tokens), "max_model_len": info.context_length, "tokens": tokens}
-        await _answer(exchange, answer | {"token_strs": strings})
+            strings = [_text(one) for one in self._backend.token_bytes(model, tokens)] if with_strings else None
+            answer = {"count": len(tokens), "max_model_len": info.context_length, "tokens": tokens}
+            return msgspec.json.encode(answer | {"token_strs": strings})
+
+        await _answer(exchange, await _beside(len(text), convert))
 
     async def detokenize(self, exchange: Exchange, _: str | None = None) -> None:
         """{"tokens", "model"?} → {"prompt"}."""
@@ -48,7 +51,11 @@ class Tokens:
         model = _take(fields, "model", "a string", _is_string, None)
         tokens = _take(fields, "tokens", "an array of integers", _is_token_list)
         exchange.record.model = model or "-"
-        await _answer(exchange, {"prompt": _text(b"".join(self._backend.token_bytes(model, tokens)))})
+
+        def convert() -> bytes:
+            return msgspec.json.encode({"prompt": _text(b"".join(self._backend.token_bytes(model, tokens)))})
+
+        await _answer(exchange, await _beside(len(tokens), convert))
 
     async def info(self, exchange: Exchange, _: str | None = None) -> None:
         """Of the first model, or the one of `?model=`."""
@@ -64,7 +71,7 @@ class Tokens:
             "model_max_length": info.context_length,
             "infill": info.infill,
         }
-        await _answer(exchange, answer | info.extra)
+        await _answer(exchange, msgspec.json.encode(answer | info.extra))
 
     async def _fields(self, exchange: Exchange, known: set[str]) -> dict[str, Any]:
         check_content_type(exchange)
@@ -106,5 +113,10 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-async def _answer(exchange: Exchange, value: dict[str, object]) -> None:
-    await exchange.answer(200, msgspec.json.encode(value), "application/json")
+async def _beside(size: int, work: Callable[[], T]) -> T:
+    """What `work` gives; of long texts on a thread."""
+    return await asyncio.to_thread(work) if size > LONG_TEXT else work()
+
+
+async def _answer(exchange: Exchange, body: bytes) -> None:
+    await exchange.answer(200, body, "application/json")

@@ -14,16 +14,12 @@ from onward.cli.request.yaml12 import NotYaml, load
 from onward.protocol.parameters import BY_NAME
 
 _PROMPT = BY_NAME["prompt"]
-NO_PROMPT = (
-    'Required flag "prompt" not set. Give the text as an argument, with --prompt, or through a pipe; '
-    "--prompt null starts a new document."
-)
 
 
 def request_body(
     given: Mapping[str, str | tuple[str, ...] | None], positional: str | None, stdin: Stdin | None = None
 ) -> dict[str, Any]:
-    """The JSON body of a request: what was given, and nothing else. Raises UsageError.
+    """The JSON body of a request: what was given, and nothing else, be it whole or not. Raises UsageError.
 
     What is piped in is a body when it is a map, else the prompt. Flags win over the keys of a body.
     """
@@ -34,10 +30,7 @@ def request_body(
             raise click.UsageError("The prompt was given twice: as an argument and with --prompt.")
         flags["prompt"] = value_of(_PROMPT, positional, stdin)
     piped = stdin.offered(wait="prompt" not in flags)
-    body = {**_piped_body(piped, flags), **flags} if piped is not None else flags
-    if "prompt" not in body:
-        raise click.UsageError(NO_PROMPT)
-    return body
+    return {**_piped_body(piped, flags), **flags} if piped is not None else flags
 
 
 def _piped_body(piped: str, flags: Mapping[str, Any]) -> dict[str, Any]:

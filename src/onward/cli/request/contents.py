@@ -26,12 +26,14 @@ class Stdin:
         self._taker: str | None = None
 
     def take(self, taker: str) -> str:
-        """All of it, as text. Raises UsageError: taken before, or no UTF-8."""
+        """All of it, as text. Raises UsageError: taken before, closed, or no UTF-8."""
         return _as_text(self.take_bytes(taker), "standard input")
 
     def take_bytes(self, taker: str) -> bytes:
         if self._taker is not None:
             raise click.UsageError(f"Standard input can be read once: both {self._taker} and {taker} ask for it.")
+        if sys.stdin is None:
+            raise click.UsageError(f"{taker} asks for standard input, which is closed.")
         self._taker = taker
         content: bytes = sys.stdin.buffer.read()
         return content

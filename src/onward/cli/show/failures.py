@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import shlex
 import sys
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ import click
 
 from onward.cli.show.terminal import style_of
 from onward.errors import ApiError, ModelNameError, SetupError
+from onward.stdio import silence_stdout
 
 if TYPE_CHECKING:
     from onward.cli.session import Session
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
 SETUP, CONNECTION, REQUEST, SERVER, INTERRUPTED = 1, 3, 4, 5, 130
 DOCUMENTED = (
     (0, "done; also when the reader of a pipe went away"),
-    (SETUP, "a start that cannot work, such as a broken model folder; `batch run`: some lines failed"),
+    (
+        SETUP,
+        "a start that cannot work, such as a broken model folder; results that cannot be written, to a full disk or "
+        "to a closed standard output; `batch run`: some lines failed",
+    ),
     (2, "usage: a wrong flag, command or value"),
     (CONNECTION, "no connection, or one that broke"),
     (REQUEST, "the request is at fault: HTTP 4xx, an unknown model"),
@@ -35,22 +40,31 @@ DOCUMENTED = (
 
 
 @contextmanager
-def told(session: Session) -> Iterator[None]:
-    """Turns the errors of a request into words on stderr and an exit code."""
-    from onward.cli.where.errors import ConnectionFailed, RemoteError
-
+def output_told() -> Iterator[None]:
+    """Turns an output that cannot be written into words on stderr and an exit code. A reader who left is success."""
     try:
         yield
     except BrokenPipeError:
         silence_stdout()
         raise click.exceptions.Exit(0) from None
+    except OSError as problem:  # a full disk, a file without permission
+        silence_stdout()
+        words = f"{problem.filename or 'The output'}: {problem.strerror or problem}."
+        _say("Standard output is closed." if problem.errno == errno.EBADF else words)
+        raise click.exceptions.Exit(SETUP) from None
+
+
+@contextmanager
+def told(session: Session) -> Iterator[None]:
+    """Turns the errors of a request into words on stderr and an exit code."""
+    from onward.cli.where.errors import ConnectionFailed, RemoteError
+
+    try:
+        with output_told():
+            yield
     except KeyboardInterrupt:
         print(file=sys.stderr)
         raise click.exceptions.Exit(INTERRUPTED) from None
-    except OSError as problem:  # a full disk, a file without permission
-        silence_stdout()
-        _say(f"{problem.filename or 'The output'}: {problem.strerror or problem}.")
-        raise click.exceptions.Exit(SETUP) from None
     except ModelNameError as problem:
         _say(str(problem))
         raise click.exceptions.Exit(REQUEST) from None
@@ -63,15 +77,6 @@ def told(session: Session) -> Iterator[None]:
     except (ApiError, RemoteError) as problem:
         _say_api_error(problem, session)
         raise click.exceptions.Exit(REQUEST if problem.status < 500 else SERVER) from None
-
-
-def silence_stdout() -> None:
-    """After a broken pipe: nothing more may be written, not even when Python closes its files."""
-    try:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-    except (OSError, ValueError):
-        pass
 
 
 def error_object(problem: ApiError | RemoteError) -> dict[str, Any]:

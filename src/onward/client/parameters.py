@@ -1,0 +1,68 @@
+"""What the calls of the Python API take, as type checkers and editors read it."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+
+class StreamOptions(TypedDict, total=False):
+    include_usage: bool
+    include_obfuscation: bool
+    continuous_usage_stats: bool
+
+
+class PredictionPart(TypedDict):
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(TypedDict):
+    type: Literal["content"]
+    content: str | list[PredictionPart]
+
+
+class CreateParams(TypedDict, total=False):
+    """Parameters of `completions.create`, as `onward.protocol.parameters` declares them (a test compares)."""
+
+    model: str | None
+    prompt: str | list[str] | list[int] | list[list[int]] | None
+    best_of: int | None
+    echo: bool | None
+    frequency_penalty: float | None
+    logit_bias: dict[str, float] | None
+    logprobs: int | None
+    max_tokens: int | None
+    n: int | None
+    presence_penalty: float | None
+    seed: int | None
+    stop: str | list[str] | None
+    stream_options: StreamOptions | None
+    suffix: str | None
+    temperature: float | None
+    top_p: float | None
+    user: str | None
+    top_k: int | None
+    min_p: float | None
+    repetition_penalty: float | None
+    min_tokens: int | None
+    ignore_eos: bool | None
+    skip_special_tokens: bool | None
+    include_stop_str_in_output: bool | None
+    return_tokens_as_token_ids: bool | None
+    max_completion_tokens: int | None
+    add_special_tokens: bool | None
+    prediction: Prediction | None
+
+
+class ModelOptions(TypedDict, total=False):
+    """How the engine is set up; what is left out comes from `ONWARD_*`, `onward.toml` and the defaults."""
+
+    context_length: int
+    kv_memory: int | str | None
+    max_parallel: int
+    max_rows: int
+    max_waiting: int
+    precision: Literal["fast", "exact"]
+    prefix_cache: bool
+    speculation: Literal["auto", "off"]
+    threads: int
