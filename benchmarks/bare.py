@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from benchmarks import measure
 from benchmarks.models import load
 from benchmarks.turns import Pieces, finish
-from onward.engine.model import BLOCK_TOKENS
-from onward.engine.pacing import MOST as CHUNK
+from onward.engine.model import BLOCK_TOKENS, blocks_for
+from onward.engine.pacing import MOST_PROMPT_TOKENS as CHUNK
 from onward.runtimes.openvino.graph import ROWS_INPUT
-from onward.runtimes.openvino.kv_cache import KVCache, blocks_for, layers_of
+from onward.runtimes.openvino.kv_cache import KVCache, layers_of
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.openvino.model import OpenVINOModel
 

@@ -121,7 +121,7 @@ class Drive:
         sequence.tokens.append(0)
         if sequence.generated < sequence.job.max_tokens:
             return False
-        self.scheduler.finish(sequence)
+        self.scheduler.release(sequence)
         return True
 
 

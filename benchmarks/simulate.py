@@ -24,7 +24,7 @@ from benchmarks import measure
 from benchmarks.in_process import InProcess
 from benchmarks.outcome import Outcome
 from onward.engine.model import Hook, Row, nothing
-from onward.engine.pacing import MOST
+from onward.engine.pacing import MOST_PROMPT_TOKENS
 from onward.runtimes.toy import ToyTokenizer
 
 STEP_MS = {
@@ -91,8 +91,9 @@ class TimedModel:
 
 def step_ms(tokens: int) -> float:
     """Milliseconds of a step of so many tokens, were their context empty."""
-    whole, rest = divmod(tokens, MOST)
-    return whole * STEP_MS[MOST] + (float(np.interp(rest, list(STEP_MS), list(STEP_MS.values()))) if rest else 0.0)
+    whole, rest = divmod(tokens, MOST_PROMPT_TOKENS)
+    more = float(np.interp(rest, list(STEP_MS), list(STEP_MS.values()))) if rest else 0.0
+    return whole * STEP_MS[MOST_PROMPT_TOKENS] + more
 
 
 def padded(tokens: int, *, singles: bool) -> int:
@@ -169,7 +170,8 @@ def behind(longs: int, writers: int = 0, *, length: int = 4000, short: int = 64,
 
 def lockstep_tok_s(load: Load) -> float:
     """Output tokens a second when prompts are read together, then all rows decode together; no engine at all."""
-    chunks = [min(MOST, load.clients * load.prompt - done) for done in range(0, load.clients * load.prompt, MOST)]
+    prompts = load.clients * load.prompt
+    chunks = [min(MOST_PROMPT_TOKENS, prompts - done) for done in range(0, prompts, MOST_PROMPT_TOKENS)]
     milliseconds = sum(map(step_ms, chunks)) + 2 * CHANGE_MS
     milliseconds += CONTEXT_MS * load.clients * load.prompt**2 / 2
     for position in range(load.prompt, load.prompt + load.out - 1):

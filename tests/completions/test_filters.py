@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.filters import ContentFilters, Screen, Screened, make_filters
-from onward.completions.patterns import longest_match
+from onward.completions.patterns import compile_patterns, longest_match
 from onward.engine.events import Piece
 from onward.errors import ServerError, SetupError
 from onward.protocol.response import Chunk
@@ -137,6 +137,33 @@ def test_a_pattern_without_bound_holds_the_text_to_its_end() -> None:
 )
 def test_the_longest_match_of_a_pattern_is_known(pattern: str, longest: int | None) -> None:
     assert longest_match(pattern) == longest
+
+
+@pytest.mark.parametrize("pattern", ["a{,2}", "ab{,}", "x{02}", "a{1,02}"])
+def test_braces_that_are_no_repetition_for_re2_are_found_however_the_text_is_cut(pattern: str) -> None:
+    """Python reads them as one, of fewer characters than the braces have."""
+    filters = make_filters([setting(pattern, action="omit")])
+    text = f"say {pattern} twice"
+    assert "".join(part.text for part in screened(filters, text, list(range(len(text))))) == "say  twice"
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([*"ab{,}12[]()|^?+*", "{,2}", "{02}", "{1,2}", "{1,02}", "[:alpha:]", r"\b", "(?i)"]),
+        max_size=7,
+    ),
+    st.text("ab{,}12 ", max_size=12),
+)
+def test_no_match_of_a_pattern_is_longer_than_is_known(parts: list[str], text: str) -> None:
+    pattern = "".join(parts)
+    longest = longest_match(pattern)
+    try:
+        find, _ = compile_patterns("test", [pattern])
+    except SetupError:
+        return
+    if longest is not None:
+        assert all(end - start <= longest for start, end in find(text + pattern + text, 0))
 
 
 @pytest.mark.parametrize(("pattern", "words"), [("(", "cannot read"), (r"(a)\1", "cannot read"), ("a*", "empty")])

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from onward.engine.drafts import LONGEST, Draft, Drafter, Index, Prediction, Track
 from onward.engine.pacing import StepCost
-from onward.engine.speculation import HOPE, MOST, MOST_PASSED, SIZES, Speculation, choose_drafts
+from onward.engine.scheduler import Work
+from onward.engine.speculation import HOPE, MOST_GUESSES, MOST_PASSED, SIZES, Speculation, choose_drafts
 from onward.text.assembler import TextRules
 
 from .harness import END, Results, all_ended, make_engine, make_job, run, run_alone
@@ -148,6 +149,28 @@ def test_guesses_behind_a_stop_count_as_rejected() -> None:
     assert choice.foretold <= len(run_alone(job).choices[0].tokens) + 4
 
 
+def test_beside_a_prompt_nothing_is_guessed_not_even_in_the_step_that_admits_it() -> None:
+    """A newcomer every few steps, while a right prediction keeps drafts coming."""
+    tokens = written(PROMPT, max_tokens=200, ignore_end=True)
+    engine = make_engine()
+    engine.add(make_job(PROMPT, max_tokens=200, ignore_end=True, prediction=tokens))
+    schedule, kinds = engine.scheduler.schedule, []
+
+    def noting(budget: int) -> list[Work]:
+        works = schedule(budget)
+        kinds.append((any(work.reads for work in works), any(work.draft for work in works)))
+        return works
+
+    engine.scheduler.schedule = noting  # type: ignore[method-assign]
+    while not engine.idle:
+        if len(kinds) % 3 == 2:
+            engine.add(make_job([98] * 40, max_tokens=1))
+        engine.step()
+        engine.check()
+    assert set(kinds) >= {(True, False), (False, True)}
+    assert (True, True) not in kinds
+
+
 def test_with_speculation_off_nothing_is_guessed() -> None:
     engine = make_engine(speculate=False)
     job = make_job(PROMPT, max_tokens=30, prediction=[97] * 30)
@@ -264,7 +287,7 @@ def test_where_rows_cost_as_much_as_steps_nothing_is_guessed() -> None:
 
 def test_a_step_evaluates_a_bounded_number_of_guesses() -> None:
     drafts = choose_drafts(guessing(16), learnt(0.020, 0.0))
-    assert sum(len(draft.tokens) for draft in drafts.values()) <= MOST
+    assert sum(len(draft.tokens) for draft in drafts.values()) <= MOST_GUESSES
 
 
 # --- the guesses -------------------------------------------------------------------------------------------------

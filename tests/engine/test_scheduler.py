@@ -5,7 +5,7 @@ from itertools import cycle, product
 import pytest
 
 from onward.engine.model import CHUNK_TOKENS
-from onward.engine.pacing import MOST, STALE, TILE, PrefillPacer, StepCost
+from onward.engine.pacing import MOST_PROMPT_TOKENS, STALE, TILE, PrefillPacer, StepCost
 
 from .harness import all_ended, make_engine, make_job, run
 
@@ -177,7 +177,7 @@ def pacer_of(rows: int, step: float, prompt_token: float) -> PrefillPacer:
 
 def test_the_pacer_reads_much_when_nobody_writes_and_little_beside_writers() -> None:
     pacer = pacer_of(rows=8, step=0.020, prompt_token=0.0002)
-    assert pacer.budget(writers=0, readers=1, brief=False) == MOST
+    assert pacer.budget(writers=0, readers=1, brief=False) == MOST_PROMPT_TOKENS
     assert pacer.budget(writers=8, readers=1, brief=False) == 120, "120 tokens cost 24 ms more: two tiles with 8 rows"
     assert pacer.budget(writers=8, readers=16, brief=False) == 376, "many that wait outweigh few that write"
 
@@ -197,7 +197,30 @@ def test_after_many_steps_that_read_one_does_not_and_tells_what_writing_costs() 
         budgets.append(pacer.budget(writers=21, readers=11, brief=True))
         cost.observe(prompt_tokens=budgets[-1], rows=21, seconds=0.056 if budgets[-1] else 0.031)
     assert [step for step, budget in enumerate(budgets) if not budget] == [STALE, 2 * STALE + 1]
-    assert pacer.budget(writers=0, readers=11, brief=True) == MOST
+    assert pacer.budget(writers=0, readers=11, brief=True) == MOST_PROMPT_TOKENS
+
+
+@pytest.mark.parametrize(("held_up", "tiles"), [(0, 4), (1, 1), (3, 1)])
+def test_a_decode_that_the_machine_held_up_makes_later_steps_read_little_more(held_up: int, tiles: int) -> None:
+    """Of the steps that read nothing, one in STALE, that one takes ten seconds. Of the first less is known."""
+    cost = StepCost()
+    pacer = PrefillPacer(cost)
+    cost.observe(prompt_tokens=128, rows=0, seconds=0.105)
+    budgets = []
+    while len(budgets) < 8 * STALE:
+        budgets.append(pacer.budget(writers=8, readers=8, brief=True))
+        late = not budgets[-1] and budgets.count(0) == held_up + 1
+        cost.observe(prompt_tokens=budgets[-1], rows=8, seconds=10.0 if late else 0.020 + 0.0007 * budgets[-1])
+    assert budgets[0] <= max(budgets) <= budgets[0] + tiles * TILE
+
+
+@pytest.mark.parametrize("step", [0.002, 0.020, 0.2])
+def test_however_long_the_step_that_came_first_the_first_decode_tells_what_writing_costs(step: float) -> None:
+    """The first step prepares kernels, and may take seconds."""
+    cost = StepCost()
+    cost.observe(prompt_tokens=128, rows=0, seconds=3.0)
+    cost.observe(prompt_tokens=0, rows=4, seconds=step)
+    assert cost.quiet(4) == pytest.approx(step)
 
 
 def test_a_step_without_a_budget_writes_and_reads_nothing() -> None:

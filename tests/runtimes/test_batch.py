@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.engine.model import Row
+from onward.engine.model import BLOCK_TOKENS, Row
 from onward.runtimes.openvino.batch import INPUTS, Batch
+from onward.runtimes.openvino.invariance import WINDOWS
 
 SCRATCH = 99
 
@@ -26,9 +27,11 @@ class Request:
         return {name: np.asarray(tensor.data).tolist() for name, tensor in self.tensors.items()}
 
 
-def laid_out(rows: list[Row], threads: int = 1) -> tuple[dict[str, Any], int]:
+def laid_out(rows: list[Row], threads: int = 1, least: int | None = None) -> tuple[dict[str, Any], int]:
     request = Request()
-    wanted = Batch(request, INPUTS, SCRATCH, threads).fill(rows)
+    batch = Batch(request, INPUTS, SCRATCH, threads)
+    batch.least = least or batch.least
+    wanted = batch.fill(rows)
     return request.inputs(), wanted
 
 
@@ -60,6 +63,19 @@ def test_steps_of_single_tokens_get_padding_rows_up_to_the_threads_and_to_a_usua
     assert inputs["block_indices"][rows:] == [SCRATCH] * len(padding)
     assert inputs["past_lens"][rows:] == [0] * len(padding)
     assert all(index < rows for index in inputs["output_rows"])
+
+
+@pytest.mark.parametrize("least", sorted({window.least for window in WINDOWS} | {BLOCK_TOKENS}))
+@pytest.mark.parametrize("threads", [1, 2, 16, 33, 48, 96])
+def test_padding_gives_what_threads_and_least_ask_for_and_not_much_more(threads: int, least: int) -> None:
+    """Single tokens are no fewer than threads, or beside a row of several; and few, where a window limits a call."""
+    for rows in range(1, 60):
+        inputs, wanted = laid_out([Row(q, [7], 3, [q], 1) for q in range(rows)], threads, least)
+        lengths = np.diff(inputs["subsequence_begins"]).tolist()
+        assert wanted == rows
+        assert max(rows, least) <= sum(lengths) <= max(rows, least) + 3
+        assert len(lengths) >= threads or max(lengths) > 1
+        assert set(inputs["block_indices"][rows:]) <= {SCRATCH}
 
 
 @pytest.mark.parametrize("threads", [1, 2, 16])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onward.engine.model import Row
+from onward.engine.model import Row, blocks_for
 from onward.runtimes.openvino import load
 from onward.runtimes.openvino.invariance import (
     BLOCKS_NEEDED,
@@ -20,7 +20,7 @@ from onward.runtimes.openvino.invariance import (
     holds,
     remembered_window,
 )
-from onward.runtimes.openvino.kv_cache import LEAST_CONTEXT, blocks_for
+from onward.runtimes.openvino.kv_cache import LEAST_CONTEXT
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.options import RuntimeOptions
 from onward.runtimes.openvino.window import Window

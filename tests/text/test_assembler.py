@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.text.assembler import Assembler, Release, TextRules, TokenRecord
+from onward.text.offsets import token_offsets
 
 
 def record(piece: bytes, token: int = 0) -> TokenRecord:
@@ -65,6 +66,63 @@ def test_records_never_come_before_their_text_and_none_is_lost(
     if keep or not assembler.stopped:
         assert released == fed
     assert assembler.billed == (released if not keep else assembler.billed)
+
+
+WHOLE = st.sampled_from(["a", "b", "é", "€", "🙂", "b🙂"]).map(str.encode)
+PARTS = st.sampled_from([b"\xc3", b"\xe2\x82", b"\x82", b"\xf0\x9f", b"\x99", b"\xed\xa0", b"\xff", b"a\xe2"])
+PIECES = st.lists(WHOLE | PARTS, max_size=12)
+"""Tokens of whole characters, and parts of some that may never be finished."""
+PENDING = st.sampled_from([b"", b"\xe2", b"\xe2\x82"])
+
+
+def plain_offsets(pieces: list[bytes]) -> list[int]:
+    """For each token the place, in all bytes decoded at once, of the character that its first byte belongs to."""
+    begun = [b"".join(pieces[:index]) + piece[:1] for index, piece in enumerate(pieces)]
+    return [len(each.decode("utf-8", "replace")) - 1 for each in begun]
+
+
+@given(PIECES, PENDING)
+def test_an_offset_is_that_of_the_first_bytes_character(pieces: list[bytes], pending: bytes) -> None:
+    records = assemble(Assembler(TextRules(), base=3, pending=pending), pieces).records
+    expected = plain_offsets([pending, *pieces])[1:]
+    assert [each.offset - 3 for each in records] == expected
+    assert list(token_offsets([pending, *pieces]))[1:] == expected
+
+
+@given(PIECES, PENDING)
+def test_a_token_of_whole_characters_stands_in_the_text_where_its_offset_says(
+    pieces: list[bytes], pending: bytes
+) -> None:
+    whole = assemble(Assembler(TextRules(), base=3, pending=pending), pieces)
+    text = "..." + whole.text
+    for each in whole.records:
+        spelt = each.piece.decode(errors="replace")
+        if "\ufffd" not in spelt:
+            assert text[each.offset : each.offset + len(spelt)] == spelt
+
+
+@given(PIECES, st.sampled_from(["a", "ba", "éa", "🙂"]))
+def test_billed_at_a_stop_are_the_tokens_that_begin_before_it(pieces: list[bytes], stop: str) -> None:
+    assembler = Assembler(TextRules(stops=(stop,)))
+    assemble(assembler, pieces)
+    cut = b"".join(pieces).decode(errors="replace").find(stop)
+    begin_before = [offset for offset in plain_offsets(pieces) if cut < 0 or offset < cut]
+    assert assembler.billed == len(begin_before)
+
+
+def test_a_token_behind_an_unfinished_character_begins_behind_its_replacement() -> None:
+    whole = assemble(Assembler(TextRules()), [b"\xe2\x82", b"a", b"b"])
+    assert whole.text == "\ufffdab"
+    assert [each.offset for each in whole.records] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("before", ["€".encode(), "€".encode()[:2]])
+def test_a_stop_token_behind_an_unfinished_character_is_dropped_like_any_other(before: bytes) -> None:
+    assembler = Assembler(TextRules(stops=("a",)))
+    whole = assemble(assembler, [b"x", before, b"a"])
+    assert whole.text == "x" + before.decode(errors="replace")
+    assert [each.piece for each in whole.records] == [b"x", before]
+    assert assembler.billed == 2
 
 
 def test_offsets_begin_at_the_base() -> None:

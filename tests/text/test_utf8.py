@@ -27,6 +27,13 @@ def test_any_bytes_decode_as_they_would_in_one_go_but_for_an_unfinished_end(data
     assert joined == whole
 
 
+@given(st.binary(min_size=1))
+def test_how_many_characters_end_before_the_next_byte_is_known_before_it_is_fed(data: bytes) -> None:
+    decoder = Utf8Decoder()
+    fed = len(decoder.feed(data[:-1]))
+    assert fed + decoder.before(data[-1:]) == len(data.decode("utf-8", "replace")) - 1
+
+
 def test_a_split_character_comes_out_when_it_is_complete() -> None:
     decoder = Utf8Decoder()
     pieces = [decoder.feed(bytes([byte])) for byte in "🙂".encode()]

@@ -20,6 +20,9 @@ ENTRY_POINTS = "onward.content_filters"
 WIDEST = 4096
 """Code points; a longest match beyond this is taken as none, and texts are then judged whole."""
 
+_NO_REPEAT = re.compile(r"\{(?:,|(?:\d+,)?0\d)")
+"""What begins like `{,2}` or `{02}`: how often, for Python; these very characters, for RE2."""
+
 Span = tuple[int, int]
 """Code points of a text, end exclusive."""
 Find = Callable[[str, int], Iterator[Span]]
@@ -54,8 +57,10 @@ def longest_match(pattern: str) -> int | None:
     """An upper bound of what a pattern can match, in code points; None where it has none or is not understood.
 
     Python's own parser tells it. What both engines accept is as wide for RE2, or narrower: a character class in
-    brackets, which Python does not know, counts as two.
+    brackets, which Python does not know, counts as two. Not so where only Python reads braces as a repetition.
     """
+    if _NO_REPEAT.search(pattern):
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

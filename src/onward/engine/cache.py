@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from onward.engine.blocks import BlockPool
-from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS
+from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS, blocks_for
 from onward.engine.prefix import Node, PrefixTree
 from onward.engine.scores import Scores, pack
-from onward.engine.sequence import Sequence, blocks_for, shareable_blocks, shareable_tokens
+from onward.engine.sequence import Sequence, shareable_blocks, shareable_tokens
 
 LEAST_SHARED = CHUNK_TOKENS
 """Tokens of a block that must be shared for the block to be copied rather than computed."""

@@ -7,7 +7,7 @@ faster. Guesses never change a token: `step` keeps one only where the sampler dr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -164,7 +164,7 @@ class Prediction:
 
     __slots__ = ("_index", "_last", "_left", "_strayed", "_tokens", "track")
 
-    def __init__(self, tokens: Sequence[int], index: Index) -> None:
+    def __init__(self, tokens: ReadOnly[int], index: Index) -> None:
         self.track = Track(0.8)
         self.track.place = 0
         self.track.run = 2
@@ -222,7 +222,7 @@ class Drafter:
 
     __slots__ = ("_followed", "_lookup", "_prediction", "index")
 
-    def __init__(self, tokens: list[int], prediction: Sequence[int], index: Index | None = None) -> None:
+    def __init__(self, tokens: list[int], prediction: ReadOnly[int], index: Index | None = None) -> None:
         """`tokens` as in Lookup; `index` that of another choice of the same job."""
         self.index = index or Index(_index_triples(tokens))
         self._lookup = Lookup(tokens, self.index.triples)
@@ -247,14 +247,14 @@ class Drafter:
         return found or self._lookup.guess(count, floor)
 
 
-def _key_of(tokens: Sequence[int]) -> int:
+def _key_of(tokens: ReadOnly[int]) -> int:
     key = 0
     for token in tokens:
         key = key << _BITS | token
     return key
 
 
-def _index_triples(tokens: Sequence[int]) -> dict[int, int]:
+def _index_triples(tokens: ReadOnly[int]) -> dict[int, int]:
     """Where each three tokens came last, as the index of what follows; not the very last three."""
     first = max(0, len(tokens) - INDEXED)
     key, index = 0, {}
@@ -264,7 +264,7 @@ def _index_triples(tokens: Sequence[int]) -> dict[int, int]:
     return index
 
 
-def _index_pairs(tokens: Sequence[int]) -> dict[int, int]:
+def _index_pairs(tokens: ReadOnly[int]) -> dict[int, int]:
     """Where each two tokens came first, as the index of what follows."""
     index: dict[int, int] = {}
     for end in range(2, len(tokens) + 1):

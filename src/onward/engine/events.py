@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -22,7 +22,7 @@ class Prefilled:
 
     job: int
     cached: int
-    scores: Sequence[Sampled | None] | None
+    scores: ReadOnly[Sampled | None] | None
 
 
 class Piece(NamedTuple):
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
     job: int
     choice: int
     text: str
-    records: Sequence[TokenRecord]
+    records: ReadOnly[TokenRecord]
     billed: int
     ending: Ending | None
     foretold: int = 0

@@ -7,7 +7,8 @@ of a block in `copy_block`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +19,11 @@ BLOCK_TOKENS = 32
 """Tokens in a KV block, the unit in which keys and values are shared."""
 CHUNK_TOKENS = 8
 """The least that a step reads of a prompt, but for its end. Never a single token: that kernel has other bits."""
+
+
+def blocks_for(tokens: int) -> int:
+    """KV blocks that hold so many tokens."""
+    return -(-tokens // BLOCK_TOKENS)
 
 
 Hook = Callable[[], None]
@@ -44,9 +50,9 @@ class Row:
     """
 
     sequence: int
-    tokens: Sequence[int]
+    tokens: ReadOnly[int]
     start: int
-    blocks: Sequence[int]
+    blocks: ReadOnly[int]
     outputs: int
     repeatable: bool = True
 
@@ -61,7 +67,7 @@ class Model(Protocol):
     blocks: int
     """How many KV blocks there are; ids 0 … blocks - 1."""
 
-    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+    def evaluate(self, rows: ReadOnly[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         """Evaluate all rows in one step; write their keys and values; give the logits that were asked for.
 
         `before_compute` is to be called once, when what follows is computing that lets other threads of Python run.

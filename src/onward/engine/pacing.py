@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS
 
-MOST = 512
+MOST_PROMPT_TOKENS = 512
 """Prompt tokens a step when nothing decodes: larger steps read no faster, and only delay a cancel."""
 TILE = 64
 """Tokens that matrix kernels compute together: a step of one tile and a token takes nearly as long as two tiles."""
@@ -106,9 +106,7 @@ class StepCost:
         before, self.rows_before = self.rows_before, 0 if prompt_tokens else rows
         self.steps_reading = self.steps_reading + 1 if prompt_tokens else 0
         if not prompt_tokens:
-            weight = SMOOTHING if self._quiet_seconds else 1.0
-            self._quiet_rows += weight * (rows - self._quiet_rows)
-            self._quiet_seconds += weight * (seconds - self._quiet_seconds)
+            self._learn_quiet(rows, seconds)
         if not self.known:
             self._rows, self._tokens, self._seconds = float(rows), float(prompt_tokens), seconds
         elif prompt_tokens or before == rows:
@@ -117,6 +115,19 @@ class StepCost:
             self._fit(rows, 0, seconds - (self._change or 0.0))
         else:
             self._fit_change(rows, seconds)
+
+    def _learn_quiet(self, rows: int, seconds: float) -> None:
+        """Learn from a step that read nothing. Beside prompts there is one in STALE steps, so one that was held up must
+        not count in full. The first may be as short as it likes: what is expected of it is a guess by steps that read.
+        """
+        weight = 1.0
+        if self.known:
+            expected = self.quiet(rows)
+            seconds = min(seconds, expected * MOST_LATE)
+            if self._quiet_seconds:
+                weight, seconds = SMOOTHING, max(seconds, expected / MOST_LATE)
+        self._quiet_rows += weight * (rows - self._quiet_rows)
+        self._quiet_seconds += weight * (seconds - self._quiet_seconds)
 
     def _fit_change(self, rows: int, seconds: float) -> None:
         """Learn from a decode step that followed one with another number of rows. What it took beyond belief does not
@@ -178,7 +189,7 @@ class PrefillPacer:
         one that nobody waits behind is read on in chunks of less than a tile.
         """
         if not writers:
-            return MOST
+            return MOST_PROMPT_TOKENS
         cost = self._cost
         if not cost.known:
             return BLOCK_TOKENS
@@ -190,7 +201,7 @@ class PrefillPacer:
         else:
             stretch, least = GENTLE, CHUNK_TOKENS
         tokens = int(max(stretch * quiet, UNNOTICED - quiet) / cost.reading)
-        return _in_whole_tiles(writers, min(MOST, max(least, tokens)))
+        return _in_whole_tiles(writers, min(MOST_PROMPT_TOKENS, max(least, tokens)))
 
 
 def _in_whole_tiles(writers: int, tokens: int) -> int:

@@ -7,7 +7,8 @@ bits (docs/explanation/determinism.md), and what is cached must equal what is co
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass, field
 
 from onward.engine.model import BLOCK_TOKENS
@@ -46,7 +47,7 @@ class PrefixTree:
         self._root = Node((), -1, None)
         self._by_block: dict[int, Node] = {}
 
-    def match(self, tokens: Sequence[int], limit: int) -> list[Node]:
+    def match(self, tokens: ReadOnly[int], limit: int) -> list[Node]:
         """The nodes of the longest cached prefix of `tokens`, at most `limit` blocks. Does not modify."""
         path: list[Node] = []
         node = self._root
@@ -58,7 +59,7 @@ class PrefixTree:
             node = child
         return path
 
-    def nearest(self, path: Sequence[Node], tokens: BlockKey) -> list[tuple[int, Node]]:
+    def nearest(self, path: ReadOnly[Node], tokens: BlockKey) -> list[tuple[int, Node]]:
         """Of the blocks that continue `path`, the two that begin most like `tokens`, the one that shares more first,
         each with how many tokens it shares. Does not modify."""
         node = path[-1] if path else self._root
@@ -66,7 +67,7 @@ class PrefixTree:
         near = [node.children[key] for key in node.order[max(0, place - 1) : place + 1]]
         return sorted(((_common(tokens, each.key), each) for each in near), key=lambda found: -found[0])
 
-    def insert(self, tokens: Sequence[int], blocks: Sequence[int]) -> list[Node]:
+    def insert(self, tokens: ReadOnly[int], blocks: ReadOnly[int]) -> list[Node]:
         """Make blocks[i], which hold tokens[32·i : 32·(i+1)], findable. Gives the path's nodes.
 
         Where the tree already has a block for the same prefix it keeps its own. Modifies the tree.
@@ -78,7 +79,7 @@ class PrefixTree:
             path.append(node)
         return path
 
-    def insert_tail(self, path: Sequence[Node], tokens: BlockKey, block: int) -> Node:
+    def insert_tail(self, path: ReadOnly[Node], tokens: BlockKey, block: int) -> Node:
         """Make a block findable whose first tokens, fewer than 32, end a prompt. Gives the node that stands for them:
         another one where a block that is there begins with them. Modifies the tree."""
         for common, node in self.nearest(path, tokens):
@@ -130,7 +131,7 @@ class PrefixTree:
         return node
 
 
-def _keys(tokens: Sequence[int], limit: int) -> Iterator[BlockKey]:
+def _keys(tokens: ReadOnly[int], limit: int) -> Iterator[BlockKey]:
     for index in range(min(limit, len(tokens) // BLOCK_TOKENS)):
         yield tuple(tokens[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS])
 

@@ -120,20 +120,24 @@ class Scheduler:
         leader.unforked = job.choices - 1
         self._enqueue(leader)
 
-    def cancel(self, request: int) -> int:
-        """Drop all work of a request; gives how many sequences that were."""
-        doomed = [sequence for sequence in self.running if sequence.job.request == request]
-        for sequence in doomed:
-            self.finish(sequence)
-        waiting = sum(line.cancel(request) for line in self._lines)
-        resumed = [sequence for sequence in self._resumed if sequence.job.request == request]
-        for sequence in resumed:
+    def cancel(self, request: int) -> None:
+        """Drop all work of a request."""
+        for sequence in [running for running in self.running if running.job.request == request]:
+            self.release(sequence)
+        for line in self._lines:
+            line.cancel(request)
+        for sequence in [resumed for resumed in self._resumed if resumed.job.request == request]:
             self._resumed.remove(sequence)
-        return len(doomed) + waiting + len(resumed)
 
-    def finish(self, sequence: Sequence) -> None:
-        """A running sequence has ended: its blocks and row are free."""
-        self._stop_running(sequence)
+    def release(self, sequence: Sequence) -> None:
+        """Take a running sequence's row and blocks back."""
+        self.running.remove(sequence)
+        request = sequence.job.request
+        self._rows_held[request] -= 1
+        if not self._rows_held[request]:
+            del self._rows_held[request]
+        self._mark_read(sequence, len(sequence.chain))
+        self.cache.release(sequence)
 
     # --- one step ------------------------------------------------------------------------------------------
 
@@ -142,19 +146,9 @@ class Scheduler:
         token and a draft for each writer. Sets `copies`."""
         self.copies = []
         self._make_room()
-        works = self._write_all()
-        budget = prompt_budget if works else max(prompt_budget, CHUNK_TOKENS)
-        readers = [sequence for sequence in self.running if sequence.reading]
-        lines = self._admit_readers(readers)
-        for sequence in self._in_turn(readers):
-            if budget < CHUNK_TOKENS:
-                break
-            works.append(self._read(sequence, budget))
-            budget -= works[-1].count
-        while budget >= CHUNK_TOKENS and (newcomer := self._admit_next(lines)):
-            works.append(self._read(newcomer, budget))
-            budget -= works[-1].count
-        return works
+        writers = [sequence for sequence in self.running if not sequence.reading]
+        reads = self._read_some(prompt_budget if writers else max(prompt_budget, CHUNK_TOKENS))
+        return self._write_all(writers) + reads
 
     def advance(self, work: Work) -> None:
         """The work was evaluated: count its tokens as computed, publish what others may share."""
@@ -223,12 +217,27 @@ class Scheduler:
                 self.cache.grow(sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
-        self._stop_running(sequence)
+        self.release(sequence)
         self._resumed.appendleft(sequence)
         self.preemptions += 1
 
-    def _write_all(self) -> list[Work]:
-        writers = [sequence for sequence in self.running if not sequence.reading]
+    def _read_some(self, budget: int) -> list[Work]:
+        """Admit newcomers, and read chunks of at most `budget` tokens together."""
+        readers = [sequence for sequence in self.running if sequence.reading]
+        lines = self._admit_readers(readers)
+        works: list[Work] = []
+        for sequence in self._in_turn(readers):
+            if budget < CHUNK_TOKENS:
+                break
+            works.append(self._read(sequence, budget))
+            budget -= works[-1].count
+        while budget >= CHUNK_TOKENS and (newcomer := self._admit_next(lines)):
+            works.append(self._read(newcomer, budget))
+            budget -= works[-1].count
+        return works
+
+    def _write_all(self, writers: list[Sequence]) -> list[Work]:
+        """A token for each writer, and drafts where nobody else runs: so not before newcomers have been admitted."""
         undisturbed = len(writers) == len(self.running)
         drafts = self._choose_drafts(writers) if self._choose_drafts and writers and undisturbed else {}
         return [self._write(sequence, drafts.get(sequence.id)) for sequence in writers]
@@ -293,7 +302,8 @@ class Scheduler:
             if sequence.awaited in self._being_read:
                 continue
             nodes = self.cache.find(sequence)
-            if self._prefix_is_being_read(sequence, nodes):
+            sequence.awaited = self._deepest_being_read(sequence, nodes)
+            if sequence.awaited is not None:
                 continue
             if self._try_admit(sequence, nodes):
                 line.take(sequence)
@@ -315,15 +325,15 @@ class Scheduler:
         self._being_read.update(sequence.unread)
         return True
 
-    def _prefix_is_being_read(self, sequence: Sequence, nodes: list[Node]) -> bool:
-        """Whether a running sequence is computing the very block this one would compute first: then wait, a
-        prefix shared is a prefix not computed again (law 3)."""
-        sequence.awaited = None
+    def _deepest_being_read(self, sequence: Sequence, nodes: list[Node]) -> int | None:
+        """Of the blocks behind `nodes` that running sequences are computing, one behind the other, the last: once that
+        is read, this one need not compute any of them (law 3). None where nobody computes its very next block."""
+        deepest = None
         for block in islice(sequence.chain, len(nodes), None):
             if block not in self._being_read:
                 break
-            sequence.awaited = block
-        return sequence.awaited is not None
+            deepest = block
+        return deepest
 
     def _row_free(self, request: int) -> bool:
         return len(self.running) < self.rows and self._rows_held[request] < self.rows_per_request
@@ -331,15 +341,6 @@ class Scheduler:
     def _start_running(self, sequence: Sequence) -> None:
         self.running.append(sequence)
         self._rows_held[sequence.job.request] += 1
-
-    def _stop_running(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
-        request = sequence.job.request
-        self._rows_held[request] -= 1
-        if not self._rows_held[request]:
-            del self._rows_held[request]
-        self._mark_read(sequence, len(sequence.chain))
-        self.cache.release(sequence)
 
     def _mark_read(self, sequence: Sequence, end: int) -> None:
         """The first `end` blocks of its chain are not being read by this sequence any more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +49,7 @@ class PackedScores:
         ]
 
 
-def pack(scores: Sequence[Sampled | None], top: int) -> PackedScores:
+def pack(scores: ReadOnly[Sampled | None], top: int) -> PackedScores:
     """Pack scores that have `top` alternatives each (fewer in a tiny vocabulary: the common number is kept)."""
     width = min((len(score.top) for score in scores if score is not None), default=0)
     width = min(width, top)

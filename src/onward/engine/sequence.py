@@ -115,11 +115,6 @@ class Sequence:
         return f"<Sequence {self.id} job {self.job.id}.{self.choice} {self.computed}/{len(self.tokens)}>"
 
 
-def blocks_for(tokens: int) -> int:
-    """KV blocks that hold so many tokens."""
-    return -(-tokens // BLOCK_TOKENS)
-
-
 def shareable_tokens(prompt_length: int) -> int:
     """How many leading tokens of a prompt may come from the cache.
 

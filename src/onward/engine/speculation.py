@@ -17,7 +17,7 @@ from onward.engine.drafts import Draft, Guess
 from onward.engine.pacing import StepCost
 from onward.engine.sequence import Sequence
 
-MOST = 96
+MOST_GUESSES = 96
 """Guessed tokens that one step evaluates at most."""
 SIZES = (2, 4, 8, 16, 32, 48, 64, 128)
 """How many rows a step with guesses has, as a rule."""
@@ -59,17 +59,26 @@ class Speculation:
 def choose_drafts(writers: ReadOnly[Sequence], cost: StepCost) -> dict[int, Draft]:
     """The drafts worth evaluating, by sequence id. `writers` are all sequences that the next step writes, at least one;
     the step before only decoded, so `cost` knows what that takes."""
-    following = [sequence for sequence in writers if sequence.drafter is not None and sequence.drafter.follow()]
-    if not following:
+    promising = _follow(writers)
+    if not promising:
         return {}
     floor = cost.row * len(writers) / cost.decode(len(writers))
-    guesses = {sequence.id: guess for sequence in following if (guess := sequence.guess(floor))}
+    guesses = {sequence.id: guess for sequence in promising if (guess := sequence.guess(floor))}
     if not _may_pay(guesses.values(), len(writers), cost):
         return {}
     return {
         sequence: Draft(guesses[sequence].tokens[:count], guesses[sequence].source)
         for sequence, count in _worth_evaluating(guesses, len(writers), cost).items()
     }
+
+
+def _follow(writers: ReadOnly[Sequence]) -> list[Sequence]:
+    """Let every drafter take in what was drawn, as `Sequence.guess` asks for; those whose next token may be guessed."""
+    promising: list[Sequence] = []
+    for sequence in writers:
+        if sequence.drafter is not None and sequence.drafter.follow():
+            promising.append(sequence)
+    return promising
 
 
 def _may_pay(guesses: Iterable[Guess], writers: int, cost: StepCost) -> bool:
@@ -87,7 +96,7 @@ def _worth_evaluating(guesses: dict[int, Guess], writers: int, cost: StepCost) -
     """
     chances = [(chance, sequence) for sequence, guess in guesses.items() for chance in guess.chances]
     chances.sort(reverse=True)
-    del chances[MOST:]
+    del chances[MOST_GUESSES:]
     tokens = list(accumulate((chance for chance, _ in chances), initial=float(writers)))
     best = max(_counts(len(chances), writers, cost), key=lambda count: tokens[count] / _seconds(writers + count, cost))
     return Counter(sequence for _, sequence in chances[:best])

@@ -264,7 +264,7 @@ class Engine:
             )
         )
         if ending:
-            self.scheduler.finish(sequence)
+            self.scheduler.release(sequence)
 
     def _count(self, works: list[Work], rows: int, seconds: float) -> None:
         """`rows` that the step had: those that read, and one for each token written, replayed or guessed."""

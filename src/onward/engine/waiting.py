@@ -47,11 +47,10 @@ class WaitingLine:
         self._requests[request][1].append(sequence)
         self._count += 1
 
-    def cancel(self, request: int) -> int:
-        """Drop a request's sequences; gives how many those were."""
+    def cancel(self, request: int) -> None:
+        """Drop a request's sequences."""
         _, dropped = self._requests.pop(request, (0, ()))
         self._count -= len(dropped)
-        return len(dropped)
 
     def in_turn(self, may: Callable[[int], bool]) -> Iterator[Sequence]:
         """The first few of each request that `may` be admitted, the request whose turn it is first."""

@@ -16,7 +16,8 @@ from onward.text.utf8 import Utf8Decoder
 @dataclass(slots=True)
 class TokenRecord:
     """One token of a text. `offset` counts code points from the start of prompt and completion together to
-    the token's first byte; a token that begins inside a character has that character's offset."""
+    the token's first byte; a token that begins inside a character has that character's offset, one behind a character
+    that stays unfinished comes after its U+FFFD."""
 
     token: int
     piece: bytes
@@ -84,8 +85,8 @@ class Assembler:
 
         Must not be called after `stopped` or `flush`.
         """
-        record.offset = self._base + self._decoded
         visible = b"" if special and self._rules.skip_special else record.piece
+        record.offset = self._base + self._decoded + self._decoder.before(visible)
         text = self._decoder.feed(visible)
         self._decoded += len(text)
         self._fed += 1

@@ -8,11 +8,11 @@ from onward.text.utf8 import Utf8Decoder
 
 
 def token_offsets(pieces: Iterable[bytes]) -> Iterator[int]:
-    """For each token the code points complete before its first byte, from 0."""
+    """For each token its offset as `assembler.TokenRecord` has it, from 0."""
     decoder = Utf8Decoder()
     decoded = 0
     for piece in pieces:
-        yield decoded
+        yield decoded + decoder.before(piece)
         decoded += len(decoder.feed(piece))
 
 

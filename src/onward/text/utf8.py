@@ -22,6 +22,12 @@ class Utf8Decoder:
         """Give the characters that `data` completes."""
         return self._decoder.decode(data)
 
+    def before(self, data: bytes) -> int:
+        """How many characters of what `feed` would give come before the first byte of `data`: those that pending bytes
+        become when it does not go on from them."""
+        pending = self.pending
+        return len((pending + data[:1]).decode("utf-8", "replace")) - 1 if pending and data else 0
+
     @property
     def pending(self) -> bytes:
         """The first bytes of a character whose rest has not come."""

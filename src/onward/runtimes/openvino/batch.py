@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import BLOCK_TOKENS, Row
+from onward.engine.model import Row, blocks_for
 from onward.runtimes.openvino.graph import ROWS_INPUT
 from onward.runtimes.openvino.library import ov
 
@@ -27,7 +27,8 @@ INPUTS = frozenset({*_KINDS, _LONGEST})
 _LEAST = 2
 """Tokens of a padding row, and rows of the output layer: one is another kernel, for attention and for a MatMul."""
 _MOST_SINGLES = 3
-"""Padding rows of one token that a step gets at most; where more are missing, one row of _LEAST tokens costs less."""
+"""Padding rows of one token that a step gets at most; where more are missing, one row of several tokens costs less:
+beside it, single tokens may be fewer than threads."""
 
 
 class Buffer:
@@ -90,11 +91,12 @@ class Batch:
         missing = _usual(max(tokens, least), singles=singles) - tokens
         if singles and missing <= _MOST_SINGLES:
             return [*rows, *[self._padding(1)] * missing]
-        if singles and tokens + _LEAST >= self.least:
-            missing = _LEAST
+        if singles:
+            missing = max(self.least - tokens, _LEAST)
         return [*rows, self._padding(missing)] if missing else rows
 
     def _padding(self, tokens: int) -> Row:
+        """A row in the scratch block: never longer than that, as `least` is not."""
         return Row(-1, (0,) * tokens, 0, self._scratch, 0)
 
     def _fill_tokens(self, rows: Sequence[Row], lengths: list[int]) -> None:
@@ -124,7 +126,7 @@ class Batch:
         for row, length in zip(rows, lengths, strict=True):
             context = row.start + length
             longest = max(longest, context)
-            needed = -(-context // BLOCK_TOKENS)
+            needed = blocks_for(context)
             table += row.blocks[:needed]
             begins.append(begins[-1] + needed)
             if len(table) != begins[-1]:

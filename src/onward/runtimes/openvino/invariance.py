@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS, Row
+from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS, Row, blocks_for
 from onward.runtimes.openvino.index import read_index, write_index
-from onward.runtimes.openvino.kv_cache import blocks_for
 from onward.runtimes.openvino.window import Window
 
 Evaluate = Callable[[Sequence[Row]], NDArray[np.float32]]
@@ -28,7 +27,7 @@ WINDOWS = (Window(), Window(most=64), Window(least=5), Window(least=5, most=64),
 """Tried in this order. oneDNN's kernels change at 5 tokens (weights unpacked once a step), 7, 17 (AMX), 65 and 81."""
 BLOCKS_NEEDED = 8
 
-_PROOF = "window 4"  # raised when other steps are tried: what was remembered of the old ones no longer holds
+_PROOF = "window 5"  # raised when other steps are tried: what was remembered of the old ones no longer holds
 _PROMPT = 2 * BLOCK_TOKENS + 2
 _CUTS = ((BLOCK_TOKENS,), (CHUNK_TOKENS, 2 * BLOCK_TOKENS - 3, 2 * BLOCK_TOKENS))
 _ROWS = (5, 2, 16, 20)

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import BLOCK_TOKENS
+from onward.engine.model import BLOCK_TOKENS, blocks_for
 from onward.errors import MemoryTooSmall, ModelFolderError
 from onward.runtimes.openvino.library import ov
 
@@ -89,11 +89,6 @@ def plan(layers: list[Layer], context_length: int, available: int, wanted: int |
         notes.append(f"Context lowered from {context_length} to {fits} tokens to fit {mib(budget)} of KV memory.")
         context_length = fits
     return Plan(blocks, context_length, tuple(notes))
-
-
-def blocks_for(tokens: int) -> int:
-    """Blocks that hold `tokens` tokens."""
-    return -(-tokens // BLOCK_TOKENS)
 
 
 def mib(size: int) -> str:

@@ -71,15 +71,8 @@ def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOM
         evaluator = Evaluator(lane, vocab_size)
         known, unproven = _make_invariant(evaluator, vocab_size, identity.result(), threads, options.cache_dir)
         if spare is not None and evaluator.window == Window():
-
-            def one_thread() -> Lane:
-                compiled = core.compile_model(spare, "CPU", config | {"INFERENCE_NUM_THREADS": 1})
-                return _lane(compiled, names, cache, threads=1)
-
-            def same_bits(small: Lane) -> bool:
-                one, other = (partial(each.evaluate, vocab_size=vocab_size) for each in (lane, small))
-                return agree(one, other, vocab_size, plan.context_length)
-
+            one_thread = partial(_one_thread, core, spare, config, names, cache)
+            same_bits = partial(_same_bits, lane, vocab_size=vocab_size, context_length=plan.context_length)
             evaluator.small = _small_lane(one_thread, same_bits, f"{known} {threads} and 1", options.cache_dir)
         return OpenVINOModel(
             folder.name,
@@ -108,6 +101,17 @@ def _make_invariant(
         return with_facts(identity, window), []
     # Where sums are split in short steps and not in others, their parts may be one a thread.
     return with_facts(identity, window, threads), [] if window else [NOTE]
+
+
+def _one_thread(core: ov.Core, model: ov.Model, config: dict[str, Any], names: frozenset[str], cache: KVCache) -> Lane:
+    """A second graph of the model, which computes on one thread over the same cache."""
+    compiled = core.compile_model(model, "CPU", config | {"INFERENCE_NUM_THREADS": 1})
+    return _lane(compiled, names, cache, threads=1)
+
+
+def _same_bits(lane: Lane, small: Lane, vocab_size: int, context_length: int) -> bool:
+    one, other = (partial(each.evaluate, vocab_size=vocab_size) for each in (lane, small))
+    return agree(one, other, vocab_size, context_length)
 
 
 def _small_lane(

@@ -19,9 +19,10 @@ class Window:
     most: int = 0
 
     def pieces(self, rows: Sequence[Row]) -> list[Sequence[Row]]:
-        """`rows` in calls of at most `most` tokens, in order; long rows are cut between blocks, as chunks are.
+        """`rows` in calls of at most `most` tokens, in order.
 
-        A row of several tokens leaves no piece of a single one: that would take the decode kernel.
+        A row that does not fit is cut where a block ends, wherever it began: a prompt's chunks may begin and end inside
+        blocks. A row of several tokens leaves no piece of a single one: that would take the decode kernel.
         """
         if not self.most or sum(len(row.tokens) for row in rows) <= self.most:
             return [rows]
