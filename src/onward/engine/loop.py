@@ -9,7 +9,8 @@ import atexit
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as ReadOnly
 
 from onward.engine.events import Event, Failed
 from onward.engine.job import Job
@@ -18,7 +19,7 @@ from onward.errors import EngineStopped, Overloaded
 
 log = logging.getLogger("onward.engine")
 
-Deliver = Callable[[Sequence[Event]], None]
+Deliver = Callable[[ReadOnly[Event]], None]
 
 
 class EngineThread:
@@ -54,7 +55,7 @@ class EngineThread:
         """Sequences that wait for a place, those still in the mailbox included."""
         return self.engine.scheduler.waiting + self._posted
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: ReadOnly[Job]) -> None:
         """Queue the jobs of one request. Raises Overloaded when the queue is full, EngineStopped when dead."""
         with self._lock:
             self._raise_if_stopped()
@@ -88,7 +89,7 @@ class EngineThread:
         free_rows = scheduler.rows - len(scheduler.running)
         return self.waiting - free_rows >= self._max_waiting
 
-    def _add(self, jobs: Sequence[Job]) -> None:
+    def _add(self, jobs: ReadOnly[Job]) -> None:
         for job in jobs:
             with self._lock:
                 self.engine.add(job)
