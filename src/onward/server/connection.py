@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from onward.errors import ApiError, HeadTooLarge, InvalidRequest
 from onward.protocol.error_body import error_envelope
 from onward.protocol.ids import request_id
 from onward.server.app import COMMON_HEADERS, App
+from onward.server.offers import OfferPassing
 
 HEAD_SECONDS = 30.0
 """From the connection, or a request's first byte, until its head is complete."""
@@ -23,21 +23,13 @@ STALL_SECONDS = 30.0
 IDLE_SECONDS = 65
 """Idle connections stay open longer than clients keep theirs (5 to 60 s), so that a client never writes into
 a connection that is just being closed."""
-OFFER = re.compile(rb"^upgrade(?=:)", re.IGNORECASE | re.MULTILINE)
-"""The name of a header line that offers to change the protocol."""
-PASSED_OVER = b"Ignored"
 
 
-class Protocol(HttpToolsProtocol):
+class Protocol(OfferPassing):
     """Closes a connection whose client is too slow with a request's head, or sends one without end, or does not read
     its answer: uvicorn waits for each for ever."""
 
     _answering: RequestResponseCycle | None = None
-    _begun = b""
-    """The beginning of a header line that may yet become an offer; the parser has not seen it."""
-    _in_body = False
-    _line_is_new = True
-    """Whether what the parser has seen ends with a whole line."""
     _overdue: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
     _unread = 0
@@ -48,63 +40,19 @@ class Protocol(HttpToolsProtocol):
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
-        """Pass over an offer to change the protocol, as RFC 9110 §7.8 allows; Java's client makes one by default.
-
-        The parser would take it at its word and drop the request's body, so it must not see it: the header gets
-        another name. A body passes as it is; so does a head that a client sends behind a body without waiting.
-        """
         # Any byte ends the wait for the next request, even an empty line or the rest of a body refused long ago.
         if not self._in_body or self.cycle.response_complete:
             self._expect_head()
-        data, self._begun = self._begun + data, b""
         self._unread += len(data)
-        if self._in_body:
-            self._feed(data)
-        else:
-            self._feed_head(data)
+        super().data_received(data)
         if self._unread > HEAD_BYTES:
             self._refuse_head()
-
-    def _feed_head(self, data: bytes) -> None:
-        rest = self._feed_up_to_last_offer(data)
-        end = len(rest) - self._begun_offer(rest)
-        self._feed(rest[:end])
-        if self._in_body:
-            self._feed(rest[end:])
-        else:
-            self._begun = rest[end:]
-
-    def _feed_up_to_last_offer(self, data: bytes) -> bytes:
-        """Feed all up to the last offer that stands in a head, each under another name; what is left to feed."""
-        fed = 0
-        for offer in OFFER.finditer(data) if b"upgrade:" in data.lower() else ():
-            if offer.start() or self._line_is_new:
-                self._feed(data[fed : offer.start()])
-                fed = offer.start()
-                if self._in_body:
-                    break
-                self._feed(PASSED_OVER)
-                fed = offer.end()
-        return data[fed:]
-
-    def _feed(self, data: bytes) -> None:
-        """Let the parser read on, unless what it has read was refused already."""
-        if not self.transport.is_closing():
-            self._line_is_new = data.endswith(b"\n") if data else self._line_is_new
-            super().data_received(data)
-
-    def _begun_offer(self, data: bytes) -> int:
-        """How many bytes at the end of `data` may be the beginning of an offer, when more come."""
-        line = data.rfind(b"\n") + 1
-        begun = data[line:].lower() if line or self._line_is_new else b""
-        return len(begun) if b"upgrade".startswith(begun) else 0
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._expect_head()
 
     def on_headers_complete(self) -> None:
-        self._in_body = True
         self._unread = 0
         self._forget_head()
         super().on_headers_complete()
@@ -114,7 +62,6 @@ class Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._in_body = False
         self._unread = 0
         super().on_message_complete()
 
