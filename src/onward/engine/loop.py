@@ -81,7 +81,7 @@ class EngineThread:
         if self._death is not None:
             raise EngineStopped("The engine has stopped after an internal error; the server must be restarted.")
         if self._stopping:
-            raise EngineStopped("The server is shutting down.")
+            raise EngineStopped("Onward is shutting down.")
 
     def _full(self) -> bool:
         """Whether one more sequence would wait, and the queue holds all it may. One large request may overfill it."""
