@@ -27,7 +27,6 @@ LEVELS = {
     "compose": 5,
     "server": 6,
     "cli": 6,
-    "playground": 6,
     "client": 6,
     "__init__": 7,
     "__main__": 7,
@@ -36,8 +35,6 @@ SIDEWAYS = {
     ("settings", "errors"),
     ("settings", "values"),
     ("cli", "server"),  # `onward serve` runs the server
-    ("cli", "client"),  # `onward completions create` without a server
-    ("server", "playground"),  # the server hands the page out
 }
 """Imports within one level that are meant."""
 

@@ -28,6 +28,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+NO_RETRY = {"x-should-retry": "false"}
+"""OpenAI's SDKs obey it (spec/wire-rules 21)."""
+
 
 class OnwardError(Exception):
     """Root of every error that Onward raises on purpose."""
@@ -135,12 +138,12 @@ class HeadTooLarge(ApiError):
 
 
 class ServerError(ApiError):
-    """Something broke on our side. The words are OpenAI's (spec/completions §11)."""
+    """Something broke on our side. The words are OpenAI's (spec/completions §11). `final`: asking again is in vain."""
 
     WORDS: ClassVar[str] = "The server had an error while processing your request. Sorry about that!"
 
-    def __init__(self, message: str = WORDS) -> None:
-        super().__init__(message)
+    def __init__(self, message: str = WORDS, *, final: bool = False) -> None:
+        super().__init__(message, headers=dict(NO_RETRY) if final else None)
 
 
 class Overloaded(ApiError):
@@ -158,7 +161,13 @@ class Overloaded(ApiError):
 
 
 class EngineStopped(Overloaded):
-    """The engine takes no more work: it is draining, or it died. Told to present and future requests."""
+    """The engine takes no more work: it is draining, or it died (`final`: asking again is in vain). Told to present
+    and future requests."""
+
+    def __init__(self, message: str = Overloaded.WORDS, *, final: bool = False) -> None:
+        super().__init__(message)
+        if final:
+            self.headers = dict(NO_RETRY)
 
 
 class RequestCancelled(OnwardError):

@@ -115,7 +115,7 @@ class Settings:
         metavar="SECONDS",
     )  # fmt: skip
     drain: float = _option(
-        30.0, "Network", values.seconds, "How long running requests may go on after Ctrl-C or SIGTERM.",
+        30.0, "Network", values.seconds, "How long running requests may go on after Ctrl-C, SIGTERM or SIGHUP.",
         metavar="SECONDS",
     )  # fmt: skip
     api_key: tuple[str, ...] = _option(
@@ -324,7 +324,7 @@ def _from_table(table: Mapping[str, object], place: str, origin: Callable[[str],
 def _from_keywords(keywords: Mapping[str, object]) -> Given:
     """As `_from_table`, for a program that serves nobody. Raises SetupError for what would have no effect there."""
     of_servers = {option.name for option in options() if option.group in ("Network", "Security")}
-    of_servers |= {"max_body", "access_log"}
+    of_servers |= {"max_body", "profile", "access_log", "log_level"}
     known = [option.name for option in options() if option.name not in of_servers]
     for key in keywords:
         if key in of_servers:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from onward.cli.where.source import Document
-from onward.errors import EngineStopped, Overloaded
+from onward.errors import EngineStopped, HubUnreachable, Overloaded
 
 from ..processes import served
 from .conftest import onward
@@ -399,9 +399,10 @@ def test_that_lines_wait_is_said_once() -> None:
 
 def test_files_that_hold_something_else_are_left_alone() -> None:
     write_input(2)
-    Path("out.jsonl").write_text("my diary\n")
-    assert "no result of a batch" in run().stderr
-    assert Path("out.jsonl").read_text() == "my diary\n"
+    for theirs in ("my diary\n", '{"custom_id":"x","response":null,"error":"boom"}\n'):
+        Path("out.jsonl").write_text(theirs)
+        assert "no result of a batch" in run().stderr
+        assert Path("out.jsonl").read_text() == theirs
     result = onward("batch", "run", "in.jsonl", "-o", "in.jsonl")
     assert result.exit_code == 1 and "is the input" in result.stderr
 
@@ -487,3 +488,22 @@ def test_a_queue_that_is_full_is_waited_for() -> None:
     write_input(24, n=128)
     assert run("--concurrency", "24").exit_code == 0
     assert {each["response"]["status_code"] for each in records().values()} == {200}
+
+
+def test_a_hub_that_cannot_be_reached_ends_the_run_and_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise HubUnreachable("The hub cannot be reached.")
+
+    write_input(2, model="org/model")
+    monkeypatch.setattr("onward.cli.where.local.resolve_model", unreachable)
+    result = run()
+    assert result.exit_code == 3
+    assert "The hub cannot be reached." in result.stderr
+    assert not Path("out.jsonl").exists() and not Path("out.errors.jsonl").exists()
+
+
+def test_a_link_to_nowhere_is_written_through_and_cleaned_up_behind() -> None:
+    write_input(1, n="many")
+    Path("out.jsonl").symlink_to("elsewhere.jsonl")
+    assert run().exit_code == 1
+    assert Path("out.jsonl").is_symlink() and not Path("elsewhere.jsonl").exists()

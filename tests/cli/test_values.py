@@ -228,6 +228,7 @@ def test_what_is_piped_in_is_a_body_or_the_prompt(piped: str, arguments: list[st
     [
         ('{"prompt": "Once", "n": 3, ', "it is no JSON object (line 1, column 28: Expecting property name"),
         ('\n{"prompt": "Once"} {}', "it is no JSON object (line 2, column 20: Extra data)"),
+        ('{"seed": 1' + 5000 * "0" + "}", "it is no JSON object (a number has too many digits)"),
         ("{% if it %}", "it is no JSON object (line 1, column 2: "),
         ("prompt: Once\nmax_tokns: 3\n", "'max_tokns' is no parameter (did you mean 'max_tokens'?)"),
         ("max_tokens: 3\n", "it has no prompt"),
@@ -358,3 +359,8 @@ def test_a_text_that_may_have_meant_a_file_is_noted() -> None:
         "--prompt: there is no file everyone, so @everyone itself is the text. Write \\@everyone to say so.\n"
     )
     assert create("--prompt", "\\@everyone", "--dry-run").stderr == ""
+
+
+def test_a_lone_surrogate_in_a_body_is_shown_as_json_escapes_it() -> None:
+    result = create("--dry-run", "--format", "raw", stdin='{"prompt": "\\ud800"}')
+    assert (result.exit_code, json.loads(result.stdout)) == (0, {"prompt": "\ud800"})

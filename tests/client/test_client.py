@@ -101,6 +101,15 @@ def test_a_stream_that_is_left_stops_its_work() -> None:
         assert not backend.served["toy"].answers
 
 
+def test_a_stream_can_be_read_on_after_a_break() -> None:
+    with onward.Onward("toy") as client:
+        stream = client.completions.create(prompt="x", max_tokens=50, ignore_eos=True, stream=True)
+        first = next(iter(stream))
+        for _ in stream:
+            break
+        assert first.choices and len(list(stream)) == 48
+
+
 LONG = {"prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True}
 
 
@@ -235,6 +244,7 @@ def test_options_may_be_written_as_in_a_settings_file() -> None:
         ({"port": 9}, "'port' is a setting of `onward serve` and has no effect in a program"),
         ({"api_key": "x"}, "'api_key' is a setting of `onward serve`"),
         ({"access_log": False}, "'access_log' is a setting of `onward serve`"),
+        ({"profile": "strict"}, "'profile' is a setting of `onward serve`"),
     ],
 )
 def test_an_option_that_would_have_no_effect_is_refused(options: dict[str, Any], words: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from onward.errors import ServerError
+from onward.errors import EngineStopped, Overloaded, ServerError
 from onward.server import exchange
 from onward.server.app import make_app
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
@@ -215,14 +215,25 @@ async def test_exactly_one_answer_is_sent_to_each_of_many() -> None:
     assert app.running == 0
 
 
-@pytest.mark.parametrize(("state", "told"), [("dead", "false"), ("ready", None)])
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [
+        (ServerError(final=True), ("false", None)),
+        (EngineStopped(final=True), ("false", None)),
+        (ServerError(), (None, None)),
+        (EngineStopped(), (None, "1")),
+        (Overloaded(), (None, "1")),
+    ],
+)
 @in_loop
-async def test_only_a_dead_engine_tells_clients_not_to_ask_again(state: str, told: str | None) -> None:
+async def test_only_a_dead_engine_tells_clients_not_to_ask_again(
+    refusal: Exception, told: tuple[str | None, str | None]
+) -> None:
     backend = FakeBackend()
-    backend.state, backend.refusal = state, ServerError()
+    backend.refusal = refusal
     call = await completion(make_app(backend, settings())).done()
     assert call.status >= 500
-    assert call.headers.get("x-should-retry") == told
+    assert (call.headers.get("x-should-retry"), call.headers.get("retry-after")) == told
 
 
 @in_loop

@@ -123,7 +123,7 @@ class EmbeddedModel:
 
     def _failure(self, failed: Failed) -> ApiError:
         if self.thread.death is not None:
-            return ServerError()
+            return ServerError(final=True)
         return EngineStopped("Onward is shutting down.")
 
     def _deliver(self, events: Sequence[Event]) -> None:

@@ -129,7 +129,8 @@ def _print_body(fields: dict[str, Any], session: Session) -> None:
     from onward.cli.show.formats import render
 
     shown = "json" if session.output.format in ("auto", "text") else session.output.format
-    click.echo(render(fields, format=shown, terminal=sys.stdout.isatty()))
+    body = render(fields, format=shown, terminal=sys.stdout.isatty())
+    click.echo(body.encode("utf-8", "backslashreplace").decode())  # lone surrogates, as JSON escapes them
 
 
 command = Group(

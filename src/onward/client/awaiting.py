@@ -21,9 +21,10 @@ from onward.settings import resolve
 
 
 class AsyncStream:
-    """The chunks of a streamed completion, as they come. Leaving it early cancels what still runs.
+    """The chunks of a streamed completion, as they come; who stops reading may go on later.
 
-    So does dropping it, even before its first chunk, when its generator has not begun and would clean up nothing.
+    Closing it, leaving its `async with`, or dropping it cancels what still runs: dropping it even before its first
+    chunk, when its generator has not begun and would clean up nothing.
     """
 
     def __init__(self, answer: Answer, request: CompletionRequest) -> None:

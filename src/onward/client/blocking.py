@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -66,20 +66,17 @@ async def _others_ended() -> None:
 
 
 class Stream:
-    """The chunks of a streamed completion, as they come. Leaving it early cancels what still runs."""
+    """The chunks of a streamed completion, as they come; who stops reading may go on later.
+
+    Closing it, leaving its `with`, or dropping it cancels what still runs.
+    """
 
     def __init__(self, stream: AsyncStream, loop: _LoopThread) -> None:
         self._stream = stream
         self._loop = loop
 
-    def __iter__(self) -> Iterator[Chunk]:
-        try:
-            while True:
-                yield next(self)
-        except StopIteration:
-            return
-        finally:
-            self.close()
+    def __iter__(self) -> Self:
+        return self
 
     def __next__(self) -> Chunk:
         try:

@@ -79,7 +79,8 @@ class EngineThread:
 
     def _raise_if_stopped(self) -> None:
         if self._death is not None:
-            raise EngineStopped("The engine has stopped after an internal error; the server must be restarted.")
+            words = "The engine has stopped after an internal error; the server must be restarted."
+            raise EngineStopped(words, final=True)
         if self._stopping:
             raise EngineStopped("Onward is shutting down.")
 

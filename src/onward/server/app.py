@@ -113,8 +113,6 @@ class App:
         error = as_told(problem, exchange)
         if exchange.answering:
             raise problem  # half an answer is out: the server must cut the connection
-        if self._backend.health().state == "dead":  # SDKs would ask again, in vain (spec/wire-rules 21)
-            exchange.headers.append((b"x-should-retry", b"false"))
         try:
             await answer_error(exchange, error)
         except ClientGone:

@@ -51,10 +51,16 @@ class Protocol(OfferPassing):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._expect_head()
+        if not self.flow.write_paused:  # more will be written
+            self._forget_stall()
 
     def on_headers_complete(self) -> None:
+        """Raises ValueError, which the parser takes for an error of its own, where the head is too long."""
         self._unread = 0
         self._forget_head()
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES:
+            self._refuse_head()
+            raise ValueError("the head is too long")
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -73,13 +79,22 @@ class Protocol(OfferPassing):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._forget_stall()
+        if self.cycle is not None and self.cycle.response_complete:
+            self._expect_reading()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._expect_reading()
 
     def _expect_reading(self) -> None:
-        """Cut the connection off unless something of what waits is read in time."""
+        """Cut the connection off unless something of what waits is read in time. To be called when nothing more will be
+        written before it is. Does nothing while that is expected already, or where nothing waits."""
         waiting = self.transport.get_write_buffer_size()
-        self._stalled = self.loop.call_later(STALL_SECONDS, self._check_reading, waiting)
+        if waiting and self._stalled is None:
+            self._stalled = self.loop.call_later(STALL_SECONDS, self._check_reading, waiting)
 
     def _check_reading(self, before: int) -> None:
+        self._stalled = None
         if self.transport.get_write_buffer_size() < before:
             self._expect_reading()
         else:
@@ -132,6 +147,7 @@ class Protocol(OfferPassing):
         head = b"".join(b"%b: %b\r\n" % header for header in headers)
         self.transport.write(STATUS_LINE[error.status] + head + b"\r\n" + body)
         self.transport.close()
+        self._expect_reading()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle

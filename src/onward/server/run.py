@@ -29,7 +29,8 @@ log = logging.getLogger("onward.server")
 FAREWELL_SECONDS = 5.0
 """Time for the engine to finish its step and for the error events of ended requests to reach their clients."""
 BACKLOG = 2048
-_ENDING = [signal.SIGINT, signal.SIGTERM] + ([] if sys.platform == "win32" else [signal.SIGHUP])
+_HANG_UP = None if sys.platform == "win32" else signal.SIGHUP
+_ENDING = [signal.SIGINT, signal.SIGTERM, *([_HANG_UP] if _HANG_UP else [])]
 
 
 def serve(settings: Settings, compose: Callable[[Settings, Callable[[str], None]], Backend]) -> int:
@@ -151,7 +152,9 @@ class Service:
         return 128 + (self._signal or signal.SIGINT) if self._stop_now.is_set() else 0
 
     def signal(self, number: int) -> None:
-        """First time: drain. Second time: end at once."""
+        """First time: drain. Second time: end at once; but a terminal that closes says so more than once."""
+        if self._stop.is_set() and number == _HANG_UP:
+            return
         if self._stop.is_set():
             self._stop_now.set()
         self._signal = number
@@ -161,11 +164,12 @@ class Service:
         """Needs the main thread. Where the loop cannot (Windows), Ctrl-C interrupts without a drain."""
         loop = asyncio.get_running_loop()
         for number in _ENDING:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does with SIGHUP
-                try:
-                    loop.add_signal_handler(number, self.signal, number)
-                except NotImplementedError:
-                    pass
+            if number == _HANG_UP and signal.getsignal(number) is signal.SIG_IGN:  # nohup
+                continue
+            try:
+                loop.add_signal_handler(number, self.signal, number)
+            except NotImplementedError:
+                pass
 
     def _listen(self) -> None:
         """Raises SetupError when another program took the port while the model loaded: uvloop would hide that."""

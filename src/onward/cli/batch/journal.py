@@ -67,7 +67,7 @@ class Journal:
         finally:
             os.close(self._file)
         if empty and self._is_new:
-            self.path.unlink(missing_ok=True)
+            self.path.resolve().unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +116,7 @@ class Journal:
     def _known(self, line: bytes, number: int) -> str | int:
         try:
             return _key(msgspec.json.decode(line))
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise self._stranger(number) from None
 
     def _check_torn(self, line: bytes, number: int) -> None:
@@ -131,17 +131,17 @@ class Journal:
 
 def _opened(path: Path) -> tuple[int, bool]:
     """The file's number, and whether it was made by this."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+    flags = os.O_RDWR | os.O_APPEND
     try:
-        return os.open(path, flags | os.O_EXCL, 0o644), True
-    except FileExistsError:
-        return os.open(path, flags, 0o644), False
+        return os.open(path, flags), False
+    except FileNotFoundError:
+        return os.open(path, flags | os.O_CREAT, 0o644), True
 
 
 def _key(record: dict[str, Any]) -> str | int:
     """What names an input line from run to run: its custom_id, or the number of a line that was unreadable.
 
-    Raises KeyError or TypeError for what is no result.
+    Raises KeyError, TypeError or AttributeError for what is no result.
     """
     key = record["custom_id"]
     if record["response"] is None:

@@ -96,6 +96,8 @@ def _json_fault(text: str) -> str:
         json.loads(text)
     except json.JSONDecodeError as problem:
         return f"line {problem.lineno}, column {problem.colno}: {problem.msg}"
+    except ValueError:
+        return "a number has too many digits"
     except RecursionError:
         pass
     return "it is nested too deeply"

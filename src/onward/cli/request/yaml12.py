@@ -95,6 +95,13 @@ def _key(node: Node, trail: tuple[int, ...]) -> str:
     return node.value
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:  # Python reads no more than 4,300 digits
+        raise NotYaml("a number of too many digits") from None
+
+
 def _plain(text: str) -> Any:
     """A scalar without quotes, by the core schema. `.inf` and `.nan` stay text: JSON has no such numbers."""
     if _NULL.fullmatch(text):
@@ -104,7 +111,7 @@ def _plain(text: str) -> Any:
     if _FALSE.fullmatch(text):
         return False
     if _INTEGER.fullmatch(text):
-        return int(text)
+        return _whole(text)
     if _OCTAL.fullmatch(text) or _HEXADECIMAL.fullmatch(text):
         return int(text, 0)
     return float(text) if _FLOAT.fullmatch(text) else text

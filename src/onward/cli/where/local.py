@@ -12,7 +12,7 @@ from onward.backends.base import Backend
 from onward.cli.where.source import Document
 from onward.completions.fold import fold_chunks, fold_whole
 from onward.compose import TOY, compose
-from onward.errors import ModelNameError
+from onward.errors import HubUnreachable, ModelNameError
 from onward.models.resolve import resolve as resolve_model
 from onward.protocol.decode import check_request
 from onward.protocol.response import Chunk, Completion
@@ -70,7 +70,8 @@ def open_local(models: list[str]) -> LocalSource:
 
 
 def unknown_models(names: list[str]) -> dict[str, str]:
-    """The names that lead nowhere, with the reason. Downloads the others; blocks. Raises SetupError."""
+    """The names that lead nowhere, with the reason. Downloads the others; blocks. Raises SetupError: HubUnreachable
+    where nothing can be told of a name."""
     aliases = dict(resolve().settings.alias)
     unknown: dict[str, str] = {}
     with loading() as progress:
@@ -79,6 +80,8 @@ def unknown_models(names: list[str]) -> dict[str, str]:
             try:
                 if target != TOY:
                     resolve_model(target, progress=progress)
+            except HubUnreachable:
+                raise
             except (ModelNameError, OSError) as problem:
                 unknown[name] = str(problem)
     return unknown
