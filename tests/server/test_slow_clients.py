@@ -7,8 +7,10 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from onward.server import connection
 from onward.server.app import make_app
@@ -239,16 +241,23 @@ def test_nothing_is_expected_of_a_client_for_whom_nothing_waits() -> None:
     assert waiting.due is None and not waiting.aborted
 
 
-@in_loop
-async def test_the_rest_of_answers_that_nobody_reads_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less waits than would make the server stop writing."""
-    monkeypatch.setattr(connection, "STALL_SECONDS", 0.2)
-    monkeypatch.setattr(connection, "IDLE_SECONDS", 1)
-    async with connected() as (_, writer):
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        for _ in range(300):
-            writer.write(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n")
-        async with asyncio.timeout(8):
-            while not writer.transport.is_closing():
-                writer.write(b"\r\n")
-                await asyncio.sleep(0.05)
+def test_the_rest_of_an_answer_is_watched_when_nothing_more_will_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be too little to make the server stop writing."""
+    for inherited in ("on_response_complete", "resume_writing"):
+        monkeypatch.setattr(HttpToolsProtocol, inherited, lambda _: None, raising=False)
+    for told in (connection.Protocol.on_response_complete, connection.Protocol.resume_writing):
+        protocol, waiting = watched()
+        waiting.size = 5
+        protocol.cycle = SimpleNamespace(response_complete=True)  # type: ignore[assignment]
+        told(protocol)
+        assert waiting.due is not None
+
+
+def test_while_an_answer_is_written_only_a_full_buffer_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HttpToolsProtocol, "resume_writing", lambda _: None, raising=False)
+    protocol, waiting = watched()
+    waiting.size = 5
+    protocol._expect_reading()
+    protocol.cycle = SimpleNamespace(response_complete=False)  # type: ignore[assignment]
+    protocol.resume_writing()
+    assert waiting.due is None
