@@ -73,14 +73,15 @@ def connection_options(*, short_organization: bool = False) -> list[click.Parame
 
 
 def output_options(
-    *, errors: bool = True, people: str = "text, live on a terminal", example: str = "choices.0.text"
+    *, errors: bool = True, people: str = "live text", example: str = "choices.0.text"
 ) -> list[click.Parameter]:
     """`errors`: those of API errors too. `people`: what a person gets; `example`: a path into a result."""
     choice = click.Choice(FORMATS, case_sensitive=False)
     results: list[click.Parameter] = [
         click.Option(
             ["--format"], type=choice, default="auto", callback=_without_explorer,
-            help=f"How results are written. auto: as text on a terminal, JSON elsewhere. text: {people}. "
+            help=f"How results are written. auto: {people} on a terminal, JSON elsewhere. "
+            f"text: {people.removeprefix('live ')} everywhere. "
             "json: indented. jsonl: on one line. pretty: a box of keys and values. raw: JSON as it came. yaml: YAML. "
             "explore: as auto.",
         ),
