@@ -164,7 +164,9 @@ class EngineStopped(Overloaded):
     """The engine takes no more work: it is draining, or it died (`final`: asking again is in vain). Told to present
     and future requests."""
 
-    def __init__(self, message: str = Overloaded.WORDS, *, final: bool = False) -> None:
+    WORDS: ClassVar[str] = "Onward is shutting down."
+
+    def __init__(self, message: str = WORDS, *, final: bool = False) -> None:
         super().__init__(message)
         if final:
             self.headers = dict(NO_RETRY)

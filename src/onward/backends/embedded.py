@@ -124,7 +124,7 @@ class EmbeddedModel:
     def _failure(self, failed: Failed) -> ApiError:
         if self.thread.death is not None:
             return ServerError(final=True)
-        return EngineStopped("Onward is shutting down.")
+        return EngineStopped()
 
     def _deliver(self, events: Sequence[Event]) -> None:
         """On the engine thread: hand each event loop its answers' events, by one call."""
@@ -163,7 +163,7 @@ class EmbeddedBackend:
 
     async def complete(self, request: CompletionRequest) -> EmbeddedAnswer:
         if self._draining:
-            raise EngineStopped("Onward is shutting down.")
+            raise EngineStopped()
         model = self._find(request.model)
         number = next(self._numbers)
         if _size(request) > LONG_PROMPT:

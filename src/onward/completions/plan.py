@@ -136,8 +136,8 @@ def _feed(
         suffix_ids = model.tokenizer.encode(request.suffix, add_special_tokens=False)
         fed = [*ids[:hidden], *infill.arrange(ids[hidden:], suffix_ids)]
         ends |= infill.ends
-    written = range(model.vocab_size)
-    return fed, frozenset(() if request.ignore_eos else (token for token in ends if token in written))
+    vocabulary = range(model.vocab_size)
+    return fed, frozenset(() if request.ignore_eos else (token for token in ends if token in vocabulary))
 
 
 def _without_dummy_space(pieces: tuple[bytes, ...], prompt: str) -> tuple[bytes, ...]:
@@ -199,12 +199,12 @@ def _rules(request: CompletionRequest) -> TextRules:
 
 
 def _check_ids(ids: list[int], model: ServedModel) -> None:
-    written = range(model.vocab_size)
-    if min(ids) in written and max(ids) in written:
+    vocabulary = range(model.vocab_size)
+    if min(ids) in vocabulary and max(ids) in vocabulary:
         return
-    wrong = next(token for token in ids if token not in written)
+    wrong = next(token for token in ids if token not in vocabulary)
     raise InvalidRequest(
-        f"Invalid token in prompt: {wrong}. Minimum value is 0, maximum value is {written[-1]} (inclusive)."
+        f"Invalid token in prompt: {wrong}. Minimum value is 0, maximum value is {vocabulary[-1]} (inclusive)."
     )
 
 

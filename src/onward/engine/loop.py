@@ -82,7 +82,7 @@ class EngineThread:
             words = "The engine has stopped after an internal error; the server must be restarted."
             raise EngineStopped(words, final=True)
         if self._stopping:
-            raise EngineStopped("Onward is shutting down.")
+            raise EngineStopped()
 
     def _full(self) -> bool:
         """Whether one more sequence would wait, and the queue holds all it may. One large request may overfill it."""

@@ -15,6 +15,7 @@ from onward.cli.request.flags import body_of
 from onward.cli.request.values import value_of
 from onward.cli.request.yaml12 import NotYaml, load
 from onward.cli.show.terminal import warn
+from onward.cli.show.words import excerpt
 from onward.protocol.parameters import BY_NAME
 
 _PROMPT = BY_NAME["prompt"]
@@ -47,9 +48,8 @@ def _piped_body(piped: str, flags: Mapping[str, Any]) -> dict[str, Any]:
         return value
     fault = _fault(piped, value)
     if "prompt" in flags:
-        shown = piped if len(piped) <= 40 else piped[:40] + "…"
         raise click.UsageError(
-            f"Cannot merge flags with a body that is not a map: {shown!r} came through standard input, and a "
+            f"Cannot merge flags with a body that is not a map: '{excerpt(piped)}' came through standard input, and a "
             "prompt was given too. Leave one out, or redirect standard input from /dev/null."
             + (f" It looks like a request body, but {fault}." if fault else "")
         )
