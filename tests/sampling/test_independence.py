@@ -56,7 +56,7 @@ def test_a_closed_sampler_has_no_threads_and_draws_the_same(monkeypatch: pytest.
     logits, closed = normal(SIZE, rows=3), Sampler(SIZE, threads=3)
     choices = [numbered(i) for i in range(3)]
     drawn = closed.draw(logits, range(3), choices, [None] * 3)
-    threads = set(closed._others._threads)
+    threads = set(closed._helpers._pool._threads)
     assert any(thread.is_alive() for thread in threads)
     for _ in range(2):
         closed.close()

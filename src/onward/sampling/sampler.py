@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from onward.sampling.blocks import BLOCK
 from onward.sampling.choice import ITEM, ChoiceSampler, Sampled
+from onward.sampling.helpers import Helpers
 from onward.sampling.kernels import DONE, entry_point
 from onward.sampling.reference import most_likely
 
@@ -107,13 +107,13 @@ class Sampler:
         self._edits = Edits()
         self._scratch = [Scratch(vocab_size)]
         self._threads = threads
-        self._others = ThreadPoolExecutor(max(1, threads - 1), thread_name_prefix="onward-sampling")
+        self._helpers = Helpers(threads - 1)
         self._reserve(32)
         self.score(np.zeros((1, vocab_size), np.float32), 0, (0,), 0)
 
     def close(self) -> None:
         """End the threads; what is drawn afterwards is drawn on the caller's. May be called more than once."""
-        self._others.shutdown()
+        self._helpers.close()
 
     def draw(
         self,
@@ -201,13 +201,9 @@ class Sampler:
         return self._sampled(view, rows, tops)
 
     def _run_parts(self, logits: NDArray[np.float32], items: NDArray[np.void], parts: list[slice]) -> list[int]:
-        """Side by side; one after another when closed or when the interpreter ends: no thread takes work any more."""
-        work = [partial(self._run_part, logits, items, part, self._scratch[at]) for at, part in enumerate(parts)]
-        try:
-            others = [self._others.submit(each) for each in work[1:]]
-        except RuntimeError:
-            return [each() for each in work]
-        return [work[0](), *(other.result() for other in others)]
+        return self._helpers.run(
+            [partial(self._run_part, logits, items, part, self._scratch[at]) for at, part in enumerate(parts)]
+        )
 
     def _parts(self, items: int) -> list[slice]:
         """The items, shared out among as many threads as pay; there is scratch for each afterwards."""
