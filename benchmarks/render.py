@@ -22,8 +22,8 @@ BEGIN, END = "<!-- figures: written by benchmarks/render.py -->", "<!-- end of f
 NOT_YET = "Not measured yet on a quiet machine."
 DEFAULT_COMMANDS = {
     "engine": "python -m benchmarks.engine --json benchmarks/figures/engine.json",
-    "engine-qwen05b": "python -m benchmarks.engine --model .peers/models/qwen05b/qwen05b-int8 --waves 8 16 8 "
-    "--rounds 3 --json benchmarks/figures/engine-qwen05b.json",
+    "engine-qwen05b": "python -m benchmarks.engine --model .peers/models/qwen05b/qwen05b-int8 --waves 6 6 4 "
+    "--rounds 7 --json benchmarks/figures/engine-qwen05b.json",
     "compare-qwen05b": "python -m benchmarks.compare qwen05b --precisions int8 int4 Q4_0 --top-k-off 1 8 32 --rounds 2 "
     "--json benchmarks/figures/compare-qwen05b.json",
     "compare-qwen05b-steady": "python -m benchmarks.compare qwen05b --precisions int8 Q4_0 --top-k-off 32 --clients 32 "
