@@ -63,8 +63,12 @@ class Streaming:
 
 Start = Callable[..., Process]
 
+hangs_up = pytest.mark.skipif(
+    signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="under nohup a server ignores the signal, as it should"
+)
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, pytest.param(signal.SIGHUP, marks=hangs_up)])
 def test_an_idle_server_ends_at_once_and_its_port_is_free_again(start: Start, number: signal.Signals) -> None:
     server = start()
     httpx.get(f"{server.url}/health")
@@ -211,6 +215,7 @@ def test_stages_of_loading_are_logged_where_nobody_watches(caplog: pytest.LogCap
     assert "Loading storyteller" in caplog.text
 
 
+@hangs_up
 def test_a_terminal_that_closes_may_say_so_twice(start: Start) -> None:
     server = start("drain=1")
     streaming = Streaming(server)
