@@ -30,7 +30,7 @@ serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS
 	@$(BIN)/onward serve $(ARGS)
 
 test: $(VENV)/.dev  ## Run the fast tests (under two minutes)
-	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 $(ARGS)
 
 test-all: $(VENV)/.dev  ## Run all tests, slow ones too
 	$(BIN)/python -m pytest -m "" $(ARGS)

@@ -85,6 +85,7 @@ def test_nothing_is_collected_while_pages_are_known_by_their_addresses(monkeypat
 def handings_back(monkeypatch, start) -> list[bool]:
     """Calls of `hand_back` in `start`: whether each came on the caller's own thread, and before any engine's."""
     calls: list[bool] = []
+    before = set(threading.enumerate())
 
     def called(*names: str) -> int:
         alone = not any(thread.name == "onward-toy" for thread in threading.enumerate())
@@ -94,8 +95,9 @@ def handings_back(monkeypatch, start) -> list[bool]:
     monkeypatch.setattr(compose, "hand_back", called)
     start().close()
     for thread in threading.enumerate():  # pages must not be handed back any later either
-        if thread.name.startswith("onward-"):
-            thread.join()
+        if thread.name.startswith("onward-") and thread not in before:
+            thread.join(30)
+            assert not thread.is_alive()
     return calls
 
 

@@ -230,13 +230,12 @@ def check_curl(server: Server, report: Report) -> None:
     def killed() -> None:
         for stream in (True, False):
             body = json.dumps(BASE | {"stream": stream, "n": 48, "max_tokens": 1900, "ignore_eos": True})
-            running = subprocess.Popen([*base, "-d", body, url], stdout=subprocess.PIPE)
-            until(lambda: server.metric("onward_engine_running") > 0)
-            running.kill()
-            running.wait()
+            with subprocess.Popen([*base, "-d", body, url], stdout=subprocess.PIPE) as running:
+                try:
+                    until(lambda: server.metric("onward_engine_running") > 0)
+                finally:
+                    running.kill()
             until(lambda: server.metric("onward_engine_running") == 0 == server.metric("onward_kv_blocks_used"))
-            assert running.stdout is not None
-            running.stdout.close()
 
     @report.check("a keystroke a request: each aborts the one before")
     def keystrokes() -> None:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,15 @@ class Streaming:
 
 Start = Callable[..., Process]
 
+
+def wait_for_drain(server: Process) -> None:
+    """Until `/health` says that the server takes no more requests."""
+    deadline = time.monotonic() + 10
+    while (health := httpx.get(f"{server.url}/health")).status_code == 200:
+        assert time.monotonic() < deadline, "the signal had no effect"
+    assert health.json()["status"] == "draining"
+
+
 hangs_up = pytest.mark.skipif(
     signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="under nohup a server ignores the signal, as it should"
 )
@@ -82,10 +92,7 @@ def test_a_drain_refuses_the_new_and_ends_the_old_with_an_error_event(start: Sta
     server = start("drain=0.5")
     streams = [Streaming(server) for _ in range(4)]
     server.popen.send_signal(signal.SIGTERM)
-    health = httpx.get(f"{server.url}/health")
-    while health.status_code == 200:
-        health = httpx.get(f"{server.url}/health")
-    assert health.json()["status"] == "draining"
+    wait_for_drain(server)
     refused = httpx.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "x"})
     assert refused.status_code == 503
     assert refused.headers["retry-after"] == "1"
@@ -112,8 +119,7 @@ def test_a_second_signal_ends_at_once(start: Start, number: signal.Signals, code
     server = start("drain=300")
     streaming = Streaming(server)
     server.popen.send_signal(number)
-    while httpx.get(f"{server.url}/health").status_code == 200:
-        pass
+    wait_for_drain(server)
     server.popen.send_signal(number)
     assert server.popen.wait(10) == code
     assert "error" in streaming.wait()[-1]
@@ -220,8 +226,7 @@ def test_a_terminal_that_closes_may_say_so_twice(start: Start) -> None:
     server = start("drain=1")
     streaming = Streaming(server)
     server.popen.send_signal(signal.SIGHUP)
-    while httpx.get(f"{server.url}/health").status_code == 200:
-        pass
+    wait_for_drain(server)
     server.popen.send_signal(signal.SIGHUP)
     assert "error" in streaming.wait()[-1]
     assert server.popen.wait(10) == 0

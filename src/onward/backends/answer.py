@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
 from onward.engine.events import Event, Failed
 from onward.errors import ApiError, RequestCancelled, ServerError
@@ -12,7 +13,7 @@ from onward.protocol.response import Choice, Usage
 
 
 class EmbeddedAnswer:
-    """Implements `completions.answer.Answer`. Lives on the event loop that asked; `feed` is called there too.
+    """Implements `completions.answer.Answer`. Lives on the event loop that asked; `delivery` calls `feed` there too.
 
     `retire` is called once, when the answer has ended or was closed before its end: it forgets the jobs, and with
     True cancels their work.
@@ -22,13 +23,14 @@ class EmbeddedAnswer:
         self,
         model: str,
         fingerprint: str,
+        delivery: Delivery,
         stream: ChoiceStream,
         retire: Callable[[bool], None],
         failure: Callable[[Failed], ApiError],
     ) -> None:
         self.model = model
         self.fingerprint = fingerprint
-        self.loop = asyncio.get_running_loop()
+        self.delivery = delivery
         self._stream = stream
         self._retire = retire
         self._failure = failure

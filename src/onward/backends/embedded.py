@@ -1,7 +1,7 @@
 """The embedded backend: plans requests, runs them on engines in this process, gives their partial choices.
 
-The only place that joins `engine` and `completions`. Jobs go down through an engine's mailbox; the events of one
-step come back by one call per event loop.
+The only place that joins `engine` and `completions`. Jobs go down through an engine's mailbox; their events come back
+by a `Delivery` per event loop.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from onward.backends.answer import EmbeddedAnswer
 from onward.backends.base import Health, Load, TokenizerInfo
+from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
 from onward.completions.filters import ContentFilters
 from onward.completions.infill import find_infill
@@ -74,6 +76,7 @@ class EmbeddedModel:
             find_think_markers(tokenizer),
         )
         self.answers: dict[int, EmbeddedAnswer] = {}
+        self._deliveries: WeakValueDictionary[asyncio.AbstractEventLoop, Delivery] = WeakValueDictionary()
         self.engine = Engine(
             runtime,
             tokenizer,
@@ -96,7 +99,7 @@ class EmbeddedModel:
                 self.thread.cancel(number)
 
         stream = ChoiceStream(planned, self.tokenizer.token_bytes, self.filters)
-        answer = EmbeddedAnswer(self.id, self.fingerprint, stream, retire, self._failure)
+        answer = EmbeddedAnswer(self.id, self.fingerprint, self._delivery(), stream, retire, self._failure)
         self.answers.update(dict.fromkeys(job_ids, answer))
         try:
             self.thread.submit(planned.jobs)
@@ -121,24 +124,28 @@ class EmbeddedModel:
             drafts=dict(counters.drafts.items()),
         )
 
+    def _delivery(self) -> Delivery:
+        """That of the running event loop; its answers keep it."""
+        loop = asyncio.get_running_loop()
+        delivery = self._deliveries.get(loop)
+        if delivery is None:
+            delivery = self._deliveries[loop] = Delivery(loop)
+        return delivery
+
     def _failure(self, failed: Failed) -> ApiError:
         if self.thread.death is not None:
             return ServerError(final=True)
         return EngineStopped()
 
     def _deliver(self, events: Sequence[Event]) -> None:
-        """On the engine thread: hand each event loop its answers' events, by one call."""
-        loops: dict[asyncio.AbstractEventLoop, dict[EmbeddedAnswer, list[Event]]] = {}
+        """On the engine thread: hand each event loop its answers' events."""
+        steps: dict[Delivery, dict[EmbeddedAnswer, list[Event]]] = {}
         for event in events:
             answer = self.answers.get(event.job)
             if answer is not None:
-                loops.setdefault(answer.loop, {}).setdefault(answer, []).append(event)
-        for loop, answers in loops.items():
-            try:
-                loop.call_soon_threadsafe(_feed_all, answers)
-            except RuntimeError:  # the loop was closed under its answers: nobody is left to read them
-                for answer in answers:
-                    answer.abandon()
+                steps.setdefault(answer.delivery, {}).setdefault(answer, []).append(event)
+        for delivery, step in steps.items():
+            delivery.post(step.items())
 
 
 @dataclass(slots=True)
@@ -233,11 +240,6 @@ class EmbeddedBackend:
         if found is None:
             raise ModelNotFound(f"The model `{name}` does not exist or you do not have access to it.")
         return found
-
-
-def _feed_all(answers: dict[EmbeddedAnswer, list[Event]]) -> None:
-    for answer, events in answers.items():
-        answer.feed(events)
 
 
 def _size(request: CompletionRequest) -> int:

@@ -19,14 +19,15 @@ T = TypeVar("T")
 
 
 class Helpers:
-    """Threads that begin with the first work for them. All methods are for one thread, which works along."""
+    """Threads that begin with the first work for them. All methods are for one thread, which works along.
+
+    The threads end when this is closed, or when nobody has it any more.
+    """
 
     def __init__(self, count: int) -> None:
         """At most `count` threads, and at least one: a pool cannot have none."""
-        self._pool = ThreadPoolExecutor(max(1, count), "onward-sampling", initializer=self._add_caller)
-        self._threads: list[int] = []
-        self._processors = _allowed()
-        self._avoided: int | None = None
+        self._place = _Place()  # what a thread refers to; a reference to the pool would keep it for ever
+        self._pool = ThreadPoolExecutor(max(1, count), "onward-sampling", initializer=self._place.add_caller)
 
     def run(self, work: Sequence[Callable[[], T]]) -> list[T]:
         """All of `work`, the first on the caller's thread and the rest beside it; results in order.
@@ -34,7 +35,7 @@ class Helpers:
         One after another when closed or when the interpreter ends: no thread takes work any more.
         """
         if len(work) > 1:
-            self._avoid(_here())
+            self._place.avoid(_here())
         try:
             others = [self._pool.submit(each) for each in work[1:]]
         except RuntimeError:
@@ -45,12 +46,21 @@ class Helpers:
         """End the threads. May be called more than once."""
         self._pool.shutdown()
 
-    def _add_caller(self) -> None:
+
+class _Place:
+    """Where the helpers may run."""
+
+    def __init__(self) -> None:
+        self._threads: list[int] = []
+        self._processors = _allowed()
+        self._avoided: int | None = None
+
+    def add_caller(self) -> None:
         """On a new helper: it inherits where the engine's thread may run, and is moved before its next work."""
         self._threads.append(threading.get_native_id())
         self._avoided = None
 
-    def _avoid(self, processor: int | None) -> None:
+    def avoid(self, processor: int | None) -> None:
         """Let no helper run on `processor`, as long as that leaves one."""
         if processor is None or processor == self._avoided:
             return
