@@ -77,11 +77,11 @@ def _spread(ratio: dict[str, float]) -> str:
 def _memory_line(memory: dict[str, Any] | None) -> str:
     if memory is None:
         return "Memory: this system does not tell a process's peak."
-    memory = memory | {"held": memory["anonymous"] + memory["file"] + memory["shared"]}
+    memory = memory | {"held": memory["anonymous"] + memory["file"] + memory["kv"]}
     sizes = {name: f"{size / 2**20:,.0f} MiB" for name, size in memory.items()}
     return (
         f"Server's memory after these runs: {sizes['held']} resident (peak, while loading or later: "
-        f"{sizes['peak']}), of which weights {sizes['weights']} (the file's size) and KV cache {sizes['shared']}; "
+        f"{sizes['peak']}), of which weights {sizes['weights']} (the file's size) and KV cache {sizes['kv']}; "
         f"**{sizes['above_weights_and_kv']} above both**."
     )
 

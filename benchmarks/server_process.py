@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -57,12 +58,27 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 def resident(pid: int) -> dict[str, int] | None:
-    """Bytes: `peak` resident so far, and now `anonymous`, `file` and `shared` (the KV cache: it is the only
-    shared anonymous memory a server has). None where the system does not tell."""
+    """Bytes: `peak` resident so far, and now `kv` (the KV cache), `anonymous` without it, and `file`. None where the
+    system does not tell."""
+    process = Path(f"/proc/{pid}")
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+        status = process.joinpath("status").read_text(encoding="ascii")
+        kv = kv_cache(process.joinpath("smaps").read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
-    sizes = {name: value.split()[0] for name, _, value in (line.partition(":") for line in lines) if "kB" in value}
-    names = {"peak": "VmHWM", "anonymous": "RssAnon", "file": "RssFile", "shared": "RssShmem"}
-    return {name: int(sizes[field]) * 1024 for name, field in names.items()}
+    names = {"peak": "VmHWM", "anonymous": "RssAnon", "file": "RssFile"}
+    sizes = {name: _kib(status, field) * 1024 for name, field in names.items()}
+    return sizes | {"kv": kv, "anonymous": max(0, sizes["anonymous"] - kv)}
+
+
+def kv_cache(smaps: str) -> int:
+    """Resident bytes of the KV cache: the only memory for which a server asks for huge pages ("hg" in proc(5)), but
+    for large arrays of numpy's, which a server does not keep. A kernel without huge pages tells nothing: 0."""
+    mappings = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", smaps, flags=re.MULTILINE)
+    asked = [each for each in mappings if re.search(r"^VmFlags:.* hg\b", each, re.MULTILINE)]
+    return sum(_kib(each, "Rss") for each in asked) * 1024
+
+
+def _kib(text: str, field: str) -> int:
+    found = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) if found else 0

@@ -38,13 +38,13 @@ TIMEOUT = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The server after so many requests. Memory in bytes: `anonymous` is the process's own, `shared` the KV cache
+    """The server after so many requests. Memory in bytes: `anonymous` is the process's own, `kv` the KV cache
     touched so far, `resident` both and the pages of files."""
 
     requests: int
     seconds: float
     anonymous: int
-    shared: int
+    kv: int
     resident: int
 
 
@@ -147,9 +147,7 @@ def point_of(pid: int, requests: int, seconds: float) -> Point:
     held = resident(pid)
     if held is None:
         raise RuntimeError("this system does not tell what memory the server has")
-    return Point(
-        requests, seconds, held["anonymous"], held["shared"], held["anonymous"] + held["shared"] + held["file"]
-    )
+    return Point(requests, seconds, held["anonymous"], held["kv"], held["anonymous"] + held["kv"] + held["file"])
 
 
 async def soak(server: Server, options: argparse.Namespace) -> dict[str, Any]:

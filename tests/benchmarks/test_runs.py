@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +15,13 @@ from benchmarks.in_process import InProcess
 from benchmarks.load import Bounds, Generator, run_async
 from benchmarks.models import folder_of
 from benchmarks.outcome import Outcome
-from benchmarks.server_process import resident, serve
+from benchmarks.server_process import kv_cache, resident, serve
 from benchmarks.startup import parse_importtime
 from benchmarks.workload import Workload
 
 from benchmarks import engine, render, turns
+from onward.runtimes.openvino.kv_cache import SCRATCH_BLOCKS, KVCache, Layer
+from onward.runtimes.openvino.library import ov
 from onward.runtimes.toy import ToyModel, ToyTokenizer
 
 LETTERS = (97, 123)
@@ -42,6 +46,47 @@ def test_load_on_a_real_server_closed_and_open() -> None:
     assert [outcome.tokens for outcome in closed + poisson] == [5] * 10
     assert [outcome.error for outcome in unknown] == ["status 404"] * 2
     assert held is None or held["peak"] >= held["anonymous"] > 0
+
+
+LISTING = """\
+7f0000000000-7f0000400000 rw-p 00000000 00:00 0
+Size:               4096 kB
+Rss:                2048 kB
+Pss:                2048 kB
+VmFlags: rd wr mr mw me ac hg
+7f0000400000-7f0000500000 rw-p 00000000 00:00 0 [heap]
+Rss:                1024 kB
+VmFlags: rd wr mr mw me ac nh
+7f0000500000-7f0000501000 r--p 00000000 08:01 13 /lib/a name with hg
+Rss:                   4 kB
+VmFlags: rd mr mw me
+7f0000600000-7f0000a00000 rw-p 00000000 00:00 0
+Rss:                  12 kB
+VmFlags: rd wr mr mw me ac hg mg
+"""
+
+
+def test_the_kv_cache_is_told_from_other_memory() -> None:
+    assert kv_cache(LISTING) == 2060 * 1024
+    assert kv_cache("") == 0
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="only Linux with huge pages marks such memory"
+)
+def test_a_kv_cache_is_resident_only_as_far_as_it_was_written() -> None:
+    tensor_bytes = 2**24
+
+    def held() -> int:
+        found = resident(os.getpid())
+        assert found is not None
+        return found["kv"]
+
+    before = held()
+    cache = KVCache([Layer("key_cache.0", ov.Type.u8, (2**20,))], tensor_bytes // 2**20 - SCRATCH_BLOCKS)
+    assert held() == before
+    cache.tensors[0][1].data[3] = 1
+    assert 0 < held() - before <= tensor_bytes // 2
 
 
 def test_no_request_begins_after_the_time_is_over() -> None:
