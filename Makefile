@@ -30,13 +30,13 @@ serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS
 	@$(BIN)/onward serve $(ARGS)
 
 test: $(VENV)/.dev  ## Run the fast tests (under two minutes)
-	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -o faulthandler_timeout=300 $(ARGS)
 
 test-all: $(VENV)/.dev  ## Run all tests, slow ones too
 	$(BIN)/python -m pytest -m "" $(ARGS)
 
 fuzz: $(VENV)/.dev  ## Run the property tests on new random examples (make test draws the same ones every time)
-	$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=random $(ARGS)
+	$(BIN)/python -m pytest -n auto --max-worker-restart 0 -m hypothesis --hypothesis-profile=random $(ARGS)
 
 clients: $(VENV)/.dev  ## Run real clients against real servers (installs each into .venv-clients/)
 	$(BIN)/python -m tests.clients.run $(ARGS)

@@ -73,10 +73,16 @@ def resident(pid: int) -> dict[str, int] | None:
 
 def kv_cache(smaps: str) -> int:
     """Resident bytes of the KV cache: the only memory for which a server asks for huge pages ("hg" in proc(5)), but
-    for large arrays of numpy's, which a server does not keep. A kernel without huge pages tells nothing: 0."""
+    for large arrays of numpy's, which a server does not keep; the heap stays marked where one was. A kernel without
+    huge pages tells nothing: 0."""
     mappings = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", smaps, flags=re.MULTILINE)
-    asked = [each for each in mappings if re.search(r"^VmFlags:.* hg\b", each, re.MULTILINE)]
+    asked = [each for each in mappings if re.search(r"^VmFlags:.* hg\b", each, re.MULTILINE) and not _is_named(each)]
     return sum(_kib(each, "Rss") for each in asked) * 1024
+
+
+def _is_named(mapping: str) -> bool:
+    """Whether a mapping is a file's, or the heap: its first line has a sixth field."""
+    return len(mapping.partition("\n")[0].split()) > 5
 
 
 def _kib(text: str, field: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onward.backends import delivery
-from onward.backends.delivery import MOMENT, MOST_BEHIND, Delivery
+from onward.backends.delivery import BLOCKED, MOMENT, MOST_BEHIND, Delivery
 from onward.engine.events import Event, Failed
 
 
@@ -114,8 +114,18 @@ def test_an_engine_far_ahead_of_a_loop_lets_it_have_a_moment_each_step(slept: li
     assert slept == [MOMENT] * 3
 
 
+def test_a_loop_that_is_blocked_for_long_delays_nobody(slept: list[float]) -> None:
+    loop, reader = Loop(), Reader()
+    way = made(loop)
+    for number in range(BLOCKED + 100):
+        way.post({reader: [event(number)]}.items())
+    assert len(slept) == BLOCKED - 1 - MOST_BEHIND
+    loop.run()
+    assert len(reader.fed) == BLOCKED + 100
+
+
 @pytest.mark.parametrize("called_before", [True, False])
-def test_readers_of_a_closed_loop_are_abandoned_once_each(called_before: bool) -> None:
+def test_readers_of_a_closed_loop_are_abandoned_and_nothing_is_kept(called_before: bool) -> None:
     loop, one, two = Loop(), Reader(), Reader()
     way = made(loop)
     if called_before:
@@ -123,6 +133,8 @@ def test_readers_of_a_closed_loop_are_abandoned_once_each(called_before: bool) -
     loop.closed = True
     way.post({one: [event(2)], two: [event(3), event(4)]}.items())
     assert (one.abandoned, two.abandoned) == (1, 1)
+    way.post({two: [event(5)]}.items())
+    assert (one.abandoned, two.abandoned) == (1, 2), "nothing is kept"
     assert not one.fed
 
 

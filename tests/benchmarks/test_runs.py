@@ -63,6 +63,9 @@ VmFlags: rd mr mw me
 7f0000600000-7f0000a00000 rw-p 00000000 00:00 0
 Rss:                  12 kB
 VmFlags: rd wr mr mw me ac hg mg
+7f0000b00000-7f0000c00000 rw-p 00000000 00:00 0                          [heap]
+Rss:                1024 kB
+VmFlags: rd wr mr mw me ac hg
 """
 
 

@@ -12,9 +12,15 @@ from onward.engine.events import Event
 
 MOST_BEHIND = 8
 """Steps that a loop may have left untaken before the engine's thread lets it have the interpreter."""
+BLOCKED = 1000
+"""Untaken steps from which on a loop counts as blocked by its owner, or stopped: it does not wait for the interpreter,
+and other loops shall not wait for it."""
 MOMENT = 0.001
-"""Seconds of it a step. A thread that waits for the interpreter lock starts to wait anew whenever it was free for an
-instant, as it is many times in a step: beside a model of half a millisecond a step a loop would hardly ever have it."""
+"""Seconds that the engine's thread sleeps in each step between the two.
+
+A thread that waits for the interpreter lock starts to wait anew whenever it was free for an instant, as it is many
+times in a step: beside a model of half a millisecond a step a loop would hardly ever have it.
+"""
 
 
 class Receiver(Protocol):
@@ -46,7 +52,7 @@ class Delivery:
     def post(self, step: Step) -> None:
         """On the engine's thread. Returns at once, or where the loop is far behind, after a moment."""
         self._posted.append(step)
-        if len(self._posted) > MOST_BEHIND:
+        if MOST_BEHIND < len(self._posted) < BLOCKED:
             time.sleep(MOMENT)
         if self._called and not self._loop.is_closed():
             return  # the call begins by taking back `_called`: it has yet to look for what was just posted

@@ -1,6 +1,6 @@
 """The engine's thread: jobs and cancels in by a mailbox, events out by one call a step.
 
-Delivery must not block. When the engine breaks, every job it has, and every job that comes later, is told.
+When the engine breaks, every job it has, and every job that comes later, is told.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Deliver = Callable[[ReadOnly[Event]], None]
 class EngineThread:
     """Owns an Engine and the thread it lives in. All methods may be called from any thread.
 
-    `deliver` gets the events of one step, called on the engine thread; it must return at once. A job that was
+    `deliver` gets the events of one step, called on the engine thread, which waits for it. A job that was
     submitted ends in exactly one of: its choices' last Pieces, Failed, or its own cancel.
     """
 
