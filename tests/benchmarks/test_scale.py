@@ -152,7 +152,7 @@ def test_what_is_left_behind_and_what_was_unexpected_fails_a_soak() -> None:
 
 
 @given(st.integers(0, 200), st.sampled_from([queueing.distinct, queueing.one_request, queueing.one_prefix]))
-@hypothesis_settings(max_examples=20, deadline=None)
+@hypothesis_settings(max_examples=20)
 def test_a_scheduler_driven_by_hand_ends_every_sequence(count: int, add: Any) -> None:
     drive = queueing.Drive()
     for number in range(count):

@@ -128,7 +128,7 @@ def test_a_text_that_only_looks_like_yaml_stays_a_text(text: str) -> None:
         lambda text: text not in STDIN_NAMES and not text.startswith(("@", "\\@"))
     )
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_prompt_is_itself_or_a_documented_type_written_as_one(text: str) -> None:
     sent = value_of(BY_NAME["prompt"], text, Stdin())
     if sent != text:
@@ -139,7 +139,7 @@ def test_a_prompt_is_itself_or_a_documented_type_written_as_one(text: str) -> No
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=6,
 ))  # fmt: skip
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_json_reads_as_itself(value: Any) -> None:
     assert load(json.dumps(value)) == value
 

@@ -78,7 +78,7 @@ CUTS = st.lists(st.integers(0, 40), max_size=12)
 CHOSEN = st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=3, unique=True)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(TEXTS, CUTS, CHOSEN, st.booleans())
 def test_omitting_shows_what_no_match_covers_however_the_text_is_cut(
     text: str, cuts: list[int], patterns: list[str], apart: bool
@@ -98,7 +98,7 @@ def test_omitting_shows_what_no_match_covers_however_the_text_is_cut(
     assert billed == sorted(billed)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(TEXTS, CUTS, CHOSEN)
 def test_stopping_shows_what_comes_before_the_first_match_however_the_text_is_cut(
     text: str, cuts: list[int], patterns: list[str]
@@ -112,7 +112,7 @@ def test_stopping_shows_what_comes_before_the_first_match_however_the_text_is_cu
     assert first <= parts[-1].billed <= len(text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TEXTS, CUTS, CUTS, CHOSEN)
 def test_what_is_billed_at_a_stop_does_not_depend_on_the_cuts(
     text: str, cuts: list[int], others: list[int], patterns: list[str]
@@ -147,7 +147,7 @@ def test_braces_that_are_no_repetition_for_re2_are_found_however_the_text_is_cut
     assert "".join(part.text for part in screened(filters, text, list(range(len(text))))) == "say  twice"
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     st.lists(
         st.sampled_from([*"ab{,}12[]()|^?+*", "{,2}", "{02}", "{1,2}", "{1,02}", "[:alpha:]", r"\b", "(?i)"]),

@@ -140,7 +140,7 @@ def test_what_a_content_filter_cuts_off_is_not_accepted() -> None:
     assert (usage.completion_tokens, details(usage)) == (3, (3, 1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3)), max_size=12))
 def test_usage_never_shrinks_and_ends_at_the_sums(steps: list[tuple[int, int, int]]) -> None:
     stream = stream_of(n=3)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.engine.drafts import LONGEST, Draft, Drafter, Index, Prediction, Track
@@ -40,7 +40,7 @@ def steps_of(engine) -> int:
 # --- law 2 -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80)
 @given(st.data())
 def test_law_2_no_prediction_changes_a_byte(data: st.DataObject) -> None:
     """Right, half right and wrong ones; with stops, penalties, bans, choices and preemption."""

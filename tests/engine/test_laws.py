@@ -5,7 +5,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.engine.cache import LEAST_SHARED
@@ -211,7 +211,7 @@ PARTING = st.tuples(st.integers(1, 100), st.lists(st.sampled_from([97, 98]), min
 PROMPTS = st.one_of(LETTERS, PARTING)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120)
 @given(st.data())
 def test_law_4_random_work_in_tight_memory_always_ends_and_equals_work_alone(data: st.DataObject) -> None:
     """Two-letter prompts, because small vocabularies collide most; and prompts that part at any place."""

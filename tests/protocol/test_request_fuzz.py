@@ -69,25 +69,25 @@ def check(body: bytes, profile: Profile) -> None:
         assert 0 <= request.min_tokens <= request.max_tokens
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(bodies, st.booleans(), profiles)
 def test_any_object_decodes_or_is_refused(body: dict[str, object], modelled: bool, profile: Profile) -> None:
     check(json.dumps(body | ({"model": "m"} if modelled else {})).encode(), profile)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(values, profiles)
 def test_any_json_decodes_or_is_refused(body: object, profile: Profile) -> None:
     check(json.dumps(body).encode(), profile)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.binary(max_size=60), profiles)
 def test_any_bytes_decode_or_are_refused(body: bytes, profile: Profile) -> None:
     check(body, profile)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.text(st.characters(codec=None), max_size=20), names)
 def test_any_python_string_decodes_or_is_refused(text: str, name: str) -> None:
     check(json.dumps({"model": "m", name: text}).encode(), "default")

@@ -147,7 +147,7 @@ def gate_accepts(body: dict[str, Any], profile: Profile) -> bool:
     return True
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(checked, values, st.sampled_from(PROFILES))
 def test_the_request_schema_accepts_what_the_gate_accepts(row: Parameter, value: object, profile: Profile) -> None:
     body: dict[str, Any] = {"model": "m", row.name: value}
@@ -156,7 +156,7 @@ def test_the_request_schema_accepts_what_the_gate_accepts(row: Parameter, value:
     assert is_valid(body, request_schema(profile)) == gate_accepts(body, profile)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(predictions, st.sampled_from(PROFILES))
 def test_the_request_schema_accepts_the_predictions_that_the_gate_accepts(value: object, profile: Profile) -> None:
     body: dict[str, Any] = {"model": "m", "prediction": value}

@@ -60,7 +60,7 @@ def test_the_end_and_the_keep_alive_are_fixed_bytes() -> None:
     assert KEEP_ALIVE.startswith(b":") and KEEP_ALIVE.endswith(b"\n\n")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=400))
 def test_an_obfuscated_event_tells_only_its_length_class(text: str) -> None:
     event = chunk_event(chunk(text), obfuscate=True)
@@ -142,7 +142,7 @@ pieces_of_streams = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(pieces_of_streams, st.data())
 def test_any_split_gives_the_same_events(parts: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(parts)
@@ -178,7 +178,7 @@ def chunks(draw: st.DrawFn) -> Chunk:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(chunks(), max_size=4), st.booleans(), st.integers(1, 50))
 def test_what_is_written_is_read_back(sent: list[Chunk], obfuscate: bool, size: int) -> None:
     stream = b"".join(KEEP_ALIVE + chunk_event(each, obfuscate=obfuscate) for each in sent) + DONE

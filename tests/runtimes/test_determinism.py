@@ -142,7 +142,7 @@ def cuts(draw: st.DrawFn) -> list[int]:
     return [*chunks, tail]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     chunks=cuts(),
     blocks=st.permutations(range(90)).map(lambda ids: list(ids[:TABLE])),
@@ -230,7 +230,7 @@ def drafted(run: Run, tokens: list[int], drafts: list[int], past: int) -> NDArra
     return logits[len(others) : len(others) + len(tokens)].copy()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     parts=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 12)), min_size=1, max_size=6),
     others=st.sampled_from([0, 1, 5]),

@@ -60,7 +60,7 @@ def drawn_for() -> st.SearchStrategy[ChoiceSampler]:
     return st.builds(ChoiceSampler, params, st.integers(0, 127))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     row=rows_of_logits(),
     drawn=drawn_for(),
