@@ -35,8 +35,7 @@ DEFAULT_COMMANDS = {
     "speculation": "python -m benchmarks.speculation --json benchmarks/figures/speculation.json",
     "sweep": "python -m benchmarks.sweep --json benchmarks/figures/sweep.json --plot docs/images/throughput.svg",
     "queueing": "python -m benchmarks.queueing --json benchmarks/figures/queueing.json",
-    "soak": "python -m benchmarks.soak --requests 40000 --json benchmarks/figures/soak.json "
-    "--plot docs/images/memory.svg",
+    "soak": "python -m benchmarks.soak --json benchmarks/figures/soak.json --plot docs/images/memory.svg",
     "startup": "python -m benchmarks.startup --json benchmarks/figures/startup.json",
 }
 

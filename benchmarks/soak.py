@@ -1,7 +1,7 @@
 """Memory of `onward serve` over many mixed requests: does it stay what it was, and is anything left behind?
 
 Clients ask for completions of every kind, are refused, and leave half-way; the server's memory is read as they do.
-`python -m benchmarks.soak --requests 20000`
+`python -m benchmarks.soak`
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def picture(figures: dict[str, Any]) -> str:
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--model", default="storyteller", help="a built-in name or a folder")
-    parser.add_argument("--requests", type=int, default=20_000, help="requests in all (default 20,000)")
+    parser.add_argument("--requests", type=int, default=40_000, help="requests in all (default 40,000)")
     parser.add_argument("--clients", type=int, default=16, help="requests at the same time (default 16)")
     parser.add_argument("--every", type=int, help="read the memory after so many requests (default: 100 times)")
     parser.add_argument("--kv-memory", default="16MB", help="so little that blocks are given up (default 16MB)")

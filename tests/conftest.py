@@ -4,7 +4,7 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-# A busy machine is no failure: no test looks at the clock.
+# A busy machine is no failure: no property test looks at the clock.
 settings.register_profile("random", derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeatable", settings.get_profile("random"), derandomize=True)
 settings.load_profile("repeatable")

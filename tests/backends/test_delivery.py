@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -59,13 +58,9 @@ def event(number: int) -> Event:
     return Failed(number, "")
 
 
-def made(loop: Any) -> Delivery:
-    return Delivery(loop)
-
-
 def test_events_of_a_step_come_by_one_call_each_reader_its_own() -> None:
     loop, one, two = Loop(), Reader(), Reader()
-    made(loop).post({one: [event(1), event(3)], two: [event(2)]}.items())
+    Delivery(loop).post({one: [event(1), event(3)], two: [event(2)]}.items())
     assert len(loop.calls) == 1 and not one.fed
     loop.run()
     assert (one.fed, two.fed) == ([[1, 3]], [[2]])
@@ -73,7 +68,7 @@ def test_events_of_a_step_come_by_one_call_each_reader_its_own() -> None:
 
 def test_steps_that_end_before_the_call_begins_join_it() -> None:
     loop, one, two = Loop(), Reader(), Reader()
-    way = made(loop)
+    way = Delivery(loop)
     for number in range(3):
         way.post({one: [event(number)], two: [event(10 + number)]}.items())
     assert len(loop.calls) == 1
@@ -87,7 +82,7 @@ def test_steps_that_end_before_the_call_begins_join_it() -> None:
 
 def test_what_is_posted_while_readers_are_fed_is_not_forgotten() -> None:
     loop, late = Loop(), Reader()
-    way = made(loop)
+    way = Delivery(loop)
 
     class Posting(Reader):
         def feed(self, events: list[Event]) -> None:
@@ -102,7 +97,7 @@ def test_what_is_posted_while_readers_are_fed_is_not_forgotten() -> None:
 
 def test_an_engine_far_ahead_of_a_loop_lets_it_have_a_moment_each_step(slept: list[float]) -> None:
     loop, reader = Loop(), Reader()
-    way = made(loop)
+    way = Delivery(loop)
     for number in range(MOST_BEHIND):
         way.post({reader: [event(number)]}.items())
     assert slept == []
@@ -116,7 +111,7 @@ def test_an_engine_far_ahead_of_a_loop_lets_it_have_a_moment_each_step(slept: li
 
 def test_a_loop_that_is_blocked_for_long_delays_nobody(slept: list[float]) -> None:
     loop, reader = Loop(), Reader()
-    way = made(loop)
+    way = Delivery(loop)
     for number in range(BLOCKED + 100):
         way.post({reader: [event(number)]}.items())
     assert len(slept) == BLOCKED - 1 - MOST_BEHIND
@@ -127,7 +122,7 @@ def test_a_loop_that_is_blocked_for_long_delays_nobody(slept: list[float]) -> No
 @pytest.mark.parametrize("called_before", [True, False])
 def test_readers_of_a_closed_loop_are_abandoned_and_nothing_is_kept(called_before: bool) -> None:
     loop, one, two = Loop(), Reader(), Reader()
-    way = made(loop)
+    way = Delivery(loop)
     if called_before:
         way.post({one: [event(1)]}.items())
     loop.closed = True

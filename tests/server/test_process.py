@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from onward.server import progress
 from onward.server.run import bind, ready_line, serve
 from onward.settings import Settings
 from tests.server.conftest import Process
-from tests.server.fakes import FakeBackend, events, settings
+from tests.server.fakes import FakeBackend, events, settings, wait_for
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="drains on signals of POSIX")
 
@@ -67,10 +66,7 @@ Start = Callable[..., Process]
 
 def wait_for_drain(server: Process) -> None:
     """Until `/health` says that the server takes no more requests."""
-    deadline = time.monotonic() + 10
-    while (health := httpx.get(f"{server.url}/health")).status_code == 200:
-        assert time.monotonic() < deadline, "the signal had no effect"
-    assert health.json()["status"] == "draining"
+    wait_for(lambda: httpx.get(f"{server.url}/health").json()["status"] == "draining")
 
 
 hangs_up = pytest.mark.skipif(

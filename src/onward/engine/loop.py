@@ -25,7 +25,7 @@ Deliver = Callable[[ReadOnly[Event]], None]
 class EngineThread:
     """Owns an Engine and the thread it lives in. All methods may be called from any thread.
 
-    `deliver` gets the events of one step, called on the engine thread, which waits for it. A job that was
+    `deliver` gets the events of one step, called on the engine thread; it must return soon. A job that was
     submitted ends in exactly one of: its choices' last Pieces, Failed, or its own cancel.
     """
 
