@@ -40,6 +40,7 @@ class ScriptedModel:
         self.vocab_size = model.vocab_size
         self.context_length = model.context_length
         self.blocks = model.blocks
+        self.shape = model.shape
         self.seconds = 0.0
 
     def add(self, engine: Engine, job: Job, script: Sequence[int]) -> None:

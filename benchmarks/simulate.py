@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from benchmarks import measure
 from benchmarks.in_process import InProcess
 from benchmarks.outcome import Outcome
-from onward.engine.model import Hook, Row, nothing
+from onward.engine.model import Hook, Row, StepShape, nothing
 from onward.engine.pacing import MOST_PROMPT_TOKENS
 from onward.runtimes.toy import ToyTokenizer
 
@@ -51,6 +51,7 @@ class TimedModel:
     """
 
     context_length, blocks = 8192, 4096
+    shape = StepShape()
 
     def __init__(self, vocab_size: int, seed: int = 0, unsteady: float = 0.0) -> None:
         self.vocab_size = vocab_size

@@ -26,6 +26,22 @@ def blocks_for(tokens: int) -> int:
     return -(-tokens // BLOCK_TOKENS)
 
 
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """Facts of a runtime and its machine that decide which steps are worth scheduling. None changes a token."""
+
+    block_tokens: int = BLOCK_TOKENS
+    """Tokens in a KV block."""
+    min_prefill_tokens: int = CHUNK_TOKENS
+    """Fewest prompt tokens per sequence and step, except for a prompt's end."""
+    tile_tokens: int = 64
+    """Tokens that matrix kernels compute together: one token more costs nearly a whole tile."""
+    max_prefill_tokens: int = 512
+    """Most prompt tokens per step when nothing decodes: larger steps are no faster and delay a cancel."""
+    imperceptible_seconds: float = 0.010
+    """Step time that needs no shortening: nobody notices a pause of this length between two tokens."""
+
+
 Hook = Callable[[], None]
 
 
@@ -66,6 +82,8 @@ class Model(Protocol):
     """Most tokens (prompt and completion together) a sequence may have."""
     blocks: int
     """How many KV blocks there are; ids 0 … blocks - 1."""
+    shape: StepShape
+    """Which steps suit this runtime on this machine."""
 
     def evaluate(self, rows: ReadOnly[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         """Evaluate all rows in one step; write their keys and values; give the logits that were asked for.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import BLOCK_TOKENS, Hook, Row, nothing
+from onward.engine.model import BLOCK_TOKENS, Hook, Row, StepShape, nothing
 
 SPECIALS = ("<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>")
 WORDS = (" the", " and", " a", " to", " of", "ing", " once", " upon", " time", "\n\n", "🙂", "é")
@@ -72,6 +72,7 @@ class ToyModel:
         self.vocab_size = ToyTokenizer().size
         self.context_length = context_length
         self.blocks = blocks
+        self.shape = StepShape()
         self.evaluated_tokens = 0
         self.steps = 0
         self.fingerprint = "fp_toy"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import Hook, Row, nothing
+from onward.engine.model import Hook, Row, StepShape, nothing
 from onward.runtimes.openvino.evaluator import Evaluator
 from onward.runtimes.openvino.kv_cache import KVCache
 
@@ -34,6 +34,7 @@ class OpenVINOModel:
         self.vocab_size = vocab_size
         self.context_length = context_length
         self.blocks = cache.blocks
+        self.shape = StepShape()
         self.block_bytes = cache.block_bytes
         self.kv_bytes = cache.bytes
         self.fingerprint = fingerprint
