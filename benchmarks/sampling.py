@@ -52,7 +52,7 @@ def microseconds_a_row(
     times = []
     for _ in range(calls):
         start = time.perf_counter()
-        sampler.draw(logits, rows, choices, [None] * len(choices))
+        sampler.sample(logits, rows, choices, [None] * len(choices))
         times.append(time.perf_counter() - start)
     return min(times) / len(logits) * 1e6
 
@@ -78,7 +78,7 @@ def main() -> None:
         shape = (arguments.rows, vocabulary)
         logits = (np.random.default_rng(0).standard_normal(shape) * 3).astype(np.float32)
         start = time.perf_counter()
-        kernels, reference = Sampler(vocabulary, threads=1), ReferenceSampler(vocabulary)
+        kernels, reference = Sampler(vocabulary, num_threads=1), ReferenceSampler(vocabulary)
         made = time.perf_counter() - start
         print(f"\nvocabulary {vocabulary:,}, {arguments.rows} rows (sampler made in {made:.2f} s)")
         print(f"{'us a row':42}{'kernels':>10}{'numpy':>12}{'ratio':>8}")

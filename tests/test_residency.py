@@ -13,7 +13,7 @@ import pytest
 
 import onward
 from onward import compose, residency
-from onward.residency import Mapping, hand_back, mappings
+from onward.residency import Mapping, drop_file_pages, mappings
 from onward.settings import Settings
 from onward.values import ContentFilterSetting
 
@@ -52,8 +52,8 @@ def test_a_mapped_file_is_handed_back_and_reads_the_same_afterwards(tmp_path: Pa
     path.write_bytes(content)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         assert mapped[:] == content
-        assert hand_back("weights.bin") == len(content)
-        assert hand_back("weights.bin") == 0, "nothing is resident any more"
+        assert drop_file_pages("weights.bin") == len(content)
+        assert drop_file_pages("weights.bin") == 0, "nothing is resident any more"
         assert mapped[:] == content
 
 
@@ -63,7 +63,7 @@ def test_a_copy_that_was_changed_is_kept(tmp_path: Path) -> None:
     path.write_bytes(b"a" * 8192)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
         mapped[0] = ord("b")
-        assert hand_back("weights.bin") == 0
+        assert drop_file_pages("weights.bin") == 0
         assert mapped[:2] == b"ba"
 
 
@@ -76,14 +76,14 @@ def test_nothing_is_collected_while_pages_are_known_by_their_addresses(monkeypat
     try:
         if not collects:
             gc.disable()
-        hand_back("weights.bin")
+        drop_file_pages("weights.bin")
         assert (collected, gc.isenabled()) == ([False], collects)
     finally:
         gc.enable()
 
 
 def handings_back(monkeypatch, start) -> list[bool]:
-    """Calls of `hand_back` in `start`: whether each came on the caller's own thread, and before any engine's."""
+    """Calls of `drop_file_pages` in `start`: whether each came on the caller's own thread, and before any engine's."""
     calls: list[bool] = []
     before = set(threading.enumerate())
 
@@ -92,7 +92,7 @@ def handings_back(monkeypatch, start) -> list[bool]:
         calls.append(alone and threading.current_thread() is threading.main_thread())
         return 0
 
-    monkeypatch.setattr(compose, "hand_back", called)
+    monkeypatch.setattr(compose, "drop_file_pages", called)
     start().close()
     for thread in threading.enumerate():  # pages must not be handed back any later either
         if thread.name.startswith("onward-") and thread not in before:

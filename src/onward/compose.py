@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from onward.errors import SetupError
 from onward.models.registry import listed_models
-from onward.residency import hand_back, trim_heap
+from onward.residency import drop_file_pages, trim_heap
 from onward.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TOY = "toy"
 """The weightless model, for tests and demonstrations."""
 
-DRAWING_REVISION = 2
+SAMPLING_REVISION = 2
 """Raised with every change of `sampling` that may change a drawn token or a reported log-probability."""
 
 _READ_TO_LOAD = ("openvino_model.bin", "libllvmlite.", "libopenvino", "_pyopenvino.", "tokenizers.", "libcrypto.")
@@ -65,7 +65,7 @@ def compose(
     aliases = _aliases(settings, loaded)
     trim_heap()
     if own_process and not _foreign_code(settings):
-        hand_back(*_READ_TO_LOAD)  # no engine runs yet, so nothing can end one, which would unmap its model
+        drop_file_pages(*_READ_TO_LOAD)  # no engine runs yet, so nothing can end one, which would unmap its model
     return _start(settings, loaded, aliases, filters)
 
 
@@ -185,7 +185,7 @@ def _openvino(folder: ModelFolder, settings: Settings, progress: Progress) -> _L
 
 def _fingerprint(runtime: str) -> str:
     """`system_fingerprint`: what the runtime's results depend on, and the code that draws from them."""
-    return "fp_" + hashlib.blake2b(f"{runtime} {DRAWING_REVISION}".encode(), digest_size=6).hexdigest()
+    return "fp_" + hashlib.blake2b(f"{runtime} {SAMPLING_REVISION}".encode(), digest_size=6).hexdigest()
 
 
 def _filtered(fingerprint: str, settings: Settings) -> str:

@@ -34,7 +34,7 @@ class Mapping(NamedTuple):
     kept: bool
 
 
-def hand_back(*names: str) -> int:
+def drop_file_pages(*names: str) -> int:
     """Let go of the pages of mapped files whose names begin so; gives how many bytes were resident.
 
     Only where no other thread can unmap such a file meanwhile: the system knows pages by their address, and memory
@@ -44,7 +44,7 @@ def hand_back(*names: str) -> int:
     """
     if not sys.platform.startswith("linux"):
         return 0
-    with _uncollected():
+    with _gc_paused():
         try:
             listing = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -60,7 +60,7 @@ def _let_go(mapping: Mapping) -> int:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _gc_paused() -> Iterator[None]:
     """Keeps the garbage collector still."""
     collects = gc.isenabled()
     gc.disable()

@@ -6,7 +6,7 @@ import os
 import sys
 
 
-def open_closed() -> None:
+def replace_closed_streams() -> None:
     """Put the null device where a standard stream came closed, for which Python has None.
 
     What is written to stdout then fails, as on a full disk: a result that nobody gets is no success. What is

@@ -75,7 +75,7 @@ def test_closed_input_offers_nothing_and_cannot_be_asked_for() -> None:
 
 def test_no_file_takes_the_place_of_a_closed_stream() -> None:
     code = (
-        "import sys, onward.stdio as stdio; stdio.open_closed(); file = open('opened', 'w');"
+        "import sys, onward.stdio as stdio; stdio.replace_closed_streams(); file = open('opened', 'w');"
         "print(file.fileno(), sys.stdout.fileno(), sys.stderr.fileno(), file=file)"
     )
     subprocess.run(shell("<&- >&- 2>&-", sys.executable, "-c", code), check=True)

@@ -192,7 +192,7 @@ def test_closing_twice_is_fine_and_an_unknown_model_says_what_to_do(tmp_path: Pa
 
 
 def test_a_closed_client_leaves_no_thread_behind(monkeypatch) -> None:
-    monkeypatch.setattr(sampler, "PART", 1)
+    monkeypatch.setattr(sampler, "MIN_LOGITS_PER_THREAD", 1)
     before = set(threading.enumerate())
     client = onward.Onward("toy", threads=2)
     client.completions.create(prompt="x", n=4, max_tokens=4)

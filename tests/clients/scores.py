@@ -15,7 +15,7 @@ from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.options import RuntimeOptions
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
 from onward.runtimes.toy import ToyModel, ToyTokenizer
-from onward.sampling.choice import Sampled
+from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
 from onward.settings import Settings
 from onward.text.assembler import TextRules

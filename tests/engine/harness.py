@@ -15,7 +15,7 @@ from onward.engine.job import Job
 from onward.engine.model import Hook, Row, nothing
 from onward.engine.step import Engine
 from onward.runtimes.toy import END, ToyModel, ToyTokenizer
-from onward.sampling.choice import Sampled
+from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules, TokenRecord
 

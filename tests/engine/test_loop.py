@@ -122,7 +122,7 @@ def die_without_a_word(thread: EngineThread) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("end", [stop, die, die_without_a_word])
 def test_however_the_engine_ends_its_threads_end_with_it_and_its_model_is_closed_last(monkeypatch, end) -> None:
-    monkeypatch.setattr(sampler, "PART", 1)
+    monkeypatch.setattr(sampler, "MIN_LOGITS_PER_THREAD", 1)
     before, inbox = set(threading.enumerate()), Inbox()
     thread = EngineThread(make_engine(threads=3), inbox, max_waiting=8)
     at_close: list[int] = []

@@ -19,7 +19,7 @@ from onward.sampling.choice import ChoiceSampler
 from onward.sampling.params import SamplingParams
 from onward.sampling.reference import ReferenceSampler, decide, edited
 from onward.sampling.sampler import Sampler
-from tests.sampling.drawing import Logits, choice, draw_many, draw_one, exact_logprobs, normal
+from tests.sampling.harness import Logits, choice, exact_logprobs, normal, sample_many, sample_one
 
 ROUNDING = 3e-6
 """How far in probability the kernels' float32 sums may be off."""
@@ -73,7 +73,7 @@ def test_the_kernels_draw_what_the_reference_draws(
     for token in accepted:
         drawn.accept(token % row.size)
     banned = frozenset({int(row.argmax())}) if ban and np.isfinite(row).sum() > 1 else None
-    token = draw_one(SAMPLERS[row.size], row, drawn, banned).token
+    token = sample_one(SAMPLERS[row.size], row, drawn, banned).token
     final = edited(row, drawn, banned)
     decision = decide(final, drawn)
     if decision.margin > ROUNDING:
@@ -107,8 +107,8 @@ def assert_inside_the_kept_set(row: Logits, token: int, params: SamplingParams) 
 def test_where_sums_are_exact_the_tokens_are_equal_without_exception(params: dict[str, Any]) -> None:
     row = np.full(2048, -np.inf, np.float32)
     row[::2] = 3.25  # 1024 tokens of weight 1: every sum is a whole number, and top_p cuts between two of them
-    tokens = draw_many(Sampler(2048), row, 400, seed=11, **params)
-    assert tokens.tolist() == draw_many(ReferenceSampler(2048), row, 400, seed=11, **params).tolist()
+    tokens = sample_many(Sampler(2048), row, 400, seed=11, **params)
+    assert tokens.tolist() == sample_many(ReferenceSampler(2048), row, 400, seed=11, **params).tolist()
 
 
 def test_a_large_vocabulary_agrees_too() -> None:
@@ -125,6 +125,6 @@ def test_a_large_vocabulary_agrees_too() -> None:
             drawn = choice(seed=seed, **params)
             decision = decide(row, drawn)
             if decision.margin > ROUNDING:
-                assert draw_one(kernels, row, drawn).token == decision.token
+                assert sample_one(kernels, row, drawn).token == decision.token
                 checked += 1
     assert checked >= 8

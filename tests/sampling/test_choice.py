@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sampling.drawing import choice
+from tests.sampling.harness import choice
 
 
 def test_accepting_moves_the_position_and_counts_the_token() -> None:

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from onward.sampling.sampler import Sampler
-from tests.sampling.drawing import Logits, choice, draw_many, exact_logprobs, normal
+from tests.sampling.harness import Logits, choice, exact_logprobs, normal, sample_many
 
 DRAWS = 20_000
 
@@ -35,7 +35,7 @@ def drawn_by_100_choices(row: Logits, **params: Any) -> list[int]:
     choices = [choice(number=number, seed=2024, **params) for number in range(100)]
     tokens = []
     for _ in range(DRAWS // 100):
-        drawn = [sampled.token for sampled in sampler.draw(logits, [0] * 100, choices, [None] * 100)]
+        drawn = [sampled.token for sampled in sampler.sample(logits, [0] * 100, choices, [None] * 100)]
         for one, token in zip(choices, drawn, strict=True):
             one.accept(token)
         tokens += drawn
@@ -74,7 +74,7 @@ def test_the_positions_of_one_choice_draw_independently() -> None:
     logits = np.zeros((1, 8), np.float32)
     tokens = []
     for _ in range(6400):
-        [sampled] = sampler.draw(logits, [0], [drawn], [None])
+        [sampled] = sampler.sample(logits, [0], [drawn], [None])
         drawn.accept(sampled.token)
         tokens.append(sampled.token)
     pairs = np.bincount(np.array(tokens[:-1]) * 8 + tokens[1:], minlength=64)
@@ -83,7 +83,7 @@ def test_the_positions_of_one_choice_draw_independently() -> None:
 
 
 def test_choices_of_one_job_draw_different_first_tokens() -> None:
-    tokens = draw_many(Sampler(1000), np.zeros(1000, np.float32), 50, seed=1)
+    tokens = sample_many(Sampler(1000), np.zeros(1000, np.float32), 50, seed=1)
     assert len(set(tokens.tolist())) > 40
 
 
@@ -91,6 +91,6 @@ def test_a_rare_token_is_not_truncated_away() -> None:
     """One token takes half of the mass, the other half is spread over 100,000: half of the draws are distinct."""
     row = np.zeros(100_001, np.float32)
     row[0] = np.log(100_000)
-    tokens = draw_many(Sampler(row.size), row, 400, seed=3)
+    tokens = sample_many(Sampler(row.size), row, 400, seed=3)
     assert 150 < (tokens == 0).sum() < 250
     assert len(set(tokens.tolist())) > 140

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from onward.sampling import kernels
-from onward.sampling.blocks import compiled
 from onward.sampling.reference import ReferenceSampler
 from onward.sampling.sampler import Sampler
-from tests.sampling.drawing import as_row, choice, draw_many, draw_one, normal, support
+from onward.sampling.vocab_blocks import compiled
+from tests.sampling.harness import as_row, choice, normal, sample_many, sample_one, support
 
 
 @pytest.mark.parametrize("size", [1, 7, 255, 256, 257, 8192, 151_936])
@@ -34,7 +34,7 @@ from tests.sampling.drawing import as_row, choice, draw_many, draw_one, normal, 
 def test_extreme_parameters_draw_a_possible_token(size: int, params: dict[str, Any]) -> None:
     row = normal(size, scale=5, seed=1)
     row[1::3] = -np.inf
-    tokens = draw_many(Sampler(size), row, 3, seed=9, **params)
+    tokens = sample_many(Sampler(size), row, 3, seed=9, **params)
     assert np.isfinite(row[tokens]).all()
     if params.get("temperature", 1) < 1e-5 or params.get("top_p", 1) < 1e-8:
         assert (tokens == row.argmax()).all()
@@ -43,11 +43,11 @@ def test_extreme_parameters_draw_a_possible_token(size: int, params: dict[str, A
 @pytest.mark.parametrize("size", [1, 7, 255, 256, 257, 8192, 151_936])
 def test_equal_logits_are_cut_by_id(size: int) -> None:
     row = np.zeros(size, np.float32)
-    half = draw_many(Sampler(size), row, 50, top_p=0.5, seed=4)
+    half = sample_many(Sampler(size), row, 50, top_p=0.5, seed=4)
     assert half.max() <= (size - 1) // 2
-    tenth = draw_many(Sampler(size), row, 50, top_k=max(size // 10, 1), seed=4)
+    tenth = sample_many(Sampler(size), row, 50, top_k=max(size // 10, 1), seed=4)
     assert tenth.max() < max(size // 10, 1)
-    assert (draw_many(Sampler(size), row, 3, top_p=1e-9) == 0).all()
+    assert (sample_many(Sampler(size), row, 3, top_p=1e-9) == 0).all()
 
 
 def test_a_single_possible_token_is_always_drawn() -> None:
@@ -75,7 +75,7 @@ def test_logits_that_are_not_finite_are_an_error(
     row = normal(1500)
     row[place] = bad
     with pytest.raises(RuntimeError, match="logits are not finite"):
-        draw_one(kind(1500), row, choice(**params))
+        sample_one(kind(1500), row, choice(**params))
 
 
 def test_a_row_without_any_possible_token_is_an_error_that_names_it() -> None:
@@ -88,7 +88,7 @@ def test_a_row_without_any_possible_token_is_an_error_that_names_it() -> None:
 def test_a_bad_row_that_nobody_reads_disturbs_nobody() -> None:
     logits = normal(20, rows=3)
     logits[1] = np.nan
-    assert len(Sampler(20).draw(logits, [0, 2], [choice(), choice()], [None, None])) == 2
+    assert len(Sampler(20).sample(logits, [0, 2], [choice(), choice()], [None, None])) == 2
 
 
 def test_parameters_and_reference_do_not_import_numba() -> None:

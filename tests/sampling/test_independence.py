@@ -9,7 +9,7 @@ import pytest
 
 from onward.sampling import sampler
 from onward.sampling.sampler import Sampler
-from tests.sampling.drawing import choice, draw_one, normal
+from tests.sampling.harness import choice, normal, sample_one
 
 SIZE = 1531  # not a multiple of anything: rows begin at every alignment
 KINDS: list[dict[str, Any]] = [
@@ -31,11 +31,11 @@ def numbered(i: int) -> Any:
 def test_a_row_among_others_gives_the_same_bits_as_alone() -> None:
     logits, sampler = normal(SIZE, rows=32), Sampler(SIZE)
     banned = [frozenset({3, i}) if i % 5 == 0 else None for i in range(32)]
-    together = sampler.draw(logits, range(32), [numbered(i) for i in range(32)], banned)
+    together = sampler.sample(logits, range(32), [numbered(i) for i in range(32)], banned)
     for i, sampled in enumerate(together):
         # repr compares NaN with NaN, and floats to the last bit
-        assert repr(draw_one(sampler, logits[i].copy(), numbered(i), banned[i])) == repr(sampled)
-    backwards = sampler.draw(logits, range(31, -1, -1), [numbered(i) for i in range(31, -1, -1)], banned[::-1])
+        assert repr(sample_one(sampler, logits[i].copy(), numbered(i), banned[i])) == repr(sampled)
+    backwards = sampler.sample(logits, range(31, -1, -1), [numbered(i) for i in range(31, -1, -1)], banned[::-1])
     assert repr(backwards[::-1]) == repr(together)
 
 
@@ -43,55 +43,55 @@ def test_threads_that_share_a_step_change_no_bit(monkeypatch: pytest.MonkeyPatch
     logits = normal(SIZE, rows=11)
     rows = [*range(11), 10, 10, 0, 3]
     banned = [frozenset({3, i}) if i % 5 == 0 else None for i in range(15)]
-    alone = Sampler(SIZE, threads=1).draw(logits, rows, [numbered(i) for i in range(15)], banned)
-    monkeypatch.setattr(sampler, "PART", 3 * SIZE)
+    alone = Sampler(SIZE, num_threads=1).sample(logits, rows, [numbered(i) for i in range(15)], banned)
+    monkeypatch.setattr(sampler, "MIN_LOGITS_PER_THREAD", 3 * SIZE)
     for threads in (2, 3, 4):
-        shared = Sampler(SIZE, threads=threads)
-        assert repr(shared.draw(logits, rows, [numbered(i) for i in range(15)], banned)) == repr(alone)
+        shared = Sampler(SIZE, num_threads=threads)
+        assert repr(shared.sample(logits, rows, [numbered(i) for i in range(15)], banned)) == repr(alone)
         assert len(shared._scratch) == threads, "the step was shared"
 
 
 def test_a_closed_sampler_has_no_threads_and_draws_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "PART", SIZE)
-    logits, closed = normal(SIZE, rows=3), Sampler(SIZE, threads=3)
+    monkeypatch.setattr(sampler, "MIN_LOGITS_PER_THREAD", SIZE)
+    logits, closed = normal(SIZE, rows=3), Sampler(SIZE, num_threads=3)
     choices = [numbered(i) for i in range(3)]
-    drawn = closed.draw(logits, range(3), choices, [None] * 3)
-    threads = set(closed._helpers._pool._threads)
+    drawn = closed.sample(logits, range(3), choices, [None] * 3)
+    threads = set(closed._threads._pool._threads)
     assert any(thread.is_alive() for thread in threads)
     for _ in range(2):
         closed.close()
         assert not any(thread.is_alive() for thread in threads)
-    assert repr(closed.draw(logits, range(3), choices, [None] * 3)) == repr(drawn)
+    assert repr(closed.sample(logits, range(3), choices, [None] * 3)) == repr(drawn)
 
 
 def test_a_row_that_is_not_finite_is_named_whichever_thread_meets_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "PART", SIZE)
+    monkeypatch.setattr(sampler, "MIN_LOGITS_PER_THREAD", SIZE)
     logits = normal(SIZE, rows=8)
     logits[6, 5] = np.nan
     with pytest.raises(RuntimeError, match=r"not finite \(row 6\)"):
-        Sampler(SIZE, threads=4).draw(logits, range(8), [choice() for _ in range(8)], [None] * 8)
+        Sampler(SIZE, num_threads=4).sample(logits, range(8), [choice() for _ in range(8)], [None] * 8)
 
 
 def test_choices_that_share_a_row_draw_as_if_each_had_its_own() -> None:
     logits, sampler = normal(SIZE, rows=2), Sampler(SIZE)
     rows = [0, 0, 1, 0, 1, 1, 0, 0]
-    shared = sampler.draw(logits, rows, [numbered(i) for i in range(8)], [None] * 8)
-    own = sampler.draw(logits[rows], range(8), [numbered(i) for i in range(8)], [None] * 8)
+    shared = sampler.sample(logits, rows, [numbered(i) for i in range(8)], [None] * 8)
+    own = sampler.sample(logits[rows], range(8), [numbered(i) for i in range(8)], [None] * 8)
     assert repr(shared) == repr(own)
 
 
 def test_one_sampler_has_no_memory_of_earlier_calls() -> None:
     logits, sampler = normal(SIZE, rows=40), Sampler(SIZE)
-    first = draw_one(sampler, logits[0], numbered(5))
-    sampler.draw(logits, range(40), [numbered(i) for i in range(40)], [None] * 40)
-    assert repr(draw_one(sampler, logits[0], numbered(5))) == repr(first)
-    assert repr(draw_one(Sampler(SIZE), logits[0], numbered(5))) == repr(first)
+    first = sample_one(sampler, logits[0], numbered(5))
+    sampler.sample(logits, range(40), [numbered(i) for i in range(40)], [None] * 40)
+    assert repr(sample_one(sampler, logits[0], numbered(5))) == repr(first)
+    assert repr(sample_one(Sampler(SIZE), logits[0], numbered(5))) == repr(first)
 
 
 def test_neither_logits_nor_choices_are_written() -> None:
     logits, sampler = normal(SIZE, rows=8), Sampler(SIZE)
     before, choices = logits.copy(), [numbered(i) for i in range(8)]
-    sampler.draw(logits, range(8), choices, [frozenset({1})] * 8)
+    sampler.sample(logits, range(8), choices, [frozenset({1})] * 8)
     assert np.array_equal(logits, before)
     assert [drawn_for.position for drawn_for in choices] == list(range(8))
 
@@ -100,22 +100,22 @@ def test_read_only_and_strided_logits_are_read_as_they_are() -> None:
     wide, sampler = normal(2 * SIZE, rows=3), Sampler(SIZE)
     strided = wide[:, ::2]
     plain = np.ascontiguousarray(strided)
-    expected = sampler.draw(plain, [2], [numbered(0)], [None])
-    assert sampler.draw(strided, [2], [numbered(0)], [None]) == expected
+    expected = sampler.sample(plain, [2], [numbered(0)], [None])
+    assert sampler.sample(strided, [2], [numbered(0)], [None]) == expected
     plain.flags.writeable = False
-    assert sampler.draw(plain, [2], [numbered(0)], [None]) == expected
+    assert sampler.sample(plain, [2], [numbered(0)], [None]) == expected
 
 
 @pytest.mark.parametrize("logits", [np.zeros((2, 5), np.float32), np.zeros((2, 4)), np.zeros(4, np.float32)])
 def test_logits_of_another_shape_or_type_are_refused(logits: Any) -> None:
     with pytest.raises(ValueError, match=r"float32 \[rows, 4\]"):
-        Sampler(4).draw(logits, [0], [choice()], [None])
+        Sampler(4).sample(logits, [0], [choice()], [None])
 
 
 def test_rows_that_are_not_there_are_refused() -> None:
     for row in (-1, 2):
         with pytest.raises(IndexError, match="not there"):
-            Sampler(4).draw(np.zeros((2, 4), np.float32), [row], [choice()], [None])
+            Sampler(4).sample(np.zeros((2, 4), np.float32), [row], [choice()], [None])
     with pytest.raises(ValueError, match="differ in length"):
-        Sampler(4).draw(np.zeros((2, 4), np.float32), [0, 1], [choice()], [None])
-    assert Sampler(4).draw(np.zeros((0, 4), np.float32), [], [], []) == []
+        Sampler(4).sample(np.zeros((2, 4), np.float32), [0, 1], [choice()], [None])
+    assert Sampler(4).sample(np.zeros((0, 4), np.float32), [], [], []) == []

@@ -10,7 +10,7 @@ import pytest
 
 from onward.sampling.reference import ReferenceSampler
 from onward.sampling.sampler import Sampler
-from tests.sampling.drawing import as_row, choice, draw_many, draw_one, exact_logprobs, normal
+from tests.sampling.harness import as_row, choice, exact_logprobs, normal, sample_many, sample_one
 
 
 @pytest.mark.parametrize("size", [1, 7, 255, 256, 257, 511, 512, 513, 8192, 151_936])
@@ -57,7 +57,7 @@ def test_the_most_likely_are_exact_and_ordered(kind: type[Sampler] | type[Refere
 def test_the_drawn_tokens_number_is_its_entry_in_top(kind: type[Sampler] | type[ReferenceSampler]) -> None:
     row, sampler = normal(50, scale=1, seed=8), kind(50)
     for number in range(40):
-        drawn = draw_one(sampler, row, choice(number=number, temperature=1.7, logprobs=50))
+        drawn = sample_one(sampler, row, choice(number=number, temperature=1.7, logprobs=50))
         assert dict(drawn.top)[drawn.token] == drawn.logprob
 
 
@@ -75,7 +75,7 @@ def test_without_logprobs_there_is_no_number_and_with_zero_no_list(
     kind: type[Sampler] | type[ReferenceSampler],
 ) -> None:
     row = as_row([1, 2, 3])
-    none, zero = (draw_one(kind(3), row, choice(logprobs=logprobs)) for logprobs in (None, 0))
+    none, zero = (sample_one(kind(3), row, choice(logprobs=logprobs)) for logprobs in (None, 0))
     assert math.isnan(none.logprob) and none.top == ()
     assert zero.logprob < 0 and zero.top == ()
     assert none.token == zero.token
@@ -84,11 +84,11 @@ def test_without_logprobs_there_is_no_number_and_with_zero_no_list(
 @pytest.mark.parametrize("params", [{}, {"temperature": 0.6}, {"top_p": 0.7}, {"temperature": 0.0}])
 def test_asking_for_logprobs_changes_neither_tokens_nor_numbers(params: dict[str, Any]) -> None:
     row, sampler = normal(2000, seed=2), Sampler(2000)
-    tokens = draw_many(sampler, row, 50, **params).tolist()
+    tokens = sample_many(sampler, row, 50, **params).tolist()
     seen = set()
     for logprobs in (0, 1, 5, 20, 64, 65, 2000):
-        assert draw_many(sampler, row, 50, logprobs=logprobs, **params).tolist() == tokens
-        drawn = draw_one(sampler, row, choice(logprobs=logprobs, **params))
+        assert sample_many(sampler, row, 50, logprobs=logprobs, **params).tolist() == tokens
+        drawn = sample_one(sampler, row, choice(logprobs=logprobs, **params))
         assert drawn.top[:1] in ((), ((int(row.argmax()), drawn.top[0][1] if drawn.top else 0.0),))
         seen.add(drawn.logprob)
     assert len(seen) == 1
@@ -102,7 +102,7 @@ def test_scored_and_drawn_numbers_are_the_same_bits() -> None:
         {"logit_bias": ((3, 4.0),)},
         {"temperature": 0.0},
     ):
-        drawn = draw_one(sampler, row, choice(logprobs=5, **params))
+        drawn = sample_one(sampler, row, choice(logprobs=5, **params))
         assert sampler.score(row.reshape(1, -1), 0, [drawn.token], 5) == [drawn]
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from onward.sampling.random import mix, uniform
+from onward.sampling.rng import mix, uniform
 from onward.sampling.sampler import Sampler
-from tests.sampling.drawing import draw_many
+from tests.sampling.harness import sample_many
 
 COUNT = 16_384
 
@@ -77,5 +77,5 @@ def test_neighbours_are_independent(neighbour: Callable[[int, int, int], float])
 @pytest.mark.parametrize("seed", [0, 1, 2**31, 2**63, 2**64 - 1])
 def test_the_kernel_draws_with_the_same_numbers(seed: int) -> None:
     vocabulary = 4096
-    tokens = draw_many(Sampler(vocabulary), np.zeros(vocabulary, np.float32), 64, accepted=(5, 6), seed=seed)
+    tokens = sample_many(Sampler(vocabulary), np.zeros(vocabulary, np.float32), 64, accepted=(5, 6), seed=seed)
     assert tokens.tolist() == [int(uniform(seed, number, 2, 0) * vocabulary) for number in range(64)]

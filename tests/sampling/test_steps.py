@@ -9,7 +9,7 @@ import pytest
 
 from onward.sampling.reference import ReferenceSampler, edited
 from onward.sampling.sampler import Sampler
-from tests.sampling.drawing import AnySampler, as_row, choice, draw_many, draw_one, support
+from tests.sampling.harness import AnySampler, as_row, choice, sample_many, sample_one, support
 
 BOTH = pytest.mark.parametrize("kind", [Sampler, ReferenceSampler])
 HALVING = as_row(np.log([0.1, 0.5, 0.15, 0.25]).tolist())  # best first: 1, 3, 2, 0
@@ -134,13 +134,13 @@ def test_penalties_follow_the_published_formulas() -> None:
 )
 def test_penalties_and_bias_move_the_greedy_choice(kind: type[AnySampler], params: dict[str, Any], best: int) -> None:
     drawn_for = choice(accepted=(0, 0, 0), temperature=0.0, **params)
-    assert draw_one(kind(4), as_row([2, 1.5, -1, -5]), drawn_for).token == best
+    assert sample_one(kind(4), as_row([2, 1.5, -1, -5]), drawn_for).token == best
 
 
 @BOTH
 def test_repetition_makes_a_negative_logit_more_negative(kind: type[AnySampler]) -> None:
     drawn_for = choice(accepted=(0,), temperature=0.0, repetition_penalty=1.5)
-    assert draw_one(kind(2), as_row([-1, -1.4]), drawn_for).token == 1
+    assert sample_one(kind(2), as_row([-1, -1.4]), drawn_for).token == 1
 
 
 @BOTH
@@ -154,15 +154,15 @@ def test_a_bias_of_a_hundred_bans_or_forces_in_effect(kind: type[AnySampler]) ->
 @pytest.mark.parametrize("params", [{}, {"temperature": 0}, {"top_p": 0.5}, {"logit_bias": ((0, 100.0),)}])
 def test_a_banned_token_is_never_drawn_however_likely(kind: type[AnySampler], params: dict[str, Any]) -> None:
     row = as_row([50, 40, 1, 0])
-    tokens = draw_many(kind(4), row, 200, banned=frozenset({0, 1}), **params)
+    tokens = sample_many(kind(4), row, 200, banned=frozenset({0, 1}), **params)
     assert set(tokens.tolist()) <= {2, 3}
 
 
 @BOTH
 def test_logprobs_stay_raw_under_bans_bias_and_penalties(kind: type[AnySampler]) -> None:
     row = as_row([3, 2, 1])
-    plain = draw_one(kind(3), row, choice(temperature=0, logprobs=3))
-    moved = draw_one(
+    plain = sample_one(kind(3), row, choice(temperature=0, logprobs=3))
+    moved = sample_one(
         kind(3),
         row,
         choice(temperature=0, logprobs=3, accepted=(1,), presence_penalty=2, logit_bias=((2, 9.0),)),
@@ -176,7 +176,7 @@ def test_logprobs_stay_raw_under_bans_bias_and_penalties(kind: type[AnySampler])
 @BOTH
 def test_nothing_left_to_draw_is_an_error(kind: type[AnySampler]) -> None:
     with pytest.raises(RuntimeError, match="no token is left"):
-        draw_one(kind(2), as_row([1, -np.inf]), choice(), frozenset({0}))
+        sample_one(kind(2), as_row([1, -np.inf]), choice(), frozenset({0}))
 
 
 def test_an_edit_outside_of_the_vocabulary_is_refused() -> None:
@@ -187,4 +187,4 @@ def test_an_edit_outside_of_the_vocabulary_is_refused() -> None:
         (choice(presence_penalty=1, accepted=(9,)), None),
     ):
         with pytest.raises(ValueError, match="outside of the vocabulary"):
-            draw_one(sampler, as_row([0, 0, 0, 0]), drawn_for, banned)
+            sample_one(sampler, as_row([0, 0, 0, 0]), drawn_for, banned)

@@ -10,7 +10,7 @@ import click
 from onward.cli.session import hoist
 from onward.cli.show.failures import INTERRUPTED, output_told
 from onward.errors import SetupError
-from onward.stdio import open_closed
+from onward.stdio import replace_closed_streams
 
 COMMANDS = {
     "serve": ("onward.cli.serve", "Serve the Completions API over HTTP."),
@@ -32,7 +32,7 @@ class LazyGroup(click.Group):
     """Finds its commands in COMMANDS. Turns SetupError into one line and exit code 1."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        open_closed()
+        replace_closed_streams()
         return super().main(*args, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from onward.protocol.response import (
     PromptTokensDetails,
     Usage,
 )
-from onward.sampling.choice import Sampled
+from onward.sampling.outputs import Sampled
 
 
 @dataclass(slots=True)

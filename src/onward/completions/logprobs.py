@@ -10,7 +10,7 @@ import numpy as np
 
 from onward.completions.filters import ContentFilters
 from onward.protocol.response import Logprobs
-from onward.sampling.choice import Sampled
+from onward.sampling.outputs import Sampled
 from onward.text.assembler import TokenRecord
 from onward.text.offsets import token_offsets
 from onward.text.rendering import render_token

@@ -120,7 +120,7 @@ def _plan_prompt(
         text_base=len(text),
         pending=pending,
         prediction=prediction,
-        repeatable=request.seed is not None or sampling.greedy,
+        repeatable=request.seed is not None or sampling.is_greedy,
     )
     return PlannedPrompt(job, text, shown, pieces, billed=max(1, len(fed) - hidden))
 

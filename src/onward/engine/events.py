@@ -6,7 +6,7 @@ from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from onward.sampling.choice import Sampled
+from onward.sampling.outputs import Sampled
 from onward.text.assembler import TokenRecord
 
 Ending = Literal["stop", "length"]

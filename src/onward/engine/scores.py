@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.sampling.choice import Sampled
+from onward.sampling.outputs import Sampled
 
 Scores = list[Sampled | None]
 """An entry a prompt token; None for a prompt's first token, which nothing predicts."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from onward.engine.drafts import Drafter, Guess
 from onward.engine.job import Job
 from onward.engine.model import BLOCK_TOKENS
-from onward.sampling.choice import ChoiceSampler, Sampled
+from onward.sampling.choice import ChoiceSampler
+from onward.sampling.outputs import Sampled
 from onward.text.assembler import Assembler
 
 

@@ -19,7 +19,8 @@ from onward.engine.pacing import BRIEF, PrefillPacer, StepCost
 from onward.engine.scheduler import Scheduler, Work
 from onward.engine.sequence import Sequence
 from onward.engine.speculation import Speculation
-from onward.sampling.choice import ChoiceSampler, Sampled
+from onward.sampling.choice import ChoiceSampler
+from onward.sampling.outputs import Sampled
 from onward.sampling.sampler import Sampler
 from onward.text.assembler import Release, TokenRecord
 
@@ -198,7 +199,7 @@ class Engine:
                 rows.append(row + ahead)
                 samplers.append(sampler)
                 banned.append(job.end_tokens if sequence.generated + ahead < job.min_tokens else None)
-        sampled = iter(self._sampler.draw(logits, rows, samplers, banned))
+        sampled = iter(self._sampler.sample(logits, rows, samplers, banned))
         for sequence, _, draft in turns:
             if draft is None:
                 self._take(sequence, next(sampled), events)

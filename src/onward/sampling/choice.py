@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,19 +33,6 @@ ITEM = np.dtype(
     align=True,
 )
 """One draw or one score, as the kernels read it. `edits` are the step's parallel arrays (see sampler.Edits)."""
-
-
-class Sampled(NamedTuple):
-    """One drawn or scored token (a named tuple: one is made for every token, and they are made fastest).
-
-    `logprob` is the raw log-softmax at `token` (before temperature, penalties, bias and bans), a float32 value;
-    -inf is possible; NaN when the job asked for no log-probabilities (`SamplingParams.logprobs` is None).
-    `top` holds the most likely (id, logprob), best first, ties by lower id; () when none was asked for.
-    """
-
-    token: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
 
 
 class TokenCounts:
@@ -109,10 +95,10 @@ class ChoiceSampler:
         "bias_values",
         "choice",
         "counts",
-        "editing",
+        "has_edits",
+        "has_penalties",
         "item",
         "params",
-        "penalised",
         "position",
         "top",
     )
@@ -124,10 +110,12 @@ class ChoiceSampler:
         """Tokens accepted so far, which is the position of the next draw."""
         self.counts = TokenCounts()
         """What was accepted, kept only where a penalty reads it."""
-        self.penalised = params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
+        self.has_penalties = (
+            params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
+        )
         self.bias_ids: NDArray[np.int64] = np.array([token for token, _ in params.logit_bias], np.int64)
         self.bias_values: NDArray[np.float64] = np.array([value for _, value in params.logit_bias])
-        self.editing = self.penalised or bool(params.logit_bias)
+        self.has_edits = self.has_penalties or bool(params.logit_bias)
         self.top = max(0, params.logprobs or 0)
         """How many of the most likely tokens are told beside the drawn one."""
         self.item = _item(params, choice)
@@ -136,13 +124,13 @@ class ChoiceSampler:
     def accept(self, token: int) -> None:
         """Take `token` as generated: later draws stand one position further and penalties, if any, count it."""
         self.position += 1
-        if self.penalised:
+        if self.has_penalties:
             self.counts.add(token)
 
     def after(self, tokens: Iterable[int]) -> ChoiceSampler:
         """A sampler that has accepted `tokens` too, for the draws that follow if they are drawn. This one stays."""
         other = copy(self)
-        if self.penalised:
+        if self.has_penalties:
             other.counts = self.counts.copy()
         for token in tokens:
             other.accept(token)

@@ -1,6 +1,6 @@
 """The compiled sampler: `run` works through draws and scores, one call for all rows of a step, or of a thread.
 
-min_p, top_k and top_p each keep a prefix of the total order (see blocks.py), so nothing is ever sorted: a draw
+min_p, top_k and top_p each keep a prefix of the total order (see vocab_blocks.py), so nothing is ever sorted: a draw
 that falls outside the nucleus is repeated among the tokens above the one it fell on. That is exact, because the
 nucleus is a prefix too, and the expected number of attempts is logarithmic.
 """
@@ -13,7 +13,8 @@ from zlib import crc32
 
 import numpy as np
 
-from onward.sampling.blocks import (
+from onward.sampling.top_k import bound_of_best, find_best, first_of
+from onward.sampling.vocab_blocks import (
     BLOCK,
     NOTHING,
     block_maximum,
@@ -23,12 +24,11 @@ from onward.sampling.blocks import (
     masses_above,
     pick,
 )
-from onward.sampling.search import bound_of_best, find_best, first_of
 
 DONE = -1
 """`run` returns this, or i ≥ 0: the logits of item i are not finite, or i ≤ -2: item -2 - i has no token left."""
 
-SOURCES = ("blocks.py", "search.py", "kernels.py")
+SOURCES = ("vocab_blocks.py", "top_k.py", "kernels.py")
 """The files of this folder that hold compiled code or its constants."""
 
 _LARGEST = np.finfo(np.float32).max

@@ -27,6 +27,6 @@ class SamplingParams:
     logprobs: int | None = None
 
     @property
-    def greedy(self) -> bool:
+    def is_greedy(self) -> bool:
         """Whether nothing is left to chance: the most likely token is taken."""
         return self.temperature == 0.0 or self.top_p == 0.0 or self.top_k == 1

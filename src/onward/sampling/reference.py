@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.sampling.choice import ChoiceSampler, Sampled
+from onward.sampling.choice import ChoiceSampler
+from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
-from onward.sampling.random import uniform
+from onward.sampling.rng import uniform
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -33,7 +34,7 @@ class ReferenceSampler:
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
 
-    def draw(
+    def sample(
         self,
         logits: NDArray[np.float32],
         rows: Sequence[int],
@@ -83,7 +84,7 @@ def edited(raw: NDArray[np.float32], choice: ChoiceSampler, banned: frozenset[in
     def write(token: int, value: float) -> None:
         row[token] = value if value == -np.inf else min(max(value, -_LARGEST), _LARGEST)
 
-    if choice.penalised:
+    if choice.has_penalties:
         for token, count in zip(choice.counts.ids.tolist(), choice.counts.counts.tolist(), strict=True):
             value = float(row[token])
             value = value / params.repetition_penalty if value > 0 else value * params.repetition_penalty
@@ -111,7 +112,7 @@ def kept_by_min_p_and_top_k(row: NDArray[np.float32], order: NDArray[np.intp], p
 def decide(row: NDArray[np.float32], choice: ChoiceSampler) -> Decision:
     """Draw from one edited row: sort, cut, then inverse CDFs in id order over ever fewer candidates."""
     params = choice.params
-    if params.greedy:
+    if params.is_greedy:
         return Decision(int(row.argmax()), float("inf"))
     order = np.lexsort((np.arange(row.size), -row))
     with np.errstate(over="ignore"):

@@ -15,20 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.sampling.blocks import BLOCK
-from onward.sampling.choice import ITEM, ChoiceSampler, Sampled
-from onward.sampling.helpers import Helpers
+from onward.sampling.choice import ITEM, ChoiceSampler
 from onward.sampling.kernels import DONE, entry_point
+from onward.sampling.outputs import Sampled
 from onward.sampling.reference import most_likely
+from onward.sampling.threads import SamplerThreads
+from onward.sampling.vocab_blocks import BLOCK
 
-__all__ = ["ChoiceSampler", "Sampled", "Sampler"]
-
-WIDEST_TOP = 64
+MAX_KERNEL_TOP = 64
 """Most likely tokens that the kernel lists itself, by insertion. Longer lists are sorted in numpy."""
 
-PART = 1 << 20
+MIN_LOGITS_PER_THREAD = 1 << 20
 """Logits a thread, at least: below that handing work to another thread takes longer than the work."""
-MOST_THREADS = 4
+MAX_THREADS = 4
 
 _run = entry_point()
 
@@ -59,8 +58,8 @@ class Results:
             np.empty(items, np.int64),
             np.empty(items, np.float32),
             np.empty(items, np.float64),
-            np.empty((items, WIDEST_TOP), np.int64),
-            np.empty((items, WIDEST_TOP), np.float32),
+            np.empty((items, MAX_KERNEL_TOP), np.int64),
+            np.empty((items, MAX_KERNEL_TOP), np.float32),
         )
 
 
@@ -100,22 +99,22 @@ class Sampler:
     Making the first one of a process loads the compiled kernels, or compiles them (seconds, once a machine).
     """
 
-    def __init__(self, vocab_size: int, threads: int | None = None) -> None:
-        """`threads`: how many may share a large step, by default one a core; never more than MOST_THREADS."""
-        threads = min(threads or os.cpu_count() or 1, MOST_THREADS)
+    def __init__(self, vocab_size: int, num_threads: int | None = None) -> None:
+        """`num_threads`: how many may share a large step, by default one per core; never more than MAX_THREADS."""
+        num_threads = min(num_threads or os.cpu_count() or 1, MAX_THREADS)
         self._vocab_size = vocab_size
         self._edits = Edits()
         self._scratch = [Scratch(vocab_size)]
-        self._threads = threads
-        self._helpers = Helpers(threads - 1)
+        self._num_threads = num_threads
+        self._threads = SamplerThreads(num_threads - 1)
         self._reserve(32)
         self.score(np.zeros((1, vocab_size), np.float32), 0, (0,), 0)
 
     def close(self) -> None:
         """End the threads; what is drawn afterwards is drawn on the caller's. May be called more than once."""
-        self._helpers.close()
+        self._threads.close()
 
-    def draw(
+    def sample(
         self,
         logits: NDArray[np.float32],
         rows: Sequence[int],
@@ -135,7 +134,7 @@ class Sampler:
             items[i] = choice.item
         items["row"] = rows
         items["position"] = [choice.position for choice in choices]
-        if any(banned) or any(choice.editing for choice in choices):
+        if any(banned) or any(choice.has_edits for choice in choices):
             self._lay_out_edits(items, choices, banned)
         return self._run(logits, items, rows, [choice.top for choice in choices])
 
@@ -169,7 +168,7 @@ class Sampler:
         edits.used = 0
         for choice, ban in zip(choices, banned, strict=True):
             start = middle = edits.used
-            if choice.penalised:
+            if choice.has_penalties:
                 middle = edits.add(choice.counts.ids, choice.counts.counts)
             bias_end = edits.add(choice.bias_ids, choice.bias_values) if choice.bias_ids.size else middle
             end = edits.add(np.fromiter(ban, np.int64), 0.0) if ban else bias_end
@@ -201,13 +200,13 @@ class Sampler:
         return self._sampled(view, rows, tops)
 
     def _run_parts(self, logits: NDArray[np.float32], items: NDArray[np.void], parts: list[slice]) -> list[int]:
-        return self._helpers.run(
+        return self._threads.run(
             [partial(self._run_part, logits, items, part, self._scratch[at]) for at, part in enumerate(parts)]
         )
 
     def _parts(self, items: int) -> list[slice]:
         """The items, shared out among as many threads as pay; there is scratch for each afterwards."""
-        count = max(1, min(self._threads, items, items * self._vocab_size // PART))
+        count = max(1, min(self._num_threads, items, items * self._vocab_size // MIN_LOGITS_PER_THREAD))
         while len(self._scratch) < count:
             self._scratch.append(Scratch(self._vocab_size))
         bounds = [items * part // count for part in range(count + 1)]
@@ -230,7 +229,7 @@ class Sampler:
     def _sampled(self, logits: NDArray[np.float32], rows: Sequence[int], tops: list[int]) -> list[Sampled]:
         count, out = len(rows), self._results
         tokens, logprobs = out.tokens[:count].tolist(), out.logprobs[:count].tolist()
-        width = min(max(tops), WIDEST_TOP, self._vocab_size)
+        width = min(max(tops), MAX_KERNEL_TOP, self._vocab_size)
         if width == 0:
             return [Sampled(token, logprob, ()) for token, logprob in zip(tokens, logprobs, strict=True)]
         ids, values = out.top_ids[:count, :width].tolist(), out.top_logprobs[:count, :width].tolist()
@@ -239,7 +238,7 @@ class Sampler:
                 tokens[i],
                 logprobs[i],
                 tuple(zip(ids[i][:top], values[i][:top], strict=True))
-                if top <= WIDEST_TOP
+                if top <= MAX_KERNEL_TOP
                 else self._long_top(logits[rows[i]], out.normalisers[i], top),
             )
             for i, top in enumerate(tops)

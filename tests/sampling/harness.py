@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.sampling.choice import ChoiceSampler, Sampled
+from onward.sampling.choice import ChoiceSampler
+from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
 from onward.sampling.reference import ReferenceSampler
 from onward.sampling.sampler import Sampler
@@ -35,14 +36,14 @@ def choice(*, number: int = 0, accepted: Sequence[int] = (), **params: Any) -> C
     return sampler
 
 
-def draw_one(
+def sample_one(
     sampler: AnySampler, row: Logits, drawn_for: ChoiceSampler, banned: frozenset[int] | None = None
 ) -> Sampled:
-    [sampled] = sampler.draw(row.reshape(1, -1), [0], [drawn_for], [banned])
+    [sampled] = sampler.sample(row.reshape(1, -1), [0], [drawn_for], [banned])
     return sampled
 
 
-def draw_many(
+def sample_many(
     sampler: AnySampler,
     row: Logits,
     times: int,
@@ -53,13 +54,13 @@ def draw_many(
 ) -> NDArray[np.int64]:
     """The tokens of `times` choices that draw from one row."""
     choices = [choice(number=number, accepted=accepted, **params) for number in range(times)]
-    sampled = sampler.draw(row.reshape(1, -1), [0] * times, choices, [banned] * times)
+    sampled = sampler.sample(row.reshape(1, -1), [0] * times, choices, [banned] * times)
     return np.array([each.token for each in sampled])
 
 
 def support(sampler: AnySampler, row: Logits, **params: Any) -> set[int]:
     """Every token that 300 draws hit: all that can be drawn, where each has a probability above a few percent."""
-    return set(draw_many(sampler, row, 300, **params).tolist())
+    return set(sample_many(sampler, row, 300, **params).tolist())
 
 
 def exact_logprobs(row: Logits, temperature: float = 1.0) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Compiled searches of a row by the total order of tokens, helped by its block maxima (see blocks.py)."""
+"""Compiled searches of a row by the total order of tokens, helped by its block maxima (see vocab_blocks.py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.sampling.blocks import BLOCK, NOTHING, compiled, key_of, value_of
+from onward.sampling.vocab_blocks import BLOCK, NOTHING, compiled, key_of, value_of
 
 
 @compiled()

@@ -8,17 +8,17 @@ import threading
 
 import pytest
 
-from onward.sampling import helpers
-from onward.sampling.helpers import Helpers
+from onward.sampling import threads
+from onward.sampling.threads import SamplerThreads
 
 linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no such system call here")
 
 
 def test_results_come_in_order_and_the_first_is_the_callers_own() -> None:
-    pool = Helpers(3)
-    threads = pool.run([threading.get_ident] * 4)
-    assert threads[0] == threading.get_ident()
-    assert threading.get_ident() not in threads[1:]
+    pool = SamplerThreads(3)
+    idents = pool.run([threading.get_ident] * 4)
+    assert idents[0] == threading.get_ident()
+    assert threading.get_ident() not in idents[1:]
     assert pool.run([lambda i=i: i for i in range(9)]) == list(range(9))  # type: ignore[misc]
 
 
@@ -26,9 +26,9 @@ def test_results_come_in_order_and_the_first_is_the_callers_own() -> None:
 def test_a_helper_runs_on_every_processor_but_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, set[int]]] = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda thread, processors: asked.append((thread, set(processors))))
-    monkeypatch.setattr(helpers, "_allowed", lambda: {3, 5, 8})
-    pool, here = Helpers(1), [5]
-    monkeypatch.setattr(helpers, "_here", lambda: here[0])
+    monkeypatch.setattr(threads, "_allowed", lambda: {3, 5, 8})
+    pool, here = SamplerThreads(1), [5]
+    monkeypatch.setattr(threads, "_here", lambda: here[0])
     _, thread = pool.run([threading.get_native_id] * 2)
     assert asked == [], "nobody to move yet"
     for processor, expected in ((5, [{3, 8}]), (5, []), (8, [{3, 5}])):
@@ -44,9 +44,9 @@ def test_a_helper_runs_on_every_processor_but_the_callers(monkeypatch: pytest.Mo
 
 @linux
 def test_the_system_takes_what_is_asked_of_it() -> None:
-    if len(os.sched_getaffinity(0)) < 2 or helpers._here() is None:
+    if len(os.sched_getaffinity(0)) < 2 or threads._here() is None:
         pytest.skip("one processor, or a system that does not tell which")
-    pool = Helpers(1)
+    pool = SamplerThreads(1)
     for _ in range(2):
         _, allowed = pool.run([lambda: set(), lambda: os.sched_getaffinity(0)])
     assert len(allowed) == len(os.sched_getaffinity(0)) - 1
@@ -58,9 +58,9 @@ def test_where_there_is_no_other_processor_or_none_is_told_nothing_is_moved(
     monkeypatch: pytest.MonkeyPatch, here: int | None
 ) -> None:
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: pytest.fail("moved"))
-    monkeypatch.setattr(helpers, "_allowed", lambda: {7})
-    monkeypatch.setattr(helpers, "_here", lambda: here)
-    pool = Helpers(1)
+    monkeypatch.setattr(threads, "_allowed", lambda: {7})
+    monkeypatch.setattr(threads, "_here", lambda: here)
+    pool = SamplerThreads(1)
     for _ in range(2):
         assert pool.run([lambda: 1, lambda: 2]) == [1, 2]
 
@@ -71,24 +71,24 @@ def test_a_system_that_refuses_is_no_error(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    pool = Helpers(1)
+    pool = SamplerThreads(1)
     for _ in range(2):
         assert pool.run([lambda: 1, lambda: 2]) == [1, 2]
 
 
 def test_threads_of_helpers_that_nobody_has_any_more_end() -> None:
-    pool = Helpers(2)
+    pool = SamplerThreads(2)
     pool.run([threading.get_ident] * 3)
-    threads = set(pool._pool._threads)
+    alive = set(pool._pool._threads)
     del pool
     gc.collect()
-    for thread in threads:
+    for thread in alive:
         thread.join(10)
         assert not thread.is_alive()
 
 
 def test_closed_helpers_leave_all_work_to_the_caller() -> None:
-    pool = Helpers(2)
+    pool = SamplerThreads(2)
     pool.run([threading.get_ident] * 3)
     pool.close()
     pool.close()

@@ -18,7 +18,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Helpers:
+class SamplerThreads:
     """Threads that begin with the first work for them. All methods are for one thread, which works along.
 
     The threads end when this is closed, or when nobody has it any more.
@@ -26,7 +26,7 @@ class Helpers:
 
     def __init__(self, count: int) -> None:
         """At most `count` threads, and at least one: a pool cannot have none."""
-        self._place = _Place()  # what a thread refers to; a reference to the pool would keep it for ever
+        self._place = _CpuAffinity()  # what a thread refers to; a reference to the pool would keep it for ever
         self._pool = ThreadPoolExecutor(max(1, count), "onward-sampling", initializer=self._place.add_caller)
 
     def run(self, work: Sequence[Callable[[], T]]) -> list[T]:
@@ -47,7 +47,7 @@ class Helpers:
         self._pool.shutdown()
 
 
-class _Place:
+class _CpuAffinity:
     """Where the helpers may run."""
 
     def __init__(self) -> None:
