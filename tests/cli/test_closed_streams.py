@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .terminals import COMMAND
+from .terminal import COMMAND
 
 TOY = ("completions", "create", "Once", "--model", "toy", "--max-tokens", "4")
 needs_full_disk = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

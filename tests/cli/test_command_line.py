@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import onward
-from onward.cli import session
+from onward.cli import global_flags
 from onward.cli.main import COMMANDS, main
-from onward.cli.options import SettingsCommand
+from onward.cli.settings_command import SettingsCommand
 from onward.errors import SetupError
 from onward.settings import GROUPS, Resolved, options
 
@@ -51,7 +51,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     loaded = modules_after("from onward.cli.main import main\nmain(['--help'], standalone_mode=False)")
-    assert not loaded & {*HEAVY, "asyncio", "rich", "onward.cli.serve"}
+    assert not loaded & {*HEAVY, "asyncio", "rich", "onward.cli.commands.serve"}
 
 
 def test_the_help_of_serve_loads_no_model_and_no_server() -> None:
@@ -119,15 +119,15 @@ def test_a_usage_error_is_code_2(arguments: list[str], words: str, onward_comman
 
 def test_every_global_flag_may_stand_before_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that is declared some day: there is no second list of them."""
-    declared = (*session._CONNECTION_OPTIONS, (["--region", "-z"], "NAME", "Where."))
-    monkeypatch.setattr(session, "_CONNECTION_OPTIONS", declared)
-    for option in [*session.connection_options(short_organization=True), *session.output_options()]:
+    declared = (*global_flags._CONNECTION_OPTIONS, (["--region", "-z"], "NAME", "Where."))
+    monkeypatch.setattr(global_flags, "_CONNECTION_OPTIONS", declared)
+    for option in [*global_flags.connection_options(short_organization=True), *global_flags.output_options()]:
         for name in option.opts:
             given = [name] if getattr(option, "is_flag", False) else [name, "value"]
-            assert session.hoist([*given, "--debug", "models", "list"]) == ["models", *given, "--debug", "list"]
-    assert session.hoist(["--region=north", "models"]) == ["models", "--region=north"]
+            assert global_flags.hoist([*given, "--debug", "models", "list"]) == ["models", *given, "--debug", "list"]
+    assert global_flags.hoist(["--region=north", "models"]) == ["models", "--region=north"]
     for alone in (["--debug"], ["--debug=1", "models"], ["--other", "models"], ["models", "--debug"], ["-z"]):
-        assert session.hoist(alone) == alone
+        assert global_flags.hoist(alone) == alone
 
 
 def test_a_setup_error_is_one_line_and_code_1(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import re
 import signal
@@ -18,7 +17,6 @@ import httpx
 import pytest
 
 from onward.errors import SetupError
-from onward.server import progress
 from onward.server.run import bind, ready_line, serve
 from onward.settings import Settings
 from tests.server.conftest import Process
@@ -196,25 +194,6 @@ def test_the_ready_line_of_several_models_on_ipv6() -> None:
     line = ready_line(settings(host="::1", model=("a", "b")), listener)
     assert line == f"Onward is ready at http://[::1]:{listener.getsockname()[1]}/v1 (models: a, b)"
     listener.close()
-
-
-def test_stages_of_loading_are_a_line_on_a_terminal_that_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "INTERVAL_SECONDS", 0.001)
-    with progress.loading() as show:
-        show("Loading storyteller")
-        while "Loading storyteller …" not in terminal.getvalue():
-            pass
-    assert terminal.getvalue().endswith("\r\x1b[K")
-
-
-def test_stages_of_loading_are_logged_where_nobody_watches(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    with progress.loading() as show:
-        show("Loading storyteller")
-    assert "Loading storyteller" in caplog.text
 
 
 @hangs_up

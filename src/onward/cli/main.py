@@ -7,23 +7,23 @@ from typing import Any
 
 import click
 
-from onward.cli.session import hoist
-from onward.cli.show.failures import INTERRUPTED, output_told
+from onward.cli.global_flags import hoist
+from onward.cli.output.errors import INTERRUPTED, report_output_errors
 from onward.errors import SetupError
 from onward.stdio import replace_closed_streams
 
 COMMANDS = {
-    "serve": ("onward.cli.serve", "Serve the Completions API over HTTP."),
-    "completions": ("onward.cli.completions", "Continue a text: `completions create`."),
-    "models": ("onward.cli.models", "List, show and download models."),
-    "tokenize": ("onward.cli.tokenize", "Show the tokens of a text."),
-    "batch": ("onward.cli.batch", "Answer a file of requests."),
-    "config": ("onward.cli.config", "Show the settings and where they came from."),
-    "doctor": ("onward.cli.doctor", "Tell what this machine offers and what is missing."),
-    "completion": ("onward.cli.completion", "Print a completion script for a shell."),
-    "help": ("onward.cli.help", "Show the help of a command."),
-    "version": ("onward.cli.version", "Show the version."),
-    "api": ("onward.cli.api", "The old command line's spelling: `api completions.create`."),
+    "serve": ("onward.cli.commands.serve", "Serve the Completions API over HTTP."),
+    "completions": ("onward.cli.commands.completions", "Continue a text: `completions create`."),
+    "models": ("onward.cli.commands.models", "List, show and download models."),
+    "tokenize": ("onward.cli.commands.tokenize", "Show the tokens of a text."),
+    "batch": ("onward.cli.commands.batch", "Answer a file of requests."),
+    "config": ("onward.cli.commands.config", "Show the settings and where they came from."),
+    "doctor": ("onward.cli.commands.doctor", "Tell what this machine offers and what is missing."),
+    "completion": ("onward.cli.commands.completion", "Print a completion script for a shell."),
+    "help": ("onward.cli.commands.help", "Show the help of a command."),
+    "version": ("onward.cli.commands.version", "Show the version."),
+    "api": ("onward.cli.commands.api", "The old command line's spelling: `api completions.create`."),
 }
 """Name → (module whose `command` it is, line in the help)."""
 
@@ -36,7 +36,7 @@ class LazyGroup(click.Group):
         return super().main(*args, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with output_told():  # help and version are written here
+        with report_output_errors():  # help and version are written here
             return super().parse_args(ctx, hoist(args))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -62,7 +62,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with output_told():
+            with report_output_errors():
                 return super().invoke(ctx)
         except SetupError as problem:
             click.echo(f"onward: {problem}", err=True)
@@ -80,7 +80,7 @@ def _suggestion(name: str) -> str:
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from onward.cli.version import show
+        from onward.cli.commands.version import show
 
         show()
         ctx.exit()

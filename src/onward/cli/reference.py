@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import click
 
-from onward.cli.completions import RequestCommand
+from onward.cli.command import CONTEXT
+from onward.cli.commands.completions import RequestCommand
 from onward.cli.main import main
-from onward.cli.session import CONTEXT
-from onward.cli.show.failures import DOCUMENTED
+from onward.cli.output.errors import DOCUMENTED
 
 INTRODUCTION = """# The command line
 

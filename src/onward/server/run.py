@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import uvicorn
 
@@ -20,9 +20,11 @@ from onward.residency import share_heap
 from onward.server.app import App, make_app
 from onward.server.connection import server_config
 from onward.server.guard import check_exposure, collect_keys
-from onward.server.progress import loading
 from onward.settings import Settings
 from onward.stdio import silence_stdout
+
+Progress = Callable[[str], None]
+"""Takes one sentence for each stage of loading."""
 
 log = logging.getLogger("onward.server")
 
@@ -33,9 +35,14 @@ _HANG_UP = None if sys.platform == "win32" else signal.SIGHUP
 _ENDING = [signal.SIGINT, signal.SIGTERM, *([_HANG_UP] if _HANG_UP else [])]
 
 
-def serve(settings: Settings, compose: Callable[[Settings, Callable[[str], None]], Backend]) -> int:
+def serve(
+    settings: Settings,
+    compose: Callable[[Settings, Progress], Backend],
+    show_progress: Callable[[Progress], AbstractContextManager[Progress]] = nullcontext,
+) -> int:
     """Serve until a signal ends it; the exit code. Raises SetupError before anything listens.
 
+    `show_progress(log)` may show the stages of loading in another way than `log`, as long as its context is open.
     The port is taken before the model loads, so that a port in use is told at once; it answers only when ready.
     """
     configure_logging(settings)
@@ -45,7 +52,7 @@ def serve(settings: Settings, compose: Callable[[Settings, Callable[[str], None]
     check_exposure(settings, keys)
     listener = bind(settings.host, settings.port)
     try:
-        with loading() as progress:
+        with show_progress(log.info) as progress:
             backend = compose(settings, progress)
         app = make_app(backend, settings, keys)
         gc.freeze()  # libraries' objects live as long as the process: no collection needs to look at them

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from onward.cli.show.words import counted
+from onward.cli.output.words import pluralize
 
 if TYPE_CHECKING:
     from onward.cli.batch.run import Done
@@ -63,12 +63,12 @@ def _failures(done: Done) -> list[str]:
 
 def summary(done: Done, seconds: float, errors: Path) -> None:
     """One line on stderr: what this run did, and what is in the errors file."""
-    answered = f"{counted(done.answered - done.answered_before, 'line')} answered"
+    answered = f"{pluralize(done.answered - done.answered_before, 'line')} answered"
     parts = [answered if done.lines > done.before else "Nothing left to answer"]
     if done.before:
         parts.append(f"{done.before:,} before")
     if done.tokens:
-        parts.append(f"{counted(done.tokens, 'token')}, {speed_in_words(done.tokens, seconds)}")
+        parts.append(f"{pluralize(done.tokens, 'token')}, {speed_in_words(done.tokens, seconds)}")
     if done.failed:
         parts.append(f"{', '.join(_failures(done))}, see {errors}")
     print(" · ".join(parts), file=sys.stderr, flush=True)
@@ -76,7 +76,7 @@ def summary(done: Done, seconds: float, errors: Path) -> None:
 
 def unfinished(done: Done) -> None:
     """One line on stderr, after the words of what ended a run before its end."""
-    parts = [f"{done.answered:,} of {counted(done.total, 'line')} answered", *_failures(done)]
+    parts = [f"{done.answered:,} of {pluralize(done.total, 'line')} answered", *_failures(done)]
     if done.failed:
         parts.append(f"{done.total - done.lines:,} left")
     print(f"{', '.join(parts)}; run the same command again to go on.", file=sys.stderr, flush=True)

@@ -12,12 +12,12 @@ from typing import Any
 from onward.cli.batch.journal import Journal, new_id
 from onward.cli.batch.lines import Checked, Line, Unreadable, check_lines, read_lines
 from onward.cli.batch.progress import Progress, summary
+from onward.cli.output.errors import error_object
+from onward.cli.output.terminal import note
 from onward.cli.session import Session
-from onward.cli.show.failures import error_object
-from onward.cli.show.terminal import note
-from onward.cli.where.errors import RemoteError
-from onward.cli.where.open import open_source, unknown_models
-from onward.cli.where.source import Source
+from onward.cli.source.base import Source
+from onward.cli.source.errors import RemoteError
+from onward.cli.source.open import open_source, unknown_models
 from onward.errors import ApiError, EngineStopped, InvalidRequest, ModelNotFound, Overloaded, SetupError
 from onward.protocol.ids import request_id
 

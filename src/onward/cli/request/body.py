@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
+from onward.cli.output.terminal import warn
+from onward.cli.output.words import excerpt
 from onward.cli.request.contents import Stdin
 from onward.cli.request.flags import body_of
 from onward.cli.request.values import value_of
 from onward.cli.request.yaml12 import NotYaml, load
-from onward.cli.show.terminal import warn
-from onward.cli.show.words import excerpt
 from onward.protocol.parameters import BY_NAME
 
 _PROMPT = BY_NAME["prompt"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from onward.cli.request.completers import completer
+from onward.cli.completers import completer
 from onward.cli.request.contents import Stdin
 from onward.cli.request.values import TRI_STATE_WORDS, value_of
 from onward.protocol.parameter import Parameter

@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from onward.cli.output.terminal import warn
+from onward.cli.output.words import excerpt
 from onward.cli.request.contents import STDIN_NAMES, Stdin, embed
 from onward.cli.request.yaml12 import NotYaml, load
-from onward.cli.show.terminal import warn
-from onward.cli.show.words import excerpt
 from onward.protocol.parameter import Parameter
 
 TRUE_WORDS = frozenset({"true", "t", "1"})

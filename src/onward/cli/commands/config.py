@@ -1,0 +1,84 @@
+"""`onward config show`: each setting, its value, and where it came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onward import values
+from onward.cli.command import CONTEXT, Group, session_command
+from onward.cli.output.emit import emit, table
+from onward.cli.session import Session
+from onward.settings import Option, options, resolve
+
+
+def show(session: Session, config: Path | None, changed: bool) -> None:
+    resolved = resolve(config=config)
+    rows = [
+        {
+            "name": option.name,
+            "value": _plain(option, getattr(resolved.settings, option.name)),
+            "origin": resolved.origins[option.name],
+            "flag": option.flag,
+            "environment": option.environment,
+        }
+        for option in options()
+        if not changed or resolved.origins[option.name] != "default"
+    ]
+    by_name = {option.name: option for option in options()}
+    shown = [[row["name"], _words(by_name[row["name"]], row["value"]), row["origin"]] for row in rows]
+    emit(session.output, {"settings": rows}, lambda: _table(shown))
+
+
+def _table(rows: list[list[str]]) -> str:
+    return table(["SETTING", "VALUE", "FROM"], rows) if rows else "All settings are at their defaults."
+
+
+def _plain(option: Option, value: Any) -> Any:
+    """A value as JSON has it; secrets are counted, not shown."""
+    if option.secret:
+        return f"<{len(value)} hidden>" if value else []
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple):
+        return ["=".join(item) if isinstance(item, tuple) else str(item) for item in value]
+    return value
+
+
+def _words(option: Option, value: Any) -> str:
+    if value is None or value == []:
+        return "auto" if "auto" in option.metavar else "–"
+    if option.parse in (values.size, values.size_or_auto):
+        return values.size_text(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list):
+        return ", ".join(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+command = Group(
+    "config",
+    commands={
+        "show": session_command(
+            "show",
+            show,
+            "Show each setting, its value and where it came from: a variable, a file, or the default.",
+            [
+                click.Option(
+                    ["--config"],
+                    type=click.Path(path_type=Path),
+                    metavar="PATH",
+                    help="This file of settings.",
+                ),
+                click.Option(["--changed"], is_flag=True, help="Only what is not at its default."),
+            ],
+            connects=False,
+            example="settings.0.value",
+        )
+    },
+    help="Show the settings.",
+    context_settings=CONTEXT,
+)

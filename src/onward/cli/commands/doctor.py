@@ -1,0 +1,184 @@
+"""`onward doctor`: what this machine offers, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from onward.cli.command import session_command
+from onward.cli.output.emit import bytes_in_words, emit
+from onward.cli.output.terminal import Style, style_of
+from onward.cli.output.words import pluralize
+from onward.cli.session import Session
+from onward.errors import SetupError
+
+State = Literal["good", "note", "bad"]
+LEAST_MEMORY = 1_000_000_000
+LEAST_DISK = 1_000_000_000
+FULL = "Larger models will not fit."
+_INSTRUCTIONS = (
+    ("amx_bf16", "AMX: the fastest there is"),
+    ("avx512_vnni", "AVX-512 with VNNI: fast int8"),
+    ("avx_vnni", "AVX2 with VNNI: fast int8"),
+    ("avx512f", "AVX-512"),
+    ("avx2", "AVX2"),
+    ("asimd", "NEON"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. `advice` says what to do when it is not good."""
+
+    subject: str
+    state: State
+    words: str
+    advice: str = ""
+
+
+def doctor(session: Session) -> None:
+    findings = [finding for look in CHECKS for finding in look()]
+    value = {
+        "findings": [
+            {"subject": each.subject, "state": each.state, "words": each.words, "advice": each.advice or None}
+            for each in findings
+        ]
+    }
+    emit(session.output, value, lambda: _shown(findings))
+    if any(each.state == "bad" for each in findings):
+        raise click.exceptions.Exit(1)
+
+
+def _python() -> Iterator[Finding]:
+    yield Finding("Python", "good", f"{platform.python_version()} on {platform.platform(terse=True)}")
+
+
+def _packages() -> Iterator[Finding]:
+    for name in ("openvino", "tokenizers", "numba"):
+        try:
+            yield Finding(name, "good", importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(name, "bad", "is not installed", "Install Onward again: pip install --force-reinstall onward")
+
+
+def _processor() -> Iterator[Finding]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    flags = _processor_flags()
+    best = next((words for flag, words in _INSTRUCTIONS if flag in flags), None)
+    words = f"{cores} cores" + (f", {best}" if best else "")
+    if flags and best is None:
+        yield Finding("Processor", "note", words, "Without AVX2 the model runs, slowly.")
+    else:
+        yield Finding("Processor", "good", words)
+
+
+def _processor_flags() -> set[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return set()
+    lines = (line.partition(":") for line in text.splitlines())
+    return {flag for name, _, flags in lines if name.strip() in ("flags", "Features") for flag in flags.split()}
+
+
+def _memory() -> Iterator[Finding]:
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return
+    state: State = "good" if free >= LEAST_MEMORY else "note"
+    advice = "" if state == "good" else "Close other programs, or give --kv-memory a small size."
+    yield Finding("Memory", state, f"{bytes_in_words(free)} free", advice)
+
+
+def _disk(folder: Path) -> Finding:
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), Path())
+    free = shutil.disk_usage(existing).free
+    if not os.access(existing, os.W_OK):
+        return Finding("Cache", "bad", f"{folder} cannot be written", "Give --cache-dir a folder that can.")
+    words = f"{folder}, {bytes_in_words(free)} free"
+    return Finding("Cache", "good", words) if free >= LEAST_DISK else Finding("Cache", "note", words, FULL)
+
+
+def _settings() -> Iterator[Finding]:
+    """What the settings lead to. Settings that cannot be read are the one finding."""
+    from onward.settings import resolve
+
+    try:
+        resolved = resolve()
+    except SetupError as problem:
+        yield Finding("Settings", "bad", str(problem))
+        return
+    changed = sum(origin != "default" for origin in resolved.origins.values())
+    words = f"{changed} changed (`onward config show`)" if changed else "all at their defaults"
+    yield Finding("Settings", "good", words)
+    yield _disk(resolved.settings.cache_dir)
+    yield _port(resolved.settings.port)
+
+
+def _models() -> Iterator[Finding]:
+    from onward.models.check import faults
+    from onward.models.registry import BUILT_IN
+    from onward.models.resolve import built_in_folder
+
+    for name in BUILT_IN:
+        found = faults(built_in_folder(name))
+        yield Finding(name, "bad" if found else "good", " ".join(found) or "built in, complete")
+
+
+def _port(port: int) -> Finding:
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        taken = port != 0 and probe.connect_ex(("127.0.0.1", port)) == 0
+    advice = "A server may be running already; `onward serve --port 0` takes any free one." if taken else ""
+    return Finding("Port", "note" if taken else "good", f"{port} is {'in use' if taken else 'free'}", advice)
+
+
+def _environment() -> Iterator[Finding]:
+    for name in ("ONWARD_BASE_URL", "OPENAI_BASE_URL"):
+        if value := os.environ.get(name):
+            yield Finding(
+                name, "note", value, f"`completions create` asks that server; unset {name} to run in process."
+            )
+    encoding = (sys.stdout.encoding or "").lower()
+    if encoding not in ("utf-8", "utf8"):
+        yield Finding("Terminal", "note", f"writes {encoding}", "Set LANG=C.UTF-8, or some characters are lost.")
+
+
+def _shown(findings: list[Finding]) -> str:
+    style = style_of(sys.stdout)
+    width = max(len(each.subject) for each in findings)
+    lines: list[str] = []
+    for each in findings:
+        lines.append(f"{_mark(each.state, style)} {each.subject:<{width}}  {each.words}")
+        if each.advice:
+            lines.append(f"  {'':<{width}}  {style.dim(each.advice)}")
+    bad = sum(each.state == "bad" for each in findings)
+    verdict = f"{pluralize(bad, 'thing')} to mend." if bad else "Ready: onward completions create 'Once upon a time'"
+    return "\n".join([*lines, "", style.bold(verdict)])
+
+
+def _mark(state: State, style: Style) -> str:
+    return {"good": style.green("✓"), "note": style.yellow("!"), "bad": style.red("✗")}[state]
+
+
+CHECKS = (_python, _packages, _processor, _memory, _models, _environment, _settings)
+"""In the order of the report; those of _settings need settings that can be read."""
+
+HELP = """Tell what this machine offers, what is missing, and what to do about it.
+
+On a terminal in words; elsewhere in JSON: --format text asks for the words there too.
+"""
+
+command = session_command("doctor", doctor, HELP, connects=False, example="findings.0.words")

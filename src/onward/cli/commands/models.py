@@ -1,0 +1,211 @@
+"""`onward models list|show|retrieve|pull`: what can be asked for, and where its weights are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onward.cli.argument import Argument
+from onward.cli.command import CONTEXT, Group, session_command
+from onward.cli.output.emit import bytes_in_words, emit, table
+from onward.cli.output.words import pluralize
+from onward.cli.session import Session
+from onward.models.check import CONFIG, FILES, GRAPH, faults
+
+HUB_FOLDER_PREFIX = "models--"
+
+
+def list_models(session: Session) -> None:
+    if session.connection.base_url is not None:
+        listed = _remote(session, "/models")
+        rows = [[str(each.get("id")), str(each.get("owned_by", ""))] for each in listed.get("data", [])]
+        emit(session.output, listed, lambda: table(["MODEL", "OWNER"], rows))
+        return
+    found = local_models()
+    rows = [[each["id"], each["source"], bytes_in_words(each["bytes"]), each["path"]] for each in found]
+    emit(
+        session.output,
+        {"object": "list", "data": found},
+        lambda: f"{table(['MODEL', 'WHERE FROM', 'DISK', 'FOLDER'], rows)}\n{_total(found)}",
+    )
+
+
+def local_models() -> list[dict[str, Any]]:
+    """The models that need no download: built in, in the hub's cache, and folders in the current one."""
+    from onward.models.registry import BUILT_IN
+    from onward.models.resolve import built_in_folder
+
+    found = [_entry(built_in_folder(name), name, "built-in") for name in BUILT_IN]
+    found += [_entry(folder, name, "hub") for name, folder in _cached()]
+    here = sorted(path.parent for path in Path().glob(f"*/{GRAPH}"))
+    found += [_entry(folder, f"./{folder}", "folder") for folder in here]
+    return [each for each in found if each["bytes"]]
+
+
+def _cached() -> list[tuple[str, Path]]:
+    """(hub id, newest snapshot) of the OpenVINO models in the hub's cache."""
+    found = []
+    for repository in sorted(_hub_cache().glob(f"{HUB_FOLDER_PREFIX}*")):
+        snapshots = sorted(repository.glob(f"snapshots/*/{GRAPH}"), key=lambda path: path.stat().st_mtime)
+        if snapshots:
+            name = repository.name.removeprefix(HUB_FOLDER_PREFIX).replace("--", "/")
+            found.append((name, snapshots[-1].parent))
+    return found
+
+
+def _hub_cache() -> Path:
+    """Where the hub's library keeps downloads, by its own variables (importing it would take 0.1 s)."""
+    if explicit := os.environ.get("HF_HUB_CACHE"):
+        return Path(explicit)
+    home = os.environ.get("HF_HOME")
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home or f"{cache}/huggingface") / "hub"
+
+
+def _entry(folder: Path, name: str, source: str) -> dict[str, Any]:
+    from onward.models.registry import OWNER, owner
+
+    graph = folder / GRAPH
+    created = int(graph.stat().st_mtime) if graph.is_file() else 0
+    owned_by = owner(name) if source == "hub" else OWNER
+    common = {"id": name, "object": "model", "created": created, "owned_by": owned_by}
+    return {**common, "source": source, "bytes": _size(folder), "path": str(folder)}
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*") if path.name in FILES and path.is_file())
+
+
+def _total(found: list[dict[str, Any]]) -> str:
+    return f"{pluralize(len(found), 'model')}, {bytes_in_words(sum(each['bytes'] for each in found))} on disk"
+
+
+def show_model(session: Session, name: str) -> None:
+    if session.connection.base_url is not None:
+        shown = _remote(session, f"/models/{name}")
+    else:
+        from onward.models.resolve import resolve
+
+        folder = resolve(name, allow_download=False)
+        shown = _entry(folder.path, folder.id, folder.source) | _facts(folder.path)
+    emit(session.output, shown, lambda: _described(shown))
+
+
+def retrieve_model(session: Session, name: str | None, model: str | None) -> None:
+    """As `show_model`. OpenAI's tool takes the name by --model, or as an argument."""
+    named = [each for each in (name, model) if each is not None]
+    if len(named) != 1:
+        raise click.UsageError("Name one model, as an argument or with --model.")
+    show_model(session, named[0])
+
+
+def refuse_to_delete(**_: Any) -> None:
+    raise click.UsageError(
+        "Onward deletes no model: `onward models list` shows the folder of each, which may be deleted by hand."
+    )
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """What the folder's own config tells; absent where it does not."""
+    path = folder / CONFIG
+    config = json.loads(path.read_bytes()) if path.is_file() else {}
+    names = {"context_length": "max_position_embeddings", "vocabulary": "vocab_size", "kind": "model_type"}
+    known = {ours: config[theirs] for ours, theirs in names.items() if theirs in config}
+    return known | {"faults": faults(folder)}
+
+
+def _described(shown: dict[str, Any]) -> str:
+    pairs = dict(shown)
+    if "bytes" in pairs:
+        pairs["bytes"] = bytes_in_words(pairs["bytes"])
+    if not pairs.get("faults", True):
+        pairs["faults"] = "none"
+    width = max(map(len, pairs))
+    return "\n".join(f"{key:<{width}}  {value}" for key, value in pairs.items())
+
+
+def pull_model(session: Session, name: str) -> None:
+    from onward.models.resolve import resolve
+
+    folder = resolve(name, progress=lambda words: click.echo(words, err=True))
+    entry = _entry(folder.path, folder.id, folder.source)
+    emit(
+        session.output,
+        entry,
+        lambda: (
+            f"{folder.id} is ready: {bytes_in_words(entry['bytes'])} in {folder.path}\n"
+            f"Ask it with: onward completions create --model {name} 'Once upon a time'"
+        ),
+    )
+
+
+def _remote(session: Session, path: str) -> dict[str, Any]:
+    from onward.cli.source.http import HttpSource
+
+    async def fetch() -> bytes:
+        source = HttpSource(session.connection)
+        try:
+            return await source.request("GET", path)
+        finally:
+            await source.aclose()
+
+    answer: dict[str, Any] = json.loads(asyncio.run(fetch()))
+    return answer
+
+
+def _named(words: str) -> list[click.Parameter]:
+    return [Argument("name", words, metavar="NAME_OR_PATH")]
+
+
+command = Group(
+    "models",
+    commands={
+        "list": session_command(
+            "list",
+            list_models,
+            "List the models that can be asked for: a server's, or this machine's.",
+            example="data.0.id",
+        ),
+        "show": session_command(
+            "show",
+            show_model,
+            "Show one model: its folder, size and facts.",
+            _named("A built-in name, a folder, or a hub id in the local cache; of a server, an id that it lists."),
+            example="id",
+        ),
+        "retrieve": session_command(
+            "retrieve",
+            retrieve_model,
+            "As `models show`, by its name in OpenAI's own tool.",
+            [
+                Argument("name", "As of `models show`.", metavar="[NAME_OR_PATH]", required=False),
+                click.Option(["--model", "-m"], metavar="NAME_OR_PATH", help="The model, where no argument names it."),
+            ],
+            example="id",
+        ),
+        "delete": click.Command(
+            "delete",
+            callback=refuse_to_delete,
+            help="Delete no model: tells where the folders are.",
+            params=[click.Argument(["names"], nargs=-1)],
+            hidden=True,
+            context_settings=CONTEXT | {"ignore_unknown_options": True},
+        ),
+        "pull": session_command(
+            "pull",
+            pull_model,
+            "Download a model from the hub (org/name or org/name@revision). A download that broke off goes on "
+            "where it stopped; checksums are checked.",
+            _named("org/name or org/name@revision; a built-in name or a folder is checked only."),
+            connects=False,
+            example="path",
+        ),
+    },
+    help="List, show and download models.",
+    context_settings=CONTEXT,
+)

@@ -1,0 +1,27 @@
+"""`onward serve`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+
+from onward.cli.settings_command import SettingsCommand
+from onward.settings import Resolved
+
+
+def run(resolved: Resolved) -> None:
+    from onward.cli.output.loading import loading
+    from onward.compose import compose
+    from onward.server.run import serve
+
+    click.get_current_context().exit(serve(resolved.settings, partial(compose, own_process=True), loading))
+
+
+command = SettingsCommand(
+    "serve",
+    callback=run,
+    help="Serve the Completions API over HTTP.\n\nReady when GET /health answers 200. Every flag may also be "
+    "given in the environment, under the name in brackets, or in onward.toml.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)

@@ -1,0 +1,142 @@
+"""`onward tokenize`: the tokens of a text, as ids, pieces and bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import re
+import sys
+from itertools import cycle
+from typing import Any
+
+import click
+
+from onward.cli.argument import Argument
+from onward.cli.command import session_command
+from onward.cli.output.emit import emit
+from onward.cli.output.terminal import style_of, visible
+from onward.cli.output.words import pluralize
+from onward.cli.request.contents import STDIN_NAMES, Stdin, embed
+from onward.cli.session import Session
+from onward.text.rendering import render_token
+
+_BACKGROUNDS = ("48;5;24", "48;5;58", "48;5;53", "48;5;22", "48;5;94")
+_AS_BYTES = "bytes:"
+_PART = "·"
+"""Stands for a token that ends no character."""
+
+
+def tokenize(session: Session, text: str | None, model: str | None, special: bool) -> None:
+    stdin = Stdin()
+    if text is None or text in STDIN_NAMES:
+        whole = stdin.take("TEXT") if text is not None else stdin.offered(wait=True)
+    else:
+        whole = embed(text, stdin, "TEXT")
+    if whole is None:
+        raise click.UsageError("Give the text as an argument, or through a pipe.")
+    if session.connection.base_url is not None:
+        found = asyncio.run(_remote(session, model, whole, special))
+    else:
+        found = _local(model, whole, special)
+    emit(session.output, found, lambda: _shown(found))
+
+
+def _local(model: str | None, text: str, special: bool) -> dict[str, Any]:
+    tokenizer = _tokenizer(model)
+    ids = tokenizer.encode(text, add_special_tokens=special)
+    pieces = [tokenizer.token_bytes(token) for token in ids]
+    return _answer(ids, pieces)
+
+
+def _tokenizer(model: str | None) -> Any:
+    """The tokenizer alone: weights are not loaded."""
+    from onward.compose import TOY
+    from onward.models.resolve import resolve
+    from onward.runtimes.tokenizer import HuggingFaceTokenizer
+    from onward.runtimes.toy import ToyTokenizer
+    from onward.settings import resolve as resolve_settings
+
+    settings = resolve_settings().settings
+    name = dict(settings.alias).get(model or settings.model[0], model or settings.model[0])
+    return ToyTokenizer() if name == TOY else HuggingFaceTokenizer(resolve(name).path)
+
+
+def _answer(ids: list[int], pieces: list[bytes]) -> dict[str, Any]:
+    """`bytes` in hexadecimal; `pieces` as logprobs spell them: a part of a character is `bytes:\\xe2`."""
+    return {
+        "tokens": ids,
+        "count": len(ids),
+        "pieces": [render_token(piece) for piece in pieces],
+        "bytes": [piece.hex() for piece in pieces],
+    }
+
+
+async def _remote(session: Session, model: str | None, text: str, special: bool) -> dict[str, Any]:
+    """From a server's /tokenize, which stands beside /v1. Bytes are not told there."""
+    from dataclasses import replace
+
+    from onward.cli.source.http import HttpSource
+
+    base = (session.connection.base_url or "").removesuffix("/v1")
+    source = HttpSource(replace(session.connection, base_url=base))
+    fields = {"model": model, "prompt": text, "add_special_tokens": special, "return_token_strs": True}
+    try:
+        told = json.loads(await source.request("POST", "/tokenize", fields))
+    finally:
+        await source.aclose()
+    return {"tokens": told["tokens"], "count": told["count"], "pieces": told.get("token_strs") or []}
+
+
+def _shown(found: dict[str, Any]) -> str:
+    """The text with its tokens on alternating grounds, then a line for each token."""
+    style = style_of(sys.stdout)
+    spelled = _spelled([_raw(piece) for piece in found["pieces"]])
+    coloured = "".join(style(visible(text), code) for text, code in zip(spelled, cycle(_BACKGROUNDS), strict=False))
+    lines = [coloured] if style.on else []
+    raw = found.get("bytes") or [""] * found["count"]
+    for token, piece, hexadecimal in zip(found["tokens"], found["pieces"], raw, strict=True):
+        spaced = " ".join(hexadecimal[index : index + 2] for index in range(0, len(hexadecimal), 2))
+        lines.append(f"{token:>8}  {_named(piece):<20} {style.dim(spaced)}".rstrip())
+    return "\n".join([*lines, style.dim(pluralize(found["count"], "token"))])
+
+
+def _spelled(pieces: list[bytes]) -> list[str]:
+    """A text for each token. A character that is split over several stands at its last; the others show `·`."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    last = len(pieces) - 1
+    return [decoder.decode(piece, final=index == last) or _PART for index, piece in enumerate(pieces)]
+
+
+def _raw(piece: str) -> bytes:
+    """The bytes that `render_token` spelled out."""
+    if not piece.startswith(_AS_BYTES):
+        return piece.encode()
+    escaped = re.split(r"\\x([0-9a-f]{2})", piece.removeprefix(_AS_BYTES))
+    return b"".join(bytes.fromhex(part) if index % 2 else part.encode() for index, part in enumerate(escaped))
+
+
+def _named(piece: str) -> str:
+    """A token in the table: a text in quotes, as JSON has it; a part of a character as bytes, without."""
+    return visible(piece if piece.startswith(_AS_BYTES) else json.dumps(piece, ensure_ascii=False))
+
+
+command = session_command(
+    "tokenize",
+    tokenize,
+    "Show the tokens of TEXT (or of what is piped in): ids, pieces and bytes.",
+    [
+        Argument(
+            "text",
+            "The text as it stands; @FILE for a file's, - or @- for standard input's, \\@ for one that begins with @.",
+            required=False,
+        ),
+        click.Option(["--model", "-m"], metavar="NAME_OR_PATH", help="Whose tokenizer; the weights are not loaded."),
+        click.Option(
+            ["special", "--add-special-tokens/--no-add-special-tokens"],
+            default=True,
+            help="Put the model's start token first, where it has one.",
+        ),
+    ],
+    example="count",
+)

@@ -1,0 +1,50 @@
+"""Results of the smaller commands: a table for a person, documents for a program."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from onward.cli.output.formats import NOTHING_FOUND, leads_somewhere, render
+from onward.cli.output.terminal import style_of, visible, warn
+
+
+def emit(output: Any, value: Any, for_people: Callable[[], str]) -> None:
+    """Write one result. `output` is a session's Output; `for_people` is called where a person looks."""
+    plain = output.transform is None and not output.raw_strings
+    if plain and (output.format == "text" or (output.format == "auto" and sys.stdout.isatty())):
+        click.echo(for_people(), color=True)
+        return
+    if not leads_somewhere(value, output.transform):
+        warn(NOTHING_FOUND)
+    text = render(
+        value,
+        format="json" if output.format == "text" else output.format,
+        transform=output.transform,
+        raw_strings=output.raw_strings,
+        terminal=sys.stdout.isatty(),
+        colour=style_of(sys.stdout).on,
+    )
+    click.echo(text, color=True)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell; the headings dimmed."""
+    rows = [[visible(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    title = "  ".join(cell.ljust(width) for cell, width in zip(headings, widths, strict=True)).rstrip()
+    return "\n".join([style_of(sys.stdout).dim(title), *lines])
+
+
+def bytes_in_words(count: int) -> str:
+    """12 B, 3.4 kB, 56.7 MB, in powers of 1000."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,132 @@
+"""A result as text, in the format that was asked for."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import Any
+
+from onward.cli.output.gjson import MISSING, find
+from onward.cli.output.terminal import visible
+
+_TOKENS = re.compile(r'(?P<text>"(?:\\.|[^"\\])*")(?P<colon>:)?|(?P<word>true|false|null)|(?P<number>-?\d[\d.eE+-]*)')
+_KEY, _TEXT, _NUMBER, _WORD = "34;1", "32", "36", "35"
+
+
+NOTHING_FOUND = "--transform found nothing: the whole document is shown"
+
+
+def leads_somewhere(value: Any, transform: str | None) -> bool:
+    """Whether there is no transform, or what it asks for."""
+    return transform is None or find(value, transform) is not MISSING
+
+
+def render(
+    value: Any,
+    *,
+    format: str,
+    raw: str | None = None,
+    transform: str | None = None,
+    raw_strings: bool = False,
+    terminal: bool = False,
+    colour: bool = False,
+) -> str:
+    """One document, without a newline at its end.
+
+    `raw` is the JSON as it came, for the format of that name. A transform that leads nowhere shows all.
+    """
+    if transform is not None:
+        found = find(value, transform)
+        if found is not MISSING:
+            value, raw = found, None
+    if raw_strings and isinstance(value, str):
+        return visible(value) if terminal else value
+    text = _FORMATS[format](value, raw, colour)
+    return visible(text) if terminal and not colour else text
+
+
+def _json(value: Any, _: str | None, colour: bool) -> str:
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return coloured(visible(text)) if colour else text
+
+
+def _json_line(value: Any, _: str | None, colour: bool) -> str:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return coloured(visible(text)) if colour else text
+
+
+def _raw(value: Any, raw: str | None, colour: bool) -> str:
+    return _json_line(value, None, False) if raw is None else raw
+
+
+def _yaml(value: Any, _: str | None, colour: bool) -> str:
+    from onward.cli.request.yaml12 import dump
+
+    return dump(value).removesuffix("\n")
+
+
+def _text(value: Any, _: str | None, colour: bool) -> str:
+    """The texts alone; several under the headings of the old Python command line."""
+    choices = value.get("choices") if isinstance(value, dict) else None
+    if not isinstance(choices, list):
+        return value if isinstance(value, str) else _json(value, None, colour)
+    if len(choices) == 1:
+        return str(choices[0].get("text", "")).removesuffix("\n")
+    return "\n".join(
+        f"===== Completion {choice.get('index', 0)} =====\n{str(choice.get('text', '')).removesuffix(chr(10))}"
+        for choice in choices
+    )
+
+
+def _pretty(value: Any, _: str | None, colour: bool) -> str:
+    """A box of keys and values, one line a leaf."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.ROUNDED, show_header=False)
+    table.add_column(style="bold blue", no_wrap=True)
+    table.add_column(overflow="fold")
+    for path, leaf in _leaves(value, ""):
+        shown = leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)
+        table.add_row(Text(path), Text(visible(shown)))
+    out = io.StringIO()
+    width = None if colour else 100
+    Console(file=out, force_terminal=colour, no_color=not colour, width=width, highlight=False).print(table)
+    return out.getvalue().rstrip("\n")
+
+
+def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
+    items: list[tuple[str, Any]]
+    if isinstance(value, dict) and value:
+        items = list(value.items())
+    elif isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
+        items = [(str(index), item) for index, item in enumerate(value)]
+    else:
+        return [(path, value)]
+    return [leaf for key, item in items for leaf in _leaves(item, f"{path}.{key}" if path else str(key))]
+
+
+def coloured(text: str) -> str:
+    """JSON with colours for keys, strings, numbers and words."""
+
+    def paint(found: re.Match[str]) -> str:
+        if found["text"]:
+            code = _KEY if found["colon"] else _TEXT
+            return f"\x1b[{code}m{found['text']}\x1b[0m{found['colon'] or ''}"
+        return f"\x1b[{_WORD if found['word'] else _NUMBER}m{found[0]}\x1b[0m"
+
+    return _TOKENS.sub(paint, text)
+
+
+_FORMATS = {
+    "auto": _json,
+    "json": _json,
+    "jsonl": _json_line,
+    "raw": _raw,
+    "yaml": _yaml,
+    "pretty": _pretty,
+    "text": _text,
+}

@@ -1,0 +1,96 @@
+"""A model in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from onward.backends.base import Backend
+from onward.cli.output.loading import loading
+from onward.cli.source.base import Document
+from onward.completions.fold import fold_chunks, fold_whole
+from onward.compose import TOY, compose
+from onward.errors import HubUnreachable, ModelNameError
+from onward.models.resolve import resolve as resolve_model
+from onward.protocol.decode import check_request
+from onward.protocol.response import Chunk, Completion
+from onward.settings import Settings, resolve
+
+
+class LocalSource:
+    """Implements `source.Source` over a backend that it closes. `names` maps what was asked for to model ids."""
+
+    def __init__(self, backend: Backend, names: dict[str, str]) -> None:
+        self._backend = backend
+        self._names = names
+        self.name = backend.models()[0].id
+
+    async def whole(self, fields: dict[str, Any]) -> Document:
+        answer = await self._backend.complete(check_request(self._served(fields)))
+        try:
+            return _document(await fold_whole(answer))
+        finally:
+            await answer.aclose()
+
+    async def chunks(self, fields: dict[str, Any]) -> AsyncGenerator[Document, None]:
+        request = check_request(self._served(fields))
+        answer = await self._backend.complete(request)
+        try:
+            async for chunks in fold_chunks(answer, request):
+                for chunk in chunks:
+                    yield _document(chunk)
+        finally:
+            await answer.aclose()
+
+    async def aclose(self) -> None:
+        await self._backend.aclose()
+
+    def _served(self, fields: dict[str, Any]) -> dict[str, Any]:
+        asked = fields.get("model") or self.name
+        return {**fields, "model": self._names.get(asked, asked) if isinstance(asked, str) else asked}
+
+
+def open_local(models: list[str]) -> LocalSource:
+    """Load these models (none: the one that the settings name). A terminal sees what is loading.
+
+    Slow; blocks. Raises SetupError.
+    """
+    settings = resolve().settings
+    asked = list(dict.fromkeys(models)) or [settings.model[0]]
+    aliases = dict(settings.alias)
+    targets = [aliases.get(name, name) for name in asked]
+    with loading() as progress:
+        backend = compose(_for(settings, targets), progress)
+    ids = [model.id for model in backend.models()]
+    by_target = dict(zip(dict.fromkeys(targets), ids, strict=True))
+    return LocalSource(backend, {name: by_target[target] for name, target in zip(asked, targets, strict=True)})
+
+
+def unknown_models(names: list[str]) -> dict[str, str]:
+    """The names that lead nowhere, with the reason. Downloads the others; blocks. Raises SetupError: HubUnreachable
+    where nothing can be told of a name."""
+    aliases = dict(resolve().settings.alias)
+    unknown: dict[str, str] = {}
+    with loading() as progress:
+        for name in names:
+            target = aliases.get(name, name)
+            try:
+                if target != TOY:
+                    resolve_model(target, progress=progress)
+            except HubUnreachable:
+                raise
+            except (ModelNameError, OSError) as problem:
+                unknown[name] = str(problem)
+    return unknown
+
+
+def _for(settings: Settings, models: list[str]) -> Settings:
+    return replace(settings, model=tuple(dict.fromkeys(models)), alias=())
+
+
+def _document(answer: Completion | Chunk) -> Document:
+    encoded = msgspec.json.encode(answer)
+    return Document(msgspec.json.decode(encoded), encoded.decode())

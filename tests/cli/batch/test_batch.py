@@ -1,0 +1,509 @@
+"""A batch answers every line once, whatever interrupts it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.cli.source.base import Document
+from onward.errors import EngineStopped, HubUnreachable, Overloaded
+
+from ...processes import served
+from ..conftest import onward
+from ..scripted import answer, completion, error, scripted
+from ..terminal import COMMAND, Terminal
+
+
+def write_input(count: int, path: Path = Path("in.jsonl"), **fields: Any) -> None:
+    lines = [
+        {"custom_id": f"line {number}", "method": "POST", "url": "/v1/completions",
+         "body": {"model": "toy", "prompt": f"{number}", "max_tokens": 4, "seed": 1, **fields}}
+        for number in range(count)
+    ]  # fmt: skip
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def records(path: str = "out.jsonl") -> dict[str, dict[str, Any]]:
+    """Results by custom_id; fails when one stands twice."""
+    lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    found = {each["custom_id"]: each for each in lines}
+    assert len(found) == len(lines), "a line stands twice"
+    return found
+
+
+def run(*arguments: str) -> Any:
+    return onward("batch", "run", "in.jsonl", "-o", "out.jsonl", *arguments)
+
+
+def test_every_line_gets_its_answer_in_openais_format() -> None:
+    write_input(20)
+    result = run()
+    assert result.exit_code == 0, result.output
+    found = records()
+    assert set(found) == {f"line {number}" for number in range(20)}
+    one = found["line 3"]
+    assert one["error"] is None and one["id"].startswith("batch_req_")
+    assert one["response"]["status_code"] == 200 and one["response"]["request_id"].startswith("req_")
+    assert one["response"]["body"]["object"] == "text_completion"
+    assert not Path("out.errors.jsonl").exists()
+    assert result.stderr.startswith("20 lines answered · 8")
+
+
+def test_refused_lines_go_to_the_errors_file() -> None:
+    write_input(3)
+    with Path("in.jsonl").open("a") as file:
+        file.write('{"custom_id": "hot", "body": {"model": "toy", "prompt": "a", "temperature": 9}}\n\n')
+        file.write('{"custom_id": "live", "body": {"model": "toy", "prompt": "a", "stream": true}}\n')
+    result = run()
+    assert result.exit_code == 1
+    assert result.stderr.startswith("3 lines answered · ")
+    assert " · 2 refused, see out.errors.jsonl" in result.stderr
+    assert len(records()) == 3
+    refused = records("out.errors.jsonl")
+    assert set(refused) == {"hot", "live"}
+    assert refused["hot"]["response"]["status_code"] == 400
+    assert refused["hot"]["response"]["body"]["error"]["code"] == "decimal_above_max_value"
+
+
+def test_a_second_run_answers_what_is_missing_only() -> None:
+    write_input(5)
+    run()
+    before = Path("out.jsonl").read_text()
+    write_input(8)
+    result = run()
+    assert "3 lines answered · 5 before" in result.stderr
+    assert Path("out.jsonl").read_text().startswith(before)
+    assert len(records()) == 8
+    assert "Nothing left to answer" in run().stderr
+
+
+def test_a_torn_last_line_is_answered_again() -> None:
+    write_input(4)
+    run()
+    text = Path("out.jsonl").read_text()
+    Path("out.jsonl").write_text(text[: text.rindex('"response"')])
+    assert "1 line answered · 3 before" in run().stderr
+    assert len(records()) == 4
+
+
+def test_a_kill_loses_and_repeats_nothing() -> None:
+    total = 3000
+    write_input(total)
+    command = [*COMMAND, "batch", "run", "in.jsonl", "-o", "out.jsonl", "--concurrency", "4"]
+    for wanted in (100, 500):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        until = time.monotonic() + 30
+        while _lines() < wanted and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.stderr is not None
+        process.stderr.close()
+        assert process.wait() == -signal.SIGKILL, "it was done before it could be killed"
+        assert wanted <= _lines() < total
+    assert run().exit_code == 0
+    assert set(records()) == {f"line {number}" for number in range(total)}
+
+
+def _lines() -> int:
+    path = Path("out.jsonl")
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_ctrl_c_can_be_resumed() -> None:
+    with scripted(answer(200, completion("x")), lambda server, connection: server.go_on.wait(20)) as server:
+        write_input(3)
+        flags = ("--base-url", server.url, "--concurrency", "1")
+        with Terminal("batch", "run", "in.jsonl", "-o", "out.jsonl", *flags) as terminal:
+            until = time.monotonic() + 20
+            while _lines() < 1 and time.monotonic() < until:
+                time.sleep(0.01)
+            terminal.process.send_signal(signal.SIGINT)
+            assert terminal.end() == 130
+            assert "Traceback" not in terminal.screen
+            assert terminal.screen.endswith("1 of 3 lines answered; run the same command again to go on.\n")
+        server.go_on.set()
+    assert len(records()) == 1
+    assert run().exit_code == 0
+    assert len(records()) == 3
+
+
+def test_a_bar_shows_progress_on_a_terminal() -> None:
+    write_input(30)
+    with (
+        scripted(answer(200, completion("x"))) as server,
+        Terminal("batch", "run", "in.jsonl", "-o", "out.jsonl", "--base-url", server.url) as terminal,
+    ):
+        assert terminal.end() == 0
+        assert "30/30" in terminal.screen and "tok/s" in terminal.screen
+        assert "30 lines answered · 60 tokens" in terminal.screen
+
+
+class Fake:
+    """A source whose requests take a moment; keeps count of those under way."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.under_way = self.most = 0
+        self.failure = failure
+
+    async def whole(self, fields: dict[str, Any]) -> Document:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0.002)
+        self.under_way -= 1
+        if self.failure is not None:
+            raise self.failure
+        return Document(completion("x"), "")
+
+    async def aclose(self) -> None:
+        pass
+
+
+def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda *_, **__: fake)
+    write_input(40)
+    assert run("--concurrency", "7").exit_code == 0
+    assert fake.most == 7
+    assert len(records()) == 40
+
+
+def test_a_queue_that_is_full_without_others_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda *_, **__: Fake(Overloaded()))
+    write_input(1)
+    assert run().exit_code == 1
+    assert records("out.errors.jsonl")["line 0"]["response"]["status_code"] == 503
+
+
+def test_an_engine_that_stopped_ends_the_run_and_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.cli.batch.run.open_source", lambda *_, **__: Fake(EngineStopped()))
+    write_input(3)
+    assert run().exit_code == 5
+    assert not Path("out.errors.jsonl").exists()
+
+
+def test_a_refused_key_ends_the_run_at_once() -> None:
+    write_input(50)
+    with scripted(error(401, "Incorrect API key provided.")) as server:
+        result = run("--base-url", server.url, "--concurrency", "1")
+    assert result.exit_code == 4
+    assert len(server.requests) == 1
+    assert not Path("out.errors.jsonl").exists() and not Path("out.jsonl").exists()
+
+
+def test_the_model_can_be_another_than_the_lines_say() -> None:
+    write_input(2, model="gpt-3.5-turbo-instruct")
+    assert run("--model", "toy").exit_code == 0
+    assert {each["response"]["body"]["model"] for each in records().values()} == {"toy"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["{"], "in.jsonl holds no request. Line 1 is not JSON"),
+        (["", "[]"], "in.jsonl holds no request. Line 2 is not a JSON object"),
+        (["[" * 5000], "Line 1 is not JSON"),
+        (["once upon", "a time"], "Line 1 is not JSON"),
+        (['{"custom_id": "\udce9"}'], "Line 1 is not UTF-8 text (invalid continuation byte at byte 15)."),
+    ],
+)
+def test_a_file_without_a_request_is_refused_as_a_whole(lines: list[str], words: str) -> None:
+    Path("in.jsonl").write_text("\n".join(lines), encoding="utf-8", errors="surrogateescape")
+    result = run()
+    assert result.exit_code == 1
+    assert words in result.stderr
+    assert not Path("out.errors.jsonl").exists()
+
+
+def test_lines_that_are_no_request_stop_none_of_the_others() -> None:
+    write_input(2)
+    first, second = Path("in.jsonl").read_bytes().splitlines()
+    lines: list[tuple[bytes, str | None, str]] = [
+        (b"", None, ""),
+        (b"{", None, "Line 2 is not JSON"),
+        (b'{"custom_id": "\xff"}', None, "Line 3 is not UTF-8 text (invalid start byte at byte 15)."),
+        (b'{"body": {}}', None, "Line 4 lacks a custom_id"),
+        (first, "line 0", ""),
+        (b'{"custom_id": "line 0", "body": {}}', "line 0", "Line 6: the custom_id 'line 0' was used in line 5 before"),
+        (b'{"custom_id": "c"}', "c", "Line 7 lacks a body"),
+        (b'{"custom_id": "d", "url": "/v1/chat/completions", "body": {}}', "d", "Line 8 asks for POST /v1/chat"),
+        (second, "line 1", ""),
+    ]
+    Path("in.jsonl").write_bytes(b"\n".join(raw for raw, _, _ in lines))
+    result = run()
+    assert result.exit_code == 1
+    assert result.stderr.startswith("2 lines answered · 8 tokens")
+    assert result.stderr.endswith(" · 6 not sent, see out.errors.jsonl\n")
+    assert set(records()) == {"line 0", "line 1"}
+    refused = [json.loads(line) for line in Path("out.errors.jsonl").read_text().splitlines()]
+    wanted = [(number, custom_id, words) for number, (_, custom_id, words) in enumerate(lines, 1) if words]
+    for found, (number, custom_id, words) in zip(refused, wanted, strict=True):
+        assert (found["custom_id"], found["response"]) == (custom_id, None)
+        assert found["error"]["line"] == number
+        assert found["error"]["message"].startswith(words)
+    assert refused[3]["error"]["code"] == "duplicate_custom_id"
+    again = run()
+    assert "Nothing left to answer · 8 before · 6 not sent" in again.stderr
+    assert len(Path("out.errors.jsonl").read_text().splitlines()) == 6
+
+
+def test_a_byte_order_mark_before_the_first_line_is_passed_over() -> None:
+    write_input(2)
+    mark = b"\xef\xbb\xbf"
+    Path("in.jsonl").write_bytes(mark + Path("in.jsonl").read_bytes())
+    assert run().exit_code == 0
+    assert set(records()) == {"line 0", "line 1"}
+    Path("in.jsonl").write_bytes(b"\n" + mark + b"{}\n" + Path("in.jsonl").read_bytes().removeprefix(mark))
+    assert run().exit_code == 1, "one in the middle is a mistake"
+
+
+def test_a_repeated_custom_id_does_not_hide_its_first_line_from_the_next_run() -> None:
+    write_input(1)
+    line = Path("in.jsonl").read_text()
+    Path("in.jsonl").write_text(line + line)
+    assert run().exit_code == 1
+    Path("out.jsonl").unlink()
+    assert "1 line answered · 1 before" in run().stderr
+    assert run().exit_code == 1
+    assert set(records()) == {"line 0"}
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_line_with_an_unknown_model_is_a_refused_line(others: int) -> None:
+    write_input(others)
+    with Path("in.jsonl").open("a") as file:
+        file.write('{"custom_id": "lost", "body": {"model": "gpt-3.5-turbo-instruct", "prompt": "a"}}\n')
+    result = run()
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"{others} lines answered · ")
+    assert "1 refused, see out.errors.jsonl" in result.stderr
+    refused = records("out.errors.jsonl")["lost"]["response"]
+    assert refused["status_code"] == 404
+    assert refused["body"]["error"]["code"] == "model_not_found"
+    assert refused["body"]["error"]["message"].startswith("The model `gpt-3.5-turbo-instruct` does not exist")
+    assert len(records()) == others if others else not Path("out.jsonl").exists()
+    assert f"Nothing left to answer · {others + 1} before" in run().stderr
+
+
+def test_an_unknown_model_for_all_lines_ends_the_run() -> None:
+    write_input(2)
+    assert run("--model", "toi").exit_code == 4
+    assert not Path("out.errors.jsonl").exists()
+
+
+def test_a_server_that_is_lost_can_be_resumed() -> None:
+    write_input(3)
+    with scripted(answer(200, completion("x")), lambda server, connection: None) as server:
+        result = run("--base-url", server.url, "--concurrency", "1")
+    assert result.exit_code == 3
+    assert result.stderr.endswith("1 of 3 lines answered; run the same command again to go on.\n")
+    assert run().exit_code == 0
+    assert len(records()) == 3
+
+
+def test_lines_that_are_no_request_do_not_count_as_answered_when_nobody_listens() -> None:
+    write_input(2)
+    with Path("in.jsonl").open("a") as file:
+        file.write("{\n[]\n")
+    result = run("--base-url", "http://127.0.0.1:1/v1")
+    assert result.exit_code == 3
+    assert result.stderr.endswith("0 of 4 lines answered, 2 not sent, 2 left; run the same command again to go on.\n")
+
+
+def test_the_failures_of_another_input_are_not_this_ones() -> None:
+    write_input(1)
+    Path("in.jsonl").write_text(Path("in.jsonl").read_text() + "{\n")
+    assert run().exit_code == 1
+    write_input(1)
+    result = run()
+    assert (result.exit_code, result.stderr) == (0, "Nothing left to answer · 1 before\n")
+
+
+@pytest.mark.parametrize("status", [429, 502, 503])
+def test_a_busy_server_is_waited_for(status: int) -> None:
+    write_input(2)
+    busy = error(status, "Busy.", retry_after_ms="1")
+    with scripted(*[busy] * 10, answer(200, completion("x"))) as server:
+        result = run("--base-url", server.url)
+    assert result.exit_code == 0, result.stderr
+    assert len(records()) == 2 and not Path("out.errors.jsonl").exists()
+
+
+def test_a_full_server_of_our_own_answers_every_line() -> None:
+    write_input(8, max_tokens=1000, ignore_eos=True)
+    with served("--max-rows", "1", "--max-waiting", "1") as url:
+        result = run("--base-url", url + "/v1")
+    assert result.exit_code == 0, result.stderr
+    assert len(records()) == 8
+
+
+@pytest.mark.parametrize(("status", "code"), [(429, 4), (503, 5)])
+def test_a_server_that_stays_busy_ends_the_run_and_loses_no_line(
+    status: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.cli.batch.run.PATIENCE_SECONDS", 0.05)
+    write_input(3)
+    with scripted(answer(200, completion("x")), error(status, "Busy.", retry_after_ms="10")) as server:
+        result = run("--base-url", server.url, "--concurrency", "1")
+    assert result.exit_code == code
+    assert "Busy." in result.stderr
+    assert result.stderr.endswith("1 of 3 lines answered; run the same command again to go on.\n")
+    assert len(server.requests) > 4
+    assert not Path("out.errors.jsonl").exists()
+    assert run().exit_code == 0
+    assert len(records()) == 3
+
+
+@pytest.mark.parametrize("headers", [{"retry_after": "121"}, {"x_should_retry": "false"}])
+def test_a_busy_server_that_wants_to_be_left_alone_ends_the_run_at_once(headers: dict[str, str]) -> None:
+    write_input(3)
+    with scripted(error(429, "Your quota is used up.", **headers)) as server:
+        result = run("--base-url", server.url, "--concurrency", "1")
+    assert (result.exit_code, len(server.requests)) == (4, 1)
+    assert result.stderr.endswith("0 of 3 lines answered; run the same command again to go on.\n")
+
+
+@pytest.mark.parametrize(("status", "code"), [(408, 4), (500, 5), (504, 5)])
+def test_a_line_that_a_server_fails_at_is_left_for_the_next_run(status: int, code: int) -> None:
+    write_input(3)
+    good, broken = answer(200, completion("x")), error(status, "Broken.", retry_after_ms="1")
+    with scripted(good, broken, broken, broken, good) as server:
+        result = run("--base-url", server.url, "--concurrency", "1")
+        assert result.exit_code == code
+        assert "Broken." in result.stderr
+        assert result.stderr.endswith("2 of 3 lines answered; run the same command again to go on.\n")
+        assert set(records()) == {"line 0", "line 2"} and not Path("out.errors.jsonl").exists()
+        assert run("--base-url", server.url).exit_code == 0
+    assert len(records()) == 3
+
+
+def test_that_lines_wait_is_said_once() -> None:
+    write_input(3)
+    busy = error(503, "Busy.", retry_after_ms="1")
+    with (
+        scripted(*[busy] * 20, answer(200, completion("x"))) as server,
+        Terminal("batch", "run", "in.jsonl", "-o", "out.jsonl", "--base-url", server.url) as terminal,
+    ):
+        assert terminal.end() == 0
+        assert terminal.screen.count("Busy. Lines wait, and are asked again.") == 1
+        assert "Trying again" not in terminal.screen
+
+
+def test_files_that_hold_something_else_are_left_alone() -> None:
+    write_input(2)
+    for theirs in ("my diary\n", '{"custom_id":"x","response":null,"error":"boom"}\n'):
+        Path("out.jsonl").write_text(theirs)
+        assert "no result of a batch" in run().stderr
+        assert Path("out.jsonl").read_text() == theirs
+    result = onward("batch", "run", "in.jsonl", "-o", "in.jsonl")
+    assert result.exit_code == 1 and "is the input" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "tail", ["my diary, without a newline at its end", '{"id": 7, "name": "x"}', '{"id":"batch_r', ""]
+)
+def test_only_a_torn_line_of_our_own_is_cut(tail: str) -> None:
+    write_input(2)
+    run()
+    whole = Path("out.jsonl").read_text()
+    Path("out.jsonl").write_text(whole + tail)
+    result = run()
+    ours = '{"id":"batch_req_'.startswith(tail)
+    assert result.exit_code == (0 if ours else 1)
+    assert ours or result.stderr.startswith("onward: out.jsonl line 3 is no result of a batch: give another file")
+    assert Path("out.jsonl").read_text() == (whole if ours else whole + tail)
+
+
+def test_a_file_of_one_line_that_is_no_result_is_left_alone() -> None:
+    write_input(2)
+    Path("out.jsonl").write_text("the only line")
+    assert "no result of a batch" in run().stderr
+    assert Path("out.jsonl").read_text() == "the only line"
+
+
+def test_results_go_to_a_regular_file_only() -> None:
+    """A device such as /dev/full would do as well, but for what a mistake here could do to it."""
+    write_input(2)
+    os.mkfifo("out.jsonl")
+    result = run()
+    assert result.exit_code == 1
+    assert result.stderr.startswith("onward: out.jsonl is no regular file: ")
+    assert result.stderr.count("\n") == 1
+    assert Path("out.jsonl").is_fifo()
+
+
+def test_an_empty_file_that_was_there_before_stays() -> None:
+    write_input(1)
+    Path("errors.jsonl").touch()
+    assert run("--errors", "errors.jsonl").exit_code == 0
+    assert Path("errors.jsonl").exists()
+    Path("out.jsonl").write_text("")
+    assert run("--model", "toi").exit_code == 4
+    assert Path("out.jsonl").exists()
+
+
+def test_answers_and_refused_lines_go_to_two_files() -> None:
+    write_input(1)
+    result = run("--errors", "./out.jsonl")
+    assert result.exit_code == 1
+    assert result.stderr == "onward: out.jsonl is for the answers: give --errors another file.\n"
+
+
+def test_a_full_disk_is_told_with_the_files_name_and_loses_no_line() -> None:
+    write_input(20)
+    limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)); "
+    command = f"{limit}import sys; sys.argv[0] = 'onward'; runpy.run_module('onward', run_name='__main__')"
+    arguments = ["batch", "run", "in.jsonl", "-o", "out.jsonl"]
+    done = subprocess.run([sys.executable, "-c", command, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("onward: out.jsonl cannot be written: File too large.\n")
+    assert Path("out.jsonl").read_text().endswith("\n")
+    assert run().exit_code == 0
+    assert len(records()) == 20
+
+
+def test_two_runs_do_not_share_a_file() -> None:
+    write_input(2)
+    holder = "import fcntl, sys; f = open('out.jsonl', 'a'); fcntl.flock(f, 2); print(1, flush=True); sys.stdin.read()"
+    process = subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdout.readline()
+        assert "Another run is writing out.jsonl" in run().stderr
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(10)
+
+
+def test_a_queue_that_is_full_is_waited_for() -> None:
+    write_input(24, n=128)
+    assert run("--concurrency", "24").exit_code == 0
+    assert {each["response"]["status_code"] for each in records().values()} == {200}
+
+
+def test_a_hub_that_cannot_be_reached_ends_the_run_and_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise HubUnreachable("The hub cannot be reached.")
+
+    write_input(2, model="org/model")
+    monkeypatch.setattr("onward.cli.source.local.resolve_model", unreachable)
+    result = run()
+    assert result.exit_code == 3
+    assert "The hub cannot be reached." in result.stderr
+    assert not Path("out.jsonl").exists() and not Path("out.errors.jsonl").exists()
+
+
+def test_a_link_to_nowhere_is_written_through_and_cleaned_up_behind() -> None:
+    write_input(1, n="many")
+    Path("out.jsonl").symlink_to("elsewhere.jsonl")
+    assert run().exit_code == 1
+    assert Path("out.jsonl").is_symlink() and not Path("elsewhere.jsonl").exists()

@@ -1,0 +1,130 @@
+"""What a person sees on a terminal. Styles stand as tags: {dim:…}, {bold:…}."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+from ..conftest import create
+from ..scripted import DONE, STREAM_HEAD, chunk, error, scripted, slow_stream, waiting_stream
+from ..terminal import Terminal
+
+TOY = ("completions", "create", "--model", "toy", "--seed", "1", "--max-tokens", "8")
+
+
+def seen(server: str, *arguments: str, piped: bytes | None = None, **environment: str) -> tuple[str, int]:
+    """(screen, exit code) of a run that asks the server, which takes less time than a model of its own."""
+    with Terminal(*TOY, "--base-url", server, *arguments, piped=piped, **environment) as terminal:
+        code = terminal.end()
+    asking, _, rest = terminal.screen.partition("\n")
+    assert f"Asking {server} (--base-url)" in asking
+    return rest, code
+
+
+def toy_text(prompt: str, *more: str) -> str:
+    text: str = json.loads(create(prompt, *TOY[2:], *more).stdout)["choices"][0]["text"]
+    return text
+
+
+def test_the_prompt_is_dimmed_the_completion_follows_and_the_spinner_leaves_no_trace() -> None:
+    with Terminal(*TOY, "Once upon a time") as terminal:
+        assert terminal.end() == 0
+    assert terminal.screen == "{dim:Once upon a time}" + toy_text("Once upon a time") + "\n"
+
+
+def test_several_choices_and_figures(server: str) -> None:
+    screen, code = seen(server, "--n", "2", "--stats", "Once upon a time")
+    whole = json.loads(create("Once upon a time", *TOY[2:], "--n", "2").stdout)
+    first, second = (choice["text"] for choice in whole["choices"])
+    head, _, stats = screen.rpartition("{dim:prompt ")
+    assert code == 0
+    assert head == (
+        "{bold:── Choice 1 of 2 ──}\n{dim:Once upon a time}" + first + "\n\n"
+        "{bold:── Choice 2 of 2 ──}\n{dim:Once upon a time}" + second + "\n"
+    )
+    assert stats.startswith("7 tokens (0 cached) · completion 16 tokens · ")
+    assert "first token after" in stats and stats.endswith("ended by length}\n")
+
+
+def test_log_probabilities_are_coloured_and_listed(server: str) -> None:
+    screen, _ = seen(server, "--logprobs", "2", "--temperature", "0", "Once")
+    whole = json.loads(create("Once", *TOY[2:], "--logprobs", "2", "--temperature", "0").stdout)
+    tokens = whole["choices"][0]["logprobs"]["tokens"]
+    assert screen.startswith("{dim:Once}{38;5;")
+    text, _, listed = screen.partition("\n\n")
+    assert text.count("{38;5;") == len(tokens)
+    assert len(listed.strip().splitlines()) == 1 + len(tokens)
+    assert listed.startswith("{38;5;40:≥90%} {38;5;112:≥60%}")
+
+
+def test_no_color_leaves_plain_text(server: str) -> None:
+    screen, _ = seen(server, "Once", NO_COLOR="1")
+    assert screen == "Once" + toy_text("Once") + "\n"
+
+
+def test_a_piped_prompt_is_shown_live_too(server: str) -> None:
+    screen, _ = seen(server, piped=b"Once upon a time")
+    assert screen == "{dim:Once upon a time}" + toy_text("Once upon a time") + "\n"
+
+
+def test_json_that_was_asked_for_is_json_in_colours(server: str) -> None:
+    screen, _ = seen(server, "--format", "jsonl", "--transform", "usage.total_tokens", "Once")
+    assert screen == "{36:12}\n"
+
+
+def test_explore_on_a_terminal_is_live_text(server: str) -> None:
+    with Terminal(*TOY, "--base-url", server, "--format", "explore", "Once") as terminal:
+        assert terminal.end() == 0
+    assert terminal.screen.startswith("{dim:--format explore: there is no explorer here, so auto is used}\n")
+    assert terminal.screen.endswith("{dim:Once}" + toy_text("Once") + "\n")
+
+
+def test_candidates_that_cannot_stream_come_whole(server: str) -> None:
+    screen, code = seen(server, "--best-of", "2", "Once")
+    assert code == 0
+    assert screen == "{dim:Once}" + toy_text("Once", "--best-of", "2") + "\n"
+
+
+def test_text_appears_as_it_comes_and_where_it_comes_from_is_said() -> None:
+    with (
+        scripted(slow_stream) as server,
+        Terminal("completions", "create", "-m", "m", "Once", OPENAI_BASE_URL=server.url) as terminal,
+    ):
+        terminal.wait_for("first")
+        assert "second" not in terminal.screen
+        assert f"{{dim:Asking {server.url} (OPENAI_BASE_URL)}}" in terminal.screen
+        server.go_on.set()
+        assert terminal.end() == 0
+        assert terminal.screen.endswith("{dim:Once} first second\\x1b[2J\n")
+        assert server.requests[0].fields == {"model": "m", "prompt": "Once", "stream": True}
+
+
+def test_a_retry_is_said_and_the_answer_shown() -> None:
+    busy = error(429, "Slow down.", retry_after_ms="300")
+    with (
+        scripted(busy, STREAM_HEAD + chunk(" there", "stop") + DONE) as server,
+        Terminal("completions", "create", "-m", "m", "Once", "--base-url", server.url) as terminal,
+    ):
+        assert terminal.end() == 0
+        assert "\n{dim:Slow down. Trying again in 0.3 s.}\n{dim:Once} there\n" in terminal.screen
+
+
+def test_ctrl_c_is_code_130_and_leaves_the_server() -> None:
+    with (
+        scripted(waiting_stream) as server,
+        Terminal("completions", "create", "-m", "m", "Once", "--base-url", server.url) as terminal,
+    ):
+        terminal.wait_for("first")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 130
+        assert "Traceback" not in terminal.screen
+        assert server.departed.wait(10)
+
+
+def test_ctrl_c_stops_the_model_in_this_process() -> None:
+    long = ("--max-tokens", "2000", "--ignore-eos", "--n", "100")
+    with Terminal("completions", "create", "--model", "toy", "Once", *long) as terminal:
+        terminal.wait_for("Once")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 130
+        assert "Traceback" not in terminal.screen

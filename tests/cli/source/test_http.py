@@ -1,0 +1,70 @@
+"""The command line and our own server, over a real socket: the same answers as in process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ..conftest import create, onward
+
+TOY = ("--model", "toy", "--seed", "1", "--max-tokens", "8")
+
+
+def same_parts(document: dict[str, Any]) -> dict[str, Any]:
+    """Without what differs from call to call, and what an earlier call left in the cache."""
+    usage = {**document["usage"], "prompt_tokens_details": None}
+    return {**document, "id": None, "created": None, "usage": usage}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["Once upon a time"],
+        ["--prompt", "[1, 2, 3]"],
+        ["--prompt", '["a", "b"]', "--n", "2", "--logprobs", "2", "--echo"],
+        ["Once", "--suffix", " end", "--stop", '[".", "q"]', "--logit-bias", "{101: 2.5}", "--top-k", "5"],
+    ],
+    ids=["text", "ids", "batch", "many flags"],
+)
+def test_a_server_answers_as_this_process_does(arguments: list[str], server: str) -> None:
+    remote = create(*TOY, *arguments, "--base-url", server)
+    local = create(*TOY, *arguments)
+    assert remote.exit_code == local.exit_code == 0, remote.stderr + local.stderr
+    assert same_parts(json.loads(remote.stdout)) == same_parts(json.loads(local.stdout))
+
+
+def test_a_refusal_reads_the_same(server: str) -> None:
+    remote = create(*TOY, "Once", "--n", "500", "--base-url", server, "--format-error", "json")
+    local = create(*TOY, "Once", "--n", "500", "--format-error", "json")
+    assert remote.exit_code == local.exit_code == 4
+    assert remote.stderr == local.stderr
+
+
+def test_a_stream_comes_through(server: str) -> None:
+    lines = create(*TOY, "Once", "--stream", "--format", "jsonl", "--base-url", server).stdout.splitlines()
+    whole = json.loads(create(*TOY, "Once").stdout)
+    assert "".join(json.loads(line)["choices"][0]["text"] for line in lines) == whole["choices"][0]["text"]
+
+
+def test_a_model_that_is_not_served(server: str) -> None:
+    result = create("-m", "tpy", "Once", "--base-url", server)
+    assert result.exit_code == 4
+    assert "Did you mean 'toy'?" in result.stderr
+    assert f"`onward models list --base-url {server}` shows" in result.stderr
+    assert f"Served at {server} are: toy." in create("-m", "davinci-002", "Once", "--base-url", server).stderr
+
+
+def test_the_models_of_a_server(server: str) -> None:
+    listed = json.loads(onward("models", "list", "--base-url", server).stdout)
+    assert [each["id"] for each in listed["data"]] == ["toy"]
+    assert json.loads(onward("models", "show", "toy", "--base-url", server).stdout)["object"] == "model"
+    assert onward("models", "show", "nope", "--base-url", server).exit_code == 4
+
+
+def test_the_tokens_of_a_server(server: str) -> None:
+    remote = json.loads(onward("tokenize", "once upon", "-m", "toy", "--base-url", server).stdout)
+    local = json.loads(onward("tokenize", "once upon", "-m", "toy").stdout)
+    del local["bytes"]
+    assert remote == local

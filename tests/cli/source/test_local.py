@@ -1,0 +1,215 @@
+"""Without a server the model runs in this process; off a terminal results are documents."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from ..conftest import create, onward
+
+TOY = ("--model", "toy", "--seed", "1", "--max-tokens", "8")
+
+
+def test_off_a_terminal_a_completion_is_one_json_document() -> None:
+    result = create("Once upon a time", *TOY)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["object"] == "text_completion"
+    assert document["model"] == "toy"
+    assert document["usage"]["completion_tokens"] == 8
+    assert result.stderr == ""
+
+
+def test_a_stream_is_one_document_a_chunk_and_folds_to_the_whole() -> None:
+    whole = json.loads(create("Once", *TOY).stdout)
+    lines = create("Once", *TOY, "--stream", "--format", "jsonl").stdout.splitlines()
+    assert len(lines) > 1
+    chunks = [json.loads(line) for line in lines]
+    assert "".join(each["choices"][0]["text"] for each in chunks) == whole["choices"][0]["text"]
+
+
+def test_usage_of_a_stream_comes_last() -> None:
+    lines = create("Once", *TOY, "--stream", "--stream-options.include-usage", "--format", "jsonl").stdout.splitlines()
+    last = json.loads(lines[-1])
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == 8
+
+
+def test_max_items_ends_a_stream_early() -> None:
+    lines = create("Once", *TOY, "--stream", "--format", "jsonl", "--max-items", "3").stdout.splitlines()
+    assert len(lines) == 3
+
+
+def test_max_items_asks_for_a_stream() -> None:
+    assert len(create("Once", *TOY, "--format", "jsonl", "--max-items", "3").stdout.splitlines()) == 3
+    assert json.loads(create("Once", "--max-items", "3", "--dry-run").stdout) == {"prompt": "Once", "stream": True}
+    refused = create("Once", *TOY, "--stream", "false", "--max-items", "3")
+    assert refused.exit_code == 2
+    assert "--max-items counts the chunks of a stream" in refused.stderr
+    assert create("Once", *TOY, "--best-of", "2", "--max-items", "3").exit_code == 4
+
+
+def test_the_plain_text_idiom() -> None:
+    whole = json.loads(create("Once", *TOY).stdout)["choices"][0]["text"]
+    assert create("Once", *TOY, "--transform", "choices.0.text", "-r").stdout == whole + "\n"
+    assert json.loads(create("Once", *TOY, "--transform", "choices.0.text").stdout) == whole
+
+
+def test_text_off_a_terminal_is_the_text_alone() -> None:
+    whole = json.loads(create("Once", *TOY).stdout)["choices"][0]["text"]
+    assert create("Once", *TOY, "--format", "text").stdout == whole + "\n"
+    assert (
+        onward("api", "completions.create", "-p", "Once", "-m", "toy", "--seed", "1", "-M", "8").stdout == whole + "\n"
+    )
+    assert create("Once", *TOY, "--format", "text", "--stream").stdout == whole + "\n"
+
+
+def test_the_old_spelling_heads_several_choices() -> None:
+    text = onward("api", "completions.create", "-p", "Once", "-m", "toy", "-M", "4", "-n", "2").stdout
+    assert text.count("===== Completion ") == 2
+
+
+def test_a_piped_text_is_continued() -> None:
+    result = create(*TOY, "--echo", "--transform", "choices.0.text", "-r", stdin="hi")
+    assert result.stdout.startswith("hi")
+
+
+def test_a_piped_body_reaches_the_model() -> None:
+    result = create("--max-tokens", "2", stdin='{"model": "toy", "prompt": "a", "max_tokens": 9, "seed": 1}')
+    assert json.loads(result.stdout)["usage"]["completion_tokens"] == 2
+
+
+def test_stats_go_to_stderr() -> None:
+    result = create("Once", *TOY, "--stats")
+    assert json.loads(result.stdout)
+    assert "prompt 4 tokens (0 cached) · completion 8 tokens" in result.stderr
+
+
+def test_a_refused_request_is_code_4_and_nothing_on_stdout() -> None:
+    result = create("Once", *TOY, "--temperature", "9")
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "Invalid 'temperature': decimal above maximum value." in result.stderr
+    assert "code decimal_above_max_value" in result.stderr
+
+
+def test_a_refused_request_loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.cli.send.open_source", lambda *_: pytest.fail("a model was loaded"))
+    assert create("Once", "--temperature", "9").exit_code == 4
+
+
+def test_errors_have_formats_and_transforms_too() -> None:
+    result = create("Once", *TOY, "--temperature", "9", "--format-error", "jsonl")
+    assert json.loads(result.stderr)["code"] == "decimal_above_max_value"
+    result = create("Once", *TOY, "--temperature", "9", "--transform-error", "param", "-r")
+    assert result.stderr == "temperature\n"
+
+
+def test_an_unknown_model_is_code_4_with_a_suggestion() -> None:
+    result = create("Once", "--model", "storyteler")
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "Did you mean 'storyteller'?" in result.stderr
+
+
+def test_the_settings_name_the_default_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONWARD_MODEL", "toy")
+    monkeypatch.setenv("ONWARD_ALIAS", "davinci=toy")
+    assert json.loads(create("a", "-M", "1").stdout)["model"] == "toy"
+    assert json.loads(create("a", "-M", "1", "-m", "davinci").stdout)["model"] == "toy"
+
+
+def test_every_chunk_is_flushed_and_a_reader_may_leave() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "onward",
+        "completions",
+        "create",
+        "Once",
+        "--model",
+        "toy",
+        "--format",
+        "jsonl",
+    ]
+    process = subprocess.Popen(
+        [*command, "--stream", "--max-tokens", "1900", "--ignore-eos"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None
+    assert json.loads(process.stdout.readline())["object"] == "text_completion"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(20) == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_told() -> None:
+    command = [sys.executable, "-m", "onward", "completions", "create", "Once", *TOY]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "onward: The output: No space left on device.\n")
+
+
+def test_explore_is_auto_and_says_that_there_is_no_explorer() -> None:
+    for name in ("explore", "Explore"):
+        result = create("Once", *TOY, "--format", name)
+        assert json.loads(result.stdout)["object"] == "text_completion"
+        assert result.stderr == "--format explore: there is no explorer here, so auto is used\n"
+    assert (
+        onward("--format", "explore", "tokenize", "-m", "toy", "a").stdout
+        == onward("tokenize", "-m", "toy", "a").stdout
+    )
+    result = create("Once", *TOY, "--temperature", "9", "--format-error", "EXPLORE")
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert result.stderr.startswith("--format-error explore: there is no explorer here, so auto is used\nonward: ")
+
+
+def test_force_colour_and_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b[" not in create("Once", *TOY).stdout
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[34;1m" in create("Once", *TOY).stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in create("Once", *TOY).stdout
+
+
+def test_yaml_documents_of_a_stream_are_separated() -> None:
+    whole = json.loads(create("Once", *TOY).stdout)["choices"][0]["text"]
+    chunks = list(YAML(typ="safe", pure=True).load_all(create("Once", *TOY, "--stream", "--format", "yaml").stdout))
+    assert len(chunks) > 1
+    assert "".join(each["choices"][0]["text"] for each in chunks) == whole
+    texts = create("Once", *TOY, "--stream", "--format", "yaml", "--transform", "choices.0.text").stdout
+    assert "".join(YAML(typ="safe", pure=True).load_all(texts)) == whole
+    assert "---" not in create("Once", *TOY, "--format", "yaml").stdout
+
+
+def test_a_transform_that_finds_nothing_is_noted_once() -> None:
+    words = "--transform found nothing: the whole document is shown\n"
+    result = create("Once", *TOY, "--transform", "choices.0.txt", "--stream")
+    assert result.stdout.count("text_completion") > 1
+    assert result.stderr == words
+    result = onward("tokenize", "-m", "toy", "a", "--transform", "nothing")
+    assert json.loads(result.stdout)["tokens"] == [97]
+    assert result.stderr == words
+    assert create("Once", *TOY, "--transform", "choices.0.logprobs").stderr == ""
+
+
+def test_stats_of_a_stream_are_asked_for_and_not_shown() -> None:
+    plain = create("Once", *TOY, "--stream", "--format", "jsonl")
+    result = create("Once", *TOY, "--stream", "--format", "jsonl", "--stats")
+    assert "prompt 4 tokens (0 cached) · completion 8 tokens" in result.stderr
+    assert len(result.stdout.splitlines()) == len(plain.stdout.splitlines())
+    asked = create("Once", *TOY, "--stream", "--format", "jsonl", "--stats", "--stream-options.include-usage")
+    assert json.loads(asked.stdout.splitlines()[-1])["usage"]["completion_tokens"] == 8
+    refused = create("Once", *TOY, "--stream", "--stats", "--stream-options.include-usage=false")
+    assert "tokens not reported" in refused.stderr
+
+
+def test_one_token_is_told_in_the_singular() -> None:
+    assert "completion 1 token ·" in create("Once", "--model", "toy", "--max-tokens", "1", "--stats").stderr
