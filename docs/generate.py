@@ -37,14 +37,14 @@ def settings_page() -> Iterator[str]:
 
 
 def setting_row(option: Option) -> str:
-    flag = f"`{option.flag}{'' if option.switch else ' ' + option.metavar}`".replace("|", "\\|")
+    flag = f"`{option.flag}{'' if option.is_boolean else ' ' + option.metavar}`".replace("|", "\\|")
     return f"| {flag} | `{option.environment}` | {default_of(option)} | {cell(option.help)} |"
 
 
 def default_of(option: Option) -> str:
     if option.name == "cache_dir":
         return "the user's cache folder"
-    if option.switch:
+    if option.is_boolean:
         return "on" if option.default else "off"
     if option.default in ((), None):
         return "auto" if "auto" in option.metavar else "none"

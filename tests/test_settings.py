@@ -1,4 +1,4 @@
-"""Settings: one declaration, four sources, clear words for what is wrong."""
+"""Settings: one declaration, four sources, clear error messages."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def settle(flags: dict[str, Any] | None = None, home: Path | None = None, **environ: str) -> Resolved:
+def resolve_settings(flags: dict[str, Any] | None = None, home: Path | None = None, **environ: str) -> Resolved:
     return resolve(flags, environ={"XDG_CONFIG_HOME": str(home or "/nowhere"), **environ})
 
 
-def test_flags_beat_the_environment_which_beats_the_file_which_beats_defaults() -> None:
+def test_flags_override_the_environment_the_file_and_the_defaults() -> None:
     Path("onward.toml").write_text('port = 1\nthreads = 1\nmax_rows = 1\nmodel = ["c"]')
-    resolved = settle({"port": "3"}, ONWARD_PORT="2", ONWARD_THREADS="2", ONWARD_MODEL="a, b")
+    resolved = resolve_settings({"port": "3"}, ONWARD_PORT="2", ONWARD_THREADS="2", ONWARD_MODEL="a, b")
     settings = resolved.settings
     assert (settings.port, settings.threads, settings.max_rows, settings.drain) == (3, 2, 1, 30.0)
     assert settings.model == ("a", "b")
@@ -40,32 +40,32 @@ def test_flags_beat_the_environment_which_beats_the_file_which_beats_defaults() 
 
 
 def test_every_setting_has_an_origin() -> None:
-    assert settle().origins == {option.name: "default" for option in options()}
+    assert resolve_settings().origins == {option.name: "default" for option in options()}
 
 
-def test_defaults_are_what_the_declaration_says() -> None:
-    settings = settle().settings
+def test_defaults_are_those_of_the_declaration() -> None:
+    settings = resolve_settings().settings
     assert settings == Settings()
     assert (settings.model, settings.host, settings.port) == (("storyteller",), "127.0.0.1", 8000)
     assert (settings.max_body, settings.keep_alive, settings.kv_memory) == (32_000_000, 15.0, None)
 
 
 @pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
-def test_every_setting_is_documented_and_spelled_by_its_name(option: Any) -> None:
+def test_every_setting_is_documented_and_its_spellings_follow_its_name(option: Any) -> None:
     assert option.flag == "--" + option.name.replace("_", "-")
     assert option.environment == "ONWARD_" + option.name.upper()
     assert option.group in GROUPS
     assert option.help.endswith(".")
-    assert option.switch or option.metavar
+    assert option.is_boolean or option.metavar
 
 
 @pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
-def test_every_setting_can_come_from_each_source(option: Any, tmp_path: Path) -> None:
+def test_every_setting_can_be_set_by_each_source(option: Any, tmp_path: Path) -> None:
     raw = EXAMPLES[option.name]
-    flag = [raw] if option.many else raw
+    flag = [raw] if option.is_repeatable else raw
     path = tmp_path / "my.toml"
     path.write_text(f"{option.name} = '{raw}'")
-    by_flag = getattr(settle({option.name: flag}).settings, option.name)
+    by_flag = getattr(resolve_settings({option.name: flag}).settings, option.name)
     by_environment = getattr(resolve(environ={option.environment: raw}).settings, option.name)
     by_file = getattr(resolve(environ={}, config=path).settings, option.name)
     assert by_flag == by_environment == by_file != option.default
@@ -106,9 +106,9 @@ def test_content_filters_are_tables_in_the_file_and_an_array_in_the_environment(
     )
     keys = values.ContentFilterSetting("keys", ("sk-[a-z]{4}", "a,b"), None, "omit")
     mine = values.ContentFilterSetting("mine", (), "mine", "stop")
-    assert settle().settings.content_filter == (keys, mine)
+    assert resolve_settings().settings.content_filter == (keys, mine)
     array = '[{"name": "keys", "patterns": ["sk-[a-z]{4}", "a,b"], "action": "omit"}]'
-    assert settle(ONWARD_CONTENT_FILTER=array).settings.content_filter == (keys,)
+    assert resolve_settings(ONWARD_CONTENT_FILTER=array).settings.content_filter == (keys,)
     assert [values.content_filter(str(each)) for each in (keys, mine)] == [keys, mine]
 
 
@@ -116,7 +116,7 @@ def test_content_filters_are_tables_in_the_file_and_an_array_in_the_environment(
     ("table", "words"),
     [
         ("x", "must be a JSON object"),
-        ('{"patterns": ["a"]}', "needs a name"),
+        ('{"patterns": ["a"]}', "must have a name"),
         ('{"name": "a"}', "either patterns or an entry_point"),
         ('{"name": "a", "patterns": ["b"], "entry_point": "c"}', "either patterns or an entry_point"),
         ('{"name": "a", "patterns": "b"}', "array of strings"),
@@ -124,52 +124,52 @@ def test_content_filters_are_tables_in_the_file_and_an_array_in_the_environment(
         ('{"name": "a", "pattern": "b"}', "unknown key 'pattern'"),
     ],
 )
-def test_a_content_filter_that_makes_no_sense_is_refused(table: str, words: str) -> None:
+def test_an_invalid_content_filter_is_rejected(table: str, words: str) -> None:
     with pytest.raises(SetupError, match=words):
-        settle({"content_filter": [table]})
+        resolve_settings({"content_filter": [table]})
 
 
-def test_the_file_speaks_toml() -> None:
+def test_the_file_is_toml() -> None:
     Path("onward.toml").write_text(
         'port = 9\ndrain = 1.5\nno_auth = true\nmodel = "one"\n[alias]\n"gpt-3.5-turbo-instruct" = "one"\n'
     )
-    settings = settle().settings
+    settings = resolve_settings().settings
     assert (settings.port, settings.drain, settings.no_auth, settings.model) == (9, 1.5, True, ("one",))
     assert settings.alias == (("gpt-3.5-turbo-instruct", "one"),)
 
 
-def test_the_file_is_looked_for_here_then_in_the_configuration_folder(tmp_path: Path) -> None:
+def test_the_file_is_searched_for_in_the_working_and_the_configuration_folder(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "onward").mkdir(parents=True)
     (home / "onward" / "onward.toml").write_text("port = 1")
-    assert settle(home=home).settings.port == 1
+    assert resolve_settings(home=home).settings.port == 1
     Path("onward.toml").write_text("port = 2")
-    assert settle(home=home).settings.port == 2
+    assert resolve_settings(home=home).settings.port == 2
     other = tmp_path / "other.toml"
     other.write_text("port = 3")
-    assert settle(home=home, ONWARD_CONFIG=str(other)).settings.port == 3
+    assert resolve_settings(home=home, ONWARD_CONFIG=str(other)).settings.port == 3
     assert resolve(environ={"ONWARD_CONFIG": "/nowhere"}, config=other).settings.port == 3
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("prot = 1", r"unknown setting 'prot'; did you mean 'port'\?"),
-        ("max-body = 1", r"unknown setting 'max-body'; did you mean 'max_body'\?"),
-        ("zzz = 1", "unknown setting 'zzz'. Known are: model, "),
-        ("port = [1]", "port in onward.toml takes a single value, not a list"),
+        ("prot = 1", r"Unknown setting 'prot' in onward.toml; did you mean 'port'\?"),
+        ("max-body = 1", r"Unknown setting 'max-body' in onward.toml; did you mean 'max_body'\?"),
+        ("zzz = 1", "Unknown setting 'zzz' in onward.toml. The settings are: model, "),
+        ("port = [1]", "port in onward.toml must be a single value, not a list"),
         ("port = ", "not valid TOML"),
-        ("port = 1.5", "'1.5' from onward.toml does not work: it must be a whole number, from 0 to 65535"),
-        ("model = ['']", "'' from onward.toml does not work: it must not be empty"),
+        ("port = 1.5", "Invalid value '1.5' for port in onward.toml: must be an integer from 0 to 65535"),
+        ("model = ['']", "Invalid value '' for model in onward.toml: must not be empty"),
     ],
 )
-def test_a_wrong_file_is_told_in_a_sentence(content: str, words: str) -> None:
+def test_an_invalid_file_is_reported_in_a_sentence(content: str, words: str) -> None:
     Path("onward.toml").write_text(content)
     with pytest.raises(SetupError, match=words):
-        settle()
+        resolve_settings()
 
 
-def test_a_missing_file_that_was_asked_for_is_an_error() -> None:
+def test_a_named_file_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(SetupError, match="cannot be read"):
         resolve(environ={}, config=Path("/nowhere/onward.toml"))
 
@@ -177,9 +177,9 @@ def test_a_missing_file_that_was_asked_for_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("name", "raw", "words"),
     [
-        ("port", "65536", "'65536' from --port does not work: it must be a whole number, from 0 to 65535"),
-        ("port", "x", "whole number"),
-        ("max_rows", "0", "1 or more"),
+        ("port", "65536", "Invalid value '65536' for --port: must be an integer from 0 to 65535"),
+        ("port", "x", "an integer"),
+        ("max_rows", "0", "an integer of at least 1"),
         ("drain", "-1", "0 or more"),
         ("drain", "inf", "0 or more"),
         ("drain", "nan", "0 or more"),
@@ -193,16 +193,16 @@ def test_a_missing_file_that_was_asked_for_is_an_error() -> None:
         ("host", " ", "empty"),
     ],
 )
-def test_a_wrong_value_names_itself_its_origin_and_what_is_allowed(name: str, raw: Any, words: str) -> None:
+def test_the_error_names_the_value_its_origin_and_the_rule(name: str, raw: Any, words: str) -> None:
     with pytest.raises(SetupError, match=words):
-        settle({name: raw})
+        resolve_settings({name: raw})
 
 
-def test_a_wrong_secret_is_not_shown() -> None:
-    with pytest.raises(SetupError) as told:
-        settle(ONWARD_API_KEY="my secret")
-    assert "secret" not in str(told.value)
-    assert "ONWARD_API_KEY" in str(told.value)
+def test_an_invalid_secret_is_not_shown() -> None:
+    with pytest.raises(SetupError) as caught:
+        resolve_settings(ONWARD_API_KEY="my secret")
+    assert "secret" not in str(caught.value)
+    assert "ONWARD_API_KEY" in str(caught.value)
 
 
 def test_keys_are_hidden_where_settings_are_shown() -> None:
@@ -212,9 +212,9 @@ def test_keys_are_hidden_where_settings_are_shown() -> None:
     assert "sk-" not in repr(Resolved(settings, {}))
 
 
-def test_no_auth_and_keys_exclude_each_other() -> None:
-    with pytest.raises(SetupError, match="exclude each other"):
-        settle({"no_auth": "true"}, ONWARD_API_KEY="sk-a")
+def test_no_auth_cannot_be_combined_with_keys() -> None:
+    with pytest.raises(SetupError, match="cannot be combined"):
+        resolve_settings({"no_auth": "true"}, ONWARD_API_KEY="sk-a")
 
 
 @pytest.mark.parametrize(
@@ -229,21 +229,21 @@ def test_no_auth_and_keys_exclude_each_other() -> None:
         ("7b", 7),
     ],
 )
-def test_sizes_are_read_in_their_units(raw: str, amount: int) -> None:
+def test_sizes_are_parsed_with_their_units(raw: str, amount: int) -> None:
     assert values.size(raw) == amount
 
 
 @given(st.integers(1, 2**50))
 @hypothesis_settings(max_examples=100)
-def test_a_size_reads_back_as_it_was_written(amount: int) -> None:
-    assert values.size(values.size_text(amount)) == amount
+def test_a_formatted_size_parses_to_itself(amount: int) -> None:
+    assert values.size(values.format_size(amount)) == amount
 
 
 @given(st.text(max_size=12))
 @hypothesis_settings(max_examples=200)
-def test_any_text_is_read_or_refused(raw: str) -> None:
+def test_any_text_is_parsed_or_rejected(raw: str) -> None:
     for option in options():
         try:
-            option.parse(raw)
+            option.parser(raw)
         except ValueError as problem:
             assert str(problem)

@@ -1,6 +1,6 @@
-"""One frozen `Settings`, declared once for flags, ONWARD_* environment, onward.toml and the reference page.
+"""The `Settings`, declared once for flags, ONWARD_* environment variables, onward.toml and the reference page.
 
-Precedence: flags > environment > file > defaults. `resolve` also tells where each value came from.
+Precedence: flags > environment > file > defaults. `resolve` also returns the origin of each value.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Group = Literal["Model", "Network", "Security", "Limits", "Performance", "Loggin
 GROUPS: tuple[Group, ...] = ("Model", "Network", "Security", "Limits", "Performance", "Logging")
 CONFIG_ENVIRONMENT = "ONWARD_CONFIG"
 OTHER_VARIABLES = frozenset({CONFIG_ENVIRONMENT, "ONWARD_BASE_URL", "ONWARD_ORG_ID", "ONWARD_PROJECT_ID"})
-"""Variables that are no settings: the file's place, and what the command line asks other servers with."""
+"""Variables that are not settings: the path of the settings file, and what the command line sends to other servers."""
 
 log = logging.getLogger("onward.settings")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How one field of Settings is spelled and read, everywhere it may be given."""
+    """How one field of Settings is spelled and parsed, in all places where it can be set."""
 
     name: str
     flag: str
@@ -40,158 +40,175 @@ class Option:
     group: Group
     help: str
     metavar: str
-    parse: Callable[[str], Any]
-    """Text to value. Raises ValueError whose words say what is allowed."""
+    parser: Callable[[str], Any]
+    """Converts text to the value. Raises ValueError with the rule that the text breaks ("must be …")."""
     default: Any
-    many: bool
-    """Repeatable: the value is a tuple; in the environment commas separate."""
-    switch: bool
-    secret: bool
+    is_repeatable: bool
+    """Whether the value is a tuple. In the environment its items are separated by commas."""
+    is_boolean: bool
+    is_secret: bool
 
-    def read(self, raw: str | list[str], origin: str) -> Any:
-        """The value of `raw`, given at `origin`. Raises SetupError that names value, origin and the rule."""
+    def parse(self, raw: str | list[str], origin: str) -> Any:
+        """Return the value of `raw`, which was set by `origin`.
+
+        Raises SetupError with the value (unless it is secret), the place where it was set, and the rule.
+        """
         if isinstance(raw, list):
-            return tuple(self._read_one(item, origin) for item in raw)
-        return self._read_one(raw, origin)
+            return tuple(self._parse_one(item, origin) for item in raw)
+        return self._parse_one(raw, origin)
 
-    def _read_one(self, raw: str, origin: str) -> Any:
+    def _parse_one(self, raw: str, origin: str) -> Any:
         try:
-            return self.parse(raw)
+            return self.parser(raw)
         except ValueError as problem:
-            shown = "(hidden)" if self.secret else repr(raw)
-            raise SetupError(f"{shown} from {origin} does not work: {problem}.") from None
+            shown = "(hidden)" if self.is_secret else repr(raw)
+            place = origin if origin in (self.flag, self.environment) else f"{self.name} in {origin}"
+            raise SetupError(f"Invalid value {shown} for {place}: {problem}.") from None
 
 
 def _option(
     default: T,
     group: Group,
-    parse: Callable[[str], Any],
+    parser: Callable[[str], Any],
     help: str,
     *,
     metavar: str = "",
-    many: bool = False,
-    secret: bool = False,
+    is_repeatable: bool = False,
+    is_secret: bool = False,
 ) -> T:
-    metadata: dict[str, object] = {"group": group, "parse": parse, "help": help, "metavar": metavar}
-    metadata |= {"many": many, "secret": secret}
-    made: T = field(default=default, metadata=metadata)
-    return made
+    metadata: dict[str, object] = {"group": group, "parser": parser, "help": help, "metavar": metavar}
+    metadata |= {"is_repeatable": is_repeatable, "is_secret": is_secret}
+    declared: T = field(default=default, metadata=metadata)
+    return declared
 
 
 def cache_folder() -> Path:
-    """Where downloads and compiled models are kept: $XDG_CACHE_HOME/onward, else ~/.cache/onward."""
+    """Return the default folder for downloads and compiled models: $XDG_CACHE_HOME/onward, or ~/.cache/onward."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onward"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All that an operator can choose. Sizes are in bytes, times in seconds."""
+    """Everything that an operator can configure. Sizes are in bytes, durations in seconds."""
 
     model: tuple[str, ...] = _option(
-        ("storyteller",), "Model", values.text,
-        "Model to serve: a built-in name, a folder, or a hub id; repeatable, the first is the default one.",
-        metavar="NAME_OR_PATH", many=True,
+        ("storyteller",), "Model", values.string,
+        "Model to serve: a built-in name, a folder, or a Hugging Face id. Repeatable; the first is the default model.",
+        metavar="NAME_OR_PATH", is_repeatable=True,
     )  # fmt: skip
     alias: tuple[tuple[str, str], ...] = _option(
-        (), "Model", values.pair, "Another name under which a model answers; repeatable.",
-        metavar="NAME=MODEL", many=True,
+        (), "Model", values.alias, "Additional name for a model. Repeatable.",
+        metavar="NAME=MODEL", is_repeatable=True,
     )  # fmt: skip
     context_length: int = _option(
-        0, "Model", values.whole(0),
-        "Most tokens of prompt and completion together; 0: as many as the model was made for.",
+        0, "Model", values.integer(0),
+        "Maximum number of tokens in prompt and completion together; 0: the model's own limit.",
         metavar="TOKENS",
     )  # fmt: skip
     cache_dir: Path = _option(  # noqa: RUF009
         cache_folder(), "Model", values.path, "Folder for downloaded and compiled models.", metavar="PATH"
     )
     host: str = _option(
-        "127.0.0.1", "Network", values.text,
-        "Address to listen on. Any other than a loopback address needs a key, or --no-auth.", metavar="HOST",
+        "127.0.0.1", "Network", values.string,
+        "Address to listen on. Any address but a loopback address requires an API key or --no-auth.", metavar="HOST",
     )  # fmt: skip
-    port: int = _option(8000, "Network", values.whole(0, 65535), "Port to listen on; 0: any free one.", metavar="PORT")
+    port: int = _option(
+        8000, "Network", values.integer(0, 65535), "Port to listen on; 0: any free port.", metavar="PORT"
+    )
     keep_alive: float = _option(
         15.0, "Network", values.seconds,
-        "Silence in a stream after which a comment line keeps proxies and clients waiting; 0: never.",
+        "Interval of the comment lines that keep a silent stream from timing out in proxies and clients; 0: none.",
         metavar="SECONDS",
     )  # fmt: skip
     drain: float = _option(
-        30.0, "Network", values.seconds, "How long running requests may go on after Ctrl-C, SIGTERM or SIGHUP.",
+        30.0, "Network", values.seconds, "How long running requests may continue after Ctrl-C, SIGTERM or SIGHUP.",
         metavar="SECONDS",
     )  # fmt: skip
     api_key: tuple[str, ...] = _option(
-        (), "Security", values.key,
-        "Key that clients must present; repeatable. Others on the machine see flags: prefer --api-key-file.",
-        metavar="KEY", many=True, secret=True,
+        (), "Security", values.api_key,
+        "API key that clients must send. Repeatable. Other users of the machine can see flags: prefer --api-key-file.",
+        metavar="KEY", is_repeatable=True, is_secret=True,
     )  # fmt: skip
     api_key_file: Path | None = _option(  # noqa: RUF009
-        None, "Security", values.path, "File of keys, one a line; lines that begin with # are comments.",
+        None, "Security", values.path, "File of API keys, one per line; lines that begin with # are comments.",
         metavar="PATH",
     )  # fmt: skip
-    no_auth: bool = _option(False, "Security", values.truth, "Ask nobody for a key, whatever the address.")
+    no_auth: bool = _option(False, "Security", values.boolean, "Accept requests without an API key on any address.")
     profile: Literal["strict", "default", "lenient"] = _option(
-        "default", "Limits", values.one_of("strict", "default", "lenient"),
-        "strict: OpenAI's limits to the letter. default: also the extras that real clients send. "
-        "lenient: unknown fields and any number of stops pass too, the model may be missing, and a lone model answers "
-        "to every name.",
+        "default", "Limits", values.choice("strict", "default", "lenient"),
+        "strict: exactly OpenAI's fields and limits. default: also the extensions that real clients send. "
+        "lenient: unknown fields are ignored, any number of stop strings is accepted, the model may be omitted, and "
+        "a server with one model accepts every model name.",
     )  # fmt: skip
     max_body: int = _option(
-        32_000_000, "Limits", values.size, "Largest request body; over it the answer is 413.", metavar="SIZE"
+        32_000_000,
+        "Limits",
+        values.size,
+        "Maximum size of a request body; larger bodies are rejected with 413.",
+        metavar="SIZE",
     )
     max_waiting: int = _option(
-        1024, "Limits", values.whole(0),
-        "Sequences that may wait for a place in the batch, by default 16 full batches; "
-        "over it the answer is 503 with Retry-After.", metavar="SEQUENCES",
+        1024, "Limits", values.integer(0),
+        "Maximum number of sequences in the waiting queue, by default 16 full batches; "
+        "further requests are rejected with 503 and Retry-After.", metavar="SEQUENCES",
     )  # fmt: skip
     max_parallel: int = _option(
-        2048, "Limits", values.whole(1),
-        "Most choices (prompts x candidates) that one request may ask for; 8 times as many where `max_tokens` is 0.",
+        2048, "Limits", values.integer(1),
+        "Maximum number of choices (prompts x candidates) of one request; 8 times as many when `max_tokens` is 0.",
         metavar="CHOICES",
     )  # fmt: skip
     content_filter: tuple[ContentFilterSetting, ...] = _option(
         (), "Limits", values.content_filter,
-        "Text that must not leave the server, a JSON object; repeatable, and in the file [[content_filter]].",
-        metavar="JSON", many=True,
+        "Text that must not leave the server, as a JSON object. Repeatable; in the settings file, [[content_filter]].",
+        metavar="JSON", is_repeatable=True,
     )  # fmt: skip
     max_rows: int = _option(
-        64, "Performance", values.whole(1), "Sequences evaluated together in one step.", metavar="SEQUENCES"
+        64,
+        "Performance",
+        values.integer(1),
+        "Maximum number of sequences computed together in one step.",
+        metavar="SEQUENCES",
     )
     kv_memory: int | None = _option(
         None, "Performance", values.size_or_auto,
-        "Memory for the KV cache; auto: a share of what is free.", metavar="SIZE|auto",
+        "Memory for the KV cache; auto: a fraction of the free memory.", metavar="SIZE|auto",
     )  # fmt: skip
     threads: int = _option(
-        0, "Performance", values.whole(0), "Threads that evaluate the model; 0: one a core.", metavar="N"
+        0, "Performance", values.integer(0), "Threads that run the model; 0: one per core.", metavar="N"
     )
     precision: Literal["fast", "exact"] = _option(
-        "fast", "Performance", values.one_of("fast", "exact"),
-        "fast: what the processor does best. exact: 32-bit arithmetic.",
+        "fast", "Performance", values.choice("fast", "exact"),
+        "fast: the arithmetic that is fastest on this processor. exact: 32-bit floating point.",
     )  # fmt: skip
     prefix_cache: bool = _option(
-        True, "Performance", values.truth, "Keep evaluated prompts for requests that begin the same way."
+        True,
+        "Performance",
+        values.boolean,
+        "Reuse the KV cache of earlier prompts for requests that begin with the same tokens.",
     )
     speculation: Literal["auto", "off"] = _option(
-        "auto", "Performance", values.one_of("auto", "off"),
-        "auto: draft tokens from a request's prediction and from text that repeats, to evaluate several at once. "
-        "No token changes by it: off is only for measuring.",
+        "auto", "Performance", values.choice("auto", "off"),
+        "auto: draft tokens from a request's prediction and from repeated text, and verify several per step. "
+        "It never changes a token: off is for benchmarks.",
     )  # fmt: skip
     log_level: Literal["debug", "info", "warning", "error"] = _option(
-        "info", "Logging", values.one_of("debug", "info", "warning", "error"), "Least severe messages to log."
+        "info", "Logging", values.choice("debug", "info", "warning", "error"), "Minimum severity of log messages."
     )
-    access_log: bool = _option(True, "Logging", values.truth, "Log one line a request.")
+    access_log: bool = _option(True, "Logging", values.boolean, "Log one line per request.")
 
     def __repr__(self) -> str:
-        """Without secrets: keys are counted, not shown."""
-        shown = (f"{one.name}={_masked(one, getattr(self, one.name))!r}" for one in options())
+        """Secrets are counted, not shown."""
+        shown = (f"{option.name}={_masked(option, getattr(self, option.name))!r}" for option in options())
         return f"Settings({', '.join(shown)})"
 
 
 def _masked(option: Option, value: Any) -> Any:
-    return f"<{len(value)} hidden>" if option.secret and value else value
+    return f"<{len(value)} hidden>" if option.is_secret and value else value
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Settings and, by field name, where each value came from: a flag, a variable, a file or "default"."""
+    """Settings, and the origin of each value by field name: a flag, a variable, a file or "default"."""
 
     settings: Settings
     origins: Mapping[str, str]
@@ -199,13 +216,13 @@ class Resolved:
 
 @cache
 def options() -> tuple[Option, ...]:
-    """Every setting, in the order of its declaration."""
+    """Return every setting, in order of declaration."""
     return tuple(_as_option(declared) for declared in fields(Settings))
 
 
 def _as_option(declared: Field[Any]) -> Option:
     metadata = declared.metadata
-    choices: tuple[str, ...] = getattr(metadata["parse"], "choices", ())
+    choices: tuple[str, ...] = getattr(metadata["parser"], "choices", ())
     return Option(
         name=declared.name,
         flag="--" + declared.name.replace("_", "-"),
@@ -213,11 +230,11 @@ def _as_option(declared: Field[Any]) -> Option:
         group=metadata["group"],
         help=metadata["help"],
         metavar=metadata["metavar"] or "|".join(choices),
-        parse=metadata["parse"],
+        parser=metadata["parser"],
         default=declared.default,
-        many=metadata["many"],
-        switch=metadata["parse"] is values.truth,
-        secret=metadata["secret"],
+        is_repeatable=metadata["is_repeatable"],
+        is_boolean=metadata["parser"] is values.boolean,
+        is_secret=metadata["is_secret"],
     )
 
 
@@ -228,10 +245,11 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     config: Path | None = None,
 ) -> Resolved:
-    """Settle every setting. `flags` holds raw texts by field name, `keywords` values as a file would have them
-    (the Python API's), `config` is the file of --config.
+    """Return every setting with its origin.
 
-    Reads the environment (`os.environ` where `environ` is None) and one file. Raises SetupError.
+    `flags` are texts by field name, `keywords` the Python API's arguments with values as in a file, `config` is the
+    file named by --config. Reads the environment (`os.environ` if `environ` is None) and at most one file. Logs a
+    warning for each unknown ONWARD_* variable. Raises SetupError.
     """
     environ = os.environ if environ is None else environ
     if config is None and environ.get(CONFIG_ENVIRONMENT):
@@ -239,22 +257,23 @@ def resolve(
     given = _from_file(config, environ) | _from_environment(environ) | _from_flags(flags or {})
     given |= _from_keywords(keywords or {})
     by_name = {option.name: option for option in options()}
-    chosen = {name: by_name[name].read(raw, origin) for name, (raw, origin) in given.items()}
-    settings = Settings(**chosen)
-    _check_together(settings)
+    parsed = {name: by_name[name].parse(raw, origin) for name, (raw, origin) in given.items()}
+    settings = Settings(**parsed)
+    _check_conflicts(settings)
     origins = {name: given[name][1] if name in given else "default" for name in by_name}
     return Resolved(settings, origins)
 
 
-def _warn_of_misspelt(environ: Mapping[str, str]) -> None:
+def _warn_of_unknown_variables(environ: Mapping[str, str]) -> None:
     known = [option.environment for option in options()]
     for name in environ:
         if name.startswith("ONWARD_") and name not in {*known, *OTHER_VARIABLES}:
             close = difflib.get_close_matches(name, known, n=1)
-            log.warning("%s is no setting of Onward%s", name, f"; did you mean {close[0]}?" if close else ".")
+            log.warning("%s is not a setting and is ignored%s", name, f"; did you mean {close[0]}?" if close else "")
 
 
 Given = dict[str, tuple[str | list[str], str]]
+"""Text (or texts) and origin, by field name."""
 
 
 def _from_flags(flags: Mapping[str, str | list[str]]) -> Given:
@@ -263,20 +282,20 @@ def _from_flags(flags: Mapping[str, str | list[str]]) -> Given:
 
 def _from_environment(environ: Mapping[str, str]) -> Given:
     found: Given = {}
-    _warn_of_misspelt(environ)
+    _warn_of_unknown_variables(environ)
     for option in options():
         if raw := environ.get(option.environment):
-            found[option.name] = (_parts(raw) if option.many else raw, option.environment)
+            found[option.name] = (_split_items(raw) if option.is_repeatable else raw, option.environment)
     return found
 
 
 def _as_text(item: object) -> str:
-    """One of several values, as a flag would carry it."""
+    """Return one of several values as the text of a flag."""
     return json.dumps(item) if isinstance(item, dict) else str(item)
 
 
-def _parts(raw: str) -> list[str]:
-    """The values in a variable: between commas, or JSON: one object, or an array."""
+def _split_items(raw: str) -> list[str]:
+    """Return the items of a variable: separated by commas, or a JSON object or array."""
     if raw.lstrip().startswith(("[", "{")):
         try:
             value = json.loads(raw)
@@ -287,14 +306,14 @@ def _parts(raw: str) -> list[str]:
     return [part.strip() for part in raw.split(",") if part.strip()]
 
 
-def _config_places(environ: Mapping[str, str]) -> Iterator[Path]:
+def _config_paths(environ: Mapping[str, str]) -> Iterator[Path]:
     yield Path("onward.toml")
     home = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     yield Path(home) / "onward" / "onward.toml"
 
 
 def _from_file(config: Path | None, environ: Mapping[str, str]) -> Given:
-    path = config or next((place for place in _config_places(environ) if place.is_file()), None)
+    path = config or next((each for each in _config_paths(environ) if each.is_file()), None)
     if path is None:
         return {}
     try:
@@ -302,55 +321,55 @@ def _from_file(config: Path | None, environ: Mapping[str, str]) -> Given:
     except OSError as problem:
         raise SetupError(f"The settings file {path} cannot be read: {problem.strerror}.") from None
     except UnicodeDecodeError as problem:
-        words = f"{problem.reason} at byte {problem.start}"
-        raise SetupError(f"The settings file {path} is not UTF-8 text ({words}).") from None
+        reason = f"{problem.reason} at byte {problem.start}"
+        raise SetupError(f"The settings file {path} is not valid UTF-8 ({reason}).") from None
     except tomllib.TOMLDecodeError as problem:
         raise SetupError(f"The settings file {path} is not valid TOML: {problem}.") from None
-    return _from_table(table, str(path), lambda name: str(path))
+    return _from_table(table, str(path))
 
 
-def _from_table(table: Mapping[str, object], place: str, origin: Callable[[str], str]) -> Given:
-    """Values by field name; None means the default. Raises SetupError for a name that is no setting."""
+def _from_table(table: Mapping[str, object], place: str) -> Given:
+    """Return texts and origins; None means the default. Raises SetupError for unknown names."""
     by_name = {option.name: option for option in options()}
     found: Given = {}
     for key, value in table.items():
         if key not in by_name:
-            raise SetupError(f"{place} has an unknown setting {key!r}{_suggestion(key, list(by_name))}")
+            raise SetupError(f"Unknown setting {key!r} in {place}{_suggestion(key, list(by_name))}")
         if value is not None:
-            found[key] = (_table_value(by_name[key], value, place), origin(key))
+            found[key] = (_table_value(by_name[key], value, place), place)
     return found
 
 
 def _from_keywords(keywords: Mapping[str, object]) -> Given:
-    """As `_from_table`, for a program that serves nobody. Raises SetupError for what would have no effect there."""
-    of_servers = {option.name for option in options() if option.group in ("Network", "Security")}
-    of_servers |= {"max_body", "profile", "access_log", "log_level"}
-    known = [option.name for option in options() if option.name not in of_servers]
+    """Return the Python API's arguments. Raises SetupError for settings that only affect a server."""
+    server_only = {option.name for option in options() if option.group in ("Network", "Security")}
+    server_only |= {"max_body", "profile", "access_log", "log_level"}
+    known = [option.name for option in options() if option.name not in server_only]
     for key in keywords:
-        if key in of_servers:
-            raise SetupError(f"{key!r} is a setting of `onward serve` and has no effect in a program: leave it out.")
+        if key in server_only:
+            raise SetupError(f"{key!r} only affects `onward serve`: remove it from the keyword arguments.")
         if key not in known:
-            raise SetupError(f"there is no setting {key!r}{_suggestion(key, known)}")
-    return _from_table(keywords, "the call", lambda name: f"keyword {name}")
+            raise SetupError(f"{key!r} is not a setting{_suggestion(key, known)}")
+    return _from_table(keywords, "the keyword arguments")
 
 
 def _suggestion(key: str, known: list[str]) -> str:
     close = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f". Known are: {', '.join(known)}."
+    return f"; did you mean {close[0]!r}?" if close else f". The settings are: {', '.join(known)}."
 
 
 def _table_value(option: Option, value: object, place: str) -> str | list[str]:
-    """A TOML value as the text a flag would carry; `[alias]` may also be a table."""
-    if option.many:
+    """Return a TOML value as the text of a flag; `[alias]` may also be a table. Raises SetupError."""
+    if option.is_repeatable:
         if isinstance(value, dict):
             value = [f"{left}={right}" for left, right in value.items()]
         items = list(value) if isinstance(value, (list, tuple)) else [value]
         return list(map(_as_text, items))
     if isinstance(value, (list, dict)):
-        raise SetupError(f"{option.name} in {place} takes a single value, not a {type(value).__name__}.")
+        raise SetupError(f"{option.name} in {place} must be a single value, not a {type(value).__name__}.")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _check_together(settings: Settings) -> None:
+def _check_conflicts(settings: Settings) -> None:
     if settings.no_auth and (settings.api_key or settings.api_key_file):
-        raise SetupError("--no-auth and API keys exclude each other: give one of them.")
+        raise SetupError("--no-auth cannot be combined with --api-key or --api-key-file: remove one of them.")

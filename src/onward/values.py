@@ -1,4 +1,4 @@
-"""How the text of a setting is read. Each reader raises ValueError whose words say what is allowed."""
+"""Parsers for the text of settings. Each raises ValueError with the rule that the text breaks ("must be …")."""
 
 from __future__ import annotations
 
@@ -16,80 +16,81 @@ _UNITS = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
     "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40,
 }  # fmt: skip
-"""A bare letter is binary, as in systemd, container tools and JVM flags."""
+"""Bytes per unit. A bare letter is binary, as in systemd, container tools and JVM flags."""
+_MAX_SIZE = 1 << 62
 
 
-def text(raw: str) -> str:
-    """Anything but nothing, without the white space around it."""
+def string(raw: str) -> str:
+    """Return the text without surrounding white space. Raises ValueError if nothing is left."""
     if not raw.strip():
-        raise ValueError("it must not be empty")
+        raise ValueError("must not be empty")
     return raw.strip()
 
 
-def key(raw: str) -> str:
-    """An API key: visible ASCII, because it travels in an HTTP header."""
+def api_key(raw: str) -> str:
+    """Return an API key: visible ASCII, because it is sent in an HTTP header. Raises ValueError."""
     raw = raw.strip()
     if not raw or not raw.isascii() or not raw.isprintable() or " " in raw:
-        raise ValueError("a key is one or more visible ASCII characters without spaces")
+        raise ValueError("must be one or more visible ASCII characters without spaces")
     return raw
 
 
-def pair(raw: str) -> tuple[str, str]:
-    """NAME=MODEL as a pair."""
+def alias(raw: str) -> tuple[str, str]:
+    """Return NAME=MODEL as a pair. Raises ValueError."""
     left, separator, right = (part.strip() for part in raw.partition("="))
     if not (left and separator and right):
-        raise ValueError("it must look like NAME=MODEL")
+        raise ValueError("must have the form NAME=MODEL")
     return left, right
 
 
 def path(raw: str) -> Path:
-    """A path, `~` expanded."""
+    """Return a path with `~` expanded. Raises ValueError if empty, or if the home folder is unknown."""
     try:
-        return Path(text(raw)).expanduser()
+        return Path(string(raw)).expanduser()
     except RuntimeError:
-        raise ValueError("there is no such home folder") from None
+        raise ValueError("refers to a home folder that does not exist") from None
 
 
-def truth(raw: str) -> bool:
-    """A switch."""
+def boolean(raw: str) -> bool:
+    """Parse true/false, yes/no, on/off or 1/0. Raises ValueError."""
     match raw.strip().lower():
         case "true" | "yes" | "on" | "1":
             return True
         case "false" | "no" | "off" | "0":
             return False
-    raise ValueError("it must be true or false")
+    raise ValueError("must be true or false")
 
 
 def seconds(raw: str) -> float:
-    """A duration in seconds; a trailing s is allowed."""
+    """Parse a duration in seconds, finite and not negative; a trailing `s` is allowed. Raises ValueError."""
     try:
         value = float(raw.strip().removesuffix("s"))
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise ValueError("it must be a number of seconds, 0 or more")
+        raise ValueError("must be a number of seconds, 0 or more")
     return value
 
 
 def size(raw: str) -> int:
-    """A size in bytes: 16MB, 2GiB, 4096."""
+    """Parse a size in bytes, such as 16MB, 2GiB or 4096. Raises ValueError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", raw)
     unit = _UNITS.get(match[2].lower() or "b") if match else None
-    if match is None or unit is None or not 1 <= (amount := float(match[1]) * unit) < 1 << 62:
-        raise ValueError("it must be a size such as 4096, 16MB or 2GiB")
-    return int(amount)
+    if match is None or unit is None or not 1 <= (num_bytes := float(match[1]) * unit) < _MAX_SIZE:
+        raise ValueError("must be a size such as 4096, 16MB or 2GiB")
+    return int(num_bytes)
 
 
-def size_text(amount: int) -> str:
-    """A size in the shortest spelling that `size` reads back exactly."""
+def format_size(num_bytes: int) -> str:
+    """Return the shortest spelling that `size` parses to exactly `num_bytes`."""
     for unit in ("GiB", "GB", "MiB", "MB", "KiB", "KB"):
-        if amount % _UNITS[unit.lower()] == 0:
-            return f"{amount // _UNITS[unit.lower()]}{unit}"
-    return str(amount)
+        if num_bytes % _UNITS[unit.lower()] == 0:
+            return f"{num_bytes // _UNITS[unit.lower()]}{unit}"
+    return str(num_bytes)
 
 
 def size_or_auto(raw: str) -> int | None:
-    """A size in bytes, or None for `auto`."""
+    """Parse a size in bytes; None for `auto`. Raises ValueError."""
     if raw.strip().lower() == "auto":
         return None
     try:
@@ -100,7 +101,7 @@ def size_or_auto(raw: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ContentFilterSetting:
-    """One [[content_filter]]: RE2 patterns, or an entry point that finds flagged text in its own way."""
+    """One [[content_filter]]: either RE2 patterns, or the entry point of a callable that finds flagged text."""
 
     name: str
     patterns: tuple[str, ...] = ()
@@ -108,57 +109,58 @@ class ContentFilterSetting:
     action: Literal["stop", "omit"] = "stop"
 
     def __str__(self) -> str:
-        """The JSON object that `content_filter` reads."""
-        found = {"patterns": list(self.patterns)} if self.patterns else {"entry_point": self.entry_point}
-        return json.dumps({"name": self.name, **found, "action": self.action}, ensure_ascii=False)
+        """The JSON object that `content_filter` parses."""
+        rule = {"patterns": list(self.patterns)} if self.patterns else {"entry_point": self.entry_point}
+        return json.dumps({"name": self.name, **rule, "action": self.action}, ensure_ascii=False)
 
 
 def content_filter(raw: str) -> ContentFilterSetting:
-    """A content filter as a JSON object."""
+    """Parse a content filter from a JSON object. Raises ValueError."""
     try:
         table = json.loads(raw)
     except json.JSONDecodeError:
         table = None
     if not isinstance(table, dict):
-        raise ValueError('it must be a JSON object such as {"name": "secrets", "patterns": ["sk-[a-z]{8}"]}')
+        raise ValueError('must be a JSON object such as {"name": "secrets", "patterns": ["sk-[a-z]{8}"]}')
     if unknown := table.keys() - {"name", "patterns", "entry_point", "action"}:
-        raise ValueError(f"it has an unknown key {min(unknown)!r}; known are name, patterns, entry_point, action")
+        raise ValueError(f"unknown key {min(unknown)!r}; the keys are name, patterns, entry_point and action")
     name, patterns, entry_point = table.get("name"), table.get("patterns", []), table.get("entry_point")
     action = table.get("action", "stop")
     if not isinstance(name, str) or not name:
-        raise ValueError("it needs a name")
+        raise ValueError("must have a name")
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
         raise ValueError("patterns must be an array of strings")
     if not isinstance(entry_point, (str, type(None))) or (entry_point is None) is (not patterns):
-        raise ValueError("it needs either patterns or an entry_point")
+        raise ValueError("must have either patterns or an entry_point")
     if action not in ("stop", "omit"):
         raise ValueError("action must be stop or omit")
     return ContentFilterSetting(name, tuple(patterns), entry_point, action)
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """A reader of whole numbers from `least` to `most`."""
-    allowed = f"{least} or more" if most is None else f"from {least} to {most}"
+def integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    """Return a parser of integers from `minimum` to `maximum` (inclusive; None: unbounded)."""
+    allowed = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
 
-    def read(raw: str) -> int:
+    def parse(raw: str) -> int:
         try:
             value = int(raw.strip())
         except ValueError:
-            value = least - 1
-        if value < least or (most is not None and value > most):
-            raise ValueError(f"it must be a whole number, {allowed}")
+            value = minimum - 1
+        if value < minimum or (maximum is not None and value > maximum):
+            raise ValueError(f"must be an integer {allowed}")
         return value
 
-    return read
+    return parse
 
 
-class one_of:
-    """A reader of one word out of `choices`."""
+class choice:
+    """A parser of one word from `choices`, in any case."""
 
     def __init__(self, *choices: str) -> None:
         self.choices = choices
 
     def __call__(self, raw: str) -> str:
+        """Return the choice in lower case. Raises ValueError."""
         if raw.strip().lower() not in self.choices:
-            raise ValueError(f"it must be one of {', '.join(self.choices)}")
+            raise ValueError(f"must be one of {', '.join(self.choices)}")
         return raw.strip().lower()

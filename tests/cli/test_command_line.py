@@ -104,8 +104,8 @@ def test_the_help_of_serve_shows_every_setting_in_its_group(onward_command: Call
         (["srve"], "There is no command 'srve'. Did you mean 'serve'?"),
         (["zzz"], "There is no command 'zzz'."),
         (["serve", "--prot", "1"], "--port"),
-        (["serve", "--port", "x"], "'x' from --port does not work: it must be a whole number"),
-        (["serve", "--api-key", "my secret"], "(hidden) from --api-key"),
+        (["serve", "--port", "x"], "Invalid value 'x' for --port: must be an integer from 0 to 65535."),
+        (["serve", "--api-key", "my secret"], "Invalid value (hidden) for --api-key"),
         (["serve", "surplus"], "unexpected extra argument"),
         (["serve", "--port"], "requires an argument"),
     ],
@@ -137,7 +137,7 @@ def test_a_setup_error_is_one_line_and_code_1(
     result = onward_command("serve")
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert result.stderr == "onward: 'x' from ONWARD_PORT does not work: it must be a whole number, from 0 to 65535.\n"
+    assert result.stderr == "onward: Invalid value 'x' for ONWARD_PORT: must be an integer from 0 to 65535.\n"
 
 
 def test_a_missing_settings_file_is_code_1(onward_command: Callable[..., Result]) -> None:

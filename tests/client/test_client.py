@@ -239,18 +239,18 @@ def test_options_may_be_written_as_in_a_settings_file() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"modle": "toy"}, r"there is no setting 'modle'; did you mean 'model'\?"),
-        ({"base_url": "http://x"}, r"there is no setting 'base_url'. Known are: model, alias, "),
-        ({"port": 9}, "'port' is a setting of `onward serve` and has no effect in a program"),
-        ({"api_key": "x"}, "'api_key' is a setting of `onward serve`"),
-        ({"access_log": False}, "'access_log' is a setting of `onward serve`"),
-        ({"profile": "strict"}, "'profile' is a setting of `onward serve`"),
+        ({"modle": "toy"}, r"'modle' is not a setting; did you mean 'model'\?"),
+        ({"base_url": "http://x"}, r"'base_url' is not a setting. The settings are: model, alias, "),
+        ({"port": 9}, "'port' only affects `onward serve`: remove it from the keyword arguments"),
+        ({"api_key": "x"}, "'api_key' only affects `onward serve`"),
+        ({"access_log": False}, "'access_log' only affects `onward serve`"),
+        ({"profile": "strict"}, "'profile' only affects `onward serve`"),
     ],
 )
 def test_an_option_that_would_have_no_effect_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SetupError, match=words) as told:
         onward.Onward("toy", **options)
-    assert "port" not in str(told.value).partition("Known are")[2]
+    assert "port" not in str(told.value).partition("The settings are")[2]
 
 
 def test_what_the_package_offers_is_listed() -> None:

@@ -22,7 +22,7 @@ class SettingType(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            self._option.read(value, self._option.flag)
+            self._option.parse(value, self._option.flag)
         except SetupError as problem:
             raise click.UsageError(str(problem), ctx) from None
         return value
@@ -45,9 +45,10 @@ class SettingsCommand(click.Command):
         flags: dict[str, str | list[str]] = {}
         for option in self._settings:
             value = given[option.name]
-            if value is None or value == ():
-                continue
-            flags[option.name] = list(value) if option.many else str(value).lower() if option.switch else value
+            if option.is_repeatable and value:
+                flags[option.name] = list(value)
+            elif value is not None and not option.is_repeatable:
+                flags[option.name] = str(value).lower() if option.is_boolean else value
         return resolve(flags, config=given["config"])
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -64,20 +65,20 @@ class SettingsCommand(click.Command):
 
 def _click_option(option: Option) -> click.Option:
     help = f"{option.help}  [{_default_words(option)}{option.environment}]"
-    if option.switch:
+    if option.is_boolean:
         off = "/--no-" + option.flag.removeprefix("--") if option.default else ""
         return click.Option([option.flag + off], is_flag=True, default=None, help=help)
     return click.Option(
-        [option.flag], type=SettingType(option), metavar=option.metavar, multiple=option.many, help=help
+        [option.flag], type=SettingType(option), metavar=option.metavar, multiple=option.is_repeatable, help=help
     )
 
 
 def _default_words(option: Option) -> str:
     if option.default in (None, (), False):
         return ""
-    shown = option.default[0] if option.many else option.default
-    if option.parse is values.size:
-        words = values.size_text(shown)
+    shown = option.default[0] if option.is_repeatable else option.default
+    if option.parser is values.size:
+        words = values.format_size(shown)
     else:
         words = "on" if shown is True else f"{shown:g}" if isinstance(shown, float) else str(shown)
     return f"default {words.replace(str(Path.home()), '~')}; "

@@ -101,7 +101,7 @@ def _keys_in(path: Path) -> list[str]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
         if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
             log.warning("the key file %s can be read by other users: chmod 600 it", path)
-        keys = [values.key(line) for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        keys = [values.api_key(line) for line in lines if line.strip() and not line.lstrip().startswith("#")]
     except OSError as problem:
         raise SetupError(f"The key file {path} cannot be read: {problem.strerror}.") from None
     except ValueError as problem:  # UnicodeDecodeError is one, too

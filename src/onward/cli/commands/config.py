@@ -38,7 +38,7 @@ def _table(rows: list[list[str]]) -> str:
 
 def _plain(option: Option, value: Any) -> Any:
     """A value as JSON has it; secrets are counted, not shown."""
-    if option.secret:
+    if option.is_secret:
         return f"<{len(value)} hidden>" if value else []
     if isinstance(value, Path):
         return str(value)
@@ -50,8 +50,8 @@ def _plain(option: Option, value: Any) -> Any:
 def _words(option: Option, value: Any) -> str:
     if value is None or value == []:
         return "auto" if "auto" in option.metavar else "–"
-    if option.parse in (values.size, values.size_or_auto):
-        return values.size_text(value)
+    if option.parser in (values.size, values.size_or_auto):
+        return values.format_size(value)
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, list):
