@@ -1,12 +1,12 @@
-"""The one exception tree. Status, type and code belong to the class; `param` and the words to the instance.
+"""The exception tree. Status, type and code belong to the class; `param` and the message to the instance.
 
 OnwardError
-├── SetupError                     a start that cannot work: says what to do, never travels over HTTP
-│   ├── ModelFolderError           a folder that is no model, a broken IR, a tokenizer that does not fit
+├── SetupError                     the program cannot start as configured; never sent over HTTP
+│   ├── ModelFolderError           not a model folder, a broken IR, or a tokenizer that does not match
 │   ├── ModelNameError             a name that is neither built in, nor a folder, nor on the hub
-│   │   └── HubUnreachable         no network, and the model is not in the local cache
-│   └── MemoryTooSmall             the KV cache could not hold one sequence
-├── ApiError                       an answer to a client: status, type, param, code (spec/completions §11)
+│   │   └── HubUnreachable         no connection, and the model is not in the local cache
+│   └── MemoryTooSmall             the KV cache cannot hold one sequence
+├── ApiError                       an error response: status, type, param, code (spec/completions §11)
 │   ├── InvalidRequest        400
 │   │   ├── UnreadableBody
 │   │   └── UnsupportedContentType
@@ -20,8 +20,8 @@ OnwardError
 │   ├── HeadTooLarge          431
 │   ├── ServerError           500
 │   └── Overloaded            503
-│       └── EngineStopped     503  the engine is dead, draining or not ready
-└── RequestCancelled               the asker went away; nobody is left to be told
+│       └── EngineStopped     503  the engine has crashed, is draining, or is not ready
+└── RequestCancelled               the client has disconnected; no response is sent
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from __future__ import annotations
 from typing import ClassVar
 
 NO_RETRY = {"x-should-retry": "false"}
-"""OpenAI's SDKs obey it (spec/wire-rules 21)."""
+"""The header by which OpenAI's SDKs do not retry (spec/wire-rules 21)."""
 
 
 class OnwardError(Exception):
-    """Root of every error that Onward raises on purpose."""
+    """Base class of all errors that Onward raises itself."""
 
 
 class SetupError(OnwardError):
-    """The program cannot start as asked. The message is one sentence that says what to do."""
+    """The program cannot start as configured. The message is a sentence that says what is wrong and what to do."""
 
 
 class ModelFolderError(SetupError):
-    """A model folder lacks a file, holds a broken one, or its parts do not belong together."""
+    """A model folder lacks a file, contains an invalid one, or its files do not match each other."""
 
 
 class ModelNameError(SetupError):
-    """A model name leads nowhere."""
+    """A model name is neither built in, nor a folder, nor a model on the hub."""
 
 
 class HubUnreachable(ModelNameError):
-    """Whether the hub has a model of that name cannot be told: no connection, or one that broke."""
+    """The hub could not be asked for a model: there is no connection, or it was lost."""
 
 
 class MemoryTooSmall(SetupError):
-    """The KV cache that fits into memory could not hold a single useful sequence."""
+    """The KV cache that fits in memory cannot hold a single sequence."""
 
 
 class ApiError(OnwardError):
-    """An error that a client of the API is told, in OpenAI's envelope.
+    """An error response of the API, in OpenAI's envelope.
 
-    `param` names the request field at fault, or is None. `headers` go with the HTTP answer.
+    `param` is the name of the invalid request field, or None. `headers` are added to the HTTP response.
     """
 
     status: ClassVar[int] = 500
@@ -83,6 +83,8 @@ class ApiError(OnwardError):
 
 
 class InvalidRequest(ApiError):
+    """The request is invalid: a field has a wrong type or value, or the model does not support it."""
+
     status = 400
     type = "invalid_request_error"
 
@@ -92,85 +94,99 @@ class UnreadableBody(InvalidRequest):
 
 
 class UnsupportedContentType(InvalidRequest):
+    """The Content-Type of the body is not JSON."""
+
     code = "unsupported_content_type"
 
 
 class AuthenticationFailed(ApiError):
+    """The API key is missing or incorrect."""
+
     status = 401
     type = "invalid_request_error"
 
 
 class NotFound(ApiError):
+    """The requested object does not exist."""
+
     status = 404
     type = "invalid_request_error"
 
 
 class ModelNotFound(NotFound):
+    """No model of this name is served."""
+
     code = "model_not_found"
 
 
 class UnknownUrl(NotFound):
-    pass
+    """No route has this URL."""
 
 
 class MethodNotAllowed(ApiError):
+    """The route does not support this HTTP method."""
+
     status = 405
     type = "invalid_request_error"
 
 
 class BodyTimeout(ApiError):
-    """The rest of a request's body did not come."""
+    """The rest of a request body did not arrive in time."""
 
     status = 408
     type = "invalid_request_error"
 
 
 class RequestTooLarge(ApiError):
+    """The body exceeds the limit of the server."""
+
     status = 413
     type = "invalid_request_error"
 
 
 class HeadTooLarge(ApiError):
-    """The URL and headers of a request are longer than this server reads (RFC 6585)."""
+    """The request line and headers exceed the limit (RFC 6585)."""
 
     status = 431
     type = "invalid_request_error"
 
 
 class ServerError(ApiError):
-    """Something broke on our side. The words are OpenAI's (spec/completions §11). `final`: asking again is in vain."""
+    """An internal error, with OpenAI's message (spec/completions §11). `final`: a retry cannot succeed."""
 
-    WORDS: ClassVar[str] = "The server had an error while processing your request. Sorry about that!"
+    DEFAULT_MESSAGE: ClassVar[str] = "The server had an error while processing your request. Sorry about that!"
 
-    def __init__(self, message: str = WORDS, *, final: bool = False) -> None:
+    def __init__(self, message: str = DEFAULT_MESSAGE, *, final: bool = False) -> None:
         super().__init__(message, headers=dict(NO_RETRY) if final else None)
 
 
 class Overloaded(ApiError):
-    """The queue is full. `retry_after` is in seconds and travels as the Retry-After header."""
+    """The waiting queue is full. `retry_after` is in seconds and is sent as the Retry-After header."""
 
     status = 503
     type = "server_error"
-    WORDS: ClassVar[str] = (
+    DEFAULT_MESSAGE: ClassVar[str] = (
         "That model is currently overloaded with other requests. You can retry your request, "
         "or contact us through our help center at help.openai.com if the error persists."
     )
 
-    def __init__(self, message: str = WORDS, *, retry_after: int = 1) -> None:
+    def __init__(self, message: str = DEFAULT_MESSAGE, *, retry_after: int = 1) -> None:
         super().__init__(message, headers={"retry-after": str(retry_after)})
 
 
 class EngineStopped(Overloaded):
-    """The engine takes no more work: it is draining, or it died (`final`: asking again is in vain). Told to present
-    and future requests."""
+    """The engine accepts no requests: it is draining, or it has crashed (`final`: a retry cannot succeed).
 
-    WORDS: ClassVar[str] = "Onward is shutting down."
+    Raised for running and for new requests.
+    """
 
-    def __init__(self, message: str = WORDS, *, final: bool = False) -> None:
+    DEFAULT_MESSAGE: ClassVar[str] = "Onward is shutting down."
+
+    def __init__(self, message: str = DEFAULT_MESSAGE, *, final: bool = False) -> None:
         super().__init__(message)
         if final:
             self.headers = dict(NO_RETRY)
 
 
 class RequestCancelled(OnwardError):
-    """The request was cancelled by its asker before it ended."""
+    """The client cancelled the request before it finished."""

@@ -137,7 +137,7 @@ def test_an_error_for_clients_passes_as_it_is() -> None:
 def test_any_other_exception_is_told_in_openais_words_only(exception: BaseException) -> None:
     error = to_api_error(exception)
     assert type(error) is ServerError
-    assert error.message == ServerError.WORDS
+    assert error.message == ServerError.DEFAULT_MESSAGE
     assert error.__cause__ is exception
     body, _ = error_envelope(error)
     assert b"secret" not in body

@@ -182,4 +182,4 @@ async def test_a_stream_ended_by_the_backend_says_why() -> None:
     await call.until(2)
     await backend.aclose()
     await call.done()
-    assert events(call.body)[-1]["error"]["message"] == EngineStopped.WORDS
+    assert events(call.body)[-1]["error"]["message"] == EngineStopped.DEFAULT_MESSAGE
