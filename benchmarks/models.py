@@ -6,7 +6,7 @@ from onward.errors import OnwardError
 from onward.models.resolve import ModelFolder, resolve
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
-from onward.runtimes.openvino.options import RuntimeOptions
+from onward.runtimes.options import RuntimeOptions
 
 
 def model_id(name: str) -> str:

@@ -25,7 +25,7 @@ from benchmarks.in_process import InProcess
 from benchmarks.outcome import Outcome
 from onward.engine.model import Hook, Row, StepShape, nothing
 from onward.engine.pacing import MOST_PROMPT_TOKENS
-from onward.runtimes.toy import ToyTokenizer
+from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 STEP_MS = {
     1: 15.5, 2: 16.0, 4: 17.5, 8: 20.8, 16: 27.4, 24: 33.7, 32: 37.3, 40: 40.9, 48: 46.2, 56: 52.8, 64: 56.0,

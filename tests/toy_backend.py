@@ -15,7 +15,8 @@ from onward.engine.pacing import StepCost
 from onward.protocol.decode import check_request
 from onward.protocol.models import Model
 from onward.protocol.response import Chunk, Completion
-from onward.runtimes.toy import ToyModel, ToyTokenizer
+from onward.runtimes.toy.model import ToyModel
+from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 T = TypeVar("T")
 

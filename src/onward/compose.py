@@ -141,7 +141,8 @@ def _load(name: str, settings: Settings, progress: Progress) -> _Loaded:
 
 
 def _toy() -> _Loaded:
-    from onward.runtimes.toy import ToyModel, ToyTokenizer
+    from onward.runtimes.toy.model import ToyModel
+    from onward.runtimes.toy.tokenizer import ToyTokenizer
 
     model = ToyModel()
     return _Loaded(TOY, model, ToyTokenizer(), model.fingerprint, int(time.time()))
@@ -166,7 +167,7 @@ def _aliases(settings: Settings, loaded: dict[str, _Loaded]) -> dict[str, str]:
 
 def _openvino(folder: ModelFolder, settings: Settings, progress: Progress) -> _Loaded:
     from onward.runtimes.openvino.load import load_model
-    from onward.runtimes.openvino.options import RuntimeOptions
+    from onward.runtimes.options import RuntimeOptions
     from onward.runtimes.tokenizer import HuggingFaceTokenizer
 
     tokenizer = HuggingFaceTokenizer(folder.path)

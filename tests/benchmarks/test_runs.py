@@ -22,7 +22,8 @@ from benchmarks.workload import Workload
 from benchmarks import engine, render, turns
 from onward.runtimes.openvino.kv_cache import SCRATCH_BLOCKS, KVCache, Layer
 from onward.runtimes.openvino.library import ov
-from onward.runtimes.toy import ToyModel, ToyTokenizer
+from onward.runtimes.toy.model import ToyModel
+from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 LETTERS = (97, 123)
 

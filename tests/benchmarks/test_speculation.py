@@ -14,7 +14,8 @@ from benchmarks.scripted import ScriptedModel
 from benchmarks.speculation import OFF, ON, TURN_STEPS, Arm, Run, compare, medians, race
 
 from onward.engine.model import Row, nothing
-from onward.runtimes.toy import ToyModel, ToyTokenizer
+from onward.runtimes.toy.model import ToyModel
+from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 PROMPT = tuple(b"say it again, say it again")
 

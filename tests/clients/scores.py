@@ -12,9 +12,10 @@ from onward.engine.model import Model, Tokenizer
 from onward.engine.step import Engine
 from onward.models.resolve import resolve
 from onward.runtimes.openvino.load import load_model
-from onward.runtimes.openvino.options import RuntimeOptions
+from onward.runtimes.options import RuntimeOptions
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
-from onward.runtimes.toy import ToyModel, ToyTokenizer
+from onward.runtimes.toy.model import ToyModel
+from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
 from onward.settings import Settings

@@ -9,7 +9,7 @@ from onward.completions.fold import FoldedChoices
 from onward.errors import EngineStopped, ServerError
 from onward.protocol.decode import check_request
 from onward.protocol.response import Chunk, Completion
-from onward.runtimes.toy import ToyTokenizer
+from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.text.utf8 import Utf8Decoder
 
 from ..engine.harness import slow_down

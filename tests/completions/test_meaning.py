@@ -7,7 +7,7 @@ import pytest
 
 from onward.completions.infill import CONVENTIONS, Infill, find_infill
 from onward.errors import InvalidRequest
-from onward.runtimes.toy import ToyTokenizer
+from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 from ..toy_backend import ask, ask_stream, complete, on_toy
 

@@ -11,7 +11,7 @@ from onward.completions.infill import Infill
 from onward.completions.plan import ServedModel, plan
 from onward.errors import InvalidRequest
 from onward.protocol.decode import check_request
-from onward.runtimes.toy import ToyTokenizer
+from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 TOY = ToyTokenizer()
 MODEL = ServedModel("toy", TOY, TOY.size, 2048, None)

@@ -21,7 +21,7 @@ from onward.compose import compose
 from onward.engine.events import Piece, Prefilled
 from onward.protocol.decode import check_request
 from onward.protocol.response import Completion, Usage
-from onward.runtimes.toy import ToyTokenizer
+from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.settings import Settings
 from onward.text.assembler import TokenRecord
 from onward.values import ContentFilterSetting

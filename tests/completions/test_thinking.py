@@ -9,7 +9,7 @@ import pytest
 
 from onward.completions.thinking import ThoughtCounter, find_think_markers
 from onward.protocol.response import Completion
-from onward.runtimes.toy import ToyTokenizer
+from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.text.assembler import TokenRecord
 
 from ..toy_backend import ask, complete, make_backend, running, stream

@@ -14,7 +14,8 @@ from onward.engine.events import Ending, Piece, Prefilled
 from onward.engine.job import Job
 from onward.engine.model import Hook, Row, nothing
 from onward.engine.step import Engine
-from onward.runtimes.toy import END, ToyModel, ToyTokenizer
+from onward.runtimes.toy.model import ToyModel
+from onward.runtimes.toy.tokenizer import END, ToyTokenizer
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules, TokenRecord

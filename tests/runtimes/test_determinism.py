@@ -23,7 +23,7 @@ from onward.models.resolve import built_in_folder
 from onward.runtimes.openvino.invariance import holds
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
-from onward.runtimes.openvino.options import RuntimeOptions
+from onward.runtimes.options import RuntimeOptions
 from tests.runtimes.tiny_ir import Shape, write_folder
 
 STORYTELLER = built_in_folder("storyteller")

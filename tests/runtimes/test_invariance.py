@@ -22,8 +22,8 @@ from onward.runtimes.openvino.invariance import (
 )
 from onward.runtimes.openvino.kv_cache import LEAST_CONTEXT
 from onward.runtimes.openvino.load import load_model
-from onward.runtimes.openvino.options import RuntimeOptions
 from onward.runtimes.openvino.window import Window
+from onward.runtimes.options import RuntimeOptions
 
 VOCABULARY = 50
 

@@ -21,7 +21,7 @@ from onward.runtimes.openvino import load
 from onward.runtimes.openvino.evaluator import Lane
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
-from onward.runtimes.openvino.options import RuntimeOptions
+from onward.runtimes.options import RuntimeOptions
 from tests.runtimes.tiny_ir import Shape, write_folder
 
 EXACT = RuntimeOptions(precision="exact")
@@ -216,7 +216,7 @@ def test_a_graph_that_reads_no_tokens_is_refused(tmp_path: Path) -> None:
 
 
 def test_importing_onward_or_naming_options_does_not_import_openvino() -> None:
-    code = "import sys, onward, onward.runtimes.openvino.options; sys.exit('openvino' in sys.modules)"
+    code = "import sys, onward, onward.runtimes.options; sys.exit('openvino' in sys.modules)"
     assert run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -238,7 +238,7 @@ from pathlib import Path
 from onward.engine.model import Row
 from onward.runtimes.openvino.evaluator import Lane
 from onward.runtimes.openvino.load import load_model
-from onward.runtimes.openvino.options import RuntimeOptions
+from onward.runtimes.options import RuntimeOptions
 def resident(): return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 load_model(Path({str(tiny_folder)!r})).close()
 before = resident()

@@ -14,9 +14,9 @@ from onward.models.resolve import built_in_folder
 from onward.runtimes.openvino import load
 from onward.runtimes.openvino.invariance import holds
 from onward.runtimes.openvino.load import load_model
-from onward.runtimes.openvino.options import RuntimeOptions
 from onward.runtimes.openvino.weights import activation_group, group_long_rows
 from onward.runtimes.openvino.window import Window
+from onward.runtimes.options import RuntimeOptions
 from tests.runtimes.tiny_ir import Shape, build_model, write_folder
 
 EXACT = RuntimeOptions(precision="exact")

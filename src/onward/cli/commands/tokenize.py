@@ -54,7 +54,7 @@ def _tokenizer(model: str | None) -> Any:
     from onward.compose import TOY
     from onward.models.resolve import resolve
     from onward.runtimes.tokenizer import HuggingFaceTokenizer
-    from onward.runtimes.toy import ToyTokenizer
+    from onward.runtimes.toy.tokenizer import ToyTokenizer
     from onward.settings import resolve as resolve_settings
 
     settings = resolve_settings().settings

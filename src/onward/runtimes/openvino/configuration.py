@@ -6,7 +6,7 @@ from typing import Any
 
 from onward.runtimes.openvino.cpus import quota_threads
 from onward.runtimes.openvino.library import ov
-from onward.runtimes.openvino.options import RuntimeOptions
+from onward.runtimes.options import RuntimeOptions
 
 _KEPT_KERNELS = 256
 """Compiled kernels that the plugin keeps, some six for every number of tokens in a step: by default 5,000, a memory

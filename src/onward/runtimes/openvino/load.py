@@ -30,9 +30,9 @@ from onward.runtimes.openvino.kv_cache import KVCache
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.openvino.memory import available_memory
 from onward.runtimes.openvino.model import OpenVINOModel
-from onward.runtimes.openvino.options import RuntimeOptions
 from onward.runtimes.openvino.weights import activation_group, group_long_rows
 from onward.runtimes.openvino.window import Window
+from onward.runtimes.options import RuntimeOptions
 
 TINY_WEIGHTS = 16 * 2**20
 """Bytes of weights up to which a second graph is compiled, for one thread: that may be faster in small steps than

@@ -1,0 +1,1 @@
+"""A runtime without weights: deterministic and instant, for tests, documentation and demonstrations."""
