@@ -1,8 +1,7 @@
-"""OpenAI's words for a request that may not be said.
+"""The errors of invalid requests, with OpenAI's messages.
 
-Types and ranges speak as the API has since 2024 ("G3" in spec/completions §2), the others as they were
-recorded on this endpoint (§2, §11). `path` is where the value stands: `stop`, `stop[1]`,
-`stream_options.include_usage`.
+Messages about types and ranges are those of the API since 2024 ("G3" in spec/completions §2), the others were recorded
+on this endpoint (§2, §11). `path` locates the value in the body: `stop`, `stop[1]`, `stream_options.include_usage`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _TYPE_NAMES: dict[type, str] = {
 
 
 def _show(value: object) -> str:
-    """A value as it appears in words; digits without end are not printed (Python refuses past 4,300)."""
+    """Return a value for a message. Huge integers are not printed: Python raises ValueError above 4,300 digits."""
     if isinstance(value, int) and value.bit_length() > 128:
         return f"an integer of {value.bit_length()} bits"
     return str(value)
@@ -73,7 +72,7 @@ def missing(path: str) -> InvalidRequest:
 
 
 def wrong_type(path: str, expected: str, value: object) -> InvalidRequest:
-    """`expected` comes with its article: "an integer", "one of a string or array of strings"."""
+    """`expected` includes its article: "an integer", "one of a string or array of strings"."""
     got = _TYPE_NAMES.get(type(value)) or f"a value of type {type(value).__name__}"
     return InvalidRequest(
         f"Invalid type for '{path}': expected {expected}, but got {got} instead.",
@@ -148,14 +147,14 @@ def no_such_value(path: str, value: str, supported: str) -> InvalidRequest:
 
 def unsupported_value(path: str, value: object, supported: str) -> InvalidRequest:
     return InvalidRequest(
-        f"Unsupported value: '{path}' does not support {json_word(value)}. Only {supported} is supported.",
+        f"Unsupported value: '{path}' does not support {json_text(value)}. Only {supported} is supported.",
         param=path,
         code="unsupported_value",
     )
 
 
-def json_word(value: object) -> str:
-    """A value in JSON's spelling where it has a short one."""
+def json_text(value: object) -> str:
+    """Return a value as JSON if that is short, otherwise the name of its type."""
     match value:
         case bool():
             return str(value).lower()
