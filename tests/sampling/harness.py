@@ -1,4 +1,4 @@
-"""Shorthand for the tests of the sampling room."""
+"""Helpers for the sampling tests."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def as_row(values: Sequence[float]) -> Logits:
 
 
 def normal(size: int, *, scale: float = 3.0, seed: int = 0, rows: int | None = None) -> Logits:
-    """Logits as a trained model might give them: one row, or a matrix of `rows`."""
+    """Return logits as of a trained model: float32 [size], or [rows, size]."""
     shape = size if rows is None else (rows, size)
-    drawn: Logits = (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
-    return drawn
+    logits: Logits = (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
+    return logits
 
 
 def choice(*, number: int = 0, accepted: Sequence[int] = (), **params: Any) -> ChoiceSampler:
@@ -36,10 +36,8 @@ def choice(*, number: int = 0, accepted: Sequence[int] = (), **params: Any) -> C
     return sampler
 
 
-def sample_one(
-    sampler: AnySampler, row: Logits, drawn_for: ChoiceSampler, banned: frozenset[int] | None = None
-) -> Sampled:
-    [sampled] = sampler.sample(row.reshape(1, -1), [0], [drawn_for], [banned])
+def sample_one(sampler: AnySampler, row: Logits, state: ChoiceSampler, banned: frozenset[int] | None = None) -> Sampled:
+    [sampled] = sampler.sample(row.reshape(1, -1), [0], [state], [banned])
     return sampled
 
 
@@ -52,19 +50,19 @@ def sample_many(
     banned: frozenset[int] | None = None,
     **params: Any,
 ) -> NDArray[np.int64]:
-    """The tokens of `times` choices that draw from one row."""
+    """Return the tokens that `times` choices sample from one row: int64 [times]."""
     choices = [choice(number=number, accepted=accepted, **params) for number in range(times)]
     sampled = sampler.sample(row.reshape(1, -1), [0] * times, choices, [banned] * times)
     return np.array([each.token for each in sampled])
 
 
 def support(sampler: AnySampler, row: Logits, **params: Any) -> set[int]:
-    """Every token that 300 draws hit: all that can be drawn, where each has a probability above a few percent."""
+    """Return the tokens that 300 samples hit: all possible ones, where each has a probability above a few percent."""
     return set(sample_many(sampler, row, 300, **params).tolist())
 
 
 def exact_logprobs(row: Logits, temperature: float = 1.0) -> NDArray[np.float64]:
-    """log-softmax in float64."""
+    """Return the log-softmax of a row in float64."""
     exact = row.astype(np.float64) / temperature
     shifted: NDArray[np.float64] = exact - exact.max()
     logprobs: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum())

@@ -1,9 +1,8 @@
 """The kernels against the plain numpy reference.
 
-Both draw with the same numbers, so they must give the same token, unless a comparison on the way (the random
-number against a cumulative sum, the mass above a token against top_p) is nearer to a tie than the float32 sums
-are exact.
-The reference measures that distance (`Decision.margin`), so the exception is no wider than it has to be.
+Both use the same random numbers, so they must sample the same token, unless a comparison on the way (the random
+number with a cumulative sum, the mass above a token with top_p) is closer to a tie than the rounding error of the
+float32 sums. The reference measures that distance (`Decision.margin`), so the exception is as narrow as possible.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from onward.sampling.sampler import Sampler
 from tests.sampling.harness import Logits, choice, exact_logprobs, normal, sample_many, sample_one
 
 ROUNDING = 3e-6
-"""How far in probability the kernels' float32 sums may be off."""
+"""Upper bound of the error, in probability, of the kernels' float32 sums."""
 
 SIZES = (1, 2, 7, 255, 256, 257, 511, 512, 513, 1500)
 SAMPLERS = {size: Sampler(size) for size in SIZES}
@@ -30,7 +29,7 @@ SAMPLERS = {size: Sampler(size) for size in SIZES}
 
 @st.composite
 def rows_of_logits(draw: st.DrawFn) -> Logits:
-    """Rows of many shapes: flat, peaked, with ties, with impossible tokens."""
+    """Rows of many distributions: flat, peaked, with ties, with impossible tokens."""
     size = draw(st.sampled_from(SIZES))
     row = normal(size, scale=draw(st.sampled_from((0.0, 0.1, 1.0, 5.0, 30.0))), seed=draw(st.integers(0, 9999)))
     if draw(st.booleans()):
@@ -43,7 +42,7 @@ def rows_of_logits(draw: st.DrawFn) -> Logits:
     return row + np.float32(draw(st.sampled_from((0.0, -40.0, 1000.0))))
 
 
-def drawn_for() -> st.SearchStrategy[ChoiceSampler]:
+def choice_samplers() -> st.SearchStrategy[ChoiceSampler]:
     fractions = st.floats(0, 1) | st.sampled_from((0.0, 1e-9, 0.1, 0.5, 0.9, 0.95, 1.0))
     params = st.builds(
         SamplingParams,
@@ -63,27 +62,27 @@ def drawn_for() -> st.SearchStrategy[ChoiceSampler]:
 @settings(max_examples=400)
 @given(
     row=rows_of_logits(),
-    drawn=drawn_for(),
+    state=choice_samplers(),
     accepted=st.lists(st.integers(0, 600), max_size=5),
     ban=st.booleans(),
 )
-def test_the_kernels_draw_what_the_reference_draws(
-    row: Logits, drawn: ChoiceSampler, accepted: list[int], ban: bool
+def test_the_kernels_sample_what_the_reference_samples(
+    row: Logits, state: ChoiceSampler, accepted: list[int], ban: bool
 ) -> None:
     for token in accepted:
-        drawn.accept(token % row.size)
+        state.accept(token % row.size)
     banned = frozenset({int(row.argmax())}) if ban and np.isfinite(row).sum() > 1 else None
-    token = sample_one(SAMPLERS[row.size], row, drawn, banned).token
-    final = edited(row, drawn, banned)
-    decision = decide(final, drawn)
+    token = sample_one(SAMPLERS[row.size], row, state, banned).token
+    final = edited(row, state, banned)
+    decision = decide(final, state)
     if decision.margin > ROUNDING:
         assert token == decision.token
     assert final[token] > -np.inf
-    assert_inside_the_kept_set(final, token, drawn.params)
+    assert_inside_the_kept_set(final, token, state.params)
 
 
 def assert_inside_the_kept_set(row: Logits, token: int, params: SamplingParams) -> None:
-    """By a full sort and float64 sums, up to rounding of the sums."""
+    """Check with a full sort and float64 sums, up to rounding of the sums."""
     if params.temperature == 0 or params.top_p == 0:
         assert token == int(row.argmax())
         return
@@ -104,7 +103,7 @@ def assert_inside_the_kept_set(row: Logits, token: int, params: SamplingParams) 
     "params",
     [{}, {"top_p": 0.5}, {"top_p": 0.25, "top_k": 512}, {"top_k": 100}, {"min_p": 1.0}, {"temperature": 0.3}],
 )
-def test_where_sums_are_exact_the_tokens_are_equal_without_exception(params: dict[str, Any]) -> None:
+def test_tokens_are_equal_without_exception_where_sums_are_exact(params: dict[str, Any]) -> None:
     row = np.full(2048, -np.inf, np.float32)
     row[::2] = 3.25  # 1024 tokens of weight 1: every sum is a whole number, and top_p cuts between two of them
     tokens = sample_many(Sampler(2048), row, 400, seed=11, **params)
@@ -122,9 +121,9 @@ def test_a_large_vocabulary_agrees_too() -> None:
             {"min_p": 0.02, "top_p": 0.9},
             {},
         ):
-            drawn = choice(seed=seed, **params)
-            decision = decide(row, drawn)
+            state = choice(seed=seed, **params)
+            decision = decide(row, state)
             if decision.margin > ROUNDING:
-                assert sample_one(kernels, row, drawn).token == decision.token
+                assert sample_one(kernels, row, state).token == decision.token
                 checked += 1
     assert checked >= 8

@@ -1,11 +1,11 @@
-"""The state of one choice."""
+"""The sampling state of one choice."""
 
 from __future__ import annotations
 
 from tests.sampling.harness import choice
 
 
-def test_accepting_moves_the_position_and_counts_the_token() -> None:
+def test_accepting_advances_the_position_and_counts_the_token() -> None:
     sampler = choice(seed=1, number=3, presence_penalty=1.0)
     for token in (5, 9, 5, 5):
         sampler.accept(token)

@@ -1,4 +1,4 @@
-"""Any vocabulary, any parameters, broken logits: always an answer or an error, never a wrong token or a hang."""
+"""Any vocabulary size, extreme parameters, broken logits: a token or an error, never a wrong token or a hang."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.sampling.harness import as_row, choice, normal, sample_many, sample_o
         {"top_k": 3, "top_p": 0.5, "min_p": 0.5},
     ],
 )
-def test_extreme_parameters_draw_a_possible_token(size: int, params: dict[str, Any]) -> None:
+def test_extreme_parameters_sample_a_possible_token(size: int, params: dict[str, Any]) -> None:
     row = normal(size, scale=5, seed=1)
     row[1::3] = -np.inf
     tokens = sample_many(Sampler(size), row, 3, seed=9, **params)
@@ -50,14 +50,14 @@ def test_equal_logits_are_cut_by_id(size: int) -> None:
     assert (sample_many(Sampler(size), row, 3, top_p=1e-9) == 0).all()
 
 
-def test_a_single_possible_token_is_always_drawn() -> None:
+def test_a_single_possible_token_is_always_sampled() -> None:
     row = np.full(5000, -np.inf, np.float32)
     row[4321] = -2e38
     for params in ({}, {"temperature": 2.0}, {"top_p": 0.1}, {"top_k": 4000}, {"min_p": 0.5, "logprobs": 3}):
         assert support(Sampler(5000), row, **params) == {4321}
 
 
-def test_the_largest_finite_logits_can_be_drawn_from() -> None:
+def test_the_largest_finite_logits_can_be_sampled_from() -> None:
     largest = float(np.finfo(np.float32).max)
     row = as_row([largest, -largest, largest, 0])
     assert support(Sampler(4), row) == {0, 2}
@@ -66,14 +66,14 @@ def test_the_largest_finite_logits_can_be_drawn_from() -> None:
 
 
 @pytest.mark.parametrize("kind", [Sampler, ReferenceSampler])
-@pytest.mark.parametrize("place", [0, 700, 1499])
+@pytest.mark.parametrize("index", [0, 700, 1499])
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf])
 @pytest.mark.parametrize("params", [{"temperature": 0.0}, {"logprobs": 1}, {"top_p": 0.5, "temperature": 0.7}])
 def test_logits_that_are_not_finite_are_an_error(
-    kind: type[Sampler], place: int, bad: float, params: dict[str, Any]
+    kind: type[Sampler], index: int, bad: float, params: dict[str, Any]
 ) -> None:
     row = normal(1500)
-    row[place] = bad
+    row[index] = bad
     with pytest.raises(RuntimeError, match="logits are not finite"):
         sample_one(kind(1500), row, choice(**params))
 
@@ -85,7 +85,7 @@ def test_a_row_without_any_possible_token_is_an_error_that_names_it() -> None:
         Sampler(20).score(logits, 0, [1, 2, 3], 2)
 
 
-def test_a_bad_row_that_nobody_reads_disturbs_nobody() -> None:
+def test_a_bad_row_that_no_choice_uses_is_ignored() -> None:
     logits = normal(20, rows=3)
     logits[1] = np.nan
     assert len(Sampler(20).sample(logits, [0, 2], [choice(), choice()], [None, None])) == 2
@@ -107,10 +107,10 @@ def test_without_a_folder_for_the_cache_the_kernels_still_compile(monkeypatch: p
     assert kernels.entry_point().targetoptions["nogil"] is True
 
 
-def test_the_kernels_cache_is_keyed_by_every_file_they_are_compiled_from() -> None:
-    """numba keys it by closure values: the digest of the three files has to be among them."""
+def test_the_cache_key_of_the_kernels_covers_every_file_they_are_compiled_from() -> None:
+    """numba's cache key includes closure values: the digest of the three files must be among them."""
     [digest] = [cell.cell_contents for cell in kernels.entry_point().py_func.__closure__]
     assert digest == kernels.source_digest()
     folder = Path(kernels.__file__).parent
     compiling = {path.name for path in folder.glob("*.py") if "@compiled" in path.read_text()}
-    assert compiling == set(kernels.SOURCES)
+    assert compiling == set(kernels.COMPILED_FILES)

@@ -1,4 +1,4 @@
-"""A row's results depend on that row and its choice alone, bit for bit; nothing that is read is written."""
+"""The results of a row depend on that row and its choice alone, bit for bit; inputs are never mutated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def numbered(i: int) -> Any:
     return choice(number=i, seed=40 + i, accepted=range(i), **KINDS[i % len(KINDS)])
 
 
-def test_a_row_among_others_gives_the_same_bits_as_alone() -> None:
+def test_a_row_in_a_batch_has_the_same_bits_as_alone() -> None:
     logits, sampler = normal(SIZE, rows=32), Sampler(SIZE)
     banned = [frozenset({3, i}) if i % 5 == 0 else None for i in range(32)]
     together = sampler.sample(logits, range(32), [numbered(i) for i in range(32)], banned)
@@ -39,7 +39,7 @@ def test_a_row_among_others_gives_the_same_bits_as_alone() -> None:
     assert repr(backwards[::-1]) == repr(together)
 
 
-def test_threads_that_share_a_step_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = normal(SIZE, rows=11)
     rows = [*range(11), 10, 10, 0, 3]
     banned = [frozenset({3, i}) if i % 5 == 0 else None for i in range(15)]
@@ -51,20 +51,20 @@ def test_threads_that_share_a_step_change_no_bit(monkeypatch: pytest.MonkeyPatch
         assert len(shared._scratch) == threads, "the step was shared"
 
 
-def test_a_closed_sampler_has_no_threads_and_draws_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_sampler_has_no_threads_and_samples_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "MIN_LOGITS_PER_THREAD", SIZE)
     logits, closed = normal(SIZE, rows=3), Sampler(SIZE, num_threads=3)
     choices = [numbered(i) for i in range(3)]
-    drawn = closed.sample(logits, range(3), choices, [None] * 3)
+    before = closed.sample(logits, range(3), choices, [None] * 3)
     threads = set(closed._threads._pool._threads)
     assert any(thread.is_alive() for thread in threads)
     for _ in range(2):
         closed.close()
         assert not any(thread.is_alive() for thread in threads)
-    assert repr(closed.sample(logits, range(3), choices, [None] * 3)) == repr(drawn)
+    assert repr(closed.sample(logits, range(3), choices, [None] * 3)) == repr(before)
 
 
-def test_a_row_that_is_not_finite_is_named_whichever_thread_meets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_is_not_finite_is_named_whichever_thread_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "MIN_LOGITS_PER_THREAD", SIZE)
     logits = normal(SIZE, rows=8)
     logits[6, 5] = np.nan
@@ -72,7 +72,7 @@ def test_a_row_that_is_not_finite_is_named_whichever_thread_meets_it(monkeypatch
         Sampler(SIZE, num_threads=4).sample(logits, range(8), [choice() for _ in range(8)], [None] * 8)
 
 
-def test_choices_that_share_a_row_draw_as_if_each_had_its_own() -> None:
+def test_choices_that_share_a_row_sample_as_if_each_had_its_own() -> None:
     logits, sampler = normal(SIZE, rows=2), Sampler(SIZE)
     rows = [0, 0, 1, 0, 1, 1, 0, 0]
     shared = sampler.sample(logits, rows, [numbered(i) for i in range(8)], [None] * 8)
@@ -80,7 +80,7 @@ def test_choices_that_share_a_row_draw_as_if_each_had_its_own() -> None:
     assert repr(shared) == repr(own)
 
 
-def test_one_sampler_has_no_memory_of_earlier_calls() -> None:
+def test_a_sampler_keeps_no_state_between_calls() -> None:
     logits, sampler = normal(SIZE, rows=40), Sampler(SIZE)
     first = sample_one(sampler, logits[0], numbered(5))
     sampler.sample(logits, range(40), [numbered(i) for i in range(40)], [None] * 40)
@@ -88,15 +88,15 @@ def test_one_sampler_has_no_memory_of_earlier_calls() -> None:
     assert repr(sample_one(Sampler(SIZE), logits[0], numbered(5))) == repr(first)
 
 
-def test_neither_logits_nor_choices_are_written() -> None:
+def test_neither_logits_nor_choices_are_mutated() -> None:
     logits, sampler = normal(SIZE, rows=8), Sampler(SIZE)
     before, choices = logits.copy(), [numbered(i) for i in range(8)]
     sampler.sample(logits, range(8), choices, [frozenset({1})] * 8)
     assert np.array_equal(logits, before)
-    assert [drawn_for.position for drawn_for in choices] == list(range(8))
+    assert [state.position for state in choices] == list(range(8))
 
 
-def test_read_only_and_strided_logits_are_read_as_they_are() -> None:
+def test_read_only_and_strided_logits_are_accepted() -> None:
     wide, sampler = normal(2 * SIZE, rows=3), Sampler(SIZE)
     strided = wide[:, ::2]
     plain = np.ascontiguousarray(strided)
@@ -107,14 +107,14 @@ def test_read_only_and_strided_logits_are_read_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("logits", [np.zeros((2, 5), np.float32), np.zeros((2, 4)), np.zeros(4, np.float32)])
-def test_logits_of_another_shape_or_type_are_refused(logits: Any) -> None:
+def test_logits_of_another_shape_or_dtype_are_refused(logits: Any) -> None:
     with pytest.raises(ValueError, match=r"float32 \[rows, 4\]"):
         Sampler(4).sample(logits, [0], [choice()], [None])
 
 
-def test_rows_that_are_not_there_are_refused() -> None:
+def test_rows_out_of_range_are_refused() -> None:
     for row in (-1, 2):
-        with pytest.raises(IndexError, match="not there"):
+        with pytest.raises(IndexError, match="row is out of range"):
             Sampler(4).sample(np.zeros((2, 4), np.float32), [row], [choice()], [None])
     with pytest.raises(ValueError, match="differ in length"):
         Sampler(4).sample(np.zeros((2, 4), np.float32), [0, 1], [choice()], [None])

@@ -1,4 +1,4 @@
-"""Reported numbers: the raw log-softmax, accurate, and the same bits wherever they appear."""
+"""Reported log-probabilities: the raw log-softmax, accurate, the same bits wherever they appear."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_logprobs_are_accurate(size: int, scale: float) -> None:
         np.linspace(-1e30, 1e30, 600).astype(np.float32),
         as_row([0.0] + [-10.0] * 100_000),
     ],
-    ids=["equal", "ramp", "huge", "peak over a plain"],
+    ids=["equal", "ramp", "huge", "one peak"],
 )
 def test_unusual_rows_are_accurate_too(row: np.ndarray) -> None:
     exact = exact_logprobs(row)
@@ -54,15 +54,15 @@ def test_the_most_likely_are_exact_and_ordered(kind: type[Sampler] | type[Refere
 
 
 @pytest.mark.parametrize("kind", [Sampler, ReferenceSampler])
-def test_the_drawn_tokens_number_is_its_entry_in_top(kind: type[Sampler] | type[ReferenceSampler]) -> None:
+def test_the_logprob_of_the_sampled_token_equals_its_entry_in_top(kind: type[Sampler] | type[ReferenceSampler]) -> None:
     row, sampler = normal(50, scale=1, seed=8), kind(50)
     for number in range(40):
-        drawn = sample_one(sampler, row, choice(number=number, temperature=1.7, logprobs=50))
-        assert dict(drawn.top)[drawn.token] == drawn.logprob
+        sampled = sample_one(sampler, row, choice(number=number, temperature=1.7, logprobs=50))
+        assert dict(sampled.top)[sampled.token] == sampled.logprob
 
 
 @pytest.mark.parametrize("kind", [Sampler, ReferenceSampler])
-def test_an_impossible_token_scores_minus_infinity(kind: type[Sampler] | type[ReferenceSampler]) -> None:
+def test_an_impossible_token_has_a_logprob_of_minus_infinity(kind: type[Sampler] | type[ReferenceSampler]) -> None:
     row = as_row([0, -np.inf, 0, -np.inf])
     [scored] = kind(4).score(row.reshape(1, -1), 0, [1], 4)
     assert scored.logprob == -math.inf
@@ -71,7 +71,7 @@ def test_an_impossible_token_scores_minus_infinity(kind: type[Sampler] | type[Re
 
 
 @pytest.mark.parametrize("kind", [Sampler, ReferenceSampler])
-def test_without_logprobs_there_is_no_number_and_with_zero_no_list(
+def test_logprobs_none_reports_no_number_and_zero_no_list(
     kind: type[Sampler] | type[ReferenceSampler],
 ) -> None:
     row = as_row([1, 2, 3])
@@ -82,19 +82,19 @@ def test_without_logprobs_there_is_no_number_and_with_zero_no_list(
 
 
 @pytest.mark.parametrize("params", [{}, {"temperature": 0.6}, {"top_p": 0.7}, {"temperature": 0.0}])
-def test_asking_for_logprobs_changes_neither_tokens_nor_numbers(params: dict[str, Any]) -> None:
+def test_requesting_logprobs_changes_neither_tokens_nor_numbers(params: dict[str, Any]) -> None:
     row, sampler = normal(2000, seed=2), Sampler(2000)
     tokens = sample_many(sampler, row, 50, **params).tolist()
     seen = set()
     for logprobs in (0, 1, 5, 20, 64, 65, 2000):
         assert sample_many(sampler, row, 50, logprobs=logprobs, **params).tolist() == tokens
-        drawn = sample_one(sampler, row, choice(logprobs=logprobs, **params))
-        assert drawn.top[:1] in ((), ((int(row.argmax()), drawn.top[0][1] if drawn.top else 0.0),))
-        seen.add(drawn.logprob)
+        sampled = sample_one(sampler, row, choice(logprobs=logprobs, **params))
+        assert sampled.top[:1] in ((), ((int(row.argmax()), sampled.top[0][1] if sampled.top else 0.0),))
+        seen.add(sampled.logprob)
     assert len(seen) == 1
 
 
-def test_scored_and_drawn_numbers_are_the_same_bits() -> None:
+def test_scored_and_sampled_logprobs_are_the_same_bits() -> None:
     row, sampler = normal(9000, seed=3), Sampler(9000)
     for params in (
         {},
@@ -102,11 +102,11 @@ def test_scored_and_drawn_numbers_are_the_same_bits() -> None:
         {"logit_bias": ((3, 4.0),)},
         {"temperature": 0.0},
     ):
-        drawn = sample_one(sampler, row, choice(logprobs=5, **params))
-        assert sampler.score(row.reshape(1, -1), 0, [drawn.token], 5) == [drawn]
+        sampled = sample_one(sampler, row, choice(logprobs=5, **params))
+        assert sampler.score(row.reshape(1, -1), 0, [sampled.token], 5) == [sampled]
 
 
-def test_scores_read_consecutive_rows() -> None:
+def test_scores_use_consecutive_rows() -> None:
     logits = normal(30, rows=6)
     scored = Sampler(30).score(logits, 2, [4, 4, 9], 1)
     for one, row, target in zip(scored, logits[2:5], (4, 4, 9), strict=True):
@@ -116,9 +116,9 @@ def test_scores_read_consecutive_rows() -> None:
     assert Sampler(30).score(logits, 6, [], 3) == []
 
 
-def test_a_score_outside_of_rows_or_vocabulary_is_refused() -> None:
+def test_a_score_out_of_range_is_refused() -> None:
     logits = normal(30, rows=2)
     with pytest.raises(ValueError, match="outside of the vocabulary"):
         Sampler(30).score(logits, 0, [30], 0)
-    with pytest.raises(IndexError, match="not there"):
+    with pytest.raises(IndexError, match="row is out of range"):
         Sampler(30).score(logits, 1, [0, 0], 0)

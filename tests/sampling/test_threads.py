@@ -1,10 +1,11 @@
-"""Threads that draw parts of a large step: beside the caller, never on its processor."""
+"""Threads that sample parts of a large step, beside the caller and never on its CPU."""
 
 from __future__ import annotations
 
 import gc
 import os
 import threading
+import time
 
 import pytest
 
@@ -14,7 +15,7 @@ from onward.sampling.threads import SamplerThreads
 linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no such system call here")
 
 
-def test_results_come_in_order_and_the_first_is_the_callers_own() -> None:
+def test_results_are_in_order_and_the_first_call_runs_on_the_callers_thread() -> None:
     pool = SamplerThreads(3)
     idents = pool.run([threading.get_ident] * 4)
     assert idents[0] == threading.get_ident()
@@ -23,29 +24,29 @@ def test_results_come_in_order_and_the_first_is_the_callers_own() -> None:
 
 
 @linux
-def test_a_helper_runs_on_every_processor_but_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, set[int]]] = []
-    monkeypatch.setattr(os, "sched_setaffinity", lambda thread, processors: asked.append((thread, set(processors))))
-    monkeypatch.setattr(threads, "_allowed", lambda: {3, 5, 8})
+def test_sampler_threads_may_run_on_every_cpu_except_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: list[tuple[int, set[int]]] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda thread, cpus: changes.append((thread, set(cpus))))
+    monkeypatch.setattr(threads, "_allowed_cpus", lambda: {3, 5, 8})
     pool, here = SamplerThreads(1), [5]
-    monkeypatch.setattr(threads, "_here", lambda: here[0])
+    monkeypatch.setattr(threads, "_current_cpu", lambda: here[0])
     _, thread = pool.run([threading.get_native_id] * 2)
-    assert asked == [], "nobody to move yet"
-    for processor, expected in ((5, [{3, 8}]), (5, []), (8, [{3, 5}])):
-        here[0] = processor
-        asked.clear()
+    assert changes == [], "no thread to move yet"
+    for cpu, expected in ((5, [{3, 8}]), (5, []), (8, [{3, 5}])):
+        here[0] = cpu
+        changes.clear()
         pool.run([threading.get_native_id] * 2)
-        assert asked == [(thread, each) for each in expected]
-    asked.clear()
+        assert changes == [(thread, each) for each in expected]
+    changes.clear()
     here[0] = 3
     pool.run([threading.get_native_id])
-    assert asked == [], "no work for a helper"
+    assert changes == [], "no work for another thread"
 
 
 @linux
-def test_the_system_takes_what_is_asked_of_it() -> None:
-    if len(os.sched_getaffinity(0)) < 2 or threads._here() is None:
-        pytest.skip("one processor, or a system that does not tell which")
+def test_the_system_applies_the_affinity() -> None:
+    if len(os.sched_getaffinity(0)) < 2 or threads._current_cpu() is None:
+        pytest.skip("one CPU, or a system that does not report the current one")
     pool = SamplerThreads(1)
     for _ in range(2):
         _, allowed = pool.run([lambda: set(), lambda: os.sched_getaffinity(0)])
@@ -54,19 +55,19 @@ def test_the_system_takes_what_is_asked_of_it() -> None:
 
 @linux
 @pytest.mark.parametrize("here", [None, 7])
-def test_where_there_is_no_other_processor_or_none_is_told_nothing_is_moved(
+def test_affinity_is_unchanged_with_one_cpu_or_an_unknown_cpu(
     monkeypatch: pytest.MonkeyPatch, here: int | None
 ) -> None:
-    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: pytest.fail("moved"))
-    monkeypatch.setattr(threads, "_allowed", lambda: {7})
-    monkeypatch.setattr(threads, "_here", lambda: here)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: pytest.fail("affinity was changed"))
+    monkeypatch.setattr(threads, "_allowed_cpus", lambda: {7})
+    monkeypatch.setattr(threads, "_current_cpu", lambda: here)
     pool = SamplerThreads(1)
     for _ in range(2):
         assert pool.run([lambda: 1, lambda: 2]) == [1, 2]
 
 
 @linux
-def test_a_system_that_refuses_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_refuses_an_affinity_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(22, "Invalid argument")
 
@@ -76,7 +77,7 @@ def test_a_system_that_refuses_is_no_error(monkeypatch: pytest.MonkeyPatch) -> N
         assert pool.run([lambda: 1, lambda: 2]) == [1, 2]
 
 
-def test_threads_of_helpers_that_nobody_has_any_more_end() -> None:
+def test_threads_end_when_their_pool_is_garbage_collected() -> None:
     pool = SamplerThreads(2)
     pool.run([threading.get_ident] * 3)
     alive = set(pool._pool._threads)
@@ -87,9 +88,34 @@ def test_threads_of_helpers_that_nobody_has_any_more_end() -> None:
         assert not thread.is_alive()
 
 
-def test_closed_helpers_leave_all_work_to_the_caller() -> None:
+def test_a_closed_pool_runs_everything_on_the_callers_thread() -> None:
     pool = SamplerThreads(2)
     pool.run([threading.get_ident] * 3)
     pool.close()
     pool.close()
     assert pool.run([threading.get_ident] * 3) == [threading.get_ident()] * 3
+
+
+def test_when_no_thread_can_be_started_no_call_runs_twice_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The executor queues a call before it starts a thread for it, and another of its threads may take that call."""
+    pool, started = SamplerThreads(2), threading.Event()
+    start = threading.Thread.start
+    running, overlaps = [0], []
+
+    def start_one_only(thread: threading.Thread) -> None:
+        if started.is_set():
+            raise RuntimeError("can't start new thread")
+        started.set()
+        start(thread)
+
+    def call() -> int:
+        overlaps.append(running[0])
+        running[0] += 1
+        time.sleep(0.02)
+        running[0] -= 1
+        return 7
+
+    monkeypatch.setattr(threading.Thread, "start", start_one_only)
+    assert pool.run([lambda: 1, call, call]) == [1, 7, 7]
+    monkeypatch.undo()
+    assert len(overlaps) >= 2 and not any(overlaps)

@@ -1,4 +1,4 @@
-"""What is drawn, and the state that a choice's draws depend on."""
+"""The sampling state of one choice: its parameters, its position and the tokens that penalties count."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from onward.sampling.params import SamplingParams
 
-ITEM = np.dtype(
+WORK_ITEM_DTYPE = np.dtype(
     [
-        ("row", np.int64),
-        ("given", np.int64),  # the token to score, or -1: draw one
-        ("top", np.int64),  # most likely tokens wanted; -1: no log-probability either
+        ("row", np.int64),  # row of the logits
+        ("target_token", np.int64),  # the token to score, or -1: sample one
+        ("num_top", np.int64),  # how many of the most likely tokens to report; -1: no log-probability either
         ("top_k", np.int64),  # 0: off
         ("seed", np.uint64),
         ("choice", np.uint64),
@@ -22,17 +22,17 @@ ITEM = np.dtype(
         ("temperature", np.float64),  # 0: greedy
         ("top_p", np.float64),
         ("min_p", np.float64),
-        ("presence", np.float64),
-        ("frequency", np.float64),
-        ("repetition", np.float64),
-        ("penalties", np.int64),  # edits[penalties:biases] are (generated token, its count),
-        ("biases", np.int64),  # edits[biases:bans] are (token, value to add),
-        ("bans", np.int64),  # edits[bans:end] are (banned token, unused)
-        ("end", np.int64),
+        ("presence_penalty", np.float64),
+        ("frequency_penalty", np.float64),
+        ("repetition_penalty", np.float64),
+        ("penalties_start", np.int64),  # edits[penalties_start:biases_start] are (generated token, its count),
+        ("biases_start", np.int64),  # edits[biases_start:bans_start] are (token, value to add),
+        ("bans_start", np.int64),  # edits[bans_start:edits_end] are (banned token, unused)
+        ("edits_end", np.int64),
     ],
     align=True,
 )
-"""One draw or one score, as the kernels read it. `edits` are the step's parallel arrays (see sampler.Edits)."""
+"""One token to sample or to score, as the kernels read it. `edits` are the parallel arrays of sampler.LogitEdits."""
 
 
 class TokenCounts:
@@ -54,15 +54,16 @@ class TokenCounts:
 
     @property
     def ids(self) -> NDArray[np.int64]:
-        """Distinct tokens in order of first appearance; a view, valid until the next `add`."""
+        """Distinct tokens in order of first appearance: int64 [len(self)], a view, valid until the next `add`."""
         return self._ids[: len(self._slots)]
 
     @property
     def counts(self) -> NDArray[np.float64]:
-        """Occurrences of each of `ids`, whole numbers; a view, valid until the next `add`."""
+        """Occurrences of each of `ids`: float64 [len(self)], whole numbers; a view, valid until the next `add`."""
         return self._counts[: len(self._slots)]
 
     def copy(self) -> TokenCounts:
+        """Return counts that share no memory with these."""
         other = TokenCounts()
         other._slots = dict(self._slots)
         other._ids = self._ids.copy()
@@ -70,6 +71,7 @@ class TokenCounts:
         return other
 
     def add(self, token: int) -> None:
+        """Count `token` once more. Invalidates views of `ids` and `counts`."""
         slots = self._slots
         slot = slots.get(token)
         if slot is not None:
@@ -85,9 +87,9 @@ class TokenCounts:
 
 
 class ChoiceSampler:
-    """One choice's sampling parameters and the tokens it has accepted. Used by the engine thread only.
+    """One choice's sampling parameters and the tokens it has accepted. For the engine thread only.
 
-    A preempted choice keeps its ChoiceSampler: replayed tokens are not accepted again.
+    A preempted choice keeps its ChoiceSampler: recomputed tokens are not accepted again.
     """
 
     __slots__ = (
@@ -97,38 +99,38 @@ class ChoiceSampler:
         "counts",
         "has_edits",
         "has_penalties",
-        "item",
+        "num_top",
         "params",
         "position",
-        "top",
+        "work_item",
     )
 
     def __init__(self, params: SamplingParams, choice: int) -> None:
         self.params = params
         self.choice = choice
         self.position = 0
-        """Tokens accepted so far, which is the position of the next draw."""
+        """Tokens accepted so far, which is the position of the next sampled token."""
         self.counts = TokenCounts()
-        """What was accepted, kept only where a penalty reads it."""
+        """The accepted tokens, counted only where a penalty needs them."""
         self.has_penalties = (
             params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
         )
         self.bias_ids: NDArray[np.int64] = np.array([token for token, _ in params.logit_bias], np.int64)
         self.bias_values: NDArray[np.float64] = np.array([value for _, value in params.logit_bias])
         self.has_edits = self.has_penalties or bool(params.logit_bias)
-        self.top = max(0, params.logprobs or 0)
-        """How many of the most likely tokens are told beside the drawn one."""
-        self.item = _item(params, choice)
-        """A draw's ITEM, 0-dimensional, with all that stays the same from draw to draw."""
+        self.num_top = max(0, params.logprobs or 0)
+        """How many of the most likely tokens are reported beside the sampled one."""
+        self.work_item = _work_item(params, choice)
+        """WORK_ITEM_DTYPE, 0-dimensional, with all fields that are the same for every token of the choice."""
 
     def accept(self, token: int) -> None:
-        """Take `token` as generated: later draws stand one position further and penalties, if any, count it."""
+        """Record `token` as generated: advance the position and, if there are penalties, count the token."""
         self.position += 1
         if self.has_penalties:
             self.counts.add(token)
 
     def after(self, tokens: Iterable[int]) -> ChoiceSampler:
-        """A sampler that has accepted `tokens` too, for the draws that follow if they are drawn. This one stays."""
+        """Return a sampler that has also accepted `tokens`, to sample behind draft tokens. This one is unchanged."""
         other = copy(self)
         if self.has_penalties:
             other.counts = self.counts.copy()
@@ -137,17 +139,17 @@ class ChoiceSampler:
         return other
 
 
-def _item(params: SamplingParams, choice: int) -> NDArray[np.void]:
-    item = np.zeros((), ITEM)
-    item["given"] = -1
-    item["top"] = -1 if params.logprobs is None else params.logprobs
+def _work_item(params: SamplingParams, choice: int) -> NDArray[np.void]:
+    item = np.zeros((), WORK_ITEM_DTYPE)
+    item["target_token"] = -1
+    item["num_top"] = -1 if params.logprobs is None else params.logprobs
     item["top_k"] = params.top_k
     item["seed"] = params.seed
     item["choice"] = choice
     item["temperature"] = params.temperature
     item["top_p"] = params.top_p
     item["min_p"] = params.min_p
-    item["presence"] = params.presence_penalty
-    item["frequency"] = params.frequency_penalty
-    item["repetition"] = params.repetition_penalty
+    item["presence_penalty"] = params.presence_penalty
+    item["frequency_penalty"] = params.frequency_penalty
+    item["repetition_penalty"] = params.repetition_penalty
     return item

@@ -1,8 +1,27 @@
-"""The compiled sampler: `run` works through draws and scores, one call for all rows of a step, or of a thread.
+"""The compiled sampler: `run` samples or scores all rows of a step, or the part of one thread, in one call.
 
-min_p, top_k and top_p each keep a prefix of the total order (see vocab_blocks.py), so nothing is ever sorted: a draw
-that falls outside the nucleus is repeated among the tokens above the one it fell on. That is exact, because the
-nucleus is a prefix too, and the expected number of attempts is logarithmic.
+min_p, top_k and top_p each keep a prefix of the ranking (see vocab_blocks.py), so nothing is ever sorted: a token
+sampled outside of the nucleus is rejected, and the next attempt samples among the tokens that rank above it. That is
+exact, because the nucleus is a prefix too; the expected number of attempts is logarithmic.
+
+Shapes and dtypes, with N work items, P rows of logits, B blocks of the vocabulary and E logit edits:
+
+    logits        float32 [P, vocab_size]    read only, C-contiguous
+    items         WORK_ITEM_DTYPE [N]        read only (choice.py); `item` is one of them
+    edit_ids      int64 [≥ E]                read only; edit_values float64 [≥ E], read only
+    row           float32 [vocab_size]       one row of `logits`, or its edited copy
+    edited        float32 [vocab_size]       scratch
+    maxima        float32 [2, B]             scratch: of the row, of its edited copy; below `run` often one of the two
+    masses        float64 [3, B]             scratch
+    weights       float32 [BLOCK_TOKENS]     scratch
+    tokens        int64 [N]                  results, written, as are
+    logprobs      float32 [N]
+    normalizers   float64 [N]
+    top_ids       int64 [N, K]
+    top_logprobs  float32 [N, K]
+
+The caller owns all arrays. The functions hold no state and release the GIL: any thread may call them, as long as no
+other thread uses the arrays that they write.
 """
 
 from __future__ import annotations
@@ -13,133 +32,142 @@ from zlib import crc32
 
 import numpy as np
 
-from onward.sampling.top_k import bound_of_best, find_best, first_of
+from onward.sampling.top_k import find_top_k, first_token_with, top_k_bound
 from onward.sampling.vocab_blocks import (
-    BLOCK,
-    NOTHING,
+    BLOCK_TOKENS,
+    NEGATIVE_INFINITY,
+    block_masses_above,
     block_maximum,
     compiled,
-    find_maxima,
+    compute_block_maxima,
     is_above,
-    masses_above,
-    pick,
+    pick_token,
 )
 
 DONE = -1
 """`run` returns this, or i ≥ 0: the logits of item i are not finite, or i ≤ -2: item -2 - i has no token left."""
 
-SOURCES = ("vocab_blocks.py", "top_k.py", "kernels.py")
+COMPILED_FILES = ("vocab_blocks.py", "top_k.py", "kernels.py")
 """The files of this folder that hold compiled code or its constants."""
 
-_LARGEST = np.finfo(np.float32).max
+_MAX_LOGIT = np.finfo(np.float32).max
 _ONE = np.float32(1)
-_U = np.uint64
+_U64 = np.uint64
 
 
 @compiled()
 def mix(word: Any) -> Any:
-    word = (word ^ (word >> _U(30))) * _U(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> _U(27))) * _U(0x94D049BB133111EB)
-    return word ^ (word >> _U(31))
+    """Return SplitMix64's finaliser of a uint64; the same as `rng.mix`."""
+    word = (word ^ (word >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> _U64(27))) * _U64(0x94D049BB133111EB)
+    return word ^ (word >> _U64(31))
 
 
 @compiled()
 def uniform(seed: Any, choice: Any, position: Any, attempt: Any) -> Any:
-    golden = _U(0x9E3779B97F4A7C15)
-    state = mix(seed + golden)
-    state = mix(state + golden * (choice + _U(1)))
-    state = mix(state + golden * (position + _U(1)))
-    state = mix(state + golden * (attempt + _U(1)))
-    return np.float64(state >> _U(11)) * 2.0**-53
+    """Return a float64 in [0, 1) from four uint64; the same as `rng.uniform`."""
+    golden_gamma = _U64(0x9E3779B97F4A7C15)
+    state = mix(seed + golden_gamma)
+    state = mix(state + golden_gamma * (choice + _U64(1)))
+    state = mix(state + golden_gamma * (position + _U64(1)))
+    state = mix(state + golden_gamma * (attempt + _U64(1)))
+    return np.float64(state >> _U64(11)) * 2.0**-53
 
 
 @compiled()
-def change(row: Any, maxima: Any, token: Any, value: Any) -> None:
-    """Write one logit, a finite one always finite; mark its block's maximum as unknown."""
-    row[token] = value if value == -np.inf else min(max(value, -_LARGEST), _LARGEST)
-    maxima[token // BLOCK] = np.nan
+def write_logit(row: Any, maxima: Any, token: Any, value: Any) -> None:
+    """Write one logit; clip a finite one to float32's range; mark the maximum of its block as unknown (NaN)."""
+    row[token] = value if value == -np.inf else min(max(value, -_MAX_LOGIT), _MAX_LOGIT)
+    maxima[token // BLOCK_TOKENS] = np.nan
 
 
 @compiled()
-def edit(row: Any, maxima: Any, item: Any, edit_ids: Any, edit_values: Any) -> Any:
-    """Penalties, bias, bans, in place on a copy of the row and of its block maxima; the new maximum.
+def apply_edits(row: Any, maxima: Any, item: Any, edit_ids: Any, edit_values: Any) -> Any:
+    """Apply penalties, bias and bans to `row` and its block `maxima` (float32 [B]) in place; return the new maximum.
 
     Each step is computed in float64 and rounded to float32. repetition_penalty is the rule of Hugging Face
     transformers, presence and frequency are spec/completions §2.9. A bias is plain addition: ±100 moves a logit
     past all others of an ordinary model, which in effect forces or bans a token (spec/completions §2.8).
     """
-    for j in range(item.penalties, item.biases):
+    for j in range(item.penalties_start, item.biases_start):
         value = np.float64(row[edit_ids[j]])
-        value = value / item.repetition if value > 0.0 else value * item.repetition
-        change(row, maxima, edit_ids[j], value - edit_values[j] * item.frequency - item.presence)
-    for j in range(item.biases, item.bans):
-        change(row, maxima, edit_ids[j], np.float64(row[edit_ids[j]]) + edit_values[j])
-    for j in range(item.bans, item.end):
-        change(row, maxima, edit_ids[j], -np.inf)
-    bits, highest = row.view(np.int32), NOTHING
+        value = value / item.repetition_penalty if value > 0.0 else value * item.repetition_penalty
+        value = value - edit_values[j] * item.frequency_penalty - item.presence_penalty
+        write_logit(row, maxima, edit_ids[j], value)
+    for j in range(item.biases_start, item.bans_start):
+        write_logit(row, maxima, edit_ids[j], np.float64(row[edit_ids[j]]) + edit_values[j])
+    for j in range(item.bans_start, item.edits_end):
+        write_logit(row, maxima, edit_ids[j], -np.inf)
+    bits, highest = row.view(np.int32), NEGATIVE_INFINITY
     for k in range(maxima.size):
         if np.isnan(maxima[k]):
-            maxima[k] = block_maximum(bits[k * BLOCK : min((k + 1) * BLOCK, row.size)])
+            maxima[k] = block_maximum(bits[k * BLOCK_TOKENS : min((k + 1) * BLOCK_TOKENS, row.size)])
         highest = max(highest, maxima[k])
     return highest
 
 
 @compiled()
-def floor_of(row: Any, maxima: Any, maximum: Any, item: Any) -> Any:
-    """(value, token) that the tokens which min_p and top_k keep are above."""
-    value, token = NOTHING, row.size
+def min_p_top_k_bound(row: Any, maxima: Any, maximum: Any, item: Any) -> Any:
+    """Return (value, token), float32 and int64: min_p and top_k keep the tokens above. `maxima` is float32 [B]."""
+    value, token = NEGATIVE_INFINITY, row.size
     if item.min_p > 0.0:
         value = min(maximum, np.float32(maximum + item.temperature * np.log(item.min_p)))
     if 0 < item.top_k < row.size:
-        best_value, best_token = bound_of_best(row, maxima, maximum, item.top_k)
-        if is_above(best_value, best_token, value, token):
-            value, token = best_value, best_token
+        top_k_value, top_k_token = top_k_bound(row, maxima, maximum, item.top_k)
+        if is_above(top_k_value, top_k_token, value, token):
+            value, token = top_k_value, top_k_token
     return value, token
 
 
 @compiled()
-def draw(row: Any, maxima: Any, maximum: Any, item: Any, masses: Any, whole: Any, weights: Any) -> Any:
-    """Draw a token. masses[0] holds the block masses to draw from and `whole` their sum, or `whole` is 0 where
-    they have yet to be made; masses[1] and masses[2] are scratch.
+def sample_token(row: Any, maxima: Any, maximum: Any, item: Any, masses: Any, row_mass: Any, weights: Any) -> Any:
+    """Return a sampled token (int64). `maxima` is float32 [B], of `row`.
 
-    Ends: every rejection leaves fewer tokens, and the last one left has nothing above it, so it is accepted.
+    masses[0] must hold the block masses of the row and `row_mass` (float64) their sum, or `row_mass` is 0 where they
+    have not been computed at this temperature. Overwrites masses[1], masses[2] and `weights`.
+
+    Terminates: every rejection leaves fewer tokens, and above the last one left there is nothing, so it is accepted.
     """
     scale = np.float32(min(max(1.0 / item.temperature, 1e-30), 1e30))
-    value, token = floor_of(row, maxima, maximum, item)
-    now, total = 0, whole
-    if total == 0.0 or value != NOTHING:
-        now, total = 1, masses_above(row, maxima, value, token, maximum, scale, masses[1])
-    target, attempt = item.top_p * total, _U(0)
+    value, token = min_p_top_k_bound(row, maxima, maximum, item)
+    current, total = 0, row_mass
+    if total == 0.0 or value != NEGATIVE_INFINITY:
+        current, total = 1, block_masses_above(row, maxima, value, token, maximum, scale, masses[1])
+    target, attempt = item.top_p * total, _U64(0)
     while True:
         goal = uniform(item.seed, item.choice, item.position, attempt) * total
-        chosen = pick(row, value, token, maximum, scale, masses[now], goal, weights)
+        chosen = pick_token(row, value, token, maximum, scale, masses[current], goal, weights)
         if item.top_p >= 1.0:
             return chosen
-        value, token, now = row[chosen], chosen, 2 if now == 1 else 1
-        total = masses_above(row, maxima, value, token, maximum, scale, masses[now])
+        value, token, current = row[chosen], chosen, 2 if current == 1 else 1
+        total = block_masses_above(row, maxima, value, token, maximum, scale, masses[current])
         if total < target:
             return chosen
-        attempt += _U(1)
+        attempt += _U64(1)
 
 
 @compiled()
 def copy_and_edit(row: Any, maxima: Any, item: Any, edit_ids: Any, edit_values: Any, edited: Any) -> Any:
-    """`edited` and maxima[1] become those of the item's own row; its maximum."""
+    """Write the item's edited row to `edited` and its block maxima to maxima[1]; return its maximum (float32)."""
     for i in range(row.size):
         edited[i] = row[i]
     for k in range(maxima.shape[1]):
         maxima[1, k] = maxima[0, k]
-    return edit(edited, maxima[1], item, edit_ids, edit_values)
+    return apply_edits(edited, maxima[1], item, edit_ids, edit_values)
 
 
 @compiled()
-def report(row: Any, maxima: Any, normaliser: Any, token: Any, ids: Any, values: Any) -> Any:
-    """Fill `ids` and `values` with the most likely tokens and their log-probabilities; the one of `token`."""
+def gather_logprobs(row: Any, maxima: Any, normalizer: Any, token: Any, ids: Any, values: Any) -> Any:
+    """Write the most likely tokens to `ids` (int64 [k]) and their log-probabilities to `values` (float32 [k]).
+
+    Returns the log-probability of `token` (float64). `maxima` is float32 [B]; `normalizer` is a float64, NaN where no
+    log-probability is needed.
+    """
     if ids.size:
-        find_best(row, maxima, ids, values)
+        find_top_k(row, maxima, ids, values)
     for j in range(ids.size):
-        values[j] = values[j] - normaliser
-    return row[token] - normaliser
+        values[j] = values[j] - normalizer
+    return row[token] - normalizer
 
 
 @compiled()
@@ -148,63 +176,64 @@ def run(
     items: Any,
     edit_ids: Any,
     edit_values: Any,
-    edited: Any,  # float32 [vocabulary]: scratch
-    maxima: Any,  # float32 [2, blocks]: scratch
-    masses: Any,  # float64 [3, blocks]: scratch
+    edited: Any,
+    maxima: Any,
+    masses: Any,
     tokens: Any,
     logprobs: Any,
-    normalisers: Any,
+    normalizers: Any,
     top_ids: Any,
     top_logprobs: Any,
 ) -> Any:
-    """Work through the items; write results at their indices; DONE, or what went wrong (see DONE).
+    """Sample or score every item and write the results at its index; return DONE, or which item failed (see DONE).
 
-    `logits` stay as they are. A row's summary (block maxima, masses, their sum) is made once for consecutive
-    items that read it, always by the same code, so that its bits depend on the row alone.
+    A row's block maxima, masses and their sum are computed once for consecutive items that read it, always by the
+    same code, so that their bits depend on the row alone.
     """
-    weights = np.empty(BLOCK, np.float32)
-    current, maximum, whole = -1, NOTHING, 0.0
+    weights = np.empty(BLOCK_TOKENS, np.float32)
+    current, maximum, row_mass = -1, NEGATIVE_INFINITY, 0.0
     for i in range(items.size):
         item = items[i]
-        row, plain = logits[item.row], item.end == item.penalties
+        row, is_unedited = logits[item.row], item.edits_end == item.penalties_start
         if item.row != current:
-            current, whole, maximum = item.row, 0.0, find_maxima(row, maxima[0])
+            current, row_mass, maximum = item.row, 0.0, compute_block_maxima(row, maxima[0])
             if not np.isfinite(maximum):
                 return i
-        greedy = item.temperature == 0.0 or item.top_p == 0.0 or item.top_k == 1
-        ordinary = plain and not greedy and item.temperature == 1.0
-        if whole == 0.0 and (item.top >= 0 or ordinary):
-            whole = masses_above(row, maxima[0], NOTHING, row.size, maximum, _ONE, masses[0])
-        view, peaks, peak = row, maxima[0], maximum
-        if not plain:
-            view, peaks = edited, maxima[1]
-            peak = copy_and_edit(row, maxima, item, edit_ids, edit_values, edited)
-            if peak == NOTHING:
+        is_greedy = item.temperature == 0.0 or item.top_p == 0.0 or item.top_k == 1
+        can_use_row_mass = is_unedited and not is_greedy and item.temperature == 1.0
+        if row_mass == 0.0 and (item.num_top >= 0 or can_use_row_mass):
+            row_mass = block_masses_above(row, maxima[0], NEGATIVE_INFINITY, row.size, maximum, _ONE, masses[0])
+        final_row, final_maxima, final_maximum = row, maxima[0], maximum
+        if not is_unedited:
+            final_row, final_maxima = edited, maxima[1]
+            final_maximum = copy_and_edit(row, maxima, item, edit_ids, edit_values, edited)
+            if final_maximum == NEGATIVE_INFINITY:
                 return -2 - i
-        if item.given >= 0:
-            tokens[i] = item.given
-        elif greedy:
-            tokens[i] = first_of(view, peaks, peak)
+        if item.target_token >= 0:
+            tokens[i] = item.target_token
+        elif is_greedy:
+            tokens[i] = first_token_with(final_row, final_maxima, final_maximum)
         else:
-            tokens[i] = draw(view, peaks, peak, item, masses, whole if ordinary else 0.0, weights)
-        normalisers[i] = maximum + np.log(whole) if item.top >= 0 else np.nan
-        top = min(max(item.top, 0), top_ids.shape[1])
-        logprobs[i] = report(row, maxima[0], normalisers[i], tokens[i], top_ids[i, :top], top_logprobs[i, :top])
+            known_mass = row_mass if can_use_row_mass else 0.0
+            tokens[i] = sample_token(final_row, final_maxima, final_maximum, item, masses, known_mass, weights)
+        normalizers[i] = maximum + np.log(row_mass) if item.num_top >= 0 else np.nan
+        k = min(max(item.num_top, 0), top_ids.shape[1])
+        logprobs[i] = gather_logprobs(row, maxima[0], normalizers[i], tokens[i], top_ids[i, :k], top_logprobs[i, :k])
     return DONE
 
 
 def source_digest() -> int:
-    """Digest of all files that `run` is compiled from."""
+    """Return a digest of all files that `run` is compiled from. Raises OSError if one cannot be read."""
     folder = Path(__file__).parent
-    return crc32(b"".join((folder / name).read_bytes() for name in SOURCES))
+    return crc32(b"".join((folder / name).read_bytes() for name in COMPILED_FILES))
 
 
 def entry_point() -> Any:
-    """`run`, compiled once a machine and kept in numba's cache.
+    """Return `run`, compiled once per machine and kept in numba's cache.
 
-    numba takes a cached function for fresh when its own file has not changed; but it keys the cache by the values
-    of closure variables too, so with the digest in one every change counts. Where numba finds no folder to write
-    to, each process compiles for itself.
+    numba reuses a cached function while the file that defines it is unchanged, whatever happens to the files that it
+    calls. But its cache key includes the values of closure variables: with the digest among them, every change counts.
+    Where numba finds no folder to write to, each process compiles for itself.
     """
     digest = source_digest()
 

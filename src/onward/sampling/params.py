@@ -1,4 +1,4 @@
-"""What decides how one choice is drawn. Frozen, fully resolved: nothing optional without meaning."""
+"""Sampling parameters: frozen and fully resolved. No field is optional unless its absence means something."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Parameters of one job's draws, shared by its choices.
+    """Sampling parameters of one job, shared by its choices.
 
-    `seed` is always a number (0 ≤ seed < 2**64): who gave none got a random one. A draw is a function of
-    (seed, choice, position) and the logits alone. `top_k` 0 and `top_p` 1.0 and `min_p` 0.0 mean "off".
-    `logit_bias` holds (token id, value added to the logit) pairs, sorted by id, without repeats.
-    `logprobs` is how many most likely tokens to report beside each drawn one; None: report nothing.
+    `seed` is always a number (0 ≤ seed < 2**64), a random one if the request has none. A sampled token is a function
+    of (seed, choice, position) and the logits alone. `top_k` 0, `top_p` 1.0 and `min_p` 0.0 mean "off".
+    `logit_bias` holds (token id, value added to the logit) pairs, sorted by id, without duplicates.
+    `logprobs` is how many of the most likely tokens to report beside each sampled one; None: report nothing.
     """
 
     temperature: float = 1.0
@@ -28,5 +28,5 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether nothing is left to chance: the most likely token is taken."""
+        """Whether these parameters always select the most likely token."""
         return self.temperature == 0.0 or self.top_p == 0.0 or self.top_k == 1

@@ -1,5 +1,5 @@
-"""The sampler in plain numpy: float64, a full sort, no blocks. Slow and obviously right; the kernels are tested
-against it. Same random numbers, same total order (higher logit first, then lower id) as the kernels."""
+"""The sampler in plain numpy: float64, a full sort, no blocks. Slow and easy to verify; the kernels are tested
+against it. Same random numbers and same ranking (higher logit first, then lower id) as the kernels."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
 from onward.sampling.rng import uniform
 
-_LARGEST = float(np.finfo(np.float32).max)
+_MAX_LOGIT = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A drawn token, and how far (in probability) each comparison on the way to it was from going otherwise.
+    """A sampled token, and how far (in probability) the closest comparison was from selecting another one.
 
-    An implementation whose sums err by less than `margin` must draw the same token.
+    An implementation whose sums have an error below `margin` must sample the same token.
     """
 
     token: int
@@ -29,7 +29,7 @@ class Decision:
 
 
 class ReferenceSampler:
-    """The same calls as `sampler.Sampler`."""
+    """The same calls, results and errors as `sampler.Sampler`, except that arguments are not checked."""
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
@@ -41,48 +41,62 @@ class ReferenceSampler:
         choices: Sequence[ChoiceSampler],
         banned: Sequence[frozenset[int] | None],
     ) -> list[Sampled]:
-        drawn = []
+        """Sample one token from logits[rows[i]] for each choices[i]; `logits` is float32 [num_rows, vocab_size].
+
+        Raises RuntimeError if logits are not finite or if no token is left to sample.
+        """
+        results = []
         for row, choice, ban in zip(rows, choices, banned, strict=True):
             raw = logits[row]
             if not np.isfinite(raw.max()):
                 raise RuntimeError(f"the logits are not finite (row {row})")
             token = decide(edited(raw, choice, ban), choice).token
-            drawn.append(sampled(raw, token, choice.params.logprobs))
-        return drawn
+            results.append(sampled(raw, token, choice.params.logprobs))
+        return results
 
     def score(self, logits: NDArray[np.float32], first_row: int, targets: Sequence[int], top: int) -> list[Sampled]:
+        """Score targets[i] by logits[first_row + i]; `logits` is float32 [num_rows, vocab_size]."""
         return [sampled(logits[first_row + i], target, top) for i, target in enumerate(targets)]
 
 
 def most_likely(row: NDArray[np.float32], count: int) -> NDArray[np.intp]:
-    """The `count` first tokens of the total order. Only what reaches the count-th best value is sorted."""
+    """Return the first `count` tokens of the ranking of `row` (float32 [vocab_size]): intp [min(count, vocab_size)].
+
+    Only tokens that are at least as good as the count-th best are sorted.
+    """
     count = min(count, row.size)
     bound = np.partition(row, row.size - count)[row.size - count]
     candidates = np.flatnonzero(row >= bound)
     return candidates[np.argsort(-row[candidates], kind="stable")][:count]
 
 
-def log_normaliser(raw: NDArray[np.float32]) -> float:
-    """log of the sum of exp(logit)."""
+def log_normalizer(raw: NDArray[np.float32]) -> float:
+    """Return the log of the sum of exp(logit) over `raw` (float32 [vocab_size])."""
     exact = raw.astype(np.float64)
     return float(exact.max() + np.log(np.exp(exact - exact.max()).sum()))
 
 
 def sampled(raw: NDArray[np.float32], token: int, top: int | None) -> Sampled:
-    """`token` with its raw log-probability and the `top` most likely beside it; with None, no numbers."""
+    """Return `token` with its raw log-probability and the `top` most likely tokens; with None, without numbers.
+
+    `raw` is float32 [vocab_size].
+    """
     if top is None:
         return Sampled(token, float("nan"), ())
-    logprobs = (raw.astype(np.float64) - log_normaliser(raw)).astype(np.float32)
+    logprobs = (raw.astype(np.float64) - log_normalizer(raw)).astype(np.float32)
     best = most_likely(raw, top) if top else ()
     return Sampled(token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in best))
 
 
 def edited(raw: NDArray[np.float32], choice: ChoiceSampler, banned: frozenset[int] | None) -> NDArray[np.float32]:
-    """Penalties, then logit_bias, then bans, on a copy. Every step is rounded to float32; finite stays finite."""
+    """Return a copy of `raw` (float32 [vocab_size]) with penalties, then logit_bias, then bans applied.
+
+    Every step is rounded to float32; finite logits stay finite. Raises RuntimeError if no token is left.
+    """
     params, row = choice.params, raw.copy()
 
     def write(token: int, value: float) -> None:
-        row[token] = value if value == -np.inf else min(max(value, -_LARGEST), _LARGEST)
+        row[token] = value if value == -np.inf else min(max(value, -_MAX_LOGIT), _MAX_LOGIT)
 
     if choice.has_penalties:
         for token, count in zip(choice.counts.ids.tolist(), choice.counts.counts.tolist(), strict=True):
@@ -94,52 +108,58 @@ def edited(raw: NDArray[np.float32], choice: ChoiceSampler, banned: frozenset[in
     for token in banned or ():
         row[token] = -np.inf
     if row.max() == -np.inf:
-        raise RuntimeError("no token is left to draw: all are banned or have a logit of -inf")
+        raise RuntimeError("no token is left to sample: all are banned or have a logit of -inf")
     return row
 
 
-def kept_by_min_p_and_top_k(row: NDArray[np.float32], order: NDArray[np.intp], params: SamplingParams) -> int:
-    """How many of the first tokens of `order` remain."""
+def num_kept(row: NDArray[np.float32], params: SamplingParams) -> int:
+    """Return how many of the highest-ranked tokens of `row` (float32 [vocab_size]) min_p and top_k keep."""
     kept = row.size
     if params.min_p > 0:
         maximum = row.max()
         with np.errstate(over="ignore"):
-            floor = min(maximum, np.float32(maximum + params.temperature * np.log(params.min_p)))
-        kept = int(np.count_nonzero(row >= floor))
+            threshold = min(maximum, np.float32(maximum + params.temperature * np.log(params.min_p)))
+        kept = int(np.count_nonzero(row >= threshold))
     return min(kept, params.top_k) if params.top_k > 0 else kept
 
 
 def decide(row: NDArray[np.float32], choice: ChoiceSampler) -> Decision:
-    """Draw from one edited row: sort, cut, then inverse CDFs in id order over ever fewer candidates."""
+    """Sample from one edited row (float32 [vocab_size]): sort, filter, then inverse CDFs in id order.
+
+    Every rejected attempt leaves fewer candidates.
+    """
     params = choice.params
     if params.is_greedy:
         return Decision(int(row.argmax()), float("inf"))
     order = np.lexsort((np.arange(row.size), -row))
     with np.errstate(over="ignore"):
         weights = np.exp((row.astype(np.float64) - float(row.max())) / params.temperature)
-    order = order[: kept_by_min_p_and_top_k(row, order, params)]
-    ahead = np.cumsum(weights[order]) - weights[order]  # weight strictly above each kept token
-    whole = float(weights[order].sum())
-    nucleus = order.size if params.top_p >= 1 else int(np.count_nonzero(ahead < params.top_p * whole))
+    order = order[: num_kept(row, params)]
+    mass_above = np.cumsum(weights[order]) - weights[order]  # per kept token, strictly above it
+    total_mass = float(weights[order].sum())
+    nucleus = order.size if params.top_p >= 1 else int(np.count_nonzero(mass_above < params.top_p * total_mass))
     rank = np.empty(row.size, np.int64)
     rank[order] = np.arange(order.size)
-    margin, candidates, attempt = float("inf"), order.size, 0
+    margin, num_candidates, attempt = float("inf"), order.size, 0
     while True:
-        allowed = np.sort(order[:candidates])
-        edges = np.cumsum(weights[allowed])
+        candidates = np.sort(order[:num_candidates])
+        edges = np.cumsum(weights[candidates])
         goal = uniform(params.seed, choice.choice, choice.position, attempt) * float(edges[-1])
-        i = min(int(np.searchsorted(edges, goal, side="right")), allowed.size - 1)
-        token = int(allowed[i])
-        margin = min(margin, _distance(edges, i, goal) / whole)
+        i = min(int(np.searchsorted(edges, goal, side="right")), candidates.size - 1)
+        token = int(candidates[i])
+        margin = min(margin, _distance(edges, i, goal) / total_mass)
         if params.top_p < 1:
-            margin = min(margin, abs(float(ahead[rank[token]]) / whole - params.top_p))
+            margin = min(margin, abs(float(mass_above[rank[token]]) / total_mass - params.top_p))
         if rank[token] < nucleus:
             return Decision(token, margin)
-        candidates, attempt = rank[token], attempt + 1
+        num_candidates, attempt = rank[token], attempt + 1
 
 
 def _distance(edges: NDArray[np.float64], i: int, goal: float) -> float:
-    """From `goal` to the nearer end of step i of a cumulative sum; the sum's own ends cannot be crossed."""
+    """Return the distance from `goal` to the nearer edge of step i of a cumulative sum (float64 [n]).
+
+    The first and the last edge of the whole sum do not count, because no goal is beyond them.
+    """
     below = goal - float(edges[i - 1]) if i and edges[i - 1] > 0 else float("inf")
     above = float(edges[i]) - goal if edges[i] < edges[-1] else float("inf")
     return min(below, above)

@@ -1,5 +1,6 @@
-"""From a matrix of logits to drawn or scored tokens: lays out a step's items, and runs the kernels over them.
+"""The sampler: from a matrix of logits to sampled or scored tokens.
 
+Lays out a step's work items and logit edits, and runs the kernels over them on one or several threads.
 `reference.ReferenceSampler` is the same in plain numpy.
 """
 
@@ -15,66 +16,66 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.sampling.choice import ITEM, ChoiceSampler
+from onward.sampling.choice import WORK_ITEM_DTYPE, ChoiceSampler
 from onward.sampling.kernels import DONE, entry_point
 from onward.sampling.outputs import Sampled
 from onward.sampling.reference import most_likely
 from onward.sampling.threads import SamplerThreads
-from onward.sampling.vocab_blocks import BLOCK
+from onward.sampling.vocab_blocks import BLOCK_TOKENS
 
 MAX_KERNEL_TOP = 64
 """Most likely tokens that the kernel lists itself, by insertion. Longer lists are sorted in numpy."""
 
 MIN_LOGITS_PER_THREAD = 1 << 20
-"""Logits a thread, at least: below that handing work to another thread takes longer than the work."""
+"""Below that, handing work to another thread takes longer than the work."""
 MAX_THREADS = 4
 
 _run = entry_point()
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
-    """Where the kernels write: one element an item."""
+class ResultBuffers:
+    """Where the kernels write: one element (or row) per work item. Reused by every call."""
 
     tokens: NDArray[np.int64]
     logprobs: NDArray[np.float32]
-    normalisers: NDArray[np.float64]
+    normalizers: NDArray[np.float64]
     top_ids: NDArray[np.int64]
     top_logprobs: NDArray[np.float32]
 
-    def of_items(self, part: slice) -> tuple[NDArray[Any], ...]:
-        """Views for some of the items, in the order in which the kernel takes them."""
+    @classmethod
+    def allocate(cls, num_items: int) -> ResultBuffers:
+        return cls(
+            np.empty(num_items, np.int64),
+            np.empty(num_items, np.float32),
+            np.empty(num_items, np.float64),
+            np.empty((num_items, MAX_KERNEL_TOP), np.int64),
+            np.empty((num_items, MAX_KERNEL_TOP), np.float32),
+        )
+
+    def views(self, part: slice) -> tuple[NDArray[Any], ...]:
+        """Return views for some of the items, in the order of `kernels.run`'s parameters."""
         return (
             self.tokens[part],
             self.logprobs[part],
-            self.normalisers[part],
+            self.normalizers[part],
             self.top_ids[part],
             self.top_logprobs[part],
         )
 
-    @classmethod
-    def of(cls, items: int) -> Results:
-        return cls(
-            np.empty(items, np.int64),
-            np.empty(items, np.float32),
-            np.empty(items, np.float64),
-            np.empty((items, MAX_KERNEL_TOP), np.int64),
-            np.empty((items, MAX_KERNEL_TOP), np.float32),
-        )
 
-
-class Scratch:
-    """What one thread of the kernels writes to on its way."""
+class ScratchBuffers:
+    """What the kernels overwrite on one thread; shapes as in kernels.py."""
 
     def __init__(self, vocab_size: int) -> None:
-        blocks = -(-vocab_size // BLOCK)
+        num_blocks = -(-vocab_size // BLOCK_TOKENS)
         self.edited: NDArray[np.float32] = np.empty(vocab_size, np.float32)
-        self.maxima: NDArray[np.float32] = np.empty((2, blocks), np.float32)
-        self.masses: NDArray[np.float64] = np.empty((3, blocks), np.float64)
+        self.maxima: NDArray[np.float32] = np.empty((2, num_blocks), np.float32)
+        self.masses: NDArray[np.float64] = np.empty((3, num_blocks), np.float64)
 
 
-class Edits:
-    """The changes of logits that a step's items ask for: two growing parallel arrays."""
+class LogitEdits:
+    """The changes of logits that a step's work items need: two parallel arrays that grow, reused by every step."""
 
     def __init__(self) -> None:
         self.ids: NDArray[np.int64] = np.empty(256, np.int64)
@@ -82,7 +83,7 @@ class Edits:
         self.used = 0
 
     def add(self, ids: NDArray[np.int64], values: NDArray[np.float64] | float) -> int:
-        """Append `ids` and their `values`; how much is used afterwards."""
+        """Append `ids` (int64 [n]) and their `values` (float64 [n], or one for all); return the new length."""
         start, self.used = self.used, self.used + ids.size
         while self.used > self.ids.size:
             self.ids = np.concatenate((self.ids, np.empty_like(self.ids)))
@@ -93,25 +94,25 @@ class Edits:
 
 
 class Sampler:
-    """Draws and scores. Owns the kernels' scratch arrays and threads; its methods are for the engine thread only. Close
-    it to end the threads.
+    """Samples and scores tokens. Owns the kernels' buffers and the sampler threads; close it to end the threads.
 
-    Making the first one of a process loads the compiled kernels, or compiles them (seconds, once a machine).
+    All methods must be called from one thread (the engine's). Creating the first Sampler of a process loads the
+    compiled kernels, or compiles them, which takes seconds once per machine.
     """
 
     def __init__(self, vocab_size: int, num_threads: int | None = None) -> None:
         """`num_threads`: how many may share a large step, by default one per core; never more than MAX_THREADS."""
         num_threads = min(num_threads or os.cpu_count() or 1, MAX_THREADS)
         self._vocab_size = vocab_size
-        self._edits = Edits()
-        self._scratch = [Scratch(vocab_size)]
+        self._edits = LogitEdits()
+        self._scratch = [ScratchBuffers(vocab_size)]
         self._num_threads = num_threads
         self._threads = SamplerThreads(num_threads - 1)
-        self._reserve(32)
+        self._allocate(32)
         self.score(np.zeros((1, vocab_size), np.float32), 0, (0,), 0)
 
     def close(self) -> None:
-        """End the threads; what is drawn afterwards is drawn on the caller's. May be called more than once."""
+        """End the threads. Later calls sample on the caller's thread. May be called more than once."""
         self._threads.close()
 
     def sample(
@@ -121,41 +122,49 @@ class Sampler:
         choices: Sequence[ChoiceSampler],
         banned: Sequence[frozenset[int] | None],
     ) -> list[Sampled]:
-        """Draw i reads logits[rows[i]] for choices[i]; several may read one row. Mutates neither.
+        """Sample one token from logits[rows[i]] for each choices[i]. Several may use the same row.
 
-        The ids in banned[i] have a logit of -inf for this draw; reported log-probabilities stay raw.
-        Raises RuntimeError when logits are NaN or infinite, or when no token is left to draw.
+        `logits` is float32 [num_rows, vocab_size]; neither it nor the choices are mutated. The ids in banned[i] have
+        a logit of -inf for this token; reported log-probabilities stay raw.
+        Raises RuntimeError if logits are not finite or if no token is left to sample; ValueError if the arguments
+        differ in length, `logits` has another shape or dtype, or an edited id is outside of the vocabulary;
+        IndexError for a row that does not exist.
         """
         if not len(rows) == len(choices) == len(banned):
             raise ValueError("rows, choices and banned differ in length")
-        self._reserve(len(rows))
+        self._allocate(len(rows))
         items = self._items[: len(rows)]
         for i, choice in enumerate(choices):
-            items[i] = choice.item
+            items[i] = choice.work_item
         items["row"] = rows
         items["position"] = [choice.position for choice in choices]
         if any(banned) or any(choice.has_edits for choice in choices):
             self._lay_out_edits(items, choices, banned)
-        return self._run(logits, items, rows, [choice.top for choice in choices])
+        return self._run(logits, items, rows, [choice.num_top for choice in choices])
 
     def score(self, logits: NDArray[np.float32], first_row: int, targets: Sequence[int], top: int) -> list[Sampled]:
-        """targets[i] by the distribution in logits[first_row + i], with the `top` most likely beside it."""
-        self._reserve(len(targets))
+        """Score targets[i] by the distribution in logits[first_row + i], with the `top` most likely tokens beside it.
+
+        `logits` is float32 [num_rows, vocab_size] and is not mutated. Raises as `sample`, and ValueError for a target
+        outside of the vocabulary.
+        """
+        self._allocate(len(targets))
         items = self._items[: len(targets)]
-        items[:] = np.zeros((), ITEM)
+        items[:] = np.zeros((), WORK_ITEM_DTYPE)
         rows = range(first_row, first_row + len(targets))
         items["row"] = rows
-        items["given"] = targets
-        items["top"] = top
+        items["target_token"] = targets
+        items["num_top"] = top
         if len(targets) and not 0 <= min(targets) <= max(targets) < self._vocab_size:
             raise ValueError("a token to score is outside of the vocabulary")
         return self._run(logits, items, rows, [max(0, top)] * len(targets))
 
-    def _reserve(self, items: int) -> None:
-        if items > (self._items.size if hasattr(self, "_items") else 0):
-            size = 1 << (items - 1).bit_length()
-            self._items: NDArray[np.void] = np.zeros(size, ITEM)
-            self._results = Results.of(size)
+    def _allocate(self, num_items: int) -> None:
+        """Make `_items` and `_results` large enough."""
+        if num_items > (self._items.size if hasattr(self, "_items") else 0):
+            size = 1 << (num_items - 1).bit_length()
+            self._items: NDArray[np.void] = np.zeros(size, WORK_ITEM_DTYPE)
+            self._results = ResultBuffers.allocate(size)
 
     def _lay_out_edits(
         self,
@@ -163,32 +172,34 @@ class Sampler:
         choices: Sequence[ChoiceSampler],
         banned: Sequence[frozenset[int] | None],
     ) -> None:
-        """Put all penalties, biases and bans into the step's edits, and where they lie into the items."""
+        """Write all penalties, biases and bans to the step's edits, and their bounds to the items."""
         edits, bounds = self._edits, []
         edits.used = 0
         for choice, ban in zip(choices, banned, strict=True):
-            start = middle = edits.used
+            start = biases_start = edits.used
             if choice.has_penalties:
-                middle = edits.add(choice.counts.ids, choice.counts.counts)
-            bias_end = edits.add(choice.bias_ids, choice.bias_values) if choice.bias_ids.size else middle
-            end = edits.add(np.fromiter(ban, np.int64), 0.0) if ban else bias_end
-            bounds.append((start, middle, bias_end, end))
-        for column, values in zip(("penalties", "biases", "bans", "end"), zip(*bounds, strict=True), strict=True):
+                biases_start = edits.add(choice.counts.ids, choice.counts.counts)
+            bans_start = edits.add(choice.bias_ids, choice.bias_values) if choice.bias_ids.size else biases_start
+            end = edits.add(np.fromiter(ban, np.int64), 0.0) if ban else bans_start
+            bounds.append((start, biases_start, bans_start, end))
+        columns = ("penalties_start", "biases_start", "bans_start", "edits_end")
+        for column, values in zip(columns, zip(*bounds, strict=True), strict=True):
             items[column] = values
         ids = edits.ids[: edits.used]
         if ids.size and not 0 <= ids.min() <= ids.max() < self._vocab_size:
             raise ValueError("a token to penalise, to bias or to ban is outside of the vocabulary")
 
     def _run(
-        self, logits: NDArray[np.float32], items: NDArray[np.void], rows: Sequence[int], tops: list[int]
+        self, logits: NDArray[np.float32], items: NDArray[np.void], rows: Sequence[int], num_tops: list[int]
     ) -> list[Sampled]:
-        """`rows` and `tops` are what the items say, in Python's numbers: a column of a small array costs more."""
+        """Run the kernels over `items`. `rows` and `num_tops` repeat two of their columns as Python numbers, because
+        reading columns of a small array costs more."""
         if not items.size:
             return []
         if logits.ndim != 2 or logits.shape[1] != self._vocab_size or logits.dtype != np.float32:
             raise ValueError(f"logits are not float32 [rows, {self._vocab_size}]")
         if not 0 <= min(rows) <= max(rows) < len(logits):
-            raise IndexError("a row of logits that is not there")
+            raise IndexError(f"a row is out of range: logits have {len(logits)}")
         view = np.ascontiguousarray(logits).view()
         view.flags.writeable = False  # one type for numba, whatever the caller's array is
         parts = self._parts(items.size)
@@ -196,24 +207,27 @@ class Sampler:
             if status >= 0:
                 raise RuntimeError(f"the logits are not finite (row {rows[part][status]})")
             if status != DONE:
-                raise RuntimeError("no token is left to draw: all are banned or have a logit of -inf")
-        return self._sampled(view, rows, tops)
+                raise RuntimeError("no token is left to sample: all are banned or have a logit of -inf")
+        return self._sampled(view, rows, num_tops)
 
     def _run_parts(self, logits: NDArray[np.float32], items: NDArray[np.void], parts: list[slice]) -> list[int]:
         return self._threads.run(
-            [partial(self._run_part, logits, items, part, self._scratch[at]) for at, part in enumerate(parts)]
+            [partial(self._run_part, logits, items, part, self._scratch[i]) for i, part in enumerate(parts)]
         )
 
-    def _parts(self, items: int) -> list[slice]:
-        """The items, shared out among as many threads as pay; there is scratch for each afterwards."""
-        count = max(1, min(self._num_threads, items, items * self._vocab_size // MIN_LOGITS_PER_THREAD))
+    def _parts(self, num_items: int) -> list[slice]:
+        """Divide the items among as many threads as are worth it; allocate a scratch buffer for each."""
+        count = max(1, min(self._num_threads, num_items, num_items * self._vocab_size // MIN_LOGITS_PER_THREAD))
         while len(self._scratch) < count:
-            self._scratch.append(Scratch(self._vocab_size))
-        bounds = [items * part // count for part in range(count + 1)]
+            self._scratch.append(ScratchBuffers(self._vocab_size))
+        bounds = [num_items * part // count for part in range(count + 1)]
         return [slice(start, end) for start, end in pairwise(bounds)]
 
-    def _run_part(self, logits: NDArray[np.float32], items: NDArray[np.void], part: slice, scratch: Scratch) -> int:
-        """On any thread, without the GIL: results of these items, written where they belong; see `kernels.run`."""
+    def _run_part(
+        self, logits: NDArray[np.float32], items: NDArray[np.void], part: slice, scratch: ScratchBuffers
+    ) -> int:
+        """Write the results of these items to the result buffers; return the kernel's status. On any thread, without
+        the GIL."""
         status: int = _run(
             logits,
             items[part],
@@ -222,30 +236,33 @@ class Sampler:
             scratch.edited,
             scratch.maxima,
             scratch.masses,
-            *self._results.of_items(part),
+            *self._results.views(part),
         )
         return status
 
-    def _sampled(self, logits: NDArray[np.float32], rows: Sequence[int], tops: list[int]) -> list[Sampled]:
-        count, out = len(rows), self._results
-        tokens, logprobs = out.tokens[:count].tolist(), out.logprobs[:count].tolist()
-        width = min(max(tops), MAX_KERNEL_TOP, self._vocab_size)
+    def _sampled(self, logits: NDArray[np.float32], rows: Sequence[int], num_tops: list[int]) -> list[Sampled]:
+        """Convert the result buffers to Python values, which share no memory with them."""
+        count, results = len(rows), self._results
+        tokens, logprobs = results.tokens[:count].tolist(), results.logprobs[:count].tolist()
+        width = min(max(num_tops), MAX_KERNEL_TOP, self._vocab_size)
         if width == 0:
             return [Sampled(token, logprob, ()) for token, logprob in zip(tokens, logprobs, strict=True)]
-        ids, values = out.top_ids[:count, :width].tolist(), out.top_logprobs[:count, :width].tolist()
+        ids, values = results.top_ids[:count, :width].tolist(), results.top_logprobs[:count, :width].tolist()
         return [
             Sampled(
                 tokens[i],
                 logprobs[i],
-                tuple(zip(ids[i][:top], values[i][:top], strict=True))
-                if top <= MAX_KERNEL_TOP
-                else self._long_top(logits[rows[i]], out.normalisers[i], top),
+                tuple(zip(ids[i][:num_top], values[i][:num_top], strict=True))
+                if num_top <= MAX_KERNEL_TOP
+                else self._long_top(logits[rows[i]], results.normalizers[i], num_top),
             )
-            for i, top in enumerate(tops)
+            for i, num_top in enumerate(num_tops)
         ]
 
-    def _long_top(self, row: NDArray[np.float32], normaliser: np.float64, top: int) -> tuple[tuple[int, float], ...]:
-        """What the kernel would list, where `top` is more than it lists. The same arithmetic, the same bits."""
-        ids = most_likely(row, top)
-        logprobs = (row[ids].astype(np.float64) - normaliser).astype(np.float32)
+    def _long_top(
+        self, row: NDArray[np.float32], normalizer: np.float64, num_top: int
+    ) -> tuple[tuple[int, float], ...]:
+        """Return what the kernel would list, for a list longer than the kernel's. Same arithmetic, same bits."""
+        ids = most_likely(row, num_top)
+        logprobs = (row[ids].astype(np.float64) - normalizer).astype(np.float32)
         return tuple(zip(ids.tolist(), logprobs.tolist(), strict=True))

@@ -1,8 +1,9 @@
-"""Threads that draw a part of a large step, on other processors than the engine's thread, which draws another part.
+"""Sampler threads: each samples a part of a large step, beside the engine's thread and on another CPU.
 
-A runtime's own threads stay awake for a while when a step is done. Linux takes their processors for busy then and
-starts a helper where the engine's thread runs: the parts are drawn one after the other. So the caller's processor is
-taken from the helpers before they get work; on other systems, and where there is no other processor, nothing is done.
+The threads of a runtime keep spinning for a while after a step. Linux then takes their CPUs for busy and starts a
+sampler thread on the CPU of the engine's thread, so that the parts run one after the other. To prevent this, the
+caller's CPU is removed from the affinity of the sampler threads before they get work. On other systems, and where
+only one CPU is allowed, affinity stays as it is.
 """
 
 from __future__ import annotations
@@ -19,28 +20,32 @@ T = TypeVar("T")
 
 
 class SamplerThreads:
-    """Threads that begin with the first work for them. All methods are for one thread, which works along.
+    """Threads that work beside the caller, started on first use. All methods must be called from one thread.
 
-    The threads end when this is closed, or when nobody has it any more.
+    The threads end when this object is closed or garbage-collected.
     """
 
-    def __init__(self, count: int) -> None:
-        """At most `count` threads, and at least one: a pool cannot have none."""
-        self._place = _CpuAffinity()  # what a thread refers to; a reference to the pool would keep it for ever
-        self._pool = ThreadPoolExecutor(max(1, count), "onward-sampling", initializer=self._place.add_caller)
+    def __init__(self, max_threads: int) -> None:
+        """Create a pool of at most `max_threads` threads; of one where that is 0, because no pool can have none."""
+        self._affinity = _CpuAffinity()  # the threads refer to this; a reference to the pool would keep it alive
+        self._pool = ThreadPoolExecutor(
+            max(1, max_threads), "onward-sampling", initializer=self._affinity.add_current_thread
+        )
 
-    def run(self, work: Sequence[Callable[[], T]]) -> list[T]:
-        """All of `work`, the first on the caller's thread and the rest beside it; results in order.
+    def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """Run `calls`, the first on the caller's thread and the others beside it; return their results in order.
 
-        One after another when closed or when the interpreter ends: no thread takes work any more.
+        Runs them one after the other on the caller's thread when the pool is closed, when the interpreter is exiting,
+        and from the moment when the system refuses to start a thread. Raises what a call raises.
         """
-        if len(work) > 1:
-            self._place.avoid(_here())
+        if len(calls) > 1:
+            self._affinity.exclude(_current_cpu())
         try:
-            others = [self._pool.submit(each) for each in work[1:]]
+            others = [self._pool.submit(call) for call in calls[1:]]
         except RuntimeError:
-            return [each() for each in work]
-        return [work[0](), *(other.result() for other in others)]
+            self.close()  # a call that a thread has already taken must not run twice at the same time
+            return [call() for call in calls]
+        return [calls[0](), *(other.result() for other in others)]
 
     def close(self) -> None:
         """End the threads. May be called more than once."""
@@ -48,38 +53,39 @@ class SamplerThreads:
 
 
 class _CpuAffinity:
-    """Where the helpers may run."""
+    """On which CPUs the sampler threads may run."""
 
     def __init__(self) -> None:
-        self._threads: list[int] = []
-        self._processors = _allowed()
-        self._avoided: int | None = None
+        self._thread_ids: list[int] = []
+        self._allowed = _allowed_cpus()
+        self._excluded: int | None = None
 
-    def add_caller(self) -> None:
-        """On a new helper: it inherits where the engine's thread may run, and is moved before its next work."""
-        self._threads.append(threading.get_native_id())
-        self._avoided = None
+    def add_current_thread(self) -> None:
+        """Register a new sampler thread, on that thread. It inherits the affinity of the engine's thread until the
+        next `exclude`."""
+        self._thread_ids.append(threading.get_native_id())
+        self._excluded = None
 
-    def avoid(self, processor: int | None) -> None:
-        """Let no helper run on `processor`, as long as that leaves one."""
-        if processor is None or processor == self._avoided:
+    def exclude(self, cpu: int | None) -> None:
+        """Keep all sampler threads off `cpu`, if that leaves at least one CPU. None: leave them where they are."""
+        if cpu is None or cpu == self._excluded:
             return
-        others = self._processors - {processor}
+        others = self._allowed - {cpu}
         if not others:
             return
-        self._avoided = processor
-        for thread in list(self._threads):
-            with suppress(OSError):  # the thread has ended, or whoever runs the process now allows none of these
-                os.sched_setaffinity(thread, others)
+        self._excluded = cpu
+        for thread_id in list(self._thread_ids):
+            with suppress(OSError):  # the thread has ended, or the CPUs allowed to the process have changed
+                os.sched_setaffinity(thread_id, others)
 
 
-def _allowed() -> set[int]:
-    """Processors that the calling thread may run on; empty where the system does not tell."""
+def _allowed_cpus() -> set[int]:
+    """Return the CPUs that the calling thread may run on; empty on systems that do not report them."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
-def _processor_of_caller() -> Callable[[], int] | None:
-    """The C library's sched_getcpu, called without giving up the interpreter; None where there is none."""
+def _find_sched_getcpu() -> Callable[[], int] | None:
+    """Return the C library's sched_getcpu, called without releasing the GIL; None where it does not exist."""
     try:
         found: Callable[[], int] = ctypes.PyDLL(None).sched_getcpu
     except (AttributeError, OSError, TypeError):
@@ -87,9 +93,10 @@ def _processor_of_caller() -> Callable[[], int] | None:
     return found
 
 
-_sched_getcpu = _processor_of_caller()
+_sched_getcpu = _find_sched_getcpu()
 
 
-def _here() -> int | None:
-    processor = _sched_getcpu() if _sched_getcpu else -1
-    return processor if processor >= 0 else None
+def _current_cpu() -> int | None:
+    """Return the CPU that the calling thread runs on; None on systems that do not report it."""
+    cpu = _sched_getcpu() if _sched_getcpu else -1
+    return cpu if cpu >= 0 else None

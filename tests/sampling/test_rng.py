@@ -1,4 +1,4 @@
-"""The counter-based stream: the same for ever, uniform, and independent between neighbours."""
+"""The counter-based random numbers: fixed for ever, uniform, and independent between neighbours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNT = 16_384
 
 
 def chi_square(counts: np.ndarray, expected: float) -> float:
-    """Standard deviations above the expected statistic for equal bins (normal approximation)."""
+    """Return by how many standard deviations equal bins exceed the expected statistic (normal approximation)."""
     degrees = counts.size - 1
     statistic = float(((counts - expected) ** 2 / expected).sum())
     return (statistic - degrees) / float(np.sqrt(2 * degrees))
@@ -46,7 +46,7 @@ def test_numbers_do_not_change_between_versions() -> None:
         pytest.param(lambda i: uniform(i << 32, 3, 5, 0), id="high halves of seeds"),
     ],
 )
-def test_consecutive_counters_give_uniform_numbers(numbered: Callable[[int], float]) -> None:
+def test_numbers_of_consecutive_counters_are_uniform(numbered: Callable[[int], float]) -> None:
     numbers = np.array([numbered(i) for i in range(COUNT)])
     assert numbers.min() >= 0 and numbers.max() < 1
     assert abs(chi_square(np.histogram(numbers, 128, (0, 1))[0], COUNT / 128)) < 4
@@ -66,16 +66,16 @@ def test_consecutive_counters_give_uniform_numbers(numbered: Callable[[int], flo
     ],
 )
 def test_neighbours_are_independent(neighbour: Callable[[int, int, int], float]) -> None:
-    places = [(seed, c, p) for seed in range(16) for c in range(16) for p in range(1, 65)]
-    own = np.array([uniform(*place, 0) for place in places])
-    other = np.array([neighbour(*place) for place in places])
+    counters = [(seed, c, p) for seed in range(16) for c in range(16) for p in range(1, 65)]
+    own = np.array([uniform(*each, 0) for each in counters])
+    other = np.array([neighbour(*each) for each in counters])
     pairs = np.histogram2d(own, other, 12, ((0, 1), (0, 1)))[0]
-    assert abs(chi_square(pairs.ravel(), len(places) / 144)) < 4
-    assert abs(np.corrcoef(own, other)[0, 1]) < 4 / np.sqrt(len(places))
+    assert abs(chi_square(pairs.ravel(), len(counters) / 144)) < 4
+    assert abs(np.corrcoef(own, other)[0, 1]) < 4 / np.sqrt(len(counters))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31, 2**63, 2**64 - 1])
-def test_the_kernel_draws_with_the_same_numbers(seed: int) -> None:
+def test_the_kernels_use_the_same_numbers(seed: int) -> None:
     vocabulary = 4096
     tokens = sample_many(Sampler(vocabulary), np.zeros(vocabulary, np.float32), 64, accepted=(5, 6), seed=seed)
     assert tokens.tolist() == [int(uniform(seed, number, 2, 0) * vocabulary) for number in range(64)]

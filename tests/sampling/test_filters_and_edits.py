@@ -1,4 +1,4 @@
-"""Tables of numbers for every step from logits to the set of tokens that can be drawn, for both samplers."""
+"""Tables of numbers for every step from logits to the set of possible tokens, for both samplers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HALVING = as_row(np.log([0.1, 0.5, 0.15, 0.25]).tolist())  # best first: 1, 3, 2
 
 @BOTH
 @pytest.mark.parametrize(
-    ("params", "drawable"),
+    ("params", "possible"),
     [
         ({}, {0, 1, 2, 3}),
         ({"top_p": 1.0, "top_k": 0, "min_p": 0.0}, {0, 1, 2, 3}),
@@ -44,15 +44,15 @@ HALVING = as_row(np.log([0.1, 0.5, 0.15, 0.25]).tolist())  # best first: 1, 3, 2
         ({"temperature": 1e-6}, {1}),
     ],
 )
-def test_each_filter_keeps_a_prefix_of_the_order(
-    kind: type[AnySampler], params: dict[str, Any], drawable: set[int]
+def test_each_filter_keeps_a_prefix_of_the_ranking(
+    kind: type[AnySampler], params: dict[str, Any], possible: set[int]
 ) -> None:
-    assert support(kind(4), HALVING, **params) == drawable
+    assert support(kind(4), HALVING, **params) == possible
 
 
 @BOTH
 @pytest.mark.parametrize(
-    ("params", "drawable"),
+    ("params", "possible"),
     [
         ({"top_k": 2, "top_p": 0.6}, {1}),  # of the two, 1 has 2/3; of all, it would take both to reach 0.6
         ({"top_k": 2, "top_p": 0.7}, {1, 3}),
@@ -62,14 +62,14 @@ def test_each_filter_keeps_a_prefix_of_the_order(
         ({"min_p": 0.4, "top_k": 3}, {1, 3}),
     ],
 )
-def test_top_p_counts_the_mass_that_min_p_and_top_k_leave(
-    kind: type[AnySampler], params: dict[str, Any], drawable: set[int]
+def test_top_p_is_a_share_of_the_mass_that_min_p_and_top_k_keep(
+    kind: type[AnySampler], params: dict[str, Any], possible: set[int]
 ) -> None:
-    assert support(kind(4), HALVING, **params) == drawable
+    assert support(kind(4), HALVING, **params) == possible
 
 
 @BOTH
-def test_filters_see_the_distribution_after_temperature(kind: type[AnySampler]) -> None:
+def test_filters_apply_to_the_distribution_after_temperature(kind: type[AnySampler]) -> None:
     # at temperature 0.5 the probabilities are squared: 0.725, 0.181, 0.065, 0.029
     assert support(kind(4), HALVING, top_p=0.7) == {1, 3}
     assert support(kind(4), HALVING, top_p=0.7, temperature=0.5) == {1}
@@ -132,19 +132,19 @@ def test_penalties_follow_the_published_formulas() -> None:
         ({"logit_bias": ((0, -100.0), (1, -100.0))}, 2),
     ],
 )
-def test_penalties_and_bias_move_the_greedy_choice(kind: type[AnySampler], params: dict[str, Any], best: int) -> None:
-    drawn_for = choice(accepted=(0, 0, 0), temperature=0.0, **params)
-    assert sample_one(kind(4), as_row([2, 1.5, -1, -5]), drawn_for).token == best
+def test_penalties_and_bias_change_the_greedy_token(kind: type[AnySampler], params: dict[str, Any], best: int) -> None:
+    state = choice(accepted=(0, 0, 0), temperature=0.0, **params)
+    assert sample_one(kind(4), as_row([2, 1.5, -1, -5]), state).token == best
 
 
 @BOTH
-def test_repetition_makes_a_negative_logit_more_negative(kind: type[AnySampler]) -> None:
-    drawn_for = choice(accepted=(0,), temperature=0.0, repetition_penalty=1.5)
-    assert sample_one(kind(2), as_row([-1, -1.4]), drawn_for).token == 1
+def test_repetition_penalty_makes_a_negative_logit_more_negative(kind: type[AnySampler]) -> None:
+    state = choice(accepted=(0,), temperature=0.0, repetition_penalty=1.5)
+    assert sample_one(kind(2), as_row([-1, -1.4]), state).token == 1
 
 
 @BOTH
-def test_a_bias_of_a_hundred_bans_or_forces_in_effect(kind: type[AnySampler]) -> None:
+def test_a_bias_of_a_hundred_in_effect_bans_or_forces_a_token(kind: type[AnySampler]) -> None:
     row = as_row([5, 4, 3, 2])
     assert support(kind(4), row, logit_bias=((0, -100.0), (1, -100.0))) == {2, 3}
     assert support(kind(4), row, logit_bias=((3, 100.0),), temperature=2.0) == {3}
@@ -152,7 +152,7 @@ def test_a_bias_of_a_hundred_bans_or_forces_in_effect(kind: type[AnySampler]) ->
 
 @BOTH
 @pytest.mark.parametrize("params", [{}, {"temperature": 0}, {"top_p": 0.5}, {"logit_bias": ((0, 100.0),)}])
-def test_a_banned_token_is_never_drawn_however_likely(kind: type[AnySampler], params: dict[str, Any]) -> None:
+def test_a_banned_token_is_never_sampled_however_likely(kind: type[AnySampler], params: dict[str, Any]) -> None:
     row = as_row([50, 40, 1, 0])
     tokens = sample_many(kind(4), row, 200, banned=frozenset({0, 1}), **params)
     assert set(tokens.tolist()) <= {2, 3}
@@ -174,17 +174,17 @@ def test_logprobs_stay_raw_under_bans_bias_and_penalties(kind: type[AnySampler])
 
 
 @BOTH
-def test_nothing_left_to_draw_is_an_error(kind: type[AnySampler]) -> None:
+def test_no_token_left_to_sample_is_an_error(kind: type[AnySampler]) -> None:
     with pytest.raises(RuntimeError, match="no token is left"):
         sample_one(kind(2), as_row([1, -np.inf]), choice(), frozenset({0}))
 
 
 def test_an_edit_outside_of_the_vocabulary_is_refused() -> None:
     sampler = Sampler(4)
-    for drawn_for, banned in (
+    for state, banned in (
         (choice(logit_bias=((4, 1.0),)), None),
         (choice(), frozenset({-1})),
         (choice(presence_penalty=1, accepted=(9,)), None),
     ):
         with pytest.raises(ValueError, match="outside of the vocabulary"):
-            sample_one(sampler, as_row([0, 0, 0, 0]), drawn_for, banned)
+            sample_one(sampler, as_row([0, 0, 0, 0]), state, banned)
