@@ -1,4 +1,4 @@
-"""A server to abuse, and the proof, after every test, that it is as good as new."""
+"""A server to attack, and the check after every test that it works and holds nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def abused() -> Iterator[Server]:
 
 @pytest.fixture
 def server(abused: Server) -> Iterator[Server]:
-    """The next good request is answered, no error was ours, and nothing is held any more."""
+    """Check that the next request succeeds, that no response was a 5xx, and that no KV block is held."""
     yield abused
     assert abused.ask(max_tokens=2).status == 200
     wait_until_idle(abused)

@@ -1,4 +1,4 @@
-"""Bodies by chance: every answer is a completion or a refusal in the envelope, never an error of ours."""
+"""Random bodies: every response is a completion or a 4xx in the envelope, never a 5xx."""
 
 from __future__ import annotations
 
@@ -90,20 +90,20 @@ def check(server: Server, body: bytes, path: str = COMPLETIONS) -> None:
 
 @BOUNDED
 @given(st.dictionaries(st.sampled_from(NAMES) | TEXTS, JSON, max_size=6))
-def test_any_object_is_answered_or_refused(server: Server, fields: dict[str, Any]) -> None:
+def test_any_object_is_completed_or_rejected(server: Server, fields: dict[str, Any]) -> None:
     fields.setdefault("model", "toy")
     check(server, json.dumps(fields).encode())
 
 
 @BOUNDED
 @given(PLAUSIBLE_REQUESTS)
-def test_plausible_requests_are_answered_or_refused(server: Server, fields: dict[str, Any]) -> None:
+def test_plausible_requests_are_completed_or_rejected(server: Server, fields: dict[str, Any]) -> None:
     check(server, json.dumps(fields).encode())
 
 
 @BOUNDED
 @given(st.binary(max_size=60))
-def test_any_bytes_are_refused(server: Server, body: bytes) -> None:
+def test_any_bytes_are_rejected(server: Server, body: bytes) -> None:
     check(server, body)
 
 
@@ -113,14 +113,14 @@ def test_any_bytes_are_refused(server: Server, body: bytes) -> None:
     st.integers(0, 200),
     st.binary(max_size=3),
 )
-def test_a_damaged_body_is_answered_or_refused(server: Server, fields: Any, place: int, damage: bytes) -> None:
+def test_a_damaged_body_is_completed_or_rejected(server: Server, fields: Any, place: int, damage: bytes) -> None:
     body = json.dumps(fields).encode()
     check(server, body[:place] + damage + body[place + len(damage) :])
 
 
 @settings(BOUNDED, max_examples=60)
 @given(st.sampled_from(["/tokenize", "/detokenize"]), JSON | TOKEN_REQUESTS)
-def test_the_token_routes_answer_or_refuse(server: Server, path: str, value: Any) -> None:
+def test_the_token_routes_respond_or_reject(server: Server, path: str, value: Any) -> None:
     answer = server.send("POST", path, json.dumps(value).encode())
     assert answer.status in (200, 400, 404), answer.raw
     assert answer.status == 200 or set(answer.error) == {"message", "type", "param", "code"}

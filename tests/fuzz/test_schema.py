@@ -1,4 +1,4 @@
-"""schemathesis asks what /openapi.json describes, and some of what it does not; bounded in count and time."""
+"""schemathesis sends requests that /openapi.json describes, and some that it does not; bounded in count and time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = 300
 
 @pytest.fixture
 def lenient() -> Iterator[Server]:
-    """Any name is the one model's here, so that requests made up by chance reach the engine."""
+    """A server that accepts any model name, so that random requests reach the engine."""
     server = Server("--profile", "lenient", "--max-body", "1MB", "--max-parallel", "64")
     yield server
     wait_until_idle(server)

@@ -1,4 +1,4 @@
-"""Abuse on raw sockets: truncated, slow, huge, deep, pipelined. The server answers or closes, and goes on."""
+"""Attacks on raw sockets: truncated, slow, huge, deep, pipelined. The server responds or closes, and continues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def request(body: bytes, headers: bytes = b"", path: str = COMPLETIONS) -> bytes
 
 
 def everything(connection: socket.socket) -> bytes:
-    """All that comes until the server closes; what was sent before counts when it resets the connection."""
+    """Receive until the server closes; return what arrived before, even if it resets the connection."""
     received = b""
     try:
         while piece := connection.recv(65536):
@@ -44,26 +44,26 @@ def status_of(received: bytes) -> int:
 
 
 def answer_to(server: Server, sent: bytes) -> bytes:
-    """What one request is answered with, on a connection that then closes."""
+    """Return the response to one request, on a connection that then closes."""
     with connected(server) as connection:
         connection.sendall(sent.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
         return everything(connection)
 
 
 @pytest.mark.parametrize("cut", [1, 10, 40, 90, len(request(GOOD)) - 1])
-def test_a_request_that_breaks_off_is_forgotten(server: Server, cut: int) -> None:
+def test_a_truncated_request_is_dropped(server: Server, cut: int) -> None:
     with connected(server) as connection:
         connection.sendall(request(GOOD)[:cut])
 
 
-def test_a_body_shorter_than_its_length_is_given_up_when_the_client_closes(server: Server) -> None:
+def test_a_body_shorter_than_its_length_is_dropped_when_the_client_closes(server: Server) -> None:
     with connected(server) as connection:
         connection.sendall(request(GOOD).replace(b"Content-Length: ", b"Content-Length: 9"))
         connection.shutdown(socket.SHUT_WR)
         everything(connection)
 
 
-def test_slow_headers_and_slow_bodies_keep_nobody_waiting(server: Server) -> None:
+def test_slow_headers_and_slow_bodies_delay_no_other_request(server: Server) -> None:
     sent = request(GOOD)
     with connected(server) as headers, connected(server) as body:
         body.sendall(sent[:-20])
@@ -78,7 +78,7 @@ def test_slow_headers_and_slow_bodies_keep_nobody_waiting(server: Server) -> Non
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
 
 
-def test_a_hundred_idle_connections_keep_nobody_waiting(server: Server) -> None:
+def test_a_hundred_idle_connections_delay_no_other_request(server: Server) -> None:
     idle = [socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS) for _ in range(100)]
     assert server.ask(max_tokens=1).status == 200
     for connection in idle:
@@ -90,7 +90,7 @@ def test_a_huge_body_is_a_413_that_its_sender_can_read(server: Server) -> None:
     assert status_of(received) == 413 and b'"error"' in received
 
 
-def test_a_huge_chunked_body_is_a_413_as_well(server: Server) -> None:
+def test_a_huge_chunked_body_is_a_413_too(server: Server) -> None:
     head = request(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
     with connected(server) as connection:
         connection.sendall(head)
@@ -105,7 +105,7 @@ def test_a_huge_chunked_body_is_a_413_as_well(server: Server) -> None:
 
 
 @pytest.mark.parametrize("declared", [b"99999999999999999999", b"-1", b"abc", b"1, 2"])
-def test_an_impossible_length_is_refused(server: Server, declared: bytes) -> None:
+def test_an_impossible_content_length_is_rejected(server: Server, declared: bytes) -> None:
     sent = request(GOOD).replace(b"Content-Length: %d" % len(GOOD), b"Content-Length: " + declared)
     with connected(server) as connection:
         connection.sendall(sent)
@@ -142,7 +142,7 @@ def test_two_lengths_or_a_length_and_chunks_smuggle_nothing(server: Server) -> N
     ],
     ids=range(12),
 )
-def test_a_body_that_means_harm_is_refused_or_answered(server: Server, body: bytes) -> None:
+def test_a_malicious_body_is_completed_or_rejected(server: Server, body: bytes) -> None:
     received = answer_to(server, request(body))
     assert status_of(received) in (200, 400, 404)
 
@@ -157,14 +157,14 @@ def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     assert found == sorted(found) and received.count(b"HTTP/1.1 200") == 5
 
 
-def test_a_pipelined_stream_that_nobody_reads_is_ended(server: Server) -> None:
+def test_pipelined_streams_that_the_client_does_not_read_are_cancelled(server: Server) -> None:
     body = json.dumps(BASE | {"stream": True, "max_tokens": 1800, "ignore_eos": True}).encode()
     with connected(server) as connection:
         connection.sendall(request(body) * 3)
         connection.recv(100)
 
 
-def test_a_client_that_resets_its_connection_is_departed(server: Server) -> None:
+def test_a_client_that_resets_its_connection_is_noticed(server: Server) -> None:
     body = json.dumps(BASE | {"stream": True, "n": 8, "max_tokens": 1800, "ignore_eos": True}).encode()
     for _ in range(5):
         with connected(server) as connection:
@@ -192,7 +192,7 @@ def test_a_client_that_resets_its_connection_is_departed(server: Server) -> None
     ],
     ids=range(13),
 )
-def test_what_is_hardly_http_is_refused_or_closed(server: Server, sent: bytes) -> None:
+def test_malformed_http_is_rejected_or_closed(server: Server, sent: bytes) -> None:
     with connected(server) as connection:
         try:
             connection.sendall(sent)

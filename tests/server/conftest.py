@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Process:
-    """A server process that has said it is ready. `port` is the one it found free."""
+    """A server process that is ready. `port` is the free port that it bound."""
 
     def __init__(self, *flags: str) -> None:
         self.popen = start_process("0", *flags)
@@ -30,7 +30,7 @@ class Process:
         return f"http://127.0.0.1:{self.port}"
 
     def end(self) -> str:
-        """Kill it where it still runs; what it wrote to stderr."""
+        """Kill the process if it is running; return what it wrote to stderr."""
         if self.popen.poll() is None:
             self.popen.kill()
         return self.popen.communicate()[1]
@@ -48,7 +48,7 @@ def start_process(*arguments: str) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Process]:
-    """One server for all tests that do not end it. Its keep-alive comments come every 50 ms."""
+    """One server for all tests that do not stop it. It sends keep-alive comments every 50 ms."""
     process = Process("keep_alive=0.05", "max_body=10000")
     yield process
     process.end()
@@ -56,7 +56,7 @@ def server() -> Iterator[Process]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Process]]:
-    """Starts servers of a test's own."""
+    """A function that starts servers, which stop after the test."""
     with ExitStack() as stack:
 
         def begin(*flags: str) -> Process:

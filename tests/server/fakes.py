@@ -1,4 +1,4 @@
-"""A scripted Backend, and a driver that speaks ASGI's receive and send with no client library in between."""
+"""A scripted Backend, and a driver of ASGI's receive and send without a client library."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STORY: tuple[Step, ...] = (part(" there"), part(" was"), part(" a fox", finish="
 
 
 class FakeAnswer:
-    """Plays a script: partial choices are given, events awaited, exceptions raised."""
+    """Plays a script: yields partial choices, awaits events, raises exceptions."""
 
     fingerprint = "fp_fake"
 
@@ -77,7 +77,7 @@ class FakeAnswer:
 
 
 class FakeBackend:
-    """Answers every request with the same script, or with what `script_of` makes of it."""
+    """Answers every request with the same script, or with the one that `script_of` returns for it."""
 
     def __init__(self, *script: Step, script_of: Callable[[CompletionRequest], list[Step]] | None = None) -> None:
         self._script_of = script_of or (lambda _: list(script or STORY))
@@ -146,7 +146,7 @@ def settings(**given: Any) -> Settings:
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run an async test in a fresh event loop; one that hangs fails."""
+    """Run an async test in a fresh event loop; fail it if it hangs."""
 
     @functools.wraps(test)
     def run(*arguments: Any, **named: Any) -> None:
@@ -160,7 +160,7 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait, from a thread of no event loop, for something that is about to become true."""
+    """Wait for a condition, from a thread without an event loop."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "it did not become true"
@@ -168,7 +168,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 class Call:
-    """One request to an ASGI application, whose body pieces, departure and answer the test sees one by one."""
+    """One request to an ASGI application. The test controls its body chunks and disconnect, and sees every message."""
 
     def __init__(self, app: Any, method: str, target: str, body: bytes | None = b"", **headers: str) -> None:
         path, _, query = target.partition("?")
@@ -198,7 +198,7 @@ class Call:
             self._changed.set()
 
     async def _send(self, message: dict[str, Any]) -> None:
-        assert not self.ended, "nothing may follow the end of an answer"
+        assert not self.ended, "nothing may follow the end of a response"
         self.sent.append(message)
         self._changed.set()
 
@@ -209,7 +209,7 @@ class Call:
         self._incoming.put_nowait({"type": "http.disconnect"})
 
     async def until(self, messages: int) -> None:
-        """Wait until so many messages were sent, or the application is done."""
+        """Wait until `messages` messages were sent, or the application is done."""
         while len(self.sent) < messages and not self.task.done():
             self._changed.clear()
             await self._changed.wait()
@@ -220,7 +220,7 @@ class Call:
 
     @property
     def unread(self) -> int:
-        """Pieces of the body that the application has not asked for."""
+        """Number of body chunks that the application has not received."""
         return self._incoming.qsize()
 
     @property
@@ -261,7 +261,7 @@ def completion(
 
 
 def events(body: bytes) -> list[Any]:
-    """The events of a stream, strictly read: LF, `data: `, one line, a blank line; comments as None."""
+    """Parse the events of a stream strictly: LF, `data: `, one line, a blank line; comments become None."""
     assert body.endswith(b"\n\n")
     found: list[Any] = []
     for block in body[:-2].decode().split("\n\n"):

@@ -1,4 +1,4 @@
-"""The access log: one line a request, whatever became of it."""
+"""The access log: one line per request, whatever its outcome."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.server.fakes import Call, FakeBackend, completion, in_loop, part, set
 
 
 @in_loop
-async def test_a_request_is_one_line_in_the_access_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_is_one_line_of_the_access_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "onward.access")
     app = make_app(FakeBackend(), settings())
     call = await completion(app, user="eve\nstatus=500 " + "x" * 100, stream=True).done()
@@ -37,7 +37,7 @@ async def test_a_request_is_one_line_in_the_access_log(caplog: pytest.LogCapture
 
 
 @in_loop
-async def test_the_log_tells_of_cancelled_and_failed_streams(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_marks_cancelled_and_failed_streams(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "onward.access")
     app = make_app(FakeBackend(asyncio.Event()), settings())
     call = completion(app)
@@ -58,7 +58,7 @@ async def test_the_access_log_can_be_turned_off(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize("value", ["", " ", "\x00\x1b[31m", "a=b", 'a"b', "a\u2028b"])
-def test_a_logged_value_is_one_harmless_word(value: str) -> None:
+def test_a_logged_value_is_one_word_of_printable_characters(value: str) -> None:
     cleaned = access_log.clean(value)
     assert cleaned and cleaned.isprintable()
     assert not set(cleaned) & set(' ="\n')
@@ -68,7 +68,7 @@ def test_a_logged_value_is_one_harmless_word(value: str) -> None:
     ("refusal", "status"), [(Overloaded(), 503), (EngineStopped(), 503), (InvalidRequest("Too long."), 400)]
 )
 @in_loop
-async def test_a_refused_request_is_logged_with_what_it_asked_for(
+async def test_a_refused_request_is_logged_with_its_model_and_user(
     refusal: Exception, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "onward.access")
@@ -82,7 +82,7 @@ async def test_a_refused_request_is_logged_with_what_it_asked_for(
 
 
 @in_loop
-async def test_a_request_refused_over_a_parameter_is_logged_with_what_it_asked_for(
+async def test_a_request_with_an_invalid_parameter_is_logged_with_its_model_and_user(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "onward.access")
@@ -96,7 +96,7 @@ async def test_a_request_refused_over_a_parameter_is_logged_with_what_it_asked_f
 
 
 @in_loop
-async def test_an_address_that_a_proxy_names_forges_no_pair(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_forwarded_client_address_cannot_forge_a_pair(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "onward.access")
     call = completion(make_app(FakeBackend(), settings()))
     call.scope["client"] = ("evil status=500\tmodel=x\x85", 0)

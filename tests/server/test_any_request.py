@@ -1,4 +1,4 @@
-"""Whatever is sent: one answer, complete, in the envelope when it is a refusal, and never a 500."""
+"""Property tests: every request gets one complete response, errors in the envelope, and never a 500."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def ask(method: str, target: str, body: bytes, **headers: str) -> Call:
 
 @given(st.sampled_from(PATHS), st.binary(max_size=50))
 @hypothesis_settings(max_examples=60)
-def test_any_bytes_get_one_answer(path: str, body: bytes) -> None:
+def test_any_bytes_get_one_response(path: str, body: bytes) -> None:
     ask("POST", path, body)
 
 
 @given(st.sampled_from(PATHS), st.dictionaries(st.sampled_from(FIELDS), JSON))
 @hypothesis_settings(max_examples=150)
-def test_any_json_object_gets_one_answer(path: str, fields: dict[str, Any]) -> None:
+def test_any_json_object_gets_one_response(path: str, fields: dict[str, Any]) -> None:
     ask("POST", path, json.dumps({"model": "storyteller"} | fields).encode())
 
 
@@ -54,7 +54,7 @@ def test_any_json_object_gets_one_answer(path: str, fields: dict[str, Any]) -> N
     st.text(max_size=9),
 )
 @hypothesis_settings(max_examples=100)
-def test_any_url_gets_one_answer(method: str, path: str, query: str) -> None:
+def test_any_url_gets_one_response(method: str, path: str, query: str) -> None:
     ask(method, f"/{path}?{query}", b"")
 
 
@@ -63,7 +63,7 @@ def test_any_url_gets_one_answer(method: str, path: str, query: str) -> None:
     st.binary(max_size=40),
 )
 @hypothesis_settings(max_examples=100)
-def test_any_header_gets_one_answer(name: str, value: bytes) -> None:
+def test_any_header_gets_one_response(name: str, value: bytes) -> None:
     body = b'{"model": "m", "prompt": "x"}'
     call = ask("POST", "/openai/v1/completions", body, **{name: value.decode("latin-1")})
     for _, sent in call.sent[0]["headers"]:

@@ -1,4 +1,4 @@
-"""Whole answers, raw."""
+"""JSON responses, byte by byte."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.server.fakes import Call, FakeBackend, completion, in_loop, part, set
 
 
 @in_loop
-async def test_a_completion_is_the_fold_of_its_parts() -> None:
+async def test_a_completion_joins_the_text_deltas() -> None:
     call = await completion(make_app(FakeBackend(), settings())).done()
     assert call.status == 200
     assert call.json["choices"] == [
@@ -23,7 +23,7 @@ async def test_a_completion_is_the_fold_of_its_parts() -> None:
 
 
 @in_loop
-async def test_the_headers_of_an_answer_are_those_that_clients_know() -> None:
+async def test_the_headers_of_a_response() -> None:
     call = await completion(make_app(FakeBackend(), settings())).done()
     headers = call.headers
     assert headers["content-type"] == "application/json"
@@ -47,7 +47,7 @@ async def test_an_engine_in_the_path_stands_for_the_model() -> None:
 
 
 @in_loop
-async def test_a_body_in_pieces_is_read_whole() -> None:
+async def test_a_body_in_several_chunks_is_joined() -> None:
     backend = FakeBackend()
     call = Call(make_app(backend, settings()), "POST", "/v1/completions", None)
     for piece in (b'{"model": "storyteller", ', b"", b'"prompt": "On'):
@@ -101,7 +101,7 @@ async def test_other_paths_have_no_schema() -> None:
 )
 @pytest.mark.parametrize("stream", [False, True])
 @in_loop
-async def test_a_refusal_is_an_http_error_streamed_or_not(
+async def test_an_error_of_the_backend_is_an_http_error_streamed_or_not(
     problem: Exception, status: int, code: str | None, retry: str | None, stream: bool
 ) -> None:
     backend = FakeBackend()
@@ -116,14 +116,14 @@ async def test_a_refusal_is_an_http_error_streamed_or_not(
 
 @pytest.mark.parametrize("stream", [False, True])
 @in_loop
-async def test_a_failure_before_the_first_part_is_an_http_error(stream: bool) -> None:
+async def test_an_error_before_the_first_token_is_an_http_error(stream: bool) -> None:
     call = await completion(make_app(FakeBackend(EngineStopped()), settings()), stream=stream).done()
     assert call.status == 503
     assert call.error["type"] == "server_error"
 
 
 @in_loop
-async def test_a_failure_part_way_leaves_no_half_answer(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_while_decoding_sends_no_partial_response(caplog: pytest.LogCaptureFixture) -> None:
     backend = FakeBackend(part(" there"), ValueError("secret detail"))
     call = await completion(make_app(backend, settings())).done()
     assert call.status == 500
@@ -135,7 +135,7 @@ async def test_a_failure_part_way_leaves_no_half_answer(caplog: pytest.LogCaptur
 
 
 @in_loop
-async def test_a_model_name_with_strange_letters_makes_a_valid_header() -> None:
+async def test_a_model_name_with_special_characters_makes_a_valid_header() -> None:
     backend = FakeBackend()
     backend.answer_model = "modèle\r\nx: y"
     call = await completion(make_app(backend, settings())).done()

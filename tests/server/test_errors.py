@@ -1,4 +1,4 @@
-"""Every failure on every route comes in the envelope."""
+"""Every error on every route comes in the error envelope."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ URL_ERRORS = [
 
 @pytest.mark.parametrize(("method", "target", "status", "message", "code"), URL_ERRORS)
 @in_loop
-async def test_a_wrong_url_or_method_is_told_in_the_envelope(
+async def test_a_wrong_url_or_method_is_an_error_in_the_envelope(
     method: str, target: str, status: int, message: str, code: str | None
 ) -> None:
     call = await Call(make_app(FakeBackend(), settings()), method, target).done()
@@ -70,7 +70,7 @@ BODY_ERRORS = [
 
 @pytest.mark.parametrize(("path", "body", "message", "param"), BODY_ERRORS)
 @in_loop
-async def test_a_wrong_body_is_told_in_the_envelope(path: str, body: bytes, message: str, param: str | None) -> None:
+async def test_a_wrong_body_is_a_400_in_the_envelope(path: str, body: bytes, message: str, param: str | None) -> None:
     call = await Call(make_app(FakeBackend(), settings()), "POST", path, body).done()
     assert call.status == 400
     assert call.error["message"].startswith(message)
@@ -122,7 +122,7 @@ async def test_a_body_over_the_limit_is_413_declared_or_chunked(declared: str) -
 
 
 @in_loop
-async def test_a_body_of_just_the_limit_is_read() -> None:
+async def test_a_body_of_exactly_the_limit_is_accepted() -> None:
     body = b'{"model": "m", "prompt": "x"}'
     app = make_app(FakeBackend(), settings(max_body=len(body)))
     assert (await Call(app, "POST", "/v1/completions", body).done()).status == 200
@@ -130,7 +130,7 @@ async def test_a_body_of_just_the_limit_is_read() -> None:
 
 
 @in_loop
-async def test_a_client_that_waits_to_be_told_is_refused_before_it_sends() -> None:
+async def test_a_client_that_expects_100_continue_is_refused_before_it_sends() -> None:
     call = Call(
         make_app(FakeBackend(), settings(max_body=100)),
         "POST",
@@ -144,18 +144,18 @@ async def test_a_client_that_waits_to_be_told_is_refused_before_it_sends() -> No
 
 @in_loop
 async def test_a_body_that_stalls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "BODY_SECONDS", 0.01)
+    monkeypatch.setattr(exchange, "BODY_IDLE_SECONDS", 0.01)
     call = Call(make_app(FakeBackend(), settings()), "POST", "/v1/completions", None)
     call.feed(b"{")
     await call.done()
     assert call.status == 408
-    assert call.error["message"].startswith("No more of the request body came")
+    assert call.error["message"].startswith("No more of the request body arrived")
     assert call.headers["connection"] == "close"
 
 
 @in_loop
-async def test_a_body_that_comes_slowly_but_steadily_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "BODY_SECONDS", 0.5)
+async def test_a_body_that_arrives_slowly_but_steadily_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "BODY_IDLE_SECONDS", 0.5)
     call = Call(make_app(FakeBackend(), settings()), "POST", "/v1/completions", None)
     body = b'{"model": "m", "prompt": "x"}'
     for piece in (body[:10], body[10:20]):
@@ -167,7 +167,7 @@ async def test_a_body_that_comes_slowly_but_steadily_is_read(monkeypatch: pytest
 
 
 @in_loop
-async def test_a_body_that_comes_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_arrives_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "BODY_TOTAL_SECONDS", 0.05)
     call = Call(make_app(FakeBackend(), settings()), "POST", "/v1/completions", None)
     while not call.task.done():
@@ -187,7 +187,7 @@ async def test_an_oversized_body_that_stalls_is_refused_all_the_same(monkeypatch
 
 
 @in_loop
-async def test_draining_tells_clients_to_close_their_connections() -> None:
+async def test_responses_while_draining_close_their_connections() -> None:
     backend = FakeBackend()
     backend.drain()
     call = await completion(make_app(backend, settings())).done()
@@ -207,12 +207,12 @@ async def test_a_failure_in_a_page_is_500_without_its_cause() -> None:
 
 
 @in_loop
-async def test_exactly_one_answer_is_sent_to_each_of_many() -> None:
+async def test_concurrent_requests_get_one_response_each() -> None:
     app = make_app(FakeBackend(), settings())
     calls = [completion(app, stream=index % 2 == 0) for index in range(20)]
     await asyncio.gather(*(call.done() for call in calls))
     assert all(call.ended and call.status == 200 for call in calls)
-    assert app.running == 0
+    assert app.num_running == 0
 
 
 @pytest.mark.parametrize(
@@ -226,9 +226,7 @@ async def test_exactly_one_answer_is_sent_to_each_of_many() -> None:
     ],
 )
 @in_loop
-async def test_only_a_dead_engine_tells_clients_not_to_ask_again(
-    refusal: Exception, told: tuple[str | None, str | None]
-) -> None:
+async def test_only_a_dead_engine_forbids_a_retry(refusal: Exception, told: tuple[str | None, str | None]) -> None:
     backend = FakeBackend()
     backend.refusal = refusal
     call = await completion(make_app(backend, settings())).done()
@@ -237,7 +235,7 @@ async def test_only_a_dead_engine_tells_clients_not_to_ask_again(
 
 
 @in_loop
-async def test_an_error_repeats_no_more_than_the_beginning_of_what_a_client_made_up() -> None:
+async def test_an_error_quotes_only_the_beginning_of_long_client_input() -> None:
     for fields in ({"<" * 100_000: 1}, {"logit_bias": {"<" * 100_000: 1}}, {str(one): 1 for one in range(20_000)}):
         call = await completion(make_app(FakeBackend(), settings()), **fields).done()
         assert call.status == 400

@@ -1,4 +1,4 @@
-"""Metrics: names by Prometheus' rules, and labels that clients cannot choose."""
+"""Metrics: names that follow Prometheus' rules, and labels that clients cannot choose."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REQUESTS = [
 @pytest.mark.parametrize(("method", "target", "body"), REQUESTS)
 @pytest.mark.parametrize("refusal", [None, Overloaded()])
 @in_loop
-async def test_no_label_holds_what_a_client_made_up(
+async def test_no_label_contains_a_name_that_a_client_made_up(
     method: str, target: str, body: bytes, refusal: Exception | None
 ) -> None:
     backend = FakeBackend()
@@ -62,7 +62,7 @@ async def test_refused_completions_are_counted_by_model(refusal: Exception, reas
 
 
 @in_loop
-async def test_metrics_tell_the_version_and_the_process() -> None:
+async def test_metrics_contain_the_version_and_the_process() -> None:
     text = await scrape(make_app(FakeBackend(), settings()))
     assert f'onward_build_info{{version="{onward.__version__}"}} 1.0' in text
     assert "process_resident_memory_bytes" in text
@@ -70,7 +70,7 @@ async def test_metrics_tell_the_version_and_the_process() -> None:
 
 
 @in_loop
-async def test_only_counters_end_in_total_and_nothing_tells_when_it_was_created() -> None:
+async def test_only_counters_end_in_total_and_created_series_are_off() -> None:
     app = make_app(FakeBackend(), settings())
     await completion(app).done()
     text = await scrape(app)
@@ -81,7 +81,7 @@ async def test_only_counters_end_in_total_and_nothing_tells_when_it_was_created(
 
 
 @in_loop
-async def test_drafted_tokens_are_counted_by_source_and_outcome_from_the_start() -> None:
+async def test_draft_tokens_are_counted_by_source_and_outcome_from_the_start() -> None:
     text = await scrape(make_app(FakeBackend(), settings()))
     counted = re.findall("^onward_draft_tokens_total{(.*)} (.*)$", text, re.MULTILINE)
     assert counted == [

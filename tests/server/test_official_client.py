@@ -1,4 +1,4 @@
-"""The official client against an application whose backend the test holds in its hands."""
+"""The official client against an application whose backend the test controls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.server.fakes import STORY, FakeBackend, Step, part, settings, wait_fo
 
 @contextmanager
 def served(backend: FakeBackend, *keys: str) -> Iterator[str]:
-    """The application in a thread of this process; gives its base URL."""
+    """Serve the application on a thread of this process; yields its base URL."""
     server = uvicorn.Server(server_config(make_app(backend, settings(api_key=keys, access_log=False))))
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
@@ -36,7 +36,7 @@ def served(backend: FakeBackend, *keys: str) -> Iterator[str]:
         thread.join()
 
 
-def test_keys_are_asked_for_and_accepted() -> None:
+def test_keys_are_required_and_accepted() -> None:
     with served(FakeBackend(), "sk-right") as url:
         with openai.OpenAI(base_url=url, api_key="sk-wrong-0123456789") as client:
             with pytest.raises(openai.AuthenticationError) as told:
@@ -50,7 +50,7 @@ def test_keys_are_asked_for_and_accepted() -> None:
             assert headers["content-type"] == "application/json"
 
 
-def test_an_overloaded_server_is_asked_again() -> None:
+def test_the_client_retries_an_overloaded_server() -> None:
     backend = FakeBackend()
     backend.refusal = Overloaded(retry_after=0)
     with served(backend) as url, openai.OpenAI(base_url=url, api_key="any", max_retries=1) as client:
@@ -70,7 +70,7 @@ def test_the_async_client_completes_and_streams() -> None:
         assert asyncio.run(talk(url)) == (" there was a fox", " there was a fox")
 
 
-def test_every_form_of_prompt_and_every_null_arrives() -> None:
+def test_every_form_of_prompt_and_every_null_is_decoded() -> None:
     backend = FakeBackend()
     with served(backend) as url, openai.OpenAI(base_url=url, api_key="any") as client:
         for prompt in ("x", ["x", "y"], [1, 2], [[1], [2, 3]]):
@@ -78,7 +78,7 @@ def test_every_form_of_prompt_and_every_null_arrives() -> None:
         assert [request.prompt for request in backend.requests] == ["x", ["x", "y"], [1, 2], [[1], [2, 3]]]
 
 
-def test_a_client_that_does_not_read_delays_nobody_and_is_noticed_when_it_leaves() -> None:
+def test_a_client_that_does_not_read_delays_no_other_and_its_disconnect_is_noticed() -> None:
     tick = asyncio.Event()
     tick.set()
     flood: list[Step] = [part("x" * 100_000), tick] * 200

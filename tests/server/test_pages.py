@@ -26,7 +26,7 @@ async def test_models_are_listed_and_found(root: str) -> None:
 
 
 @in_loop
-async def test_engines_are_models_in_the_words_of_the_first_clients() -> None:
+async def test_engines_are_models_in_the_shape_of_the_first_clients() -> None:
     engine = (await get("/v1/engines")).json["data"][0]
     assert engine["object"] == "engine"
     assert engine["ready"] is True
@@ -54,7 +54,7 @@ async def test_a_long_text_is_tokenized_too() -> None:
 
 
 @in_loop
-async def test_the_tokenizer_tells_what_evaluators_ask() -> None:
+async def test_tokenizer_info_has_what_evaluation_harnesses_read() -> None:
     info = (await get("/tokenizer_info?model=storyteller")).json
     assert info["eos_token"] == "<end>"
     assert info["bos_token"] is None
@@ -63,7 +63,7 @@ async def test_the_tokenizer_tells_what_evaluators_ask() -> None:
 
 @pytest.mark.parametrize(("state", "status"), [("ready", 200), ("draining", 503), ("dead", 503)])
 @in_loop
-async def test_health_tells_the_backends_state(state: str, status: int) -> None:
+async def test_health_reports_the_state_of_the_backend(state: str, status: int) -> None:
     backend = FakeBackend()
     backend.state = state
     call = await get("/health", backend)
@@ -84,7 +84,7 @@ def metric(text: str, line: str) -> float:
 
 
 @in_loop
-async def test_metrics_count_what_happened() -> None:
+async def test_metrics_count_requests_tokens_and_latencies() -> None:
     backend = FakeBackend()
     app = make_app(backend, settings())
     await completion(app).done()
@@ -116,7 +116,7 @@ async def test_metrics_count_what_happened() -> None:
 
 
 @in_loop
-async def test_preflight_lets_pages_of_any_origin_ask() -> None:
+async def test_preflight_allows_every_origin() -> None:
     call = await Call(
         make_app(FakeBackend(), settings(api_key=("sk-a",))),
         "OPTIONS",
@@ -151,7 +151,7 @@ async def test_the_schema_of_completions_is_where_links_point() -> None:
 
 
 @in_loop
-async def test_the_application_lives_with_any_asgi_server() -> None:
+async def test_the_application_handles_lifespan_and_websocket_scopes() -> None:
     incoming: asyncio.Queue[dict[str, str]] = asyncio.Queue()
     sent: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The serving process: starts that cannot work, signals, the drain."""
+"""The server process: failing starts, signals, the drain."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def logging_as_before() -> Iterator[None]:
 
 
 class Streaming:
-    """A request in the background that has received its first part."""
+    """A streaming request in the background that has received its first chunk."""
 
     def __init__(self, server: Process, prompt: str = "hang") -> None:
         self.body = b""
@@ -63,12 +63,12 @@ Start = Callable[..., Process]
 
 
 def wait_for_drain(server: Process) -> None:
-    """Until `/health` says that the server takes no more requests."""
+    """Wait until `/health` reports that the server is draining."""
     wait_for(lambda: httpx.get(f"{server.url}/health").json()["status"] == "draining")
 
 
 hangs_up = pytest.mark.skipif(
-    signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="under nohup a server ignores the signal, as it should"
+    signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="under nohup a server ignores the signal"
 )
 
 
@@ -82,7 +82,7 @@ def test_an_idle_server_ends_at_once_and_its_port_is_free_again(start: Start, nu
     assert re.fullmatch(r"[-\d]+ [:,\d]+ INFO onward\.server: stopped\n", server.end())
 
 
-def test_a_drain_refuses_the_new_and_ends_the_old_with_an_error_event(start: Start) -> None:
+def test_a_drain_refuses_new_requests_and_ends_running_ones_with_an_error_event(start: Start) -> None:
     server = start("drain=0.5")
     streams = [Streaming(server) for _ in range(4)]
     server.popen.send_signal(signal.SIGTERM)
@@ -97,8 +97,8 @@ def test_a_drain_refuses_the_new_and_ends_the_old_with_an_error_event(start: Sta
         assert last["error"]["type"] == "server_error"
     assert server.popen.wait(10) == 0
     said = server.end()
-    assert "draining: 4 requests may run for 0.5 s more; send the signal again to end now" in said
-    assert "ending 4 requests that did not finish in time" in said
+    assert "draining: 4 requests may run for up to 0.5 s; send the signal again to stop now" in said
+    assert "cancelling 4 requests that did not finish in time" in said
     assert "Traceback" not in said
 
 
@@ -118,7 +118,7 @@ def test_a_second_signal_ends_at_once(start: Start, number: signal.Signals, code
     assert server.popen.wait(10) == code
     assert "error" in streaming.wait()[-1]
     said = server.end()
-    assert f"draining: 1 request may run for 300 s more; {again} to end now" in said
+    assert f"draining: 1 request may run for up to 300 s; {again} to stop now" in said
     assert said.endswith("stopped\n")
 
 
@@ -127,14 +127,14 @@ def test_a_key_file_that_others_can_read_is_logged_once_with_time_and_level(star
     path.write_text("sk-a\n")
     path.chmod(0o644)
     said = start(f"api_key_file={path}").end()
-    assert re.fullmatch(r"[-\d]+ [:,\d]+ WARNING onward\.server: the key file .* chmod 600 it\n", said)
+    assert re.fullmatch(r"[-\d]+ [:,\d]+ WARNING onward\.server: the key file .*; run chmod 600 on it\n", said)
 
 
 def no_model(settings: Settings, progress: object) -> FakeBackend:
     raise SetupError("The model is broken.")
 
 
-def test_a_port_taken_while_the_model_loads_is_told() -> None:
+def test_a_port_taken_while_the_model_loads_is_reported() -> None:
     backend = FakeBackend()
     with bind("127.0.0.1", 0) as other:  # both may be bound while neither listens
         port = other.getsockname()[1]
@@ -148,13 +148,13 @@ def test_a_port_taken_while_the_model_loads_is_told() -> None:
     assert backend.closed
 
 
-def test_a_port_in_use_is_told_before_the_model_loads() -> None:
+def test_a_port_in_use_is_reported_before_the_model_loads() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SetupError) as told:
             serve(settings(port=port), no_model)
     assert str(told.value) == (
-        f"Port {port} on 127.0.0.1 is in use: stop the program that has it, or give another --port."
+        f"Port {port} on 127.0.0.1 is in use. Stop the program that uses it, or choose another --port."
     )
 
 
@@ -163,12 +163,12 @@ def test_a_port_in_use_is_told_before_the_model_loads() -> None:
     [
         ({}, "The model is broken"),
         ({"host": "0.0.0.0"}, "without a key"),
-        ({"host": "203.0.113.7", "no_auth": True}, "203.0.113.7 is no address of this machine"),
-        ({"host": "no.such.host.invalid", "no_auth": True}, "is no address of this machine"),
+        ({"host": "203.0.113.7", "no_auth": True}, "203.0.113.7 is not an address of this machine"),
+        ({"host": "no.such.host.invalid", "no_auth": True}, "is not an address of this machine"),
         ({"api_key_file": Path("/nowhere/keys")}, "cannot be read"),
     ],
 )
-def test_a_start_that_cannot_work_is_one_sentence_and_nothing_listens(given: dict[str, Any], words: str) -> None:
+def test_a_start_that_fails_raises_one_sentence_and_nothing_listens(given: dict[str, Any], words: str) -> None:
     with pytest.raises(SetupError, match=words):
         serve(settings(port=0, **given), no_model)
 
@@ -180,12 +180,12 @@ def test_nothing_answers_before_the_model_is_loaded() -> None:
     listener.close()
 
 
-def test_a_privileged_port_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_privileged_port_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(socket.socket, "bind", refuse)
-    with pytest.raises(SetupError, match="needs more rights"):
+    with pytest.raises(SetupError, match="reserved for privileged users"):
         bind("127.0.0.1", 80)
 
 
@@ -197,7 +197,7 @@ def test_the_ready_line_of_several_models_on_ipv6() -> None:
 
 
 @hangs_up
-def test_a_terminal_that_closes_may_say_so_twice(start: Start) -> None:
+def test_a_closing_terminal_may_send_sighup_twice(start: Start) -> None:
     server = start("drain=1")
     streaming = Streaming(server)
     server.popen.send_signal(signal.SIGHUP)
@@ -205,12 +205,12 @@ def test_a_terminal_that_closes_may_say_so_twice(start: Start) -> None:
     server.popen.send_signal(signal.SIGHUP)
     assert "error" in streaming.wait()[-1]
     assert server.popen.wait(10) == 0
-    assert "ending 1 request that did not finish in time" in server.end()
+    assert "cancelling 1 request that did not finish in time" in server.end()
 
 
-def test_as_many_files_may_be_open_as_the_system_lets_the_process() -> None:
+def test_the_limit_of_open_files_is_raised_to_the_hard_limit() -> None:
     resource = pytest.importorskip("resource")
-    program = "import resource; from onward.server.run import _allow_many_connections as more; "
+    program = "import resource; from onward.server.run import _raise_open_files_limit as more; "
     program += "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128)); more(); "
     program += "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

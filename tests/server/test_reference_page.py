@@ -1,4 +1,4 @@
-"""The pages for people: `/` and /docs."""
+"""The HTML pages: `/` and /docs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from onward.protocol.schema import openapi
 from onward.server.app import make_app
-from onward.server.landing_page import landing_page
-from onward.server.reference_page import reference_page
+from onward.server.pages.landing import landing_page
+from onward.server.pages.reference import reference_page
 from tests.server.fakes import Call, FakeBackend, in_loop, settings
 
 DOCUMENT = openapi("1")
@@ -19,7 +19,7 @@ PAGE = reference_page(DOCUMENT)
 
 
 @in_loop
-async def test_the_pages_need_nothing_from_the_network() -> None:
+async def test_the_pages_load_nothing_from_the_network() -> None:
     for path in ("/", "/docs"):
         call = await Call(make_app(FakeBackend(), settings()), "GET", path).done()
         page = call.body.decode()
@@ -28,12 +28,12 @@ async def test_the_pages_need_nothing_from_the_network() -> None:
 
 
 def test_names_of_models_are_escaped() -> None:
-    page = landing_page(["<b>"], "http://x", keyed=False)
+    page = landing_page(["<b>"], "http://x", requires_key=False)
     assert "<b>" not in page and "&lt;b&gt;" in page
 
 
 async def pasted(keys: tuple[str, ...], **headers: str) -> list[str]:
-    """The words of the landing page's command, as a shell reads them."""
+    """Return the words of the landing page's command, as a shell parses them."""
     page = (
         await Call(make_app(FakeBackend(), settings(api_key=keys)), "GET", "/", b"", **headers).done()
     ).body.decode()
@@ -61,15 +61,15 @@ async def test_the_first_command_can_be_pasted_into_a_shell(headers: dict[str, s
 
 
 @in_loop
-async def test_the_first_command_carries_a_key_where_one_is_asked_for() -> None:
+async def test_the_first_command_sends_a_key_where_one_is_required() -> None:
     assert "Authorization: Bearer YOUR_KEY" in await pasted(("sk-a",), host="x")
 
 
 def test_a_name_with_a_quote_stays_one_word_of_the_command() -> None:
-    assert "&#x27;&quot;&#x27;&quot;&#x27;" in landing_page(["it's"], "http://x", keyed=False)
+    assert "&#x27;&quot;&#x27;&quot;&#x27;" in landing_page(["it's"], "http://x", requires_key=False)
 
 
-def test_every_path_and_request_field_is_named_once() -> None:
+def test_every_path_and_request_field_is_listed_once() -> None:
     for path in DOCUMENT["paths"]:
         assert path in PAGE
     for name in DOCUMENT["components"]["schemas"]["CompletionRequest"]["properties"]:
@@ -80,7 +80,7 @@ def test_every_path_and_request_field_is_named_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["stream_options", "options"])
-def test_fields_inside_a_field_are_explained(name: str) -> None:
+def test_fields_of_inner_objects_are_described(name: str) -> None:
     inner = DOCUMENT["components"]["schemas"]["CompletionRequest"]["properties"][name]["properties"]
     assert inner
     for field in inner:
@@ -93,14 +93,14 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_every_field_of_an_answer_is_explained(name: str) -> None:
+def test_every_field_of_a_response_is_described(name: str) -> None:
     table = PAGE.partition(f'id="schema-{name}"')[2].partition("</table>")[0]
     for field, schema in DOCUMENT["components"]["schemas"][name]["properties"].items():
         assert schema["description"]
         assert f"<code>{field}</code>" in table
 
 
-def test_every_link_within_the_page_leads_somewhere() -> None:
+def test_every_link_within_the_page_has_a_target() -> None:
     ids = re.findall(r'id="([^"]+)"', PAGE)
     assert len(ids) == len(set(ids))
     links = set(re.findall(r'href="#([^"]+)"', PAGE))
@@ -108,7 +108,7 @@ def test_every_link_within_the_page_leads_somewhere() -> None:
     assert links <= set(ids)
 
 
-def test_errors_are_those_that_this_server_answers_with() -> None:
+def test_the_error_statuses_are_those_of_this_server() -> None:
     statuses = set(DOCUMENT["paths"]["/v1/completions"]["post"]["responses"])
     assert "408" in statuses
     assert not re.search(r"\b429\b", PAGE + json.dumps(DOCUMENT))

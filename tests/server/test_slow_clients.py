@@ -1,4 +1,4 @@
-"""Connections whose clients take their time, over real sockets in the test's own event loop."""
+"""Connections of slow clients, over real sockets in the test's own event loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG = "x" * 1_000_000
 async def connected(
     *script: Step, keys: tuple[str, ...] = ()
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection to a server."""
+    """Serve a scripted backend and yield a connection to it."""
     listener = bind("127.0.0.1", 0)
     listener.listen()
     server = _Server(server_config(make_app(FakeBackend(*script), settings(access_log=False, api_key=keys))))
@@ -69,7 +69,7 @@ async def test_a_head_that_does_not_end_closes_the_connection(sent: bytes) -> No
 
 
 @in_loop
-async def test_a_dribbled_head_closes_the_connection() -> None:
+async def test_a_head_sent_byte_by_byte_closes_the_connection() -> None:
     async with connected() as (reader, writer):
         writer.write(b"GET /health HTTP/1.1\r\nx: ")
         reading = asyncio.create_task(reader.read())
@@ -112,7 +112,7 @@ async def test_a_slow_answer_outlives_the_slow_head_behind_it() -> None:
 
 
 @in_loop
-async def test_a_slow_body_is_no_slow_head() -> None:
+async def test_the_head_timeout_does_not_apply_to_a_body() -> None:
     async with connected() as (reader, writer):
         writer.write(post()[:-5])
         await asyncio.sleep(0.4)
@@ -121,7 +121,7 @@ async def test_a_slow_body_is_no_slow_head() -> None:
 
 
 @in_loop
-async def test_the_body_of_a_request_that_was_refused_holds_no_connection() -> None:
+async def test_the_endless_body_of_a_refused_request_does_not_hold_its_connection() -> None:
     async with connected(keys=("sk-a",)) as (reader, writer):
         writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n")
         assert b"401" in await reader.readuntil(b"\r\n")
@@ -153,7 +153,7 @@ async def test_a_head_without_end_is_refused(head: bytes) -> None:
 
 
 @in_loop
-async def test_a_long_head_is_read() -> None:
+async def test_a_head_just_below_the_limit_is_accepted() -> None:
     async with connected() as (reader, writer):
         writer.write(HEALTH[:-2] + b"x: " + b"y" * 60_000 + b"\r\n\r\n")
         assert b" 200 " in await reader.readuntil(b"\r\n")
@@ -172,7 +172,7 @@ async def test_lines_without_end_behind_a_body_close_the_connection() -> None:
 
 
 @in_loop
-async def test_a_client_that_does_not_read_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_its_response_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "STALL_SECONDS", 0.2)
     async with connected(*(part(LONG) for _ in range(30)), part("", finish="stop")) as (reader, writer):
         writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -188,7 +188,7 @@ async def test_a_client_that_does_not_read_its_answer_is_cut_off(monkeypatch: py
 
 
 class Waiting:
-    """A transport of which something waits to be read, and a loop whose time the test lets pass."""
+    """A transport with pending output, and a loop whose timers the test fires."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -215,10 +215,10 @@ def watched() -> tuple[connection.Protocol, Waiting]:
     return protocol, waiting
 
 
-def test_a_client_that_reads_something_each_time_is_not_cut_off() -> None:
+def test_a_client_that_reads_something_each_time_stays_connected() -> None:
     protocol, waiting = watched()
     waiting.size = 100
-    protocol._expect_reading()
+    protocol._start_stall_timer()
     for size in (99, 50, 1):
         waiting.size = size
         assert waiting.due is not None
@@ -228,12 +228,12 @@ def test_a_client_that_reads_something_each_time_is_not_cut_off() -> None:
     assert waiting.aborted
 
 
-def test_nothing_is_expected_of_a_client_for_whom_nothing_waits() -> None:
+def test_no_timer_starts_where_no_output_is_pending() -> None:
     protocol, waiting = watched()
-    protocol._expect_reading()
+    protocol._start_stall_timer()
     assert waiting.due is None
     waiting.size = 5
-    protocol._expect_reading()
+    protocol._start_stall_timer()
     waiting.size, due = 0, waiting.due
     assert due is not None
     waiting.due = None
@@ -241,8 +241,8 @@ def test_nothing_is_expected_of_a_client_for_whom_nothing_waits() -> None:
     assert waiting.due is None and not waiting.aborted
 
 
-def test_the_rest_of_an_answer_is_watched_when_nothing_more_will_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be too little to make the server stop writing."""
+def test_the_stall_timer_starts_when_the_response_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest may be too little to pause writing."""
     for inherited in ("on_response_complete", "resume_writing"):
         monkeypatch.setattr(HttpToolsProtocol, inherited, lambda _: None, raising=False)
     for told in (connection.Protocol.on_response_complete, connection.Protocol.resume_writing):
@@ -253,11 +253,11 @@ def test_the_rest_of_an_answer_is_watched_when_nothing_more_will_be_written(monk
         assert waiting.due is not None
 
 
-def test_while_an_answer_is_written_only_a_full_buffer_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stall_timer_does_not_start_while_a_response_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HttpToolsProtocol, "resume_writing", lambda _: None, raising=False)
     protocol, waiting = watched()
     waiting.size = 5
-    protocol._expect_reading()
+    protocol._start_stall_timer()
     protocol.cycle = SimpleNamespace(response_complete=False)  # type: ignore[assignment]
     protocol.resume_writing()
     assert waiting.due is None

@@ -1,4 +1,4 @@
-"""The server over real sockets: bytes on the wire, the official client, departures."""
+"""The server over real sockets: bytes on the wire, the official client, disconnects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def client(server: Process) -> openai.OpenAI:
 
 
 def talk(server: Process, request: bytes) -> bytes:
-    """Send bytes, give all that comes back until the server closes."""
+    """Send bytes and return everything received until the server closes."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.sendall(request)
         received = b""
@@ -47,12 +47,12 @@ def gauge(server: Process, name: str) -> float:
     return float(next(line for line in text.splitlines() if line.startswith(f"{name} ")).split()[1])
 
 
-def test_the_ready_line_says_where_and_what(server: Process) -> None:
+def test_the_ready_line_names_address_and_models(server: Process) -> None:
     assert server.ready_line == f"Onward is ready at {server.url}/v1 (model: storyteller)\n"
     assert httpx.get(f"{server.url}/health").json() == {"status": "ready", "detail": ""}
 
 
-def test_a_stream_is_chunked_closed_and_framed_to_the_letter(server: Process) -> None:
+def test_a_stream_is_chunked_and_ends_with_the_last_chunk(server: Process) -> None:
     head, _, body = talk(server, post(stream=True)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"\r\ncontent-type: text/event-stream\r\n" in head + b"\r\n"
@@ -94,7 +94,7 @@ def test_the_client_raises_an_error_from_inside_a_stream(client: openai.OpenAI) 
         list(stream)
 
 
-def test_silence_on_the_wire_is_filled_with_comments(server: Process) -> None:
+def test_an_idle_stream_gets_keep_alive_comments_on_the_wire(server: Process) -> None:
     with httpx.stream(
         "POST", f"{server.url}/v1/completions", json={"model": "m", "prompt": "slow", "stream": True}
     ) as answer:
@@ -109,7 +109,7 @@ def test_silence_on_the_wire_is_filled_with_comments(server: Process) -> None:
 @pytest.mark.parametrize(
     "fields", [{"prompt": "slow"}, {"prompt": "slow", "stream": True}, {"prompt": "hang", "stream": True}]
 )
-def test_a_closed_connection_ends_the_work(server: Process, fields: dict[str, object]) -> None:
+def test_a_closed_connection_cancels_the_work(server: Process, fields: dict[str, object]) -> None:
     cancelled = gauge(server, "onward_requests_cancelled_total")
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(post(**fields))
@@ -118,7 +118,7 @@ def test_a_closed_connection_ends_the_work(server: Process, fields: dict[str, ob
     assert gauge(server, "onward_requests_cancelled_total") == cancelled + 1
 
 
-def test_leaving_a_stream_of_the_client_ends_the_work(server: Process, client: openai.OpenAI) -> None:
+def test_closing_the_stream_of_the_client_cancels_the_work(server: Process, client: openai.OpenAI) -> None:
     with client.completions.create(model="storyteller", prompt="hang", stream=True) as stream:
         assert next(iter(stream)).choices[0].text == "a"
     wait_for(lambda: gauge(server, "onward_requests_in_flight") == 1)
@@ -136,7 +136,7 @@ def test_a_body_over_the_limit_is_answered_while_it_is_sent(server: Process, chu
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-def test_leaving_behind_a_pipeline_ends_the_work(server: Process) -> None:
+def test_disconnecting_during_a_pipeline_cancels_the_work(server: Process) -> None:
     cancelled = gauge(server, "onward_requests_cancelled_total")
     hanging = post(prompt="hang", stream=True).replace(b"connection: close\r\n", b"")
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
@@ -146,7 +146,7 @@ def test_leaving_behind_a_pipeline_ends_the_work(server: Process) -> None:
     assert gauge(server, "onward_requests_cancelled_total") == cancelled + 1
 
 
-def test_bytes_that_are_no_http_are_told_in_the_envelope(server: Process) -> None:
+def test_malformed_http_is_a_400_in_the_envelope(server: Process) -> None:
     head, _, body = talk(server, b"nonsense\r\n\r\n").partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400")
     assert set(json.loads(body)["error"]) == {"message", "type", "param", "code"}
@@ -162,16 +162,16 @@ def test_one_connection_serves_many_requests(server: Process) -> None:
             assert connection.options("/v1/completions").status_code == 204
 
 
-OFFERING = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"
+UPGRADE_HEADERS = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"
 
 
-def offering(headers: bytes = b"", **fields: object) -> bytes:
+def post_with_upgrade(headers: bytes = b"", **fields: object) -> bytes:
     head, _, body = post(**fields).partition(b"\r\n\r\n")
     return head.replace(b"connection: close\r\n", b"") + b"\r\n" + headers + b"connection: close\r\n\r\n" + body
 
 
-def in_pieces(server: Process, request: bytes, cuts: list[int]) -> bytes:
-    """As `talk`, with a pause at each cut, so that the server reads piece by piece."""
+def talk_in_parts(server: Process, request: bytes, cuts: list[int]) -> bytes:
+    """As `talk`, with a pause at each cut, so that the server receives the parts one by one."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for start, end in itertools.pairwise([0, *cuts, len(request)]):
@@ -180,32 +180,32 @@ def in_pieces(server: Process, request: bytes, cuts: list[int]) -> bytes:
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def test_what_looks_like_an_offer_to_upgrade_in_a_body_stays_as_it_is_wherever_it_is_cut(server: Process) -> None:
+def test_text_like_an_upgrade_header_in_a_body_is_unchanged_wherever_it_is_split(server: Process) -> None:
     request = post(**{"Upgrade: now": 1})  # the answer names what it does not know
     at = request.index(b"Upgrade")
     for cuts in ([], [at], [at, at + 3], [request.index(b"{"), at]):
-        answer = in_pieces(server, request, cuts)
+        answer = talk_in_parts(server, request, cuts)
         assert answer.startswith(b"HTTP/1.1 400") and b"Upgrade: now" in answer, cuts
 
 
 @pytest.mark.parametrize("name", [b"Upgrade", b"UPGRADE", b"upgrade"])
-def test_an_offer_to_upgrade_is_passed_over_wherever_its_line_is_cut(server: Process, name: bytes) -> None:
-    request = offering(OFFERING.replace(b"Upgrade: h2c", name + b": h2c"))
+def test_an_upgrade_header_is_ignored_wherever_its_line_is_split(server: Process, name: bytes) -> None:
+    request = post_with_upgrade(UPGRADE_HEADERS.replace(b"Upgrade: h2c", name + b": h2c"))
     at = request.index(b"\r\n" + name + b":")
     for cut in range(at, at + 14):
-        assert in_pieces(server, request, [cut]).startswith(b"HTTP/1.1 200"), cut
+        assert talk_in_parts(server, request, [cut]).startswith(b"HTTP/1.1 200"), cut
 
 
-def test_an_offer_to_upgrade_before_each_of_two_requests_is_passed_over(server: Process) -> None:
-    first = offering(OFFERING).replace(b"connection: close\r\n", b"")
-    assert in_pieces(server, first + offering(OFFERING), [len(first)]).count(b"HTTP/1.1 200") == 2
+def test_upgrade_headers_of_two_requests_on_one_connection_are_ignored(server: Process) -> None:
+    first = post_with_upgrade(UPGRADE_HEADERS).replace(b"connection: close\r\n", b"")
+    assert talk_in_parts(server, first + post_with_upgrade(UPGRADE_HEADERS), [len(first)]).count(b"HTTP/1.1 200") == 2
 
 
-def test_a_header_that_only_begins_like_an_offer_is_read_as_it_is(server: Process) -> None:
+def test_a_header_that_only_begins_like_upgrade_is_unchanged(server: Process) -> None:
     for cut in (2, 7, 8):
-        request = offering(b"Upgrade-Insecure-Requests: 1\r\n")
-        assert in_pieces(server, request, [request.index(b"Upgrade-") + cut]).startswith(b"HTTP/1.1 200")
+        request = post_with_upgrade(b"Upgrade-Insecure-Requests: 1\r\n")
+        assert talk_in_parts(server, request, [request.index(b"Upgrade-") + cut]).startswith(b"HTTP/1.1 200")
 
 
-def test_a_head_that_is_nothing_but_offers_is_answered(server: Process) -> None:
-    assert talk(server, offering(b"Upgrade: a\r\n" * 2000)).startswith(b"HTTP/1.1 ")
+def test_a_head_of_upgrade_headers_only_gets_a_response(server: Process) -> None:
+    assert talk(server, post_with_upgrade(b"Upgrade: a\r\n" * 2000)).startswith(b"HTTP/1.1 ")

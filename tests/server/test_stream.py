@@ -1,4 +1,4 @@
-"""Server-sent events, raw: when what is sent, and how a stream ends."""
+"""Server-sent events: what is sent when, and how a stream ends."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ async def test_the_headers_of_a_stream() -> None:
 
 
 @in_loop
-async def test_what_the_client_accepts_is_not_looked_at() -> None:
+async def test_the_accept_header_is_ignored() -> None:
     for accept in ("application/json", "text/event-stream", "*/*"):
         call = await completion(make_app(FakeBackend(), settings()), stream=True, headers={"accept": accept}).done()
         assert call.headers["content-type"] == "text/event-stream"
 
 
 @in_loop
-async def test_the_choices_of_one_step_travel_in_one_send() -> None:
+async def test_the_choices_of_one_step_are_sent_together() -> None:
     script = [part("a") + part("b", 1), part("c", 0, "stop") + part("d", 1, "stop")]
     call = await completion(make_app(FakeBackend(*script), settings()), stream=True, n=2).done()
     bodies = [message["body"] for message in call.sent[1:]]
@@ -53,7 +53,7 @@ async def test_the_body_closes_with_done() -> None:
 
 
 @in_loop
-async def test_usage_comes_last_when_asked_for() -> None:
+async def test_usage_comes_last_when_requested() -> None:
     call = await completion(
         make_app(FakeBackend(), settings()), stream=True, stream_options={"include_usage": True}
     ).done()
@@ -72,7 +72,7 @@ async def test_obfuscated_events_have_one_length() -> None:
 
 
 @in_loop
-async def test_nothing_is_sent_before_the_first_part() -> None:
+async def test_nothing_is_sent_before_the_first_token() -> None:
     ready = asyncio.Event()
     call = completion(make_app(FakeBackend(ready, *STORY), settings()), stream=True)
     for _ in range(20):
@@ -84,7 +84,7 @@ async def test_nothing_is_sent_before_the_first_part() -> None:
 
 
 @in_loop
-async def test_a_part_is_sent_while_the_next_is_not_made_yet() -> None:
+async def test_a_chunk_is_sent_before_the_next_is_generated() -> None:
     rest = asyncio.Event()
     call = completion(make_app(FakeBackend(part("a"), rest, part("b", finish="stop")), settings()), stream=True)
     await call.until(2)
@@ -96,7 +96,7 @@ async def test_a_part_is_sent_while_the_next_is_not_made_yet() -> None:
 
 
 @in_loop
-async def test_a_failure_part_way_is_one_error_event_and_the_end() -> None:
+async def test_an_error_while_decoding_is_one_error_event_at_the_end() -> None:
     backend = FakeBackend(part("a"), RuntimeError("secret"))
     call = await completion(make_app(backend, settings()), stream=True).done()
     chunk, error = events(call.body)
@@ -114,7 +114,7 @@ async def test_a_failure_part_way_is_one_error_event_and_the_end() -> None:
 
 
 @in_loop
-async def test_silence_is_filled_with_comments() -> None:
+async def test_an_idle_stream_gets_keep_alive_comments() -> None:
     rest = asyncio.Event()
     backend = FakeBackend(part("a"), rest, part("b", finish="stop"))
     call = completion(make_app(backend, settings(keep_alive=0.01)), stream=True)
@@ -127,7 +127,7 @@ async def test_silence_is_filled_with_comments() -> None:
 
 
 @in_loop
-async def test_a_long_wait_for_the_first_part_opens_the_stream_with_a_comment() -> None:
+async def test_a_long_wait_for_the_first_token_starts_the_stream_with_a_comment() -> None:
     ready = asyncio.Event()
     call = completion(make_app(FakeBackend(ready, *STORY), settings(keep_alive=0.01)), stream=True)
     await call.until(2)
@@ -153,7 +153,7 @@ async def test_no_comment_is_sent_before_the_request_is_accepted() -> None:
 
 
 @in_loop
-async def test_a_whole_answer_gets_no_comments() -> None:
+async def test_a_json_response_gets_no_comments() -> None:
     ready = asyncio.Event()
     call = completion(make_app(FakeBackend(ready, *STORY), settings(keep_alive=0.001)))
     await asyncio.sleep(0.02)
@@ -176,7 +176,7 @@ async def test_keep_alive_zero_means_no_comments() -> None:
 
 
 @in_loop
-async def test_a_stream_ended_by_the_backend_says_why() -> None:
+async def test_a_stream_that_the_backend_ends_gets_an_error_event() -> None:
     backend = FakeBackend(part("a"), asyncio.Event())
     call = completion(make_app(backend, settings()), stream=True)
     await call.until(2)

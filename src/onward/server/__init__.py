@@ -1,1 +1,1 @@
-"""The HTTP face: an ASGI application over a Backend, and the process that serves it."""
+"""The HTTP server: an ASGI application over a Backend, and the process that serves it."""

@@ -1,52 +1,28 @@
-"""One line a request: who asked for what, what it cost, how long it took."""
+"""The access log: one line per request, with its client, model, tokens and times."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from onward.server.exchange import Exchange
+from onward.server.exchange import Exchange
 
 log = logging.getLogger("onward.access")
 
-CLIENT_GONE = 499
-"""Status, in logs and metrics, of a request whose client left before its answer began; never on the wire."""
-QUIET_ROUTES = frozenset({"/health", "/metrics"})
-"""Asked every few seconds by machines: logged at debug level only."""
-LONGEST_VALUE = 64
-
-
-@dataclass(slots=True)
-class Record:
-    """What is known of a request when it ends. Written by its handlers; times in milliseconds."""
-
-    route: str = "-"
-    model: str = "-"
-    """The model that answers; before there is one, the name asked for, which may be anything a client made up."""
-    user: str = "-"
-    stream: bool = False
-    status: int = CLIENT_GONE
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    first_token_ms: float | None = None
-    cancelled: bool = False
-    error: str = ""
-    """Type of an error that was told inside a stream, after its 200."""
+DEBUG_ROUTES = frozenset({"/health", "/metrics"})
+"""Polled every few seconds by monitoring: logged at debug level only."""
+MAX_VALUE_CHARACTERS = 64
 
 
 def write(exchange: Exchange) -> None:
-    """Log the finished exchange."""
+    """Log a finished exchange."""
     record = exchange.record
-    level = logging.DEBUG if record.route in QUIET_ROUTES else logging.INFO
+    level = logging.DEBUG if record.route in DEBUG_ROUTES else logging.INFO
     if log.isEnabledFor(level):
         log.log(level, "%s", line(exchange))
 
 
 def line(exchange: Exchange) -> str:
-    """The line as key=value pairs; a value that others chose holds neither white space nor control characters."""
+    """Return the line as key=value pairs; values that clients choose hold no white space or control characters."""
     record = exchange.record
     pairs: list[tuple[str, object]] = [
         ("id", exchange.id),
@@ -70,6 +46,6 @@ def line(exchange: Exchange) -> str:
 
 
 def clean(value: str) -> str:
-    """`value` as one word of at most LONGEST_VALUE characters; nothing in it can forge another pair or line."""
-    cut = value[:LONGEST_VALUE] + ("…" if len(value) > LONGEST_VALUE else "")
+    """Return `value` as one word of at most MAX_VALUE_CHARACTERS, so that it cannot forge another pair or line."""
+    cut = value[:MAX_VALUE_CHARACTERS] + ("…" if len(value) > MAX_VALUE_CHARACTERS else "")
     return "".join(one if one.isprintable() and one not in ' ="' else "_" for one in cut) or "-"

@@ -1,4 +1,4 @@
-"""The ASGI application: every request comes through here, and every failure leaves through here."""
+"""The ASGI application: routes every request, and converts every error to a response."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from onward.backends.base import Backend
 from onward.errors import RequestCancelled
 from onward.protocol.ids import request_id
 from onward.server import access_log
+from onward.server.auth import Authenticator, collect_keys
 from onward.server.catalogue import Catalogue
 from onward.server.completions import Completions
-from onward.server.exchange import ClientGone, Exchange, Receive, Scope, Send
-from onward.server.failures import answer_error, as_told
-from onward.server.guard import Guard, collect_keys
+from onward.server.error_response import convert_error, send_error
+from onward.server.exchange import ClientDisconnected, Exchange, Receive, Scope, Send
 from onward.server.metrics import Metrics
-from onward.server.pages import Pages
+from onward.server.monitoring import Monitoring
+from onward.server.pages.handlers import Pages
 from onward.server.routes import Route, Routes
 from onward.server.schema_link import SCHEMA_PATH
 from onward.server.tokens import Tokens
@@ -24,11 +25,14 @@ COMMON_HEADERS = [
     (b"access-control-expose-headers", b"X-Request-ID"),
     (b"x-content-type-options", b"nosniff"),
 ]
-PREFLIGHT_SECONDS = b"86400"
+PREFLIGHT_MAX_AGE_SECONDS = b"86400"
 
 
 def make_app(backend: Backend, settings: Settings, keys: list[str] | None = None) -> App:
-    """The application over a backend. Reads the key file unless `keys` are given; raises SetupError."""
+    """Return the application over a backend.
+
+    `keys` None reads them from the settings and the key file. Raises SetupError.
+    """
     return App(backend, settings, collect_keys(settings) if keys is None else keys)
 
 
@@ -37,92 +41,93 @@ class App:
 
     def __init__(self, backend: Backend, settings: Settings, keys: list[str]) -> None:
         self._backend = backend
-        self._guard = Guard(keys)
+        self._authenticator = Authenticator(keys)
         self._metrics = Metrics(backend)
         self._completions = Completions(backend, settings, self._metrics)
-        self._write_log = settings.access_log
+        self._log_requests = settings.access_log
         self._routes = Routes(
             [
                 *_completion_routes(self._completions),
                 *_catalogue_routes(Catalogue(backend)),
                 *_token_routes(Tokens(backend, settings.max_body)),
-                *_page_routes(Pages(backend, self._metrics, keyed=self._guard.asks)),
+                *_monitoring_routes(Monitoring(backend, self._metrics)),
+                *_page_routes(Pages(backend, requires_key=self._authenticator.requires_key)),
             ]
         )
 
     @property
-    def running(self) -> int:
-        """Completions that have not ended yet."""
-        return self._completions.running
+    def num_running(self) -> int:
+        """Number of completion requests that have not ended."""
+        return self._completions.num_running
 
-    async def idle(self) -> None:
-        """Return when no completion runs."""
-        await self._completions.idle()
+    async def wait_until_idle(self) -> None:
+        """Return when no completion is running."""
+        await self._completions.wait_until_idle()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "http":
-                await self._answer(Exchange(scope, receive, send, request_id()))
+                await self._handle(Exchange(scope, receive, send, request_id()))
             case "lifespan":
-                await _live(receive, send)
+                await _handle_lifespan(receive, send)
             case _:
                 await send({"type": "websocket.close", "code": 1000})
 
-    async def _answer(self, exchange: Exchange) -> None:
-        """Answer one request, whatever happens; count it and log it."""
+    async def _handle(self, exchange: Exchange) -> None:
+        """Handle one request, whatever happens; count it and log it."""
         exchange.headers += [*COMMON_HEADERS, (b"x-request-id", exchange.id.encode())]
         if self._backend.health().state == "draining":
             exchange.headers.append((b"connection", b"close"))
         self._metrics.in_flight.inc()
         try:
-            await self._route(exchange)
-        except (ClientGone, RequestCancelled):
+            await self._dispatch(exchange)
+        except (ClientDisconnected, RequestCancelled):
             exchange.record.cancelled = True
-        except Exception as problem:
-            await self._fail(exchange, problem)
+        except Exception as exception:
+            await self._handle_error(exchange, exception)
         finally:
             self._metrics.in_flight.dec()
             self._metrics.finish(exchange.record, exchange.elapsed_ms / 1000)
-            if self._write_log:
+            if self._log_requests:
                 access_log.write(exchange)
 
-    async def _route(self, exchange: Exchange) -> None:
-        """Method and URL, then the key, then the handler."""
+    async def _dispatch(self, exchange: Exchange) -> None:
+        """Check method and URL, then the key, then call the handler."""
         if exchange.method == "OPTIONS":
-            await self._preflight(exchange)
+            await self._handle_preflight(exchange)
             return
         route, name = self._routes.find(exchange.method, exchange.path)
         exchange.record.route = route.template
-        if not route.open:
-            self._guard.check(exchange)
+        if not route.public:
+            self._authenticator.authenticate(exchange)
         await route.handler(exchange, name)
 
-    async def _preflight(self, exchange: Exchange) -> None:
-        """Let pages of any origin ask, as OpenAI does: the key is what protects, not the origin."""
-        allowed = self._routes.methods(exchange.path)
-        wanted = exchange.header(b"access-control-request-headers") or "*"
+    async def _handle_preflight(self, exchange: Exchange) -> None:
+        """Allow pages of every origin, as OpenAI does: the key protects the server, not the origin."""
+        allowed = self._routes.allowed_methods(exchange.path)
+        requested = exchange.header(b"access-control-request-headers") or "*"
         exchange.headers += [
             (b"allow", allowed.encode()),
             (b"access-control-allow-methods", allowed.encode()),
-            (b"access-control-allow-headers", wanted.encode("latin-1")),
-            (b"access-control-max-age", PREFLIGHT_SECONDS),
+            (b"access-control-allow-headers", requested.encode("latin-1")),
+            (b"access-control-max-age", PREFLIGHT_MAX_AGE_SECONDS),
         ]
-        await exchange.answer(204, b"", "")
+        await exchange.respond(204, b"", "")
 
-    async def _fail(self, exchange: Exchange, problem: Exception) -> None:
-        error = as_told(problem, exchange)
-        if exchange.answering:
-            raise problem  # half an answer is out: the server must cut the connection
+    async def _handle_error(self, exchange: Exchange, exception: Exception) -> None:
+        error = convert_error(exception, exchange)
+        if exchange.response_started:
+            raise exception  # part of a response was sent: the server must close the connection
         try:
-            await answer_error(exchange, error)
-        except ClientGone:
+            await send_error(exchange, error)
+        except ClientDisconnected:
             exchange.record.cancelled = True
 
 
 def _completion_routes(completions: Completions) -> list[Route]:
     return [
         Route("POST", "/v1/completions", completions.create),
-        Route("POST", "/openai/v1/completions", completions.create_linked),
+        Route("POST", "/openai/v1/completions", completions.create_with_schema),
         Route("POST", "/v1/engines/{id}/completions", completions.create),
     ]
 
@@ -145,20 +150,25 @@ def _token_routes(tokens: Tokens) -> list[Route]:
     ]
 
 
-def _page_routes(pages: Pages) -> list[Route]:
-    """/metrics names models and tells of traffic, so it asks for a key where keys are set; the rest is public."""
+def _monitoring_routes(monitoring: Monitoring) -> list[Route]:
+    """/metrics names models and reveals traffic, so it needs a key where keys are set."""
     return [
-        Route("GET", "/health", pages.health, open=True),
-        Route("GET", "/metrics", pages.metrics),
-        Route("GET", "/openapi.json", pages.openapi, open=True),
-        Route("GET", SCHEMA_PATH, pages.completion_schema, open=True),
-        Route("GET", "/docs", pages.docs, open=True),
-        Route("GET", "/", pages.landing, open=True),
+        Route("GET", "/health", monitoring.health, public=True),
+        Route("GET", "/metrics", monitoring.metrics),
     ]
 
 
-async def _live(receive: Receive, send: Send) -> None:
-    """Nothing to start or stop here: the backend belongs to who made the application."""
+def _page_routes(pages: Pages) -> list[Route]:
+    return [
+        Route("GET", "/openapi.json", pages.openapi, public=True),
+        Route("GET", SCHEMA_PATH, pages.completion_schema, public=True),
+        Route("GET", "/docs", pages.reference, public=True),
+        Route("GET", "/", pages.landing, public=True),
+    ]
+
+
+async def _handle_lifespan(receive: Receive, send: Send) -> None:
+    """Nothing to start or stop here: whoever made the application owns the backend."""
     while True:
         message = await receive()
         await send({"type": message["type"] + ".complete"})

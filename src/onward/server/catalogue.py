@@ -1,4 +1,4 @@
-"""GET …/models and …/engines: which names can be asked for (spec/completions §7)."""
+"""GET …/models and …/engines: the models of this server (spec/completions §7)."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class Catalogue:
-    """The models endpoints, and the engines that the first clients knew them as."""
+    """The models endpoints, and the engines endpoints of the first client libraries."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     async def models(self, exchange: Exchange, _: str | None = None) -> None:
-        await _answer(exchange, ModelList(data=self._backend.models()))
+        await _respond(exchange, ModelList(data=self._backend.models()))
 
     async def model(self, exchange: Exchange, name: str | None = None) -> None:
-        await _answer(exchange, self._find(name))
+        await _respond(exchange, self._find(name))
 
     async def engines(self, exchange: Exchange, _: str | None = None) -> None:
         data = [_engine(model) for model in self._backend.models()]
-        await _answer(exchange, {"object": "list", "data": data})
+        await _respond(exchange, {"object": "list", "data": data})
 
     async def engine(self, exchange: Exchange, name: str | None = None) -> None:
-        await _answer(exchange, _engine(self._find(name)))
+        await _respond(exchange, _engine(self._find(name)))
 
     def _find(self, name: str | None) -> Model:
         for model in self._backend.models():
@@ -39,10 +39,10 @@ class Catalogue:
 
 
 def _engine(model: Model) -> dict[str, object]:
-    """A model in the words of 2021."""
+    """Return a model in the shape of the engines endpoint of 2021."""
     return {"id": model.id, "object": "engine", "owner": model.owned_by, "ready": True, "created": model.created}
 
 
-async def _answer(exchange: Exchange, value: object) -> None:
+async def _respond(exchange: Exchange, value: object) -> None:
     body = msgspec.json.format(_ENCODER.encode(value), indent=2) + b"\n"
-    await exchange.answer(200, body, "application/json")
+    await exchange.respond(200, body, "application/json")

@@ -1,4 +1,4 @@
-"""POST …/completions: from the body to JSON or a stream of server-sent events."""
+"""POST …/completions: from the request body to a JSON response or a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from onward.protocol.encode import encode_completion
 from onward.protocol.error_body import error_event
 from onward.protocol.request import CompletionRequest
 from onward.protocol.sse import DONE, KEEP_ALIVE, chunk_event
-from onward.server.access_log import Record
-from onward.server.exchange import ClientGone, Exchange
-from onward.server.failures import as_told
+from onward.server.disconnect import run_while_connected
+from onward.server.error_response import convert_error
+from onward.server.exchange import ClientDisconnected, Exchange
 from onward.server.metrics import MeasuredAnswer, Metrics
+from onward.server.record import RequestRecord
 from onward.server.schema_link import LINK, schema_url
-from onward.server.supervise import while_connected
 from onward.settings import Settings
 
 EVENT_STREAM = "text/event-stream"
@@ -26,10 +26,10 @@ EVENT_STREAM = "text/event-stream"
 
 
 class Completions:
-    """The endpoint. `running` counts the requests that a drain waits for."""
+    """The completions endpoint. `num_running` counts the requests that a drain waits for."""
 
     def __init__(self, backend: Backend, settings: Settings, metrics: Metrics) -> None:
-        self.running = 0
+        self.num_running = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._backend = backend
@@ -37,39 +37,39 @@ class Completions:
         self._metrics = metrics
 
     async def create(self, exchange: Exchange, path_model: str | None = None) -> None:
-        """Answer a request. `path_model` is the engine that the URL names."""
+        """Complete a request. `path_model` is the engine named in the URL. Raises ApiError, ClientDisconnected."""
         check_content_type(exchange)
         body = await exchange.body(self._settings.max_body)
         try:
             request = decode_request(body, profile=self._settings.profile, path_model=path_model)
         except InvalidRequest:
-            _note_refused(exchange.record, body, path_model)
+            _record_rejected(exchange.record, body, path_model)
             raise
         exchange.record.model = request.model or "-"
         exchange.record.user = request.user or "-"
         exchange.record.stream = request.stream
-        run = _Run(exchange, request, self._backend, self._metrics)
-        self.running += 1
+        run = _CompletionRun(exchange, request, self._backend, self._metrics)
+        self.num_running += 1
         self._idle.clear()
         try:
-            await while_connected(exchange, run.work(), self._settings.keep_alive, run.comment)
+            await run_while_connected(exchange, run.run(), self._settings.keep_alive, run.send_keep_alive)
         finally:
-            self.running -= 1
-            if not self.running:
+            self.num_running -= 1
+            if not self.num_running:
                 self._idle.set()
 
-    async def idle(self) -> None:
-        """Return when no completion runs."""
+    async def wait_until_idle(self) -> None:
+        """Return when no completion is running."""
         await self._idle.wait()
 
-    async def create_linked(self, exchange: Exchange, path_model: str | None = None) -> None:
-        """The same, with `$schema` in a JSON answer (spec/completions §10)."""
+    async def create_with_schema(self, exchange: Exchange, path_model: str | None = None) -> None:
+        """Complete a request, with `$schema` in a JSON response (spec/completions §10)."""
         exchange.with_schema = True
         await self.create(exchange, path_model)
 
 
-def _note_refused(record: Record, body: bytes, path_model: str | None) -> None:
-    """Keep for the log whose request it was that is refused, as far as its body can be read."""
+def _record_rejected(record: RequestRecord, body: bytes, path_model: str | None) -> None:
+    """Record model and user of a rejected request for the access log, as far as its body can be parsed."""
     try:
         fields = decode_object(body)
     except InvalidRequest:
@@ -80,7 +80,7 @@ def _note_refused(record: Record, body: bytes, path_model: str | None) -> None:
 
 
 def check_content_type(exchange: Exchange) -> None:
-    """Raise UnsupportedContentType unless the body is said to be JSON, or nothing is said."""
+    """Raise UnsupportedContentType if the request has a Content-Type other than JSON."""
     given = exchange.header(b"content-type")
     if given is None or given.partition(";")[0].strip().lower() == "application/json":
         return
@@ -91,8 +91,8 @@ def check_content_type(exchange: Exchange) -> None:
     )
 
 
-class _Run:
-    """One completion on its way to one client."""
+class _CompletionRun:
+    """One completion for one client."""
 
     def __init__(self, exchange: Exchange, request: CompletionRequest, backend: Backend, metrics: Metrics) -> None:
         self._exchange = exchange
@@ -101,13 +101,13 @@ class _Run:
         self._metrics = metrics
         self._accepted = False
 
-    async def work(self) -> None:
-        """Complete and send. Cancelling it cancels the answer, during prefill as well."""
+    async def run(self) -> None:
+        """Complete and send. Cancelling it cancels the completion, during prefill too."""
         exchange = self._exchange
         try:
             accepted = await self._backend.complete(self._request)
-        except Overloaded as refusal:
-            self._metrics.refuse(exchange.record, refusal)
+        except Overloaded as error:
+            self._metrics.count_refused(exchange.record, error)
             raise
         self._accepted = True
         answer = MeasuredAnswer(accepted, self._metrics, exchange.record, exchange.started)
@@ -117,15 +117,15 @@ class _Run:
             await answer.aclose()
             answer.settle()
 
-    async def comment(self) -> None:
-        """Keep a silent stream's connection alive. Before the first chunk this settles on status 200.
+    async def send_keep_alive(self) -> None:
+        """Send a comment on an idle stream. Before the first chunk this starts the response with status 200.
 
-        An error after that becomes an event of the stream: the price of not losing, in a long queue, every client
-        behind a proxy that allows a minute of silence, or on a runtime that allows five (spec/wire-rules 5).
+        An error after that becomes an event of the stream. The alternative would be to lose, in a long queue, every
+        client behind a proxy or on a runtime that closes idle connections after a minute or five (spec/wire-rules 5).
         """
-        if self._request.stream and self._accepted and not self._exchange.ended:
-            await self._open_stream()
-            await self._exchange.part(KEEP_ALIVE)
+        if self._request.stream and self._accepted and not self._exchange.response_complete:
+            await self._start_stream()
+            await self._exchange.send_chunk(KEEP_ALIVE)
 
     async def _send_whole(self, answer: MeasuredAnswer) -> None:
         completion = await fold_whole(answer)
@@ -134,7 +134,7 @@ class _Run:
         if exchange.with_schema:
             exchange.headers.append(LINK)
         self._add_headers(answer.model)
-        await exchange.answer(200, body, "application/json")
+        await exchange.respond(200, body, "application/json")
 
     async def _send_stream(self, answer: MeasuredAnswer) -> None:
         exchange = self._exchange
@@ -142,26 +142,26 @@ class _Run:
         try:
             async for chunks in fold_chunks(answer, self._request):
                 events = b"".join([chunk_event(chunk, obfuscate=obfuscate) for chunk in chunks])
-                await self._open_stream()
-                await exchange.part(events)
-        except (ClientGone, RequestCancelled):
+                await self._start_stream()
+                await exchange.send_chunk(events)
+        except (ClientDisconnected, RequestCancelled):
             raise
-        except Exception as problem:
-            if not exchange.answering:
+        except Exception as exception:
+            if not exchange.response_started:
                 raise
-            error = as_told(problem, exchange)
+            error = convert_error(exception, exchange)
             exchange.record.error = error.type
-            await exchange.end(error_event(error))
+            await exchange.end_response(error_event(error))
         else:
-            await self._open_stream()
-            await exchange.end(DONE)
+            await self._start_stream()
+            await exchange.end_response(DONE)
 
-    async def _open_stream(self) -> None:
-        if not self._exchange.answering:
+    async def _start_stream(self) -> None:
+        if not self._exchange.response_started:
             self._add_headers(self._exchange.record.model)
-            await self._exchange.start(200, EVENT_STREAM)
+            await self._exchange.start_response(200, EVENT_STREAM)
 
     def _add_headers(self, model: str) -> None:
-        """The headers of a 200 (spec/completions §1.1)."""
+        """Add the headers of a 200 (spec/completions §1.1)."""
         name = urllib.parse.quote(model, safe="/:@+ ,()").encode()
         self._exchange.headers += [(b"openai-model", name), (b"cache-control", b"no-cache, must-revalidate")]

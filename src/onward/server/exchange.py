@@ -1,4 +1,4 @@
-"""One HTTP request and its one answer, over ASGI's receive and send."""
+"""One HTTP request and its response, over ASGI's receive and send."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from onward.errors import BodyTimeout, RequestTooLarge
-from onward.server.access_log import Record
+from onward.server.record import RequestRecord
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-BODY_SECONDS = 60.0
-"""A request body may make no progress for this time."""
+BODY_IDLE_SECONDS = 60.0
+"""Longest time without progress while a request body is received."""
 BODY_TOTAL_SECONDS = 600.0
-"""A request body must be complete after this time, however steadily it comes."""
+"""Longest time to receive a whole request body, however steadily it arrives."""
 DISCARD_SECONDS = 5.0
+"""Longest time spent on discarding the rest of a body that is too large."""
 DISCARD_BYTES = 64_000_000
 
 
-class ClientGone(Exception):
-    """The client closed the connection before its answer was complete."""
+class ClientDisconnected(Exception):
+    """The client closed the connection before its response was complete."""
 
 
 class Exchange:
-    """A request being answered: its body is read first, then its answer sent.
+    """A request and its response: first the request body is read, then the response is sent.
 
-    Every answer carries the headers in `headers`; handlers may add to them until the answer starts. `record` is
-    what the access log will say. Parts may be sent from several tasks: they keep the order of the calls.
+    Every response carries `headers`; handlers may append to them until the response starts. Handlers fill `record`,
+    which the access log and the metrics read at the end. Several tasks may send: chunks keep the order of the calls.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
@@ -42,68 +43,71 @@ class Exchange:
         self.client: str = (scope.get("client") or ("-",))[0]
         self.id = request_id
         self.started = self._last_sent = time.perf_counter()
-        self.record = Record()
-        self.answering = False
-        self.ended = False
+        self.record = RequestRecord()
+        self.response_started = False
+        self.response_complete = False
         self.with_schema = False
         self.headers: list[tuple[bytes, bytes]] = []
-        self._received: list[tuple[bytes, bytes]] = scope["headers"]
+        self._request_headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._query: bytes = scope.get("query_string", b"")
         self._receive = receive
         self._send = send
-        self._sending = asyncio.Lock()
+        self._send_lock = asyncio.Lock()
 
     def header(self, name: bytes) -> str | None:
-        """The request's first header of this lower-case name."""
-        for key, value in self._received:
+        """Return the first request header of this lower-case name, or None."""
+        for key, value in self._request_headers:
             if key == name:
                 return value.decode("latin-1")
         return None
 
     def query(self, name: str) -> str | None:
-        """The first value of this name in the URL's query."""
+        """Return the first query parameter of this name, or None."""
         return dict(reversed(urllib.parse.parse_qsl(self._query.decode("latin-1")))).get(name)
 
-    async def body(self, limit: int) -> bytes:
-        """The whole request body. Raises RequestTooLarge over `limit` bytes, BodyTimeout when it takes too long."""
+    async def body(self, max_bytes: int) -> bytes:
+        """Return the whole request body.
+
+        Raises RequestTooLarge over `max_bytes`, BodyTimeout when it takes too long, ClientDisconnected.
+        """
         declared = self.header(b"content-length") or "0"
-        too_large = declared.isdecimal() and int(declared) > limit
+        too_large = declared.isdecimal() and int(declared) > max_bytes
         more = True
-        pieces: list[bytes] = []
-        size = 0
+        chunks: list[bytes] = []
+        num_bytes = 0
         deadline = time.perf_counter() + BODY_TOTAL_SECONDS
         while more and not too_large:
-            piece, more = await self._piece_by(deadline)
-            pieces.append(piece)
-            size += len(piece)
-            too_large = size > limit
+            chunk, more = await self._receive_chunk_before(deadline)
+            chunks.append(chunk)
+            num_bytes += len(chunk)
+            too_large = num_bytes > max_bytes
         if not too_large:
-            return b"".join(pieces)
-        pieces.clear()
+            return b"".join(chunks)
+        chunks.clear()
         if more:
             await self._discard_body()
-        raise RequestTooLarge(f"The request body is larger than the {limit} bytes that this server accepts.")
+        raise RequestTooLarge(f"The request body is larger than the {max_bytes} bytes that this server accepts.")
 
-    async def _piece_by(self, deadline: float) -> tuple[bytes, bool]:
-        """The next piece of the body, and whether more follow. Raises BodyTimeout."""
-        left = deadline - time.perf_counter()
+    async def _receive_chunk_before(self, deadline: float) -> tuple[bytes, bool]:
+        """Return the next chunk of the body and whether more follow. Raises BodyTimeout, ClientDisconnected."""
+        remaining = deadline - time.perf_counter()
         try:
-            async with asyncio.timeout(min(BODY_SECONDS, left)):
-                return await self._piece()
+            async with asyncio.timeout(min(BODY_IDLE_SECONDS, remaining)):
+                return await self._receive_chunk()
         except TimeoutError:
             self.headers.append((b"connection", b"close"))
-        if left > BODY_SECONDS:
-            raise BodyTimeout(f"No more of the request body came for {BODY_SECONDS:.0f} seconds.")
+        if remaining > BODY_IDLE_SECONDS:
+            raise BodyTimeout(f"No more of the request body arrived for {BODY_IDLE_SECONDS:.0f} seconds.")
         raise BodyTimeout(f"The request body was not complete after {BODY_TOTAL_SECONDS:.0f} seconds.")
 
-    async def _piece(self) -> tuple[bytes, bool]:
+    async def _receive_chunk(self) -> tuple[bytes, bool]:
         message = await self._receive()
         if message["type"] == "http.disconnect":
-            raise ClientGone
+            raise ClientDisconnected
         return message.get("body", b""), message.get("more_body", False)
 
     async def _discard_body(self) -> None:
-        """Read on for a while, keeping nothing: a client that is cut off while it writes never reads the 413."""
+        """Receive and drop more of the body: a client that is cut off while it sends never reads the 413."""
         self.headers.append((b"connection", b"close"))
         if self.header(b"expect") is not None:
             return
@@ -111,61 +115,61 @@ class Exchange:
         try:
             async with asyncio.timeout(DISCARD_SECONDS):
                 while more and discarded < DISCARD_BYTES:
-                    piece, more = await self._piece()
-                    discarded += len(piece)
+                    chunk, more = await self._receive_chunk()
+                    discarded += len(chunk)
         except TimeoutError:
             pass
 
-    async def wait_until_gone(self) -> None:
-        """Return when the client has closed the connection. To be called after the body was read."""
+    async def wait_until_disconnected(self) -> None:
+        """Return when the client has closed the connection. Call it only after the body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    async def answer(self, status: int, body: bytes, content_type: str) -> None:
-        """Send the whole answer."""
+    async def respond(self, status: int, body: bytes, content_type: str) -> None:
+        """Send a whole response. Raises ClientDisconnected."""
         if status != 204:
             self.headers.append((b"content-length", str(len(body)).encode()))
-        await self.start(status, content_type)
-        await self.end(body)
+        await self.start_response(status, content_type)
+        await self.end_response(body)
 
-    async def start(self, status: int, content_type: str) -> None:
-        """Send status and headers of an answer whose body follows in parts."""
-        assert not self.answering, "an answer starts once"
-        self.answering = True
+    async def start_response(self, status: int, content_type: str) -> None:
+        """Send status and headers; the body follows in chunks. Raises ClientDisconnected."""
+        assert not self.response_started, "a response starts once"
+        self.response_started = True
         self.record.status = status
         self.headers.append((b"openai-processing-ms", b"%d" % self.elapsed_ms))
         if content_type:
             self.headers.append((b"content-type", content_type.encode()))
         await self._deliver({"type": "http.response.start", "status": status, "headers": self.headers})
 
-    async def part(self, body: bytes) -> None:
-        """Send a part of the body at once. Waits while the client does not read."""
-        self.touch()
-        await self._deliver({"type": "http.response.body", "body": body, "more_body": True})
+    async def send_chunk(self, chunk: bytes) -> None:
+        """Send a chunk of the body at once. Waits while the client does not read. Raises ClientDisconnected."""
+        self.reset_idle_timer()
+        await self._deliver({"type": "http.response.body", "body": chunk, "more_body": True})
 
-    async def end(self, body: bytes = b"") -> None:
-        """Send the last part and close the body."""
-        assert self.answering and not self.ended, "an answer ends once, after its start"
-        self.ended = True
-        await self._deliver({"type": "http.response.body", "body": body, "more_body": False})
+    async def end_response(self, chunk: bytes = b"") -> None:
+        """Send the last chunk and end the body. Raises ClientDisconnected."""
+        assert self.response_started and not self.response_complete, "a response ends once, after its start"
+        self.response_complete = True
+        await self._deliver({"type": "http.response.body", "body": chunk, "more_body": False})
 
     async def _deliver(self, message: Message) -> None:
         try:
-            async with self._sending:
+            async with self._send_lock:
                 await self._send(message)
-        except OSError:  # how a server that speaks ASGI 2.4 tells of a closed connection
-            raise ClientGone from None
+        except OSError:  # servers that implement ASGI 2.4 raise it for a closed connection
+            raise ClientDisconnected from None
 
-    def touch(self) -> None:
-        """Count the silence from now on."""
+    def reset_idle_timer(self) -> None:
+        """Measure `idle_seconds` from now on."""
         self._last_sent = time.perf_counter()
 
     @property
-    def silent_seconds(self) -> float:
-        """Time since the last part was sent, or the request came in."""
+    def idle_seconds(self) -> float:
+        """Time since the last chunk was sent, or since the request arrived."""
         return time.perf_counter() - self._last_sent
 
     @property
     def elapsed_ms(self) -> float:
-        """Time since the request's headers were read, in milliseconds."""
+        """Time since the request's head was received, in milliseconds."""
         return (time.perf_counter() - self.started) * 1000

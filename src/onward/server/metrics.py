@@ -1,4 +1,4 @@
-"""What /metrics tells, in a registry of its own. Labels are bound once a model, never per token."""
+"""The Prometheus metrics, in a registry of their own. Labels are bound once per model, never per token."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from onward.backends.base import Backend, Load
 from onward.completions.answer import Answer
 from onward.errors import EngineStopped, Overloaded
 from onward.protocol.response import Choice, Usage
-from onward.server.access_log import Record
+from onward.server.record import RequestRecord
 
 SHORT = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5)
 LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
 
 
 class ModelMetrics:
-    """The per-model metrics with their label bound: observing one is an addition."""
+    """The per-model metrics with their label bound, so that observing one is an addition."""
 
     def __init__(self, metrics: Metrics, model: str) -> None:
         self.prompt_tokens = metrics.prompt_tokens.labels(model)
@@ -33,94 +33,101 @@ class ModelMetrics:
 
 
 class Metrics:
-    """Counts and times requests; reads the engines' load when it is scraped."""
+    """Counts and times requests; reads the load of the engines when it is scraped."""
 
     def __init__(self, backend: Backend) -> None:
-        # They would double what every scrape carries. The library can leave them out only for the whole process.
+        # They would double the size of every scrape. The library can turn them off only for the whole process.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
         self._backend = backend
         model = ["model"]
         self.requests = Counter(
-            "onward_requests", "Requests answered.", ["route", "model", "status"], registry=registry
+            "onward_requests",
+            "HTTP requests by route, model and status.",
+            ["route", "model", "status"],
+            registry=registry,
         )
-        self.in_flight = Gauge("onward_requests_in_flight", "Requests being answered.", registry=registry)
-        self.cancelled = Counter("onward_requests_cancelled", "Requests whose client left early.", registry=registry)
+        self.in_flight = Gauge("onward_requests_in_flight", "HTTP requests in progress.", registry=registry)
+        self.cancelled = Counter(
+            "onward_requests_cancelled",
+            "HTTP requests whose client disconnected before the response was complete.",
+            registry=registry,
+        )
         self.refused = Counter(
             "onward_completions_refused",
-            "Completions answered with 503 before they began. Reason: overloaded, or stopped (draining, dead).",
+            "Completion requests refused with 503. Reason: overloaded, or stopped (draining, dead).",
             ["model", "reason"],
             registry=registry,
         )
-        self.prompt_tokens = Counter("onward_prompt_tokens", "Tokens of prompts.", model, registry=registry)
+        self.prompt_tokens = Counter("onward_prompt_tokens", "Prompt tokens.", model, registry=registry)
         self.completion_tokens = Counter(
-            "onward_completion_tokens", "Tokens generated and billed.", model, registry=registry
+            "onward_completion_tokens", "Generated tokens, as reported in usage.", model, registry=registry
         )
         self.cached_tokens = Counter(
-            "onward_cached_tokens", "Tokens of prompts that the prefix cache held.", model, registry=registry
+            "onward_cached_tokens", "Prompt tokens found in the prefix cache.", model, registry=registry
         )
         self.first_token = Histogram(
             "onward_time_to_first_token_seconds",
-            "From request to first token.",
+            "Time from request to first token.",
             model,
             registry=registry,
             buckets=LONG,
         )
         self.inter_token = Histogram(
             "onward_inter_token_seconds",
-            "Between the tokens of a request.",
+            "Time between successive tokens of a request.",
             model,
             registry=registry,
             buckets=SHORT,
         )
         self.request_seconds = Histogram(
             "onward_request_seconds",
-            "From request to end of answer.",
+            "Time from request to end of response.",
             ["route"],
             registry=registry,
             buckets=LONG,
         )
-        build = Gauge("onward_build_info", "Always 1; the label tells the version.", ["version"], registry=registry)
+        build = Gauge("onward_build_info", "Always 1; the version is in the label.", ["version"], registry=registry)
         build.labels(onward.__version__).set(1)
         prometheus_client.ProcessCollector(registry=registry)
         registry.register(LoadCollector(backend))
         self._models: dict[str, ModelMetrics] = {}
 
     def of(self, model: str) -> ModelMetrics:
-        """The bound metrics of a model that answers requests (never a name that a client made up)."""
+        """Return the bound metrics of a served model (never of a name that a client made up)."""
         bound = self._models.get(model)
         if bound is None:
             bound = self._models[model] = ModelMetrics(self, model)
         return bound
 
-    def finish(self, record: Record, seconds: float) -> None:
+    def finish(self, record: RequestRecord, seconds: float) -> None:
         """Count a request that has ended."""
         self.requests.labels(record.route, self._label(record.model), str(record.status)).inc()
         self.request_seconds.labels(record.route).observe(seconds)
         if record.cancelled:
             self.cancelled.inc()
 
-    def refuse(self, record: Record, refusal: Overloaded) -> None:
-        """Count a completion that the backend did not take."""
-        reason = "stopped" if isinstance(refusal, EngineStopped) else "overloaded"
+    def count_refused(self, record: RequestRecord, error: Overloaded) -> None:
+        """Count a completion request that the backend refused."""
+        reason = "stopped" if isinstance(error, EngineStopped) else "overloaded"
         self.refused.labels(self._label(record.model), reason).inc()
 
     def _label(self, name: str) -> str:
-        """`name` if it is that of a model here, else nothing: a label that clients may choose grows for ever."""
+        """Return `name` if a served model has it, else an empty string: labels that clients choose grow for ever."""
         if name in self._models or (name != "-" and any(name == model.id for model in self._backend.models())):
             return name
         return ""
 
     def render(self) -> bytes:
-        """The exposition text."""
+        """Return the metrics in Prometheus' text format."""
         text: bytes = generate_latest(self.registry)
         return text
 
 
 class MeasuredAnswer:
-    """An Answer that observes its own pace, and tells record and counters what it cost."""
+    """An Answer that observes its latencies, and adds its token counts to record and counters."""
 
-    def __init__(self, answer: Answer, metrics: Metrics, record: Record, started: float) -> None:
+    def __init__(self, answer: Answer, metrics: Metrics, record: RequestRecord, started: float) -> None:
         self._answer = answer
         self._bound = metrics.of(answer.model)
         self._record = record
@@ -151,7 +158,7 @@ class MeasuredAnswer:
         self._answer.abandon()
 
     def settle(self) -> None:
-        """Count the tokens; to be called once, when the answer has ended or was cancelled."""
+        """Count the tokens. Call it once, when the answer has ended or was cancelled."""
         usage, record = self._answer.usage, self._record
         record.prompt_tokens = usage.prompt_tokens
         record.completion_tokens = usage.completion_tokens
@@ -162,17 +169,17 @@ class MeasuredAnswer:
 
 
 GAUGES = {
-    "running": "Sequences in the batch.",
-    "waiting": "Sequences that wait for a place in the batch.",
-    "blocks_total": "KV blocks there are, used and free.",
-    "blocks_used": "KV blocks that sequences hold.",
-    "blocks_cached": "KV blocks kept for prompts that begin the same way.",
+    "running": "Running sequences.",
+    "waiting": "Sequences in the waiting queue.",
+    "blocks_total": "KV blocks in total.",
+    "blocks_used": "KV blocks held by sequences.",
+    "blocks_cached": "KV blocks kept by the prefix cache.",
 }
 COUNTERS = {
-    "preemptions": "Sequences put back because KV blocks ran out.",
-    "steps": "Steps of the engine.",
-    "prefill_tokens": "Tokens of prompts evaluated.",
-    "decode_tokens": "Tokens evaluated one by one.",
+    "preemptions": "Sequences preempted because KV blocks ran out.",
+    "steps": "Engine steps.",
+    "prefill_tokens": "Prompt tokens computed.",
+    "decode_tokens": "Tokens computed while decoding.",
 }
 
 
@@ -180,13 +187,13 @@ DRAFTS = tuple((source, outcome) for source in ("prediction", "lookup") for outc
 
 
 def _metric_name(field: str) -> str:
-    """By Prometheus' rules only a counter's name ends in `_total`."""
+    """Return the metric's name without `_total`, with which only counters end by Prometheus' rules."""
     field = field.removesuffix("_total")
     return "onward_kv_" + field if field.startswith("blocks") else "onward_engine_" + field
 
 
 class LoadCollector(Collector):
-    """Reads `Backend.load` when asked; keeps nothing."""
+    """Reads `Backend.load` on every scrape. Stateless."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -209,8 +216,8 @@ def _families(
 
 
 def _drafts(load: dict[str, Load]) -> Metric:
-    words = "Tokens drafted ahead, from a request's prediction or from text that repeats."
-    made = CounterMetricFamily("onward_draft_tokens", words, labels=["model", "source", "outcome"])
+    help = "Draft tokens, from a request's prediction or from lookup in earlier text."
+    made = CounterMetricFamily("onward_draft_tokens", help, labels=["model", "source", "outcome"])
     for model, now in load.items():
         for source, outcome in DRAFTS:
             made.add_metric([model, source, outcome], now.drafts.get((source, outcome), 0))

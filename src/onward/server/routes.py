@@ -1,4 +1,4 @@
-"""Which handler answers which URL."""
+"""The routing table: from method and URL to a handler."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from onward.errors import ApiError, MethodNotAllowed, UnknownUrl
 from onward.server.exchange import Exchange
 
 Handler = Callable[[Exchange, str | None], Awaitable[None]]
-"""Answers the exchange. The string is what `{id}` of the route's template stands for, if it has one."""
+"""Handles an exchange. The string is the value of `{id}` in the route's template, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One URL and one method. `open`: needs no key."""
+    """One URL and one method. `public`: needs no key."""
 
     method: str
     template: str
     handler: Handler
-    open: bool = False
+    public: bool = False
 
 
 class Routes:
-    """Finds the route of a request. Templates may hold one `{id}`, which may contain slashes."""
+    """Finds the route of a request. Templates may contain one `{id}`, whose value may contain slashes."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._exact: dict[str, dict[str, Route]] = {}
@@ -43,7 +43,7 @@ class Routes:
         return self._methods_of(template)
 
     def find(self, method: str, path: str) -> tuple[Route, str | None]:
-        """The route, and what `{id}` stands for. Raises UnknownUrl or MethodNotAllowed."""
+        """Return the route and the value of `{id}`. Raises UnknownUrl or MethodNotAllowed."""
         methods, name = self._match(path)
         if not methods:
             raise unknown_url(method, path)
@@ -60,8 +60,8 @@ class Routes:
                 return methods, path[len(prefix) : len(path) - len(suffix)]
         return {}, None
 
-    def methods(self, path: str) -> str:
-        """What an Allow header says of this path."""
+    def allowed_methods(self, path: str) -> str:
+        """Return the value of the Allow header for this path."""
         return _allowed(self._match(path)[0])
 
 
@@ -71,7 +71,7 @@ def _allowed(methods: Iterable[str]) -> str:
 
 
 def unknown_url(method: str, path: str) -> ApiError:
-    """404 in the words of the layer that would have answered (spec/completions §11)."""
+    """Return a 404 in the words of the layer of OpenAI's service that would respond (spec/completions §11)."""
     if path.startswith(("/v1/", "/openai/")):
         return UnknownUrl(f"Invalid URL ({method} {path})")
     return UnknownUrl(
@@ -81,6 +81,7 @@ def unknown_url(method: str, path: str) -> ApiError:
 
 
 def method_not_allowed(method: str, path: str, methods: Iterable[str]) -> ApiError:
+    """Return a 405 in OpenAI's words (spec/completions §11)."""
     headers = {"allow": _allowed(methods)}
     if list(methods) == ["POST"] and path.endswith("/completions"):
         return MethodNotAllowed("Only POST requests are accepted.", code="method_not_supported", headers=headers)

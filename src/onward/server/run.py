@@ -1,4 +1,4 @@
-"""The serving process: socket first, then the model, then requests, then a drain."""
+"""The server process: bind the socket, load the model, serve requests, drain."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from onward.backends.base import Backend
 from onward.errors import SetupError
 from onward.residency import share_heap
 from onward.server.app import App, make_app
+from onward.server.auth import check_exposure, collect_keys
 from onward.server.connection import server_config
-from onward.server.guard import check_exposure, collect_keys
 from onward.settings import Settings
 from onward.stdio import silence_stdout
 
 Progress = Callable[[str], None]
-"""Takes one sentence for each stage of loading."""
+"""Called with one sentence for each stage of loading."""
 
 log = logging.getLogger("onward.server")
 
-FAREWELL_SECONDS = 5.0
-"""Time for the engine to finish its step and for the error events of ended requests to reach their clients."""
+CLOSE_SECONDS = 5.0
+"""Time for the engine to finish its step and for the error events of cancelled requests to reach their clients."""
 BACKLOG = 2048
-_HANG_UP = None if sys.platform == "win32" else signal.SIGHUP
-_ENDING = [signal.SIGINT, signal.SIGTERM, *([_HANG_UP] if _HANG_UP else [])]
+_SIGHUP = None if sys.platform == "win32" else signal.SIGHUP
+_SHUTDOWN_SIGNALS = [signal.SIGINT, signal.SIGTERM, *([_SIGHUP] if _SIGHUP else [])]
 
 
 def serve(
@@ -40,14 +40,15 @@ def serve(
     compose: Callable[[Settings, Progress], Backend],
     show_progress: Callable[[Progress], AbstractContextManager[Progress]] = nullcontext,
 ) -> int:
-    """Serve until a signal ends it; the exit code. Raises SetupError before anything listens.
+    """Serve until a signal stops the process; return the exit code. Raises SetupError before anything listens.
 
     `show_progress(log)` may show the stages of loading in another way than `log`, as long as its context is open.
-    The port is taken before the model loads, so that a port in use is told at once; it answers only when ready.
+    The port is bound before the model loads, so that a port in use is reported at once. It accepts connections only
+    when the model is ready.
     """
     configure_logging(settings)
     share_heap()
-    _allow_many_connections()
+    _raise_open_files_limit()
     keys = collect_keys(settings)
     check_exposure(settings, keys)
     listener = bind(settings.host, settings.port)
@@ -55,7 +56,7 @@ def serve(
         with show_progress(log.info) as progress:
             backend = compose(settings, progress)
         app = make_app(backend, settings, keys)
-        gc.freeze()  # libraries' objects live as long as the process: no collection needs to look at them
+        gc.freeze()  # objects of libraries live as long as the process: no collection needs to traverse them
     except BaseException:
         listener.close()
         raise
@@ -64,38 +65,38 @@ def serve(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet. Raises SetupError in one sentence."""
+    """Return a bound socket that does not listen yet. Raises SetupError."""
     try:
         family, kind, number, _, address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError:
-        raise SetupError(f"{host} is no address of this machine: give another --host.") from None
+        raise SetupError(f"{host} is not an address of this machine; choose another --host.") from None
     listener = socket.socket(family, kind, number)
     if sys.platform != "win32":  # there it would let two programs share the port
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
         listener.set_inheritable(False)
-    except OSError as problem:
+    except OSError as error:
         listener.close()
-        raise SetupError(_bind_words(problem, host, port)) from None
+        raise SetupError(_bind_message(error, host, port)) from None
     return listener
 
 
-def _bind_words(problem: OSError, host: str, port: int) -> str:
-    match problem.errno:
+def _bind_message(error: OSError, host: str, port: int) -> str:
+    match error.errno:
         case errno.EADDRINUSE:
-            return f"Port {port} on {host} is in use: stop the program that has it, or give another --port."
+            return f"Port {port} on {host} is in use. Stop the program that uses it, or choose another --port."
         case errno.EACCES:
-            return f"Port {port} needs more rights than this user has: give a --port above 1023."
+            return f"Port {port} is reserved for privileged users; choose a --port above 1023."
         case errno.EADDRNOTAVAIL:
-            return f"{host} is no address of this machine: give another --host."
-    return f"Cannot listen on {host} port {port}: {problem.strerror}."
+            return f"{host} is not an address of this machine; choose another --host."
+    return f"Cannot listen on {host} port {port}: {error.strerror}."
 
 
 def configure_logging(settings: Settings) -> None:
-    """Log to stderr, with time and level. Leaves libraries at warnings."""
+    """Log to stderr, with time and level. Libraries log warnings only."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("onward")
@@ -117,7 +118,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handling: ours drains first."""
+    """uvicorn without its signal handling, because Service drains first."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -125,7 +126,7 @@ class _Server(uvicorn.Server):
 
 
 class Service:
-    """One run of the server: from listening to the last goodbye."""
+    """One run of the server, from listening to exit. Owns the backend and the socket."""
 
     def __init__(self, app: App, backend: Backend, settings: Settings, listener: socket.socket) -> None:
         self._app = app
@@ -138,18 +139,18 @@ class Service:
         self._server = _Server(server_config(app))
 
     async def run(self) -> int:
-        """Serve, drain, close. Returns the exit code. Raises SetupError when the port has been taken."""
+        """Serve, drain and close; return the exit code. Raises SetupError if the port has been taken meanwhile."""
         try:
             self._listen()
         except SetupError:
             await self._backend.aclose()
             raise
-        self._handle_signals()
+        self._add_signal_handlers()
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         try:
             await self._wait_until_started(serving)
-            announce(ready_line(self._settings, self._listener))
-            await _first(serving, self._stop.wait())
+            print_or_log(ready_line(self._settings, self._listener))
+            await _wait_for_first(serving, self._stop.wait())
             await self._drain()
         finally:
             await self._close()
@@ -159,19 +160,19 @@ class Service:
         return 128 + (self._signal or signal.SIGINT) if self._stop_now.is_set() else 0
 
     def signal(self, number: int) -> None:
-        """First time: drain. Second time: end at once; but a terminal that closes says so more than once."""
-        if self._stop.is_set() and number == _HANG_UP:
+        """Drain on the first signal, stop at once on the second; a closing terminal may send SIGHUP repeatedly."""
+        if self._stop.is_set() and number == _SIGHUP:
             return
         if self._stop.is_set():
             self._stop_now.set()
         self._signal = number
         self._stop.set()
 
-    def _handle_signals(self) -> None:
-        """Needs the main thread. Where the loop cannot (Windows), Ctrl-C interrupts without a drain."""
+    def _add_signal_handlers(self) -> None:
+        """Call it on the main thread. On Windows loops cannot handle signals, and Ctrl-C interrupts without a drain."""
         loop = asyncio.get_running_loop()
-        for number in _ENDING:
-            if number == _HANG_UP and signal.getsignal(number) is signal.SIG_IGN:  # nohup
+        for number in _SHUTDOWN_SIGNALS:
+            if number == _SIGHUP and signal.getsignal(number) is signal.SIG_IGN:  # nohup
                 continue
             try:
                 loop.add_signal_handler(number, self.signal, number)
@@ -179,12 +180,12 @@ class Service:
                 pass
 
     def _listen(self) -> None:
-        """Raises SetupError when another program took the port while the model loaded: uvloop would hide that."""
+        """Raise SetupError if another program took the port while the model loaded; uvloop would hide that."""
         try:
             self._listener.listen(BACKLOG)
-        except OSError as problem:
+        except OSError as error:
             self._listener.close()
-            raise SetupError(_bind_words(problem, self._settings.host, self._settings.port)) from None
+            raise SetupError(_bind_message(error, self._settings.host, self._settings.port)) from None
 
     async def _wait_until_started(self, serving: asyncio.Task[None]) -> None:
         while not self._server.started:
@@ -193,62 +194,62 @@ class Service:
             await asyncio.sleep(0.005)
 
     async def _drain(self) -> None:
-        """Refuse new completions, wait for the running ones. The port stays open: /health tells what goes on."""
+        """Refuse new completions and wait for the running ones. The port stays open, so that /health can report it."""
         self._backend.drain()
-        if self._app.running:
-            again = "press Ctrl-C again" if self._signal == signal.SIGINT else "send the signal again"
+        if self._app.num_running:
+            repeat = "press Ctrl-C again" if self._signal == signal.SIGINT else "send the signal again"
             log.warning(
-                "draining: %s may run for %g s more; %s to end now",
-                _requests(self._app.running),
+                "draining: %s may run for up to %g s; %s to stop now",
+                _count_requests(self._app.num_running),
                 self._settings.drain,
-                again,
+                repeat,
             )
         try:
             async with asyncio.timeout(self._settings.drain):
-                await _first(self._stop_now.wait(), self._app.idle())
+                await _wait_for_first(self._stop_now.wait(), self._app.wait_until_idle())
         except TimeoutError:
-            log.warning("ending %s that did not finish in time", _requests(self._app.running))
+            log.warning("cancelling %s that did not finish in time", _count_requests(self._app.num_running))
 
     async def _close(self) -> None:
-        """End what still runs, with an error event each; then the engine, then the connections."""
+        """Cancel what is still running, with an error event each; then close the engine, then the connections."""
         try:
-            async with asyncio.timeout(FAREWELL_SECONDS):
+            async with asyncio.timeout(CLOSE_SECONDS):
                 await self._backend.aclose()
-                await self._app.idle()
+                await self._app.wait_until_idle()
         except TimeoutError:
-            log.warning("some requests could not be ended properly")
+            log.warning("some requests could not be cancelled cleanly")
         self._server.should_exit = True
 
 
-def _allow_many_connections() -> None:
-    """Open as many files as this process may: the usual soft limit, 1024, is for programs that use select()."""
+def _raise_open_files_limit() -> None:
+    """Allow as many open files as the hard limit: the usual soft limit, 1024, is for programs that use select()."""
     if sys.platform != "win32":
         import resource
 
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        except (OSError, ValueError):  # macOS refuses what it calls unlimited
-            log.debug("the limit of open files stays")
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+        except (OSError, ValueError):  # macOS refuses a hard limit that it reports as unlimited
+            log.debug("the limit of open files is unchanged")
 
 
-def _requests(count: int) -> str:
+def _count_requests(count: int) -> str:
     return "1 request" if count == 1 else f"{count} requests"
 
 
-async def _first(*waits: Awaitable[object]) -> None:
-    """Wait until one of them is done. Stops those that were begun here, leaves tasks alone."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
+async def _wait_for_first(*awaitables: Awaitable[object]) -> None:
+    """Wait until one of them is done. Cancels those that were started here, but not tasks that were passed in."""
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
     try:
         await asyncio.wait(tasks, return_when="FIRST_COMPLETED")
     finally:
-        for task, wait in zip(tasks, waits, strict=True):
-            if task is not wait:
+        for task, awaitable in zip(tasks, awaitables, strict=True):
+            if task is not awaitable:
                 task.cancel()
 
 
-def announce(line: str) -> None:
-    """Print a line. That standard output is closed or full is no reason not to serve: the log has it then."""
+def print_or_log(line: str) -> None:
+    """Print a line; log it if standard output is closed or full, which is no reason not to serve."""
     try:
         print(line, flush=True)
     except OSError:
@@ -257,7 +258,7 @@ def announce(line: str) -> None:
 
 
 def ready_line(settings: Settings, listener: socket.socket) -> str:
-    """What is printed when the first request can come."""
+    """Return the line that is printed when the server accepts requests."""
     port = listener.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     noun = "model" if len(settings.model) == 1 else "models"

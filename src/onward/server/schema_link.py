@@ -12,12 +12,15 @@ _HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 
 
 def schema_url(exchange: Exchange) -> str:
-    """The schema's address as the client reaches this server; a path where that is not known."""
-    return (own_address(exchange) or "") + SCHEMA_PATH
+    """Return the URL of the schema as the client reaches this server; only its path where that is unknown."""
+    return (public_url(exchange) or "") + SCHEMA_PATH
 
 
-def own_address(exchange: Exchange) -> str | None:
-    """`http://HOST:PORT` as the client reaches this server, through a proxy as well. Safe in HTML and shells."""
+def public_url(exchange: Exchange) -> str | None:
+    """Return `http://HOST:PORT` as the client reaches this server, through a proxy too. Safe in HTML and shells.
+
+    None if the client sent no valid host.
+    """
     forwarded = _forwarded(exchange.header(b"forwarded") or "")
     scheme = exchange.header(b"x-forwarded-proto") or forwarded.get("proto") or exchange.scheme
     host = exchange.header(b"x-forwarded-host") or forwarded.get("host") or exchange.header(b"host") or ""
@@ -27,6 +30,6 @@ def own_address(exchange: Exchange) -> str | None:
 
 
 def _forwarded(header: str) -> dict[str, str]:
-    """The pairs of the nearest client's element of a Forwarded header (RFC 7239)."""
+    """Return the pairs of the first element of a Forwarded header (RFC 7239)."""
     pairs = (pair.partition("=") for pair in header.partition(",")[0].split(";"))
     return {name.strip().lower(): value.strip().strip('"') for name, _, value in pairs}

@@ -1,4 +1,4 @@
-"""/tokenize, /detokenize and /tokenizer_info, in the shapes evaluation harnesses know (spec/applications C1)."""
+"""/tokenize, /detokenize and /tokenizer_info, in the shapes that evaluation harnesses expect (spec/applications C1)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from onward.protocol.decode import decode_object
 from onward.server.completions import check_content_type
 from onward.server.exchange import Exchange
 
-LONG_TEXT = 16_384
-"""Texts of more characters, and arrays of more tokens, are converted beside the event loop: a megabyte takes a
-second."""
+MAX_INLINE_SIZE = 16_384
+"""Longer texts (in characters) and token arrays are converted on a thread: tokenizing a megabyte takes a second."""
 T = TypeVar("T")
 
 
 class Tokens:
-    """What a model's tokenizer does, over HTTP."""
+    """The tokenizer endpoints."""
 
     def __init__(self, backend: Backend, max_body: int) -> None:
         self._backend = backend
@@ -43,7 +42,7 @@ class Tokens:
             answer = {"count": len(tokens), "max_model_len": info.context_length, "tokens": tokens}
             return msgspec.json.encode(answer | {"token_strs": strings})
 
-        await _answer(exchange, await _beside(len(text), convert))
+        await _respond(exchange, await _run_maybe_on_thread(len(text), convert))
 
     async def detokenize(self, exchange: Exchange, _: str | None = None) -> None:
         """{"tokens", "model"?} → {"prompt"}."""
@@ -55,10 +54,10 @@ class Tokens:
         def convert() -> bytes:
             return msgspec.json.encode({"prompt": _text(b"".join(self._backend.token_bytes(model, tokens)))})
 
-        await _answer(exchange, await _beside(len(tokens), convert))
+        await _respond(exchange, await _run_maybe_on_thread(len(tokens), convert))
 
     async def info(self, exchange: Exchange, _: str | None = None) -> None:
-        """Of the first model, or the one of `?model=`."""
+        """Describe the tokenizer of the first model, or of the one in `?model=`."""
         model = exchange.query("model")
         exchange.record.model = model or "-"
         info = self._backend.tokenizer_info(model)
@@ -71,7 +70,7 @@ class Tokens:
             "model_max_length": info.context_length,
             "infill": info.infill,
         }
-        await _answer(exchange, msgspec.json.encode(answer | info.extra))
+        await _respond(exchange, msgspec.json.encode(answer | info.extra))
 
     async def _fields(self, exchange: Exchange, known: set[str]) -> dict[str, Any]:
         check_content_type(exchange)
@@ -87,7 +86,7 @@ _REQUIRED = object()
 def _take(
     fields: dict[str, Any], name: str, expected: str, fits: Callable[[object], bool], default: object = _REQUIRED
 ) -> Any:
-    """A field's value; null and absence are its default. Raises InvalidRequest."""
+    """Return a field's value; null or absent is its default. Raises InvalidRequest."""
     value = fields.get(name)
     if value is None and default is not _REQUIRED:
         return default
@@ -109,14 +108,14 @@ def _is_token_list(value: object) -> bool:
 
 
 def _text(raw: bytes) -> str:
-    """Bytes as text; a token may hold a part of a character, which JSON cannot carry."""
+    """Return bytes as text; a token may hold a part of a character, which JSON cannot represent."""
     return raw.decode("utf-8", "replace")
 
 
-async def _beside(size: int, work: Callable[[], T]) -> T:
-    """What `work` gives; of long texts on a thread."""
-    return await asyncio.to_thread(work) if size > LONG_TEXT else work()
+async def _run_maybe_on_thread(size: int, work: Callable[[], T]) -> T:
+    """Return the result of `work`, which runs on a thread if `size` exceeds MAX_INLINE_SIZE."""
+    return await asyncio.to_thread(work) if size > MAX_INLINE_SIZE else work()
 
 
-async def _answer(exchange: Exchange, body: bytes) -> None:
-    await exchange.answer(200, body, "application/json")
+async def _respond(exchange: Exchange, body: bytes) -> None:
+    await exchange.respond(200, body, "application/json")

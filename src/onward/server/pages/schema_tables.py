@@ -1,4 +1,4 @@
-"""Schemas of the OpenAPI document as HTML tables: each is printed once and linked to from then on."""
+"""Schemas of the OpenAPI document as HTML tables: each is printed once and linked afterwards."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from onward.server.html_page import prose
+from onward.server.pages.layout import prose
 
 Schema = dict[str, Any]
 _PREFIX = "#/components/schemas/"
 
 
 class SchemaTables:
-    """The tables of one page. Remembers which it has printed."""
+    """The tables of one page. Stateful: records which schemas it has printed."""
 
-    def __init__(self, document: Schema) -> None:
-        self._schemas: dict[str, Schema] = document["components"]["schemas"]
+    def __init__(self, openapi: Schema) -> None:
+        self._schemas: dict[str, Schema] = openapi["components"]["schemas"]
         self._printed: set[str] = set()
 
-    def mentioned(self, schema: Schema) -> str:
-        """What to print where a body is described: links to its schemas, and the tables not printed so far."""
+    def reference(self, schema: Schema) -> str:
+        """Return links to the schemas of a body, and those of their tables that are not printed yet."""
         names = list(_names_in(schema))
         links = " and ".join(self.kind({"$ref": _PREFIX + name}) for name in names)
         tables = "".join(self._tables(name) for name in names)
         return (f"<p>Body: {links or self.kind(schema)}</p>" if names or schema else "") + tables
 
-    def knows(self, schema: Schema) -> bool:
-        """Whether the tables of all schemas in this one are printed already."""
+    def has_printed(self, schema: Schema) -> bool:
+        """Return whether the tables of all schemas in this one are printed already."""
         return all(name in self._printed for name in _names_in(schema))
 
     def _tables(self, name: str) -> str:
-        """The table of a schema and those of the schemas that its fields name."""
+        """Return the table of a schema and those of the schemas that its fields refer to."""
         if name in self._printed:
             return ""
         self._printed.add(name)
@@ -49,7 +49,7 @@ class SchemaTables:
         return table + "".join(self._tables(inner) for inner in _names_in(schema))
 
     def _rows(self, schema: Schema, prefix: str = "") -> Iterator[str]:
-        """One row a field; the fields of an object that has no name of its own follow it, as `outer.inner`."""
+        """Yield one row per field; the fields of an unnamed inner object follow it as `outer.inner`."""
         if "$ref" in schema:
             yield f"<tr><td>…<td>{self.kind(schema)}<td>All its fields."
         required = schema.get("required", [])
@@ -62,7 +62,7 @@ class SchemaTables:
             yield from self._rows({key: field.get(key, {}) for key in ("properties", "required")}, f"{prefix}{name}.")
 
     def kind(self, schema: Schema) -> str:
-        """The type of a field in a few words of HTML, with its range; a schema with a name is a link."""
+        """Return the type of a field and its range as HTML; a named schema is a link."""
         if "$ref" in schema:
             name = schema["$ref"].removeprefix(_PREFIX)
             return f'<a href="#schema-{name}">{name}</a>'
@@ -81,7 +81,7 @@ class SchemaTables:
 
 
 def _names_in(schema: object) -> Iterator[str]:
-    """The names of all schemas that this one refers to, in order."""
+    """Yield the names of all schemas that this one refers to, in order."""
     if isinstance(schema, list):
         for one in schema:
             yield from _names_in(one)

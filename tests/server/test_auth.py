@@ -1,4 +1,4 @@
-"""Keys: who gets in, and what is said to who does not."""
+"""API keys: which requests are accepted, and what the others get."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from onward.errors import SetupError
 from onward.server.app import make_app
-from onward.server.guard import check_exposure, collect_keys, is_loopback, masked
+from onward.server.auth import check_exposure, collect_keys, is_loopback, mask_key
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
 KEYS = ("sk-first-0123456789", "sk-second")
@@ -42,7 +42,7 @@ def basic(password: str) -> str:
     ],
 )
 @in_loop
-async def test_who_presents_a_key_gets_in(headers: dict[str, str], code: int | str | None) -> None:
+async def test_a_request_with_a_valid_key_is_accepted(headers: dict[str, str], code: int | str | None) -> None:
     backend = FakeBackend()
     call = await completion(make_app(backend, settings(api_key=KEYS)), headers=headers).done()
     if code == 200:
@@ -56,7 +56,7 @@ async def test_who_presents_a_key_gets_in(headers: dict[str, str], code: int | s
 
 
 @in_loop
-async def test_a_wrong_key_is_shown_masked_and_never_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_wrong_key_is_masked_in_the_error_and_never_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     app = make_app(FakeBackend(), settings(api_key=KEYS))
     call = await completion(app, headers={"authorization": "Bearer sk-wrong-0123456-key"}).done()
@@ -66,8 +66,8 @@ async def test_a_wrong_key_is_shown_masked_and_never_logged(caplog: pytest.LogCa
 
 
 def test_short_keys_are_masked_whole() -> None:
-    assert masked("sk-short") == "********"
-    assert masked("0123456789abc") == "01234567*9abc"
+    assert mask_key("sk-short") == "********"
+    assert mask_key("0123456789abc") == "01234567*9abc"
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ async def test_without_keys_an_empty_bearer_is_fine() -> None:
 
 
 @in_loop
-async def test_a_wrong_method_is_told_before_the_key_is_asked_for() -> None:
+async def test_a_wrong_method_is_reported_before_a_missing_key() -> None:
     call = await Call(make_app(FakeBackend(), settings(api_key=KEYS)), "GET", "/v1/completions").done()
     assert call.status == 405
 
 
-def test_a_key_file_holds_one_key_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_file_contains_one_key_per_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "keys"
     path.write_text("# team\nsk-a\n\n  sk-b  \n")
     path.chmod(0o600)
@@ -118,14 +118,14 @@ def test_a_key_file_holds_one_key_a_line(tmp_path: Path, caplog: pytest.LogCaptu
     assert caplog.text == ""
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_bytes(b"\xef\xbb\xbfsk-a\nsk-b\n")
     path.chmod(0o600)
     assert collect_keys(settings(api_key_file=path)) == ["sk-a", "sk-b"]
 
 
-def test_a_key_file_that_others_can_read_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_file_that_others_can_read_logs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "keys"
     path.write_text("sk-a\n")
     path.chmod(0o644)
@@ -136,9 +136,14 @@ def test_a_key_file_that_others_can_read_is_warned_of(tmp_path: Path, caplog: py
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "cannot be read"), (b"# none\n", "holds no key"), (b"two words\n", "no key"), (b"\xff\n", "no key")],
+    [
+        (None, "cannot be read"),
+        (b"# none\n", "contains no keys"),
+        (b"two words\n", "not a valid key"),
+        (b"\xff\n", "not a valid key"),
+    ],
 )
-def test_a_key_file_that_gives_no_key_is_refused(tmp_path: Path, content: bytes | None, words: str) -> None:
+def test_a_key_file_without_valid_keys_is_refused(tmp_path: Path, content: bytes | None, words: str) -> None:
     path = tmp_path / "keys"
     if content is not None:
         path.write_bytes(content)
@@ -154,7 +159,7 @@ def test_a_loopback_address_needs_no_key(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
-def test_listening_to_the_world_needs_a_key_or_consent(host: str) -> None:
+def test_listening_on_a_network_needs_a_key_or_no_auth(host: str) -> None:
     with pytest.raises(SetupError, match="without a key"):
         check_exposure(settings(host=host), [])
     check_exposure(settings(host=host), ["sk-a"])

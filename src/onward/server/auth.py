@@ -1,4 +1,4 @@
-"""Who may ask: API keys, and the refusal to listen to the world without them."""
+"""API keys: who may use the server, and the rule that it is not exposed to a network without them."""
 
 from __future__ import annotations
 
@@ -26,34 +26,33 @@ NO_KEY = (
 )  # fmt: skip
 
 
-class Guard:
-    """Lets in who presents one of `keys`; everybody where there are none. Keeps digests, not keys."""
+class Authenticator:
+    """Accepts requests that carry one of `keys`; all requests where there are no keys. Keeps digests, not keys."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [_digest(key) for key in keys]
 
     @property
-    def asks(self) -> bool:
-        """Whether a key is needed."""
+    def requires_key(self) -> bool:
         return bool(self._digests)
 
-    def check(self, exchange: Exchange) -> None:
-        """Raise AuthenticationFailed unless the request carries a valid key, in any place clients put one."""
+    def authenticate(self, exchange: Exchange) -> None:
+        """Raise AuthenticationFailed unless the request carries a valid key, in any place where clients put one."""
         if not self._digests:
             return
-        presented = list(_presented(exchange))
-        if sum(self._knows(key) for key in presented):
+        provided = list(_provided_keys(exchange))
+        if sum(self._is_valid(key) for key in provided):
             return
-        if not presented:
+        if not provided:
             raise AuthenticationFailed(NO_KEY)
         raise AuthenticationFailed(
-            f"Incorrect API key provided: {masked(presented[0])}. "
+            f"Incorrect API key provided: {mask_key(provided[0])}. "
             "You can obtain an API key from the operator of this server.",
             code="invalid_api_key",
         )
 
-    def _knows(self, key: str) -> bool:
-        """Compare with every key, always: the time taken tells neither which one matched nor how far."""
+    def _is_valid(self, key: str) -> bool:
+        """Compare with every key, always, so that the time taken reveals neither which key matched nor how much."""
         digest = _digest(key)
         return sum(hmac.compare_digest(digest, known) for known in self._digests) > 0
 
@@ -62,7 +61,7 @@ def _digest(key: str) -> bytes:
     return hashlib.blake2b(key.encode(), digest_size=32).digest()
 
 
-def _presented(exchange: Exchange) -> Iterator[str]:
+def _provided_keys(exchange: Exchange) -> Iterator[str]:
     scheme, _, credentials = (exchange.header(b"authorization") or "").partition(" ")
     match scheme.lower():
         case "bearer" if credentials.strip():
@@ -81,48 +80,49 @@ def _basic_password(credentials: str) -> str:
         return ""
 
 
-def masked(key: str) -> str:
-    """First eight and last four characters, asterisks between (spec/completions §11); short ones not at all."""
+def mask_key(key: str) -> str:
+    """Return the first eight and last four characters with asterisks between, for short keys only asterisks
+    (spec/completions §11)."""
     if len(key) <= 12:
         return "*" * len(key)
     return f"{key[:8]}{'*' * (len(key) - 12)}{key[-4:]}"
 
 
 def collect_keys(settings: Settings) -> list[str]:
-    """The keys of --api-key and --api-key-file. Raises SetupError for a file that gives none."""
+    """Return the keys of --api-key and --api-key-file. Raises SetupError for a file without valid keys."""
     keys = list(settings.api_key)
     if settings.api_key_file is not None:
-        keys += _keys_in(settings.api_key_file)
+        keys += _read_keys(settings.api_key_file)
     return keys
 
 
-def _keys_in(path: Path) -> list[str]:
+def _read_keys(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
         if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-            log.warning("the key file %s can be read by other users: chmod 600 it", path)
+            log.warning("the key file %s can be read by other users; run chmod 600 on it", path)
         keys = [values.api_key(line) for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    except OSError as problem:
-        raise SetupError(f"The key file {path} cannot be read: {problem.strerror}.") from None
-    except ValueError as problem:  # UnicodeDecodeError is one, too
-        raise SetupError(f"The key file {path} has a line that is no key: {problem}.") from None
+    except OSError as error:
+        raise SetupError(f"The key file {path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:  # UnicodeDecodeError is one, too
+        raise SetupError(f"The key file {path} contains a line that is not a valid key: {error}.") from None
     if not keys:
-        raise SetupError(f"The key file {path} holds no key: write one a line.")
+        raise SetupError(f"The key file {path} contains no keys; write one per line.")
     return keys
 
 
 def check_exposure(settings: Settings, keys: list[str]) -> None:
-    """Raise SetupError when other machines could reach a server that asks nobody for a key."""
+    """Raise SetupError if other machines could use the server without a key, unless --no-auth allows it."""
     if keys or settings.no_auth or is_loopback(settings.host):
         return
     raise SetupError(
-        f"Listening on {settings.host} without a key would let anyone on the network use the model: "
-        "give --api-key-file or --api-key, or --no-auth if that is meant"
+        f"Listening on {settings.host} without a key would let anyone on the network use the model. "
+        "Pass --api-key-file or --api-key, or --no-auth if that is intended."
     )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
+    """Return whether only this machine can reach `host`."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the HTML pages share: a frame that needs nothing from the network, escaping, samples."""
+"""Shared parts of the HTML pages: a document without external resources, escaping, code samples."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ nav ul{columns:18rem;padding-left:1.2rem}
 """
 
 
-def framed(title: str, body: str) -> str:
-    """A whole document around `body`."""
+def document(title: str, body: str) -> str:
+    """Return a whole HTML document around `body`, which is HTML."""
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style><main>{body}</main></html>'
@@ -25,12 +25,12 @@ def framed(title: str, body: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Escaped text; what stands between backticks becomes code."""
-    pieces = html.escape(text).split("`")
-    return "".join(f"<code>{piece}</code>" if odd % 2 else piece for odd, piece in enumerate(pieces))
+    """Return plain text as HTML; text between backticks becomes code."""
+    segments = html.escape(text).split("`")
+    return "".join(f"<code>{segment}</code>" if odd % 2 else segment for odd, segment in enumerate(segments))
 
 
 def sample(value: object) -> str:
-    """Text as it is, anything else as JSON."""
+    """Return a block of preformatted HTML: strings as they are, anything else as JSON."""
     shown = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
     return f"<pre>{html.escape(shown)}</pre>"

@@ -1,4 +1,4 @@
-"""A client that leaves: its work stops at once, whatever it was waiting for."""
+"""A client that disconnects: its work is cancelled at once, whatever it was waiting for."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tests.server.fakes import STORY, Call, FakeBackend, completion, in_loop, pa
 
 @pytest.mark.parametrize("stream", [False, True])
 @in_loop
-async def test_leaving_during_prefill_closes_the_answer(stream: bool) -> None:
+async def test_disconnecting_during_prefill_closes_the_answer(stream: bool) -> None:
     backend = FakeBackend(asyncio.Event(), *STORY)
     app = make_app(backend, settings())
     call = completion(app, stream=stream)
     while not backend.answers:
         await asyncio.sleep(0)
-    assert app.running == 1
+    assert app.num_running == 1
     call.leave()
     await call.done()
     assert backend.answers[0].closed.is_set()
     assert call.sent == []
-    assert app.running == 0
+    assert app.num_running == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @in_loop
-async def test_leaving_mid_way_closes_the_answer(stream: bool) -> None:
+async def test_disconnecting_while_decoding_closes_the_answer(stream: bool) -> None:
     backend = FakeBackend(part("a"), asyncio.Event())
     call = completion(make_app(backend, settings()), stream=stream)
     while not (backend.answers and backend.answers[0].given):
@@ -40,7 +40,7 @@ async def test_leaving_mid_way_closes_the_answer(stream: bool) -> None:
 
 
 @in_loop
-async def test_leaving_before_the_request_is_accepted_cancels_it() -> None:
+async def test_disconnecting_before_the_request_is_accepted_cancels_it() -> None:
     backend = FakeBackend()
     backend.admission = asyncio.Event()
     call = completion(make_app(backend, settings()))
@@ -53,7 +53,7 @@ async def test_leaving_before_the_request_is_accepted_cancels_it() -> None:
 
 
 @in_loop
-async def test_leaving_while_the_body_arrives_asks_for_nothing() -> None:
+async def test_disconnecting_while_the_body_arrives_submits_nothing() -> None:
     backend = FakeBackend()
     call = Call(make_app(backend, settings()), "POST", "/v1/completions", None)
     call.feed(b'{"model":')
@@ -64,7 +64,7 @@ async def test_leaving_while_the_body_arrives_asks_for_nothing() -> None:
 
 
 @in_loop
-async def test_a_server_that_tells_of_departure_by_oserror_is_understood(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_oserror_from_send_means_that_the_client_disconnected(caplog: pytest.LogCaptureFixture) -> None:
     backend = FakeBackend(part("a"), asyncio.Event())
 
     async def broken_send(message: object) -> None:
@@ -89,7 +89,7 @@ async def test_stopping_the_server_closes_the_answer() -> None:
 
 
 @in_loop
-async def test_a_departure_after_the_end_changes_nothing() -> None:
+async def test_disconnecting_after_the_end_changes_nothing() -> None:
     app = make_app(FakeBackend(), settings())
     call = completion(app, stream=True)
     await call.until(5)

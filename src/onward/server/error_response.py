@@ -1,0 +1,26 @@
+"""Convert exceptions to API errors and send them as responses."""
+
+from __future__ import annotations
+
+import logging
+
+from onward.errors import ApiError, Overloaded
+from onward.protocol.error_body import error_envelope, to_api_error
+from onward.server.exchange import Exchange
+
+log = logging.getLogger("onward.server")
+
+
+def convert_error(exception: Exception, exchange: Exchange) -> ApiError:
+    """Return the error to send to the client. Internal errors are logged with a traceback and the request id."""
+    error = to_api_error(exception)
+    if error.status >= 500 and not isinstance(error, Overloaded):
+        log.error("request %s failed: %s", exchange.id, exception, exc_info=exception)
+    return error
+
+
+async def send_error(exchange: Exchange, error: ApiError) -> None:
+    """Send the error as a whole response, with its headers."""
+    body, content_type = error_envelope(error)
+    exchange.headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+    await exchange.respond(error.status, body, content_type)

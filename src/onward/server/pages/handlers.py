@@ -1,0 +1,51 @@
+"""Handlers of the documents: OpenAPI, JSON Schema, API reference, landing page."""
+
+from __future__ import annotations
+
+import functools
+
+import msgspec
+
+import onward
+from onward.backends.base import Backend
+from onward.protocol.schema import completion_schema, openapi
+from onward.server.exchange import Exchange
+from onward.server.pages.landing import landing_page
+from onward.server.pages.reference import reference_page
+from onward.server.schema_link import public_url
+
+HTML = "text/html; charset=utf-8"
+FALLBACK_URL = "http://127.0.0.1:8000"
+"""Shown to a client that sends no usable Host: the address of the default settings."""
+
+
+@functools.cache
+def _openapi() -> bytes:
+    return msgspec.json.encode(openapi(onward.__version__))
+
+
+@functools.cache
+def _reference() -> bytes:
+    return reference_page(openapi(onward.__version__)).encode()
+
+
+class Pages:
+    """Documents that need no engine. `requires_key`: whether clients must send an API key."""
+
+    def __init__(self, backend: Backend, *, requires_key: bool) -> None:
+        self._backend = backend
+        self._requires_key = requires_key
+
+    async def openapi(self, exchange: Exchange, _: str | None = None) -> None:
+        await exchange.respond(200, _openapi(), "application/json")
+
+    async def completion_schema(self, exchange: Exchange, _: str | None = None) -> None:
+        await exchange.respond(200, msgspec.json.encode(completion_schema()), "application/schema+json")
+
+    async def reference(self, exchange: Exchange, _: str | None = None) -> None:
+        await exchange.respond(200, _reference(), HTML)
+
+    async def landing(self, exchange: Exchange, _: str | None = None) -> None:
+        names = [model.id for model in self._backend.models()]
+        page = landing_page(names, public_url(exchange) or FALLBACK_URL, requires_key=self._requires_key)
+        await exchange.respond(200, page.encode(), HTML)
