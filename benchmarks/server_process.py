@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +25,9 @@ class Server:
 
 
 @contextmanager
-def serve(model: str, *flags: str) -> Iterator[Server]:
-    """Started when entered, told to end by SIGTERM when left. RuntimeError when it does not become ready."""
-    command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--drain", "1", "--model", model, *flags]
+def serve(model: str, *flags: str, program: Sequence[str] = (sys.executable, "-m", "onward")) -> Iterator[Server]:
+    """Start a server, yield it when it is ready, and stop it on exit. Raises RuntimeError if it does not start."""
+    command = [*program, "serve", "--port", "0", "--drain", "1", "--model", model, *flags]
     with tempfile.TemporaryFile("w+") as log:  # a pipe that nobody reads would stop the server when full
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:

@@ -1,4 +1,6 @@
-"""Memory that loading leaves behind is handed back, and nothing else is; threads share one heap."""
+"""Memory that only loading needed is dropped, and nothing else; threads share one heap."""
+
+from __future__ import annotations
 
 import ctypes
 import gc
@@ -6,8 +8,10 @@ import mmap
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import run
+from typing import Protocol
 
 import pytest
 
@@ -17,7 +21,12 @@ from onward.residency import Mapping, drop_file_pages, mappings
 from onward.settings import Settings
 from onward.values import ContentFilterSetting
 
-LISTING = """\
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+SMAPS = """\
 7f0000000000-7f0000002000 r--s 00000000 08:01 12 /models/a b/openvino_model.bin
 Size:                  8 kB
 Rss:                   8 kB
@@ -36,17 +45,17 @@ Rss:                   4 kB
 """
 
 
-def test_only_what_equals_its_file_can_be_handed_back() -> None:
-    assert list(mappings(LISTING)) == [
-        Mapping(0x7F0000000000, 8192, "/models/a b/openvino_model.bin", 8192, kept=False),
-        Mapping(0x7F0000002000, 4096, "/lib/libllvmlite.so", 4096, kept=True),
-        Mapping(0x7F0000003000, 4096, "/lib/libllvmlite.so", 4096, kept=True),
+def test_only_pages_equal_to_their_file_are_clean() -> None:
+    assert list(mappings(SMAPS)) == [
+        Mapping(0x7F0000000000, 8192, "/models/a b/openvino_model.bin", 8192, is_dirty=False),
+        Mapping(0x7F0000002000, 4096, "/lib/libllvmlite.so", 4096, is_dirty=True),
+        Mapping(0x7F0000003000, 4096, "/lib/libllvmlite.so", 4096, is_dirty=True),
     ]
-    assert [mapping.resident for mapping in mappings(LISTING, ("openvino_", "nothing"))] == [8192]
+    assert [mapping.resident_bytes for mapping in mappings(SMAPS, ("openvino_", "nothing"))] == [8192]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells whose pages are whose")
-def test_a_mapped_file_is_handed_back_and_reads_the_same_afterwards(tmp_path: Path) -> None:
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux only")
+def test_pages_of_a_mapped_file_are_dropped_and_read_the_same_afterwards(tmp_path: Path) -> None:
     path = tmp_path / "weights.bin"
     content = bytes(range(256)) * 4096
     path.write_bytes(content)
@@ -57,8 +66,8 @@ def test_a_mapped_file_is_handed_back_and_reads_the_same_afterwards(tmp_path: Pa
         assert mapped[:] == content
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells whose pages are whose")
-def test_a_copy_that_was_changed_is_kept(tmp_path: Path) -> None:
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux only")
+def test_a_modified_private_copy_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "weights.bin"
     path.write_bytes(b"a" * 8192)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
@@ -67,23 +76,30 @@ def test_a_copy_that_was_changed_is_kept(tmp_path: Path) -> None:
         assert mapped[:2] == b"ba"
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells whose pages are whose")
-@pytest.mark.parametrize("collects", [True, False])
-def test_nothing_is_collected_while_pages_are_known_by_their_addresses(monkeypatch, collects: bool) -> None:
-    """A collection could unmap a file on any thread, and memory that took its place would be lost."""
-    collected: list[bool] = []
-    monkeypatch.setattr(residency, "mappings", lambda *_: collected.append(gc.isenabled()) or [])
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux only")
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_collection_is_paused_while_addresses_are_in_use(
+    monkeypatch: pytest.MonkeyPatch, enabled: bool
+) -> None:
+    """A collection could unmap a file on any thread, and memory that took its place would be zeroed."""
+    gc_states: list[bool] = []
+
+    def no_mappings(*_: object) -> Iterator[Mapping]:
+        gc_states.append(gc.isenabled())
+        return iter(())
+
+    monkeypatch.setattr(residency, "mappings", no_mappings)
     try:
-        if not collects:
+        if not enabled:
             gc.disable()
         drop_file_pages("weights.bin")
-        assert (collected, gc.isenabled()) == ([False], collects)
+        assert (gc_states, gc.isenabled()) == ([False], enabled)
     finally:
         gc.enable()
 
 
-def handings_back(monkeypatch, start) -> list[bool]:
-    """Calls of `drop_file_pages` in `start`: whether each came on the caller's own thread, and before any engine's."""
+def drops(monkeypatch: pytest.MonkeyPatch, start: Callable[[], Closable]) -> list[bool]:
+    """Return, per call of `drop_file_pages` in `start`, whether it ran on the main thread and before any engine's."""
     calls: list[bool] = []
     before = set(threading.enumerate())
 
@@ -94,33 +110,33 @@ def handings_back(monkeypatch, start) -> list[bool]:
 
     monkeypatch.setattr(compose, "drop_file_pages", called)
     start().close()
-    for thread in threading.enumerate():  # pages must not be handed back any later either
+    for thread in threading.enumerate():  # pages must not be dropped later either
         if thread.name.startswith("onward-") and thread not in before:
             thread.join(30)
             assert not thread.is_alive()
     return calls
 
 
-def test_in_another_program_no_pages_of_files_are_touched(monkeypatch) -> None:
-    assert handings_back(monkeypatch, lambda: onward.Onward("toy")) == []
+def test_in_another_program_no_pages_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert drops(monkeypatch, lambda: onward.Onward("toy")) == []
 
 
-def test_a_process_of_our_own_hands_back_before_its_engines_start(monkeypatch) -> None:
+def test_a_process_of_our_own_drops_pages_before_its_engines_start(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = Settings(model=("toy",))
-    assert handings_back(monkeypatch, lambda: compose.compose(toy, own_process=True)) == [True]
+    assert drops(monkeypatch, lambda: compose.compose(toy, own_process=True)) == [True]
 
 
-def test_where_an_operator_brought_code_no_pages_of_files_are_touched(monkeypatch) -> None:
-    """It may have threads, and they may unmap what they like."""
+def test_with_an_operators_code_loaded_no_pages_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have threads that unmap files."""
     monkeypatch.setattr(compose, "_filters", lambda settings: None)
     rule = ContentFilterSetting("names", entry_point="found-by-code")
     toy = Settings(model=("toy",), content_filter=(rule,))
-    assert handings_back(monkeypatch, lambda: compose.compose(toy, own_process=True)) == []
+    assert drops(monkeypatch, lambda: compose.compose(toy, own_process=True)) == []
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells whose pages are whose")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux only")
 @pytest.mark.parametrize("own_process", [True, False])
-def test_of_the_compiler_a_process_of_our_own_keeps_little(own_process: bool) -> None:
+def test_a_process_of_our_own_keeps_little_of_the_compiler(own_process: bool) -> None:
     script = f"""
 from pathlib import Path
 from onward.compose import compose
@@ -129,16 +145,16 @@ from onward.settings import Settings
 
 backend = compose(Settings(model=("toy",)), own_process={own_process})
 compiler = [each for each in mappings(Path("/proc/self/smaps").read_text()) if "libllvmlite" in each.path]
-print(sum(each.resident for each in compiler if not each.kept))
+print(sum(each.resident_bytes for each in compiler if not each.is_dirty))
 backend.close()
 """
     resident = int(run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
     assert resident < 5 * 2**20 if own_process else resident > 20 * 2**20, resident
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc has the call")
-def test_freed_memory_that_the_allocator_kept_is_given_back() -> None:
-    """The last block is kept, so that the heap cannot shrink by itself."""
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc only")
+def test_trim_heap_returns_freed_memory_to_the_system() -> None:
+    """The last block stays allocated, so that the heap cannot shrink by itself."""
     script = """
 import ctypes
 from pathlib import Path
@@ -162,9 +178,9 @@ print(before - resident())
     assert freed * mmap.PAGESIZE > 100 * 2**20
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="only glibc has the call")
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="glibc only")
 @pytest.mark.parametrize(("first", "heaps"), [("share_heap()", 1), ("pass", 5)])
-def test_threads_allocate_from_one_heap_once_it_is_shared(first: str, heaps: int, tmp_path: Path) -> None:
+def test_threads_allocate_from_one_heap_after_share_heap(first: str, heaps: int, tmp_path: Path) -> None:
     script = f"""
 import ctypes, threading
 from onward.residency import share_heap
@@ -186,6 +202,6 @@ file = ctypes.c_void_p(libc.fopen({str(tmp_path / "info").encode()!r}, b"w"))
 libc.malloc_info(0, file)
 libc.fclose(file)
 """
-    told = {"MALLOC_ARENA_MAX", "GLIBC_TUNABLES"}
-    run([sys.executable, "-c", script], check=True, env={k: v for k, v in os.environ.items() if k not in told})
+    variables = {"MALLOC_ARENA_MAX", "GLIBC_TUNABLES"}
+    run([sys.executable, "-c", script], check=True, env={k: v for k, v in os.environ.items() if k not in variables})
     assert (tmp_path / "info").read_text().count("<heap nr=") == heaps

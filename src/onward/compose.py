@@ -31,7 +31,7 @@ TOY = "toy"
 SAMPLING_REVISION = 2
 """Raised with every change of `sampling` that may change a drawn token or a reported log-probability."""
 
-_READ_TO_LOAD = ("openvino_model.bin", "libllvmlite.", "libopenvino", "_pyopenvino.", "tokenizers.", "libcrypto.")
+_LOADING_ONLY_FILES = ("openvino_model.bin", "libllvmlite.", "libopenvino", "_pyopenvino.", "tokenizers.", "libcrypto.")
 """Beginnings of the names of files of which serving needs little: OpenVINO has repacked the weights, LLVM has compiled
 the kernels, and of the libraries most is for reading and building models. What is touched again comes back."""
 
@@ -54,7 +54,7 @@ def compose(
 ) -> EmbeddedBackend:
     """Load every model and start its engine. Slow; blocks. `progress` gets a sentence for each stage.
 
-    With `own_process`, nothing else runs in this process: then pages that only loading needed are handed back.
+    With `own_process`, nothing else runs in this process: then file pages that only loading needed are dropped.
     Raises SetupError (which names the model and what to do) with nothing left running.
     """
     filters = _filters(settings)
@@ -65,7 +65,7 @@ def compose(
     aliases = _aliases(settings, loaded)
     trim_heap()
     if own_process and not _foreign_code(settings):
-        drop_file_pages(*_READ_TO_LOAD)  # no engine runs yet, so nothing can end one, which would unmap its model
+        drop_file_pages(*_LOADING_ONLY_FILES)  # no engine runs yet, so nothing can end one, which would unmap its model
     return _start(settings, loaded, aliases, filters)
 
 

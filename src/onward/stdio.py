@@ -1,4 +1,4 @@
-"""The process's standard streams, where whoever started it closed them or where nobody reads them any more."""
+"""The standard streams of a process: closed by whoever started it, or with nobody left to read them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 
 
 def replace_closed_streams() -> None:
-    """Put the null device where a standard stream came closed, for which Python has None.
+    """Open the null device in place of each standard stream that is closed, for which Python has None.
 
-    What is written to stdout then fails, as on a full disk: a result that nobody gets is no success. What is
-    written to stderr vanishes. `sys.stdin` stays None. The descriptors are taken in order, lowest first, so that no
-    socket comes to stand where a library writes its messages.
+    Writes to stdout then fail, as on a full disk: a result that nobody receives is not a success. Writes to stderr are
+    discarded. `sys.stdin` stays None. Descriptors are assigned lowest first, so that no socket takes the number to
+    which a library writes its messages. Raises OSError if the null device cannot be opened.
     """
     if sys.stdin is None:
         os.open(os.devnull, os.O_RDONLY)
@@ -22,7 +22,7 @@ def replace_closed_streams() -> None:
 
 
 def silence_stdout() -> None:
-    """After a write that failed: nothing more may be written, not even when Python closes its files."""
+    """Redirect stdout to the null device after a failed write, so that Python's flush at exit does not fail too."""
     try:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
