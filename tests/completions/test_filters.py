@@ -1,4 +1,4 @@
-"""Content filters: nothing flagged is shown, whatever the cuts; records, counts, reasons agree with the text."""
+"""Content filters: flagged text is never sent, however it is split; records, counts and finish_reason agree with it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.backends.embedded import EmbeddedBackend
-from onward.completions.filters import ContentFilters, Screen, Screened, make_filters
-from onward.completions.patterns import compile_patterns, longest_match
+from onward.completions.filters import ContentFilters, FilteredText, FilterStream, make_filters
+from onward.completions.patterns import compile_patterns, max_match_length
 from onward.engine.events import Piece
 from onward.errors import ServerError, SetupError
 from onward.protocol.response import Chunk
@@ -50,25 +50,25 @@ def unfiltered() -> str:
     return with_filters(lambda backend: complete(backend, **FIELDS)).choices[0].text
 
 
-# --- the screen, on any text in any cuts -----------------------------------------------------------------------
+# --- filter streams, on any text split at any places -------------------------------------------------------
 
 
-def screened(filters: ContentFilters, text: str, cuts: list[int]) -> list[Screened]:
-    """A text of one-character tokens, in pieces."""
-    screen = Screen(filters, base=7)
+def filtered(filters: ContentFilters, text: str, cuts: list[int]) -> list[FilteredText]:
+    """Filter a text of one-character tokens, split at `cuts`."""
+    stream = FilterStream(filters, base=7)
     out = []
     edges = sorted({min(cut, len(text)) for cut in cuts})
     for start, end in zip([0, *edges], [*edges, len(text)], strict=True):
         records = [TokenRecord(at, text[at].encode(), -1.0, (), 7 + at) for at in range(start, end)]
         last = end == len(text) and start == ([0, *edges])[-1]
-        out.append(screen.feed(Piece(1, 0, text[start:end], records, end, "length" if last else None)))
-        if screen.ended:
+        out.append(stream.feed(Piece(1, 0, text[start:end], records, end, "length" if last else None)))
+        if stream.ended:
             break
     return out
 
 
-def flagged_places(patterns: list[str], text: str) -> tuple[set[int], int]:
-    """By Python's own engine, on the whole text: what is flagged, and where the first match begins."""
+def flagged_positions(patterns: list[str], text: str) -> tuple[set[int], int]:
+    """With Python's `re` on the whole text: the flagged positions, and the start of the first match."""
     spans = [match.span() for pattern in patterns for match in re.finditer(pattern, text, re.ASCII)]
     return {place for start, end in spans for place in range(start, end)}, min(spans, default=(len(text), 0))[0]
 
@@ -80,13 +80,13 @@ CHOSEN = st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=3, unique=True
 
 @settings(max_examples=300)
 @given(TEXTS, CUTS, CHOSEN, st.booleans())
-def test_omitting_shows_what_no_match_covers_however_the_text_is_cut(
+def test_omit_removes_exactly_the_matches_however_the_text_is_split(
     text: str, cuts: list[int], patterns: list[str], apart: bool
 ) -> None:
     chosen = [setting(pattern, action="omit") for pattern in patterns] if apart else None
     filters = make_filters(chosen or [setting(*patterns[:1], action="omit")])
-    flagged, _ = flagged_places(patterns if apart else patterns[:1], text)
-    parts = screened(filters, text, cuts)
+    flagged, _ = flagged_positions(patterns if apart else patterns[:1], text)
+    parts = filtered(filters, text, cuts)
     kept = [place for place in range(len(text)) if place not in flagged]
     assert "".join(part.text for part in parts) == "".join(text[place] for place in kept)
     records = [record for part in parts for record in part.records]
@@ -100,12 +100,12 @@ def test_omitting_shows_what_no_match_covers_however_the_text_is_cut(
 
 @settings(max_examples=300)
 @given(TEXTS, CUTS, CHOSEN)
-def test_stopping_shows_what_comes_before_the_first_match_however_the_text_is_cut(
+def test_stop_ends_the_text_before_the_first_match_however_it_is_split(
     text: str, cuts: list[int], patterns: list[str]
 ) -> None:
     filters = make_filters([setting(pattern) for pattern in patterns])
-    flagged, first = flagged_places(patterns, text)
-    parts = screened(filters, text, cuts)
+    flagged, first = flagged_positions(patterns, text)
+    parts = filtered(filters, text, cuts)
     assert "".join(part.text for part in parts) == text[:first]
     assert [record.token for part in parts for record in part.records] == list(range(first))
     assert parts[-1].ending == ("content_filter" if flagged else "length")
@@ -114,20 +114,20 @@ def test_stopping_shows_what_comes_before_the_first_match_however_the_text_is_cu
 
 @settings(max_examples=200)
 @given(TEXTS, CUTS, CUTS, CHOSEN)
-def test_what_is_billed_at_a_stop_does_not_depend_on_the_cuts(
+def test_the_count_of_tokens_at_a_stop_does_not_depend_on_the_split(
     text: str, cuts: list[int], others: list[int], patterns: list[str]
 ) -> None:
     filters = make_filters([setting(pattern) for pattern in patterns])
-    assert screened(filters, text, cuts)[-1].billed == screened(filters, text, others)[-1].billed
+    assert filtered(filters, text, cuts)[-1].billed == filtered(filters, text, others)[-1].billed
 
 
-def test_text_is_held_no_longer_than_the_longest_match() -> None:
-    parts = screened(make_filters([setting("xyz")]), "a" * 20, list(range(20)))
+def test_text_is_held_back_by_no_more_than_the_longest_match() -> None:
+    parts = filtered(make_filters([setting("xyz")]), "a" * 20, list(range(20)))
     assert [len("".join(part.text for part in parts[: at + 1])) for at in (3, 9, 20)] == [0, 6, 20]
 
 
-def test_a_pattern_without_bound_holds_the_text_to_its_end() -> None:
-    parts = screened(make_filters([setting("x.*z", action="omit")]), "aaxbbzcc", [2, 4, 6])
+def test_an_unbounded_pattern_holds_the_text_back_to_its_end() -> None:
+    parts = filtered(make_filters([setting("x.*z", action="omit")]), "aaxbbzcc", [2, 4, 6])
     assert [part.text for part in parts] == ["", "", "", "aacc"]
 
 
@@ -135,16 +135,16 @@ def test_a_pattern_without_bound_holds_the_text_to_its_end() -> None:
     ("pattern", "longest"),
     [("abc", 3), ("a{2,5}", 5), (r"\bab?\b", 2), ("a|bcd", 3), ("a+", None), ("(?i)straße", 6), (r"\pL", None)],
 )
-def test_the_longest_match_of_a_pattern_is_known(pattern: str, longest: int | None) -> None:
-    assert longest_match(pattern) == longest
+def test_the_longest_possible_match_of_a_pattern_is_known(pattern: str, longest: int | None) -> None:
+    assert max_match_length(pattern) == longest
 
 
 @pytest.mark.parametrize("pattern", ["a{,2}", "ab{,}", "x{02}", "a{1,02}"])
-def test_braces_that_are_no_repetition_for_re2_are_found_however_the_text_is_cut(pattern: str) -> None:
-    """Python reads them as one, of fewer characters than the braces have."""
+def test_braces_that_re2_takes_literally_are_found_however_the_text_is_split(pattern: str) -> None:
+    """Python parses them as a repetition, which is shorter than the braces themselves."""
     filters = make_filters([setting(pattern, action="omit")])
     text = f"say {pattern} twice"
-    assert "".join(part.text for part in screened(filters, text, list(range(len(text))))) == "say  twice"
+    assert "".join(part.text for part in filtered(filters, text, list(range(len(text))))) == "say  twice"
 
 
 @settings(max_examples=500)
@@ -155,9 +155,9 @@ def test_braces_that_are_no_repetition_for_re2_are_found_however_the_text_is_cut
     ),
     st.text("ab{,}12 ", max_size=12),
 )
-def test_no_match_of_a_pattern_is_longer_than_is_known(parts: list[str], text: str) -> None:
+def test_no_match_is_longer_than_the_known_bound(parts: list[str], text: str) -> None:
     pattern = "".join(parts)
-    longest = longest_match(pattern)
+    longest = max_match_length(pattern)
     try:
         find, _ = compile_patterns("test", [pattern])
     except SetupError:
@@ -166,15 +166,17 @@ def test_no_match_of_a_pattern_is_longer_than_is_known(parts: list[str], text: s
         assert all(end - start <= longest for start, end in find(text + pattern + text, 0))
 
 
-@pytest.mark.parametrize(("pattern", "words"), [("(", "cannot read"), (r"(a)\1", "cannot read"), ("a*", "empty")])
-def test_a_pattern_that_cannot_work_is_told_at_the_start(pattern: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "words"), [("(", "invalid RE2"), (r"(a)\1", "invalid RE2"), ("a*", "empty string")]
+)
+def test_an_invalid_pattern_is_an_error_at_startup(pattern: str, words: str) -> None:
     with pytest.raises(SetupError, match=words):
         make_filters([setting(pattern)])
 
 
 def test_a_pattern_that_would_hang_a_backtracking_engine_is_harmless() -> None:
     filters = make_filters([setting(r"(?:a{1,30}){1,30}b")])
-    assert not filters.hide("a" * 2000)
+    assert not filters.flag("a" * 2000)
 
 
 # --- through every layer ---------------------------------------------------------------------------------------
@@ -182,7 +184,7 @@ def test_a_pattern_that_would_hang_a_backtracking_engine_is_harmless() -> None:
 
 @pytest.mark.parametrize("action", ["stop", "omit"])
 @pytest.mark.parametrize("fields", [{}, {"logprobs": 2}, {"n": 3, "temperature": 1, "seed": 5}, {"echo": True}])
-def test_a_filtered_stream_is_the_filtered_whole(action: str, fields: dict[str, Any]) -> None:
+def test_a_filtered_stream_equals_the_filtered_completion(action: str, fields: dict[str, Any]) -> None:
     flagged = re.compile("v.|y")
     asked = FIELDS | fields
 
@@ -209,7 +211,7 @@ def joined(chunks: list[Chunk], index: int) -> str:
     return "".join(choice.text for chunk in chunks for choice in chunk.choices if choice.index == index)
 
 
-def test_a_stop_ends_the_engines_work_and_bills_to_the_match() -> None:
+def test_a_stop_ends_generation_and_counts_the_tokens_to_the_match() -> None:
     text = unfiltered()
     flagged = text[10:13]
 
@@ -220,7 +222,7 @@ def test_a_stop_ends_the_engines_work_and_bills_to_the_match() -> None:
         assert completion.choices[0].text == text[: text.index(flagged)]
         assert completion.usage.completion_tokens == text.index(flagged) + 3
         await settle(backend)
-        assert model.engine.counters.decode_tokens < 1000, "the work went on after the match"
+        assert model.engine.counters.decode_tokens < 1000, "generation continued after the match"
 
     with_filters(ask, setting(re.escape(flagged)))
 
@@ -233,7 +235,7 @@ def test_the_prompt_is_not_filtered() -> None:
     with_filters(ask, setting("S.y"))
 
 
-def test_candidates_are_filtered_before_the_best_are_chosen() -> None:
+def test_candidates_are_filtered_before_the_best_are_selected() -> None:
     async def ask(backend: EmbeddedBackend) -> None:
         fields = FIELDS | {"best_of": 4, "n": 2, "temperature": 1, "seed": 2}
         choices = (await complete(backend, **fields)).choices
@@ -243,7 +245,7 @@ def test_candidates_are_filtered_before_the_best_are_chosen() -> None:
     with_filters(ask, setting("e"))
 
 
-def test_the_same_request_gives_the_same_bytes() -> None:
+def test_the_same_request_returns_the_same_bytes() -> None:
     async def ask(backend: EmbeddedBackend) -> list[str]:
         fields = FIELDS | {"temperature": 1, "seed": 3, "logprobs": 1}
         answers = await asyncio.gather(*(complete(backend, **fields) for _ in range(6)))
@@ -256,7 +258,7 @@ def test_the_same_request_gives_the_same_bytes() -> None:
 
 
 class Entry:
-    """Stands for an installed entry point."""
+    """Replaces an installed entry point."""
 
     def __init__(self, function: object) -> None:
         self._function = function
@@ -294,26 +296,26 @@ def test_a_callable_that_fails_fails_the_request_and_nothing_else(monkeypatch: p
     with_filters(ask, setting(entry_point="mine"))
 
 
-def test_an_entry_point_that_nobody_offers_is_told_at_the_start() -> None:
+def test_a_missing_entry_point_is_an_error_at_startup() -> None:
     with pytest.raises(SetupError, match=r"onward\.content_filters"):
         make_filters([setting(entry_point="nobody-has-this")])
 
 
 def test_a_filter_that_flags_everything_stays_fast() -> None:
-    """What was decided is forgotten: the work for a token does not grow with the text."""
-    screen = Screen(make_filters([setting("a", action="omit")]), base=0)
+    """Decided text is not kept: the time for a token does not grow with the text."""
+    stream = FilterStream(make_filters([setting("a", action="omit")]), base=0)
     for at in range(3000):
-        screen.feed(Piece(1, 0, "a", [TokenRecord(at, b"a", -1.0, (), at)], at + 1, None))
-        assert len(screen._flagged) <= 2 and len(screen._window) <= 3
+        stream.feed(Piece(1, 0, "a", [TokenRecord(at, b"a", -1.0, (), at)], at + 1, None))
+        assert len(stream._flagged) <= 2 and len(stream._window) <= 3
 
 
-def test_the_settings_of_the_how_to_work() -> None:
+def test_the_examples_of_the_how_to_work() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "content-filters.md").read_text(encoding="utf-8")
     first = re.findall(r"^```toml\n# onward.toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
     tables = tomllib.loads(first)["content_filter"]
     filters = make_filters([content_filter(json.dumps(table)) for table in tables])
-    assert filters.longest is not None
-    assert filters.hide("Oh Darn!") and filters.hide("key: sk-abcdefghij0123456789") and not filters.hide("darned")
+    assert filters.max_match_length is not None
+    assert filters.flag("Oh Darn!") and filters.flag("key: sk-abcdefghij0123456789") and not filters.flag("darned")
     names: dict[str, Any] = {}
     exec(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0], names)
     assert names["phone_numbers"]("call +49301234567 now") == [(5, 17)]

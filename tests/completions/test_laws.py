@@ -181,10 +181,10 @@ def test_law_6_tokens_spell_the_text_and_offsets_count_code_points(shape: str) -
         base = 0 if fields.get("echo") else len(prompt)
         shown = b""
         for name, offset in zip(choice.logprobs.tokens, choice.logprobs.text_offset, strict=True):
-            piece = ToyTokenizer().token_bytes(_id_of(name))
-            begun = len((shown + piece[:1]).decode(errors="replace"))
+            token_bytes = ToyTokenizer().token_bytes(_id_of(name))
+            begun = len((shown + token_bytes[:1]).decode(errors="replace"))
             assert offset == base + min(begun - 1, len(choice.text))
-            shown += piece
+            shown += token_bytes
         spelled = Utf8Decoder().feed(shown).replace("<|endoftext|>", "")
         assert spelled.startswith(choice.text)
 

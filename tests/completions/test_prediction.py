@@ -86,7 +86,7 @@ def test_a_prediction_is_neither_billed_nor_part_of_the_context() -> None:
 # --- usage -----------------------------------------------------------------------------------------------------
 
 
-def piece(
+def delta(
     job: int, choice: int, billed: int, foretold: int, mistaken: int, *, text: str = "", last: bool = True
 ) -> Piece:
     records = [TokenRecord(ord(each), each.encode(), -1.0, ()) for each in text]
@@ -111,7 +111,7 @@ def stream_of(filters: ContentFilters | None = None, **fields: Any) -> ChoiceStr
 
 def test_usage_sums_over_all_choices_of_all_prompts() -> None:
     stream = stream_of(prompt=["a", "b"], n=2)
-    usage = usage_of(stream, piece(0, 0, 9, 5, 1), piece(0, 1, 9, 0, 2), piece(1, 0, 9, 7, 0), piece(1, 1, 9, 0, 0))
+    usage = usage_of(stream, delta(0, 0, 9, 5, 1), delta(0, 1, 9, 0, 2), delta(1, 0, 9, 7, 0), delta(1, 1, 9, 0, 0))
     assert details(usage) == (12, 3)
     assert usage.completion_tokens == 36
 
@@ -119,24 +119,24 @@ def test_usage_sums_over_all_choices_of_all_prompts() -> None:
 def test_counts_of_a_choice_are_so_far_and_not_added_up() -> None:
     stream = stream_of()
     assert details(stream.usage) == (0, 0)
-    assert details(usage_of(stream, piece(0, 0, 4, 3, 0, last=False))) == (3, 0)
-    assert details(usage_of(stream, piece(0, 0, 6, 4, 2, last=False), piece(0, 0, 8, 4, 5))) == (4, 5)
+    assert details(usage_of(stream, delta(0, 0, 4, 3, 0, last=False))) == (3, 0)
+    assert details(usage_of(stream, delta(0, 0, 6, 4, 2, last=False), delta(0, 0, 8, 4, 5))) == (4, 5)
 
 
 def test_candidates_that_are_not_returned_count_too() -> None:
     stream = stream_of(best_of=3)
-    usage = usage_of(stream, *(piece(0, choice, 2, 1, choice, text="ab") for choice in range(3)))
+    usage = usage_of(stream, *(delta(0, choice, 2, 1, choice, text="ab") for choice in range(3)))
     assert details(usage) == (3, 3)
 
 
 def test_no_more_is_accepted_than_is_billed() -> None:
     """A stop or end that was predicted is drawn, and no part of the completion."""
-    assert details(usage_of(stream_of(), piece(0, 0, 3, 4, 0))) == (3, 0)
+    assert details(usage_of(stream_of(), delta(0, 0, 3, 4, 0))) == (3, 0)
 
 
 def test_what_a_content_filter_cuts_off_is_not_accepted() -> None:
     stream = stream_of(make_filters([ContentFilterSetting("no", ("c",))]))
-    usage = usage_of(stream, piece(0, 0, 6, 6, 1, text="abcdef", last=False), piece(0, 0, 9, 9, 4, text="ghi"))
+    usage = usage_of(stream, delta(0, 0, 6, 6, 1, text="abcdef", last=False), delta(0, 0, 9, 9, 4, text="ghi"))
     assert (usage.completion_tokens, details(usage)) == (3, (3, 1))
 
 
@@ -149,14 +149,14 @@ def test_usage_never_shrinks_and_ends_at_the_sums(steps: list[tuple[int, int, in
     for choice, accepted, rejected in steps:
         foretold, mistaken = so_far[choice]
         so_far[choice] = foretold + accepted, mistaken + rejected
-        now = details(usage_of(stream, piece(0, choice, 100, *so_far[choice], last=False)))
+        now = details(usage_of(stream, delta(0, choice, 100, *so_far[choice], last=False)))
         assert now[0] >= before[0] and now[1] >= before[1]
         before = now
     assert before == (sum(each for each, _ in so_far.values()), sum(each for _, each in so_far.values()))
 
 
 def test_a_request_without_a_prediction_reports_none() -> None:
-    assert details(usage_of(stream_of(), piece(0, 0, 5, 0, 0))) == (0, 0)
+    assert details(usage_of(stream_of(), delta(0, 0, 5, 0, 0))) == (0, 0)
 
 
 # --- with an engine --------------------------------------------------------------------------------------------

@@ -57,11 +57,6 @@ def test_each_byte_of_a_character_cut_by_tokens_is_kept(piecewise: HuggingFaceTo
     assert [piecewise.token_bytes(token) for token in ids[-4:]] == [bytes([byte]) for byte in "🎉".encode()]
 
 
-def test_the_leading_space_rule_is_told(bytewise: HuggingFaceTokenizer, piecewise: HuggingFaceTokenizer) -> None:
-    assert piecewise.leading_space
-    assert not bytewise.leading_space
-
-
 def test_special_literals_in_a_text_are_read_as_special_tokens(bytewise: HuggingFaceTokenizer) -> None:
     ids = bytewise.encode(f"a{END}b", add_special_tokens=False)
     end = bytewise.token_id(END)

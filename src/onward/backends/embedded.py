@@ -20,7 +20,7 @@ from onward.completions.choices import ChoiceStream
 from onward.completions.filters import ContentFilters
 from onward.completions.infill import find_infill
 from onward.completions.plan import Plan, ServedModel, plan
-from onward.completions.thinking import find_think_markers
+from onward.completions.reasoning import find_reasoning_markers
 from onward.engine.events import Event, Failed
 from onward.engine.loop import EngineThread
 from onward.engine.model import Model as RuntimeModel
@@ -73,7 +73,7 @@ class EmbeddedModel:
             runtime.vocab_size,
             runtime.context_length,
             find_infill(tokenizer),
-            find_think_markers(tokenizer),
+            find_reasoning_markers(tokenizer),
         )
         self.answers: dict[int, EmbeddedAnswer] = {}
         self._deliveries: WeakValueDictionary[asyncio.AbstractEventLoop, Delivery] = WeakValueDictionary()

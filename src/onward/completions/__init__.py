@@ -1,1 +1,1 @@
-"""What the legacy API means: request → jobs, events → partial choices, partial choices → answers."""
+"""The legacy Completions API: requests become jobs, engine events become partial choices, these become responses."""

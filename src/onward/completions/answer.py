@@ -1,4 +1,4 @@
-"""A running completion as every backend gives it: partial choices, then usage."""
+"""The interface of a running completion: a stream of partial choices, then usage."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from onward.protocol.response import Choice, Usage
 
 
 class Answer(Protocol):
-    """A running completion: iterate it once for its partial choices, then read `usage`.
+    """A running completion. Iterate it once for its partial choices, then read `usage`.
 
-    Iterating raises ApiError when generation fails part-way. `aclose` and `abandon` cancel what still runs; they may
-    be called at any time, more than once, and never raise.
+    Iteration raises ApiError if generation fails. `aclose` and `abandon` cancel what is still running; they may be
+    called at any time and repeatedly, and never raise.
     """
 
     model: str
-    """The id of the model that answers, aliases resolved."""
+    """The model's id, with aliases resolved."""
     fingerprint: str
-    """`system_fingerprint`: changes exactly when results may."""
+    """`system_fingerprint`: changes exactly when results may change."""
 
     @property
     def usage(self) -> Usage:
-        """Tokens so far; final once iteration has ended."""
+        """Token counts so far; final when iteration has ended."""
         ...
 
     def __aiter__(self) -> AsyncIterator[list[Choice]]:
-        """Partial choices, in lists: all that one engine step made ready. The last of each index carries its
-        finish_reason."""
+        """Yield the partial choices of each engine step. The last one of each index has a finish_reason."""
         ...
 
     async def aclose(self) -> None:
-        """Also ends an iteration that waits in another task, with RequestCancelled."""
+        """Cancel the completion. An iteration that waits in another task raises RequestCancelled."""
         ...
 
     def abandon(self) -> None:
-        """For an answer that nobody can iterate any more. From any thread, and from the garbage collector: waits for
-        nothing, takes no lock."""
+        """Cancel a completion that is no longer reachable.
+
+        May be called from any thread and from the garbage collector: it neither blocks nor takes a lock.
+        """
         ...

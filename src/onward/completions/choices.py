@@ -1,4 +1,4 @@
-"""Engine events become partial choices: echo, log-probabilities, best_of, and what is billed."""
+"""Converts engine events to partial choices: echo, log probabilities, best_of and usage."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from onward.completions.filters import ContentFilters, Screen, Screened
-from onward.completions.logprobs import LogprobsWriter, PieceOf, extend
+from onward.completions.filters import ContentFilters, FilteredText, FilterStream
+from onward.completions.logprobs import LogprobsBuilder, TokenBytes, extend
 from onward.completions.plan import Plan, PlannedPrompt
-from onward.completions.thinking import ThoughtCounter
+from onward.completions.reasoning import ReasoningCounter
 from onward.engine.events import Piece, Prefilled
 from onward.protocol.response import (
     Choice,
@@ -23,16 +23,16 @@ from onward.sampling.outputs import Sampled
 
 @dataclass(slots=True)
 class _Candidate:
-    """A candidate of `best_of`, kept until all of its prompt are done."""
+    """A candidate of `best_of`, kept until all candidates of its prompt have ended."""
 
     parts: list[Choice] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    billed: int = 0
+    num_tokens: int = 0
 
     @property
     def mean_logprob(self) -> float:
-        """Mean over the completion tokens (end and stop tokens left out); an empty candidate ranks last."""
-        counted = self.logprobs[: self.billed]
+        """Mean log probability of the completion tokens, without end and stop tokens; minus infinity without any."""
+        counted = self.logprobs[: self.num_tokens]
         return sum(counted) / len(counted) if counted else -math.inf
 
 
@@ -41,34 +41,34 @@ class _PromptState:
     prompt: PlannedPrompt
     first_index: int
     scores: Sequence[Sampled | None] | None = None
-    written: Logprobs | None = None
-    """The echoed prompt's log-probabilities, written once for all its choices."""
+    logprobs: Logprobs | None = None
+    """The echoed prompt's log probabilities, shared by its choices."""
     echoed: set[int] = field(default_factory=set)
     candidates: dict[int, _Candidate] = field(default_factory=dict)
-    ended: int = 0
-    thoughts: dict[int, ThoughtCounter] = field(default_factory=dict)
-    screens: dict[int, Screen] = field(default_factory=dict)
+    num_ended: int = 0
+    reasoning_counters: dict[int, ReasoningCounter] = field(default_factory=dict)
+    filter_streams: dict[int, FilterStream] = field(default_factory=dict)
 
 
 class ChoiceStream:
-    """Turns a plan's events into partial choices, in order, each index closed by its finish_reason.
+    """Converts the events of a plan's jobs to partial choices, in order; the last one of an index has a finish_reason.
 
-    With best_of > n nothing comes until all candidates of a prompt are done; then its n best do, whole.
+    With best_of > n, a prompt's n best candidates are returned, complete, when all its candidates have ended.
     """
 
-    def __init__(self, plan: Plan, piece_of: PieceOf, filters: ContentFilters | None = None) -> None:
+    def __init__(self, plan: Plan, token_bytes: TokenBytes, filters: ContentFilters | None = None) -> None:
         request = plan.request
         self._request = request
         self._filters = filters or ContentFilters()
-        self._think = plan.think
+        self._reasoning_markers = plan.reasoning_markers
         self._reasoning_tokens = 0
         self.cut_short = False
-        """Whether a content filter ended a choice before the engine did: work for it may be left."""
-        self._rank = request.candidates > request.n
-        self._writer = (
+        """Whether a content filter ended a choice before the engine did: the engine may still be generating it."""
+        self._ranks_candidates = request.candidates > request.n
+        self._builder = (
             None
             if request.logprobs is None
-            else LogprobsWriter(request.logprobs, request.return_tokens_as_token_ids, piece_of, self._filters)
+            else LogprobsBuilder(request.logprobs, request.return_tokens_as_token_ids, token_bytes, self._filters)
         )
         self._prompts = {
             prompt.job.id: _PromptState(prompt, index * request.n) for index, prompt in enumerate(plan.prompts)
@@ -76,19 +76,20 @@ class ChoiceStream:
         self._prompt_tokens = sum(prompt.billed for prompt in plan.prompts)
         self._cached_tokens = 0
         self._completion_tokens = 0
-        self._billed: dict[tuple[int, int], int] = {}
+        self._num_tokens: dict[tuple[int, int], int] = {}
         self._drafted: dict[tuple[int, int], tuple[int, int]] = {}
         self._accepted = self._rejected = 0
-        """Tokens drafted from the prediction; by job and choice in `_drafted`."""
-        self._open = len(self._prompts) * request.candidates
+        """Tokens drafted from the prediction, in all and by job and choice (`_drafted`)."""
+        self._num_open = len(self._prompts) * request.candidates
 
     @property
     def done(self) -> bool:
         """Whether every choice has ended."""
-        return self._open == 0
+        return self._num_open == 0
 
     @property
     def usage(self) -> Usage:
+        """Token counts so far."""
         return Usage(
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self._completion_tokens,
@@ -102,7 +103,7 @@ class ChoiceStream:
         )
 
     def accept(self, events: Iterable[Prefilled | Piece]) -> list[Choice]:
-        """Take events of this plan's jobs; give the partial choices they make ready."""
+        """Process events of this plan's jobs and return the partial choices that they complete."""
         choices: list[Choice] = []
         for event in events:
             state = self._prompts[event.job]
@@ -110,91 +111,94 @@ class ChoiceStream:
                 self._cached_tokens += event.cached
                 state.scores = event.scores
                 continue
-            piece = self._screened(state, event)
-            if piece is None:
+            delta = self._filter(state, event)
+            if delta is None:
                 continue
             if event.foretold or event.mistaken:
-                self._count_drafts(event, piece.billed)
-            self._count_thoughts(state, piece)
-            if self._rank:
-                choices += self._collect(state, piece)
+                self._count_drafts(event, delta.billed)
+            self._count_reasoning(state, delta)
+            if self._ranks_candidates:
+                choices += self._collect(state, delta)
             else:
-                choices += self._parts(state, piece, state.first_index + piece.choice)
+                choices += self._parts(state, delta, state.first_index + delta.choice)
         return choices
 
-    def _screened(self, state: _PromptState, piece: Piece) -> Piece | Screened | None:
-        """What the filters leave of a piece; None where there is nothing to tell, or a filter ended the choice."""
+    def _filter(self, state: _PromptState, delta: Piece) -> Piece | FilteredText | None:
+        """Return the delta after the content filters; None if nothing is left of it, or a filter ended the choice."""
         if not self._filters:
-            return piece
-        screen = state.screens.get(piece.choice)
-        if screen is None:
-            screen = state.screens[piece.choice] = Screen(self._filters, state.prompt.job.text_base)
-        if screen.ended:
+            return delta
+        stream = state.filter_streams.get(delta.choice)
+        if stream is None:
+            stream = state.filter_streams[delta.choice] = FilterStream(self._filters, state.prompt.job.text_base)
+        if stream.ended:
             return None
-        screened = screen.feed(piece)
-        self.cut_short |= screen.ended and piece.ending is None
-        return screened if screened.text or screened.records or screened.ending else None
+        filtered = stream.feed(delta)
+        self.cut_short |= stream.ended and delta.ending is None
+        return filtered if filtered.text or filtered.records or filtered.ending else None
 
-    def _count_thoughts(self, state: _PromptState, piece: Piece | Screened) -> None:
-        if self._think is None:
+    def _count_reasoning(self, state: _PromptState, delta: Piece | FilteredText) -> None:
+        if self._reasoning_markers is None:
             return
-        counter = state.thoughts.get(piece.choice)
+        counter = state.reasoning_counters.get(delta.choice)
         if counter is None:
-            counter = state.thoughts[piece.choice] = ThoughtCounter(self._think, state.prompt.tokens)
-        self._reasoning_tokens += counter.count(piece.records, piece.billed)
+            counter = ReasoningCounter(self._reasoning_markers, state.prompt.tokens)
+            state.reasoning_counters[delta.choice] = counter
+        self._reasoning_tokens += counter.count(delta.records, delta.billed)
 
-    def _count_drafts(self, piece: Piece, billed: int) -> None:
-        """No more is accepted than is billed: an end, a stop and what a filter cuts off are not in the completion."""
-        choice = (piece.job, piece.choice)
+    def _count_drafts(self, delta: Piece, num_completion_tokens: int) -> None:
+        """Update the counts of drafted tokens. Accepted tokens that are not in the completion do not count."""
+        choice = (delta.job, delta.choice)
         accepted, rejected = self._drafted.get(choice, (0, 0))
-        self._drafted[choice] = now = min(piece.foretold, billed), piece.mistaken
+        self._drafted[choice] = now = min(delta.foretold, num_completion_tokens), delta.mistaken
         self._accepted += now[0] - accepted
         self._rejected += now[1] - rejected
 
-    def _parts(self, state: _PromptState, piece: Piece | Screened, index: int) -> list[Choice]:
-        """A piece as one partial choice, or two: a stop comes in a part of its own (spec/completions §4)."""
-        choice = (piece.job, piece.choice)
-        self._completion_tokens += piece.billed - self._billed.get(choice, 0)
-        self._billed[choice] = piece.billed
-        text = piece.text
-        logprobs = None if self._writer is None else self._writer.generated(piece.records)
-        if self._request.echo and piece.choice not in state.echoed:
-            state.echoed.add(piece.choice)
+    def _parts(self, state: _PromptState, delta: Piece | FilteredText, index: int) -> list[Choice]:
+        """Return a delta as one partial choice, or two: `stop` comes in one of its own (spec/completions §4)."""
+        choice = (delta.job, delta.choice)
+        self._completion_tokens += delta.billed - self._num_tokens.get(choice, 0)
+        self._num_tokens[choice] = delta.billed
+        text = delta.text
+        logprobs = None if self._builder is None else self._builder.generated(delta.records)
+        if self._request.echo and delta.choice not in state.echoed:
+            state.echoed.add(delta.choice)
             text = state.prompt.text + text
             logprobs = self._with_prompt(state, logprobs)
-        if piece.ending:
-            self._open -= 1
-        if piece.ending != "stop" or not (text or piece.records):
-            return [Choice(text=text, index=index, logprobs=logprobs, finish_reason=piece.ending)]
-        closing = None if self._writer is None else self._writer.empty()
+        if delta.ending:
+            self._num_open -= 1
+        if delta.ending != "stop" or not (text or delta.records):
+            return [Choice(text=text, index=index, logprobs=logprobs, finish_reason=delta.ending)]
+        closing = None if self._builder is None else self._builder.empty()
         return [
             Choice(text=text, index=index, logprobs=logprobs),
             Choice(text="", index=index, logprobs=closing, finish_reason="stop"),
         ]
 
     def _with_prompt(self, state: _PromptState, logprobs: Logprobs | None) -> Logprobs | None:
-        if logprobs is None or self._writer is None or state.scores is None:
+        """Return the prompt's log probabilities followed by those of the completion."""
+        if logprobs is None or self._builder is None or state.scores is None:
             return logprobs
         prompt = state.prompt
-        if state.written is None:
-            state.written = self._writer.prompt(prompt.tokens, prompt.pieces, state.scores[prompt.hidden :])
-        whole = self._writer.empty()
-        extend(whole, state.written)
+        if state.logprobs is None:
+            state.logprobs = self._builder.prompt(prompt.tokens, prompt.pieces, state.scores[prompt.hidden :])
+        whole = self._builder.empty()
+        extend(whole, state.logprobs)
         extend(whole, logprobs)
         return whole
 
-    def _collect(self, state: _PromptState, piece: Piece | Screened) -> list[Choice]:
-        candidate = state.candidates.setdefault(piece.choice, _Candidate())
-        candidate.parts += self._parts(state, piece, piece.choice)
-        candidate.logprobs += [record.logprob for record in piece.records]
-        candidate.billed = piece.billed
-        state.ended += piece.ending is not None
-        if state.ended < self._request.candidates:
+    def _collect(self, state: _PromptState, delta: Piece | FilteredText) -> list[Choice]:
+        """Add a delta to its candidate. Return the best candidates when all have ended, else nothing."""
+        candidate = state.candidates.setdefault(delta.choice, _Candidate())
+        candidate.parts += self._parts(state, delta, delta.choice)
+        candidate.logprobs += [record.logprob for record in delta.records]
+        candidate.num_tokens = delta.billed
+        state.num_ended += delta.ending is not None
+        if state.num_ended < self._request.candidates:
             return []
         return self._best(state)
 
     def _best(self, state: _PromptState) -> list[Choice]:
-        """The n candidates with the highest log-probability a token, renumbered, best first."""
+        """Return the n candidates with the highest mean log probability, renumbered, best first."""
         ranked = sorted(state.candidates.items(), key=lambda item: (-item[1].mean_logprob, item[0]))
         choices: list[Choice] = []
         for rank, (_, candidate) in enumerate(ranked[: self._request.n]):

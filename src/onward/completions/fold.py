@@ -1,4 +1,4 @@
-"""Partial choices become a whole completion, or chunks: two folds of one stream, so they cannot disagree."""
+"""Folds partial choices into a completion or into chunks, so that streamed and complete responses agree."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from onward.protocol.response import Choice, Chunk, Completion, Logprobs, Usage
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What all chunks of an answer share. `created` is in Unix seconds."""
+    """What all chunks of a response have in common. `created` is in Unix seconds."""
 
     id: str = field(default_factory=completion_id)
     created: int = field(default_factory=lambda: int(time.time()))
 
 
 async def fold_whole(answer: Answer, identity: Identity | None = None) -> Completion:
-    """Wait for all of an answer. Raises ApiError when it fails part-way."""
+    """Wait for all partial choices and return the completion. Raises ApiError if generation fails."""
     identity = identity or Identity()
     folded = FoldedChoices()
     async for choices in answer:
@@ -42,9 +42,9 @@ async def fold_whole(answer: Answer, identity: Identity | None = None) -> Comple
 async def fold_chunks(
     answer: Answer, request: CompletionRequest, identity: Identity | None = None
 ) -> AsyncGenerator[list[Chunk]]:
-    """The chunks that each engine step makes ready; with `include_usage` one more at the end.
+    """Yield the chunks of each engine step; with `include_usage`, one more chunk at the end.
 
-    Raises ApiError when generation fails part-way.
+    Raises ApiError if generation fails.
     """
     identity = identity or Identity()
 
@@ -74,6 +74,7 @@ class FoldedChoices:
         self._choices: dict[int, Choice] = {}
 
     def add(self, parts: Iterable[Choice]) -> None:
+        """Append partial choices. They are not modified."""
         for part in parts:
             self._texts.setdefault(part.index, []).append(part.text)
             whole = self._choices.get(part.index)
@@ -85,7 +86,7 @@ class FoldedChoices:
             whole.finish_reason = part.finish_reason or whole.finish_reason
 
     def choices(self) -> list[Choice]:
-        """The whole choices, by index."""
+        """Return the complete choices, ordered by index."""
         return [
             msgspec.structs.replace(self._choices[index], text="".join(self._texts[index]))
             for index in sorted(self._choices)
@@ -93,7 +94,7 @@ class FoldedChoices:
 
 
 def _copied(part: Choice) -> Logprobs | None:
-    """A Logprobs of our own to extend: the partial one may still be read by others."""
+    """Return a copy to extend: the partial choice may be in use elsewhere."""
     if part.logprobs is None:
         return None
     logprobs = msgspec.structs.replace(part.logprobs, tokens=[], token_logprobs=[], text_offset=[])

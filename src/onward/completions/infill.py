@@ -1,4 +1,4 @@
-"""`suffix`: filling in the middle by the model's own tokens (Bavarian et al. 2022; spec/completions §2.12)."""
+"""`suffix`: fill-in-the-middle with the model's own tokens (Bavarian et al. 2022; spec/completions §2.12)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from onward.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """Literals of a model family's infill tokens. `suffix_first` puts the suffix before the prefix, and then no
-    middle token follows. `ends` are further tokens that end an infill in that family."""
+    """Text of a model family's infill tokens.
+
+    `ends` are additional end tokens of an infill. With `suffix_first`, the suffix comes before the prefix and there is
+    no middle token.
+    """
 
     prefix: str
     suffix: str
@@ -36,14 +39,14 @@ CONVENTIONS = (
     Convention("<PRE>", "<SUF>", "<MID>", ("<EOT>",)),
     # DeepSeek-Coder: begin, prefix, hole, suffix, end
     Convention("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>", ("<|EOT|>",)),
-    # Codestral: suffix first, then the prefix, which the model goes on from
+    # Codestral: suffix first, then the prefix, which the model continues
     Convention("[PREFIX]", "[SUFFIX]", None, (), suffix_first=True),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Infill:
-    """The infill tokens of one tokenizer, as ids."""
+    """Token ids of one tokenizer's infill tokens."""
 
     prefix: int
     suffix: int
@@ -52,7 +55,7 @@ class Infill:
     suffix_first: bool
 
     def arrange(self, prefix: list[int], suffix: list[int]) -> list[int]:
-        """The prompt that makes the model write what stands between prefix and suffix."""
+        """Return the prompt with which the model generates the text between prefix and suffix."""
         if self.suffix_first:
             return [self.suffix, *suffix, self.prefix, *prefix]
         assert self.middle is not None
@@ -60,7 +63,7 @@ class Infill:
 
 
 def find_infill(tokenizer: Tokenizer) -> Infill | None:
-    """The first convention whose tokens the tokenizer has; None for a model that cannot fill in."""
+    """Return the infill tokens of the first convention that the tokenizer supports; None if there is none."""
     for convention in CONVENTIONS:
         prefix = tokenizer.token_id(convention.prefix)
         suffix = tokenizer.token_id(convention.suffix)
@@ -79,7 +82,7 @@ def find_infill(tokenizer: Tokenizer) -> Infill | None:
 
 
 def require_infill(infill: Infill | None) -> Infill:
-    """Raises InvalidRequest for a model without infill tokens."""
+    """Return `infill`. Raises InvalidRequest if it is None: the model has no infill tokens."""
     if infill is None:
         raise InvalidRequest(
             "This model does not support 'suffix': its vocabulary has no fill-in-the-middle tokens.",

@@ -1,6 +1,6 @@
-"""How flagged text is found: RE2 patterns in linear time, or a callable of the operator's own.
+"""Finds flagged text: by RE2 patterns, or by a callable that the operator provides.
 
-Python's `re` backtracks: one clever pattern and one unlucky text could hold the server for minutes. RE2 cannot.
+RE2 runs in linear time. Python's `re` backtracks: some patterns could block the server for minutes on some texts.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import re2
 from onward.errors import SetupError
 
 ENTRY_POINTS = "onward.content_filters"
-"""The group of entry points that callables are looked up in."""
-WIDEST = 4096
-"""Code points; a longest match beyond this is taken as none, and texts are then judged whole."""
+"""The entry point group of callables."""
+MAX_MATCH_LENGTH = 4096
+"""Code points. A pattern that can match more counts as unbounded: its filter then decides at the end of the text."""
 
-_NO_REPEAT = re.compile(r"\{(?:,|(?:\d+,)?0\d)")
-"""What begins like `{,2}` or `{02}`: how often, for Python; these very characters, for RE2."""
+_PYTHON_ONLY_REPETITION = re.compile(r"\{(?:,|(?:\d+,)?0\d)")
+"""`{,2}` and `{02}`: repetitions for Python, literal characters for RE2."""
 
 Span = tuple[int, int]
-"""Code points of a text, end exclusive."""
-Find = Callable[[str, int], Iterator[Span]]
-"""The flagged spans of a text that begin at or after a position, in order. Text before it is context only."""
+"""Start and end (exclusive) in code points of a text."""
+FindSpans = Callable[[str, int], Iterator[Span]]
+"""Yields the flagged spans of a text that begin at or after a position, in order. Text before it is context."""
 
 
-def compile_patterns(name: str, patterns: Sequence[str]) -> tuple[Find, int | None]:
-    """A finder for any of the patterns, and the length of its longest match (None: it has no bound).
+def compile_patterns(name: str, patterns: Sequence[str]) -> tuple[FindSpans, int | None]:
+    """Return a function that finds matches of any of the patterns, and the length of the longest possible match.
 
-    Raises SetupError for a pattern that RE2 does not know, or that matches nothing at all everywhere.
+    The length is None if there is no bound. Raises SetupError for patterns that are invalid or match the empty string.
     """
     options = re2.Options()
     options.log_errors = False
@@ -40,61 +40,64 @@ def compile_patterns(name: str, patterns: Sequence[str]) -> tuple[Find, int | No
         try:
             compiled = re2.compile(pattern, options)
         except re2.error as problem:
-            words = problem.args[0].decode() if isinstance(problem.args[0], bytes) else str(problem)
-            raise SetupError(f"The content filter {name!r} has a pattern that RE2 cannot read: {words}.") from None
+            reason = problem.args[0].decode() if isinstance(problem.args[0], bytes) else str(problem)
+            raise SetupError(f"The content filter {name!r} has an invalid RE2 pattern: {reason}.") from None
         if compiled.search("") is not None:
-            raise SetupError(f"The content filter {name!r} has a pattern that matches empty text: {pattern!r}.")
+            raise SetupError(f"The content filter {name!r} has a pattern that matches the empty string: {pattern!r}.")
     joined = re2.compile("|".join(f"(?:{pattern})" for pattern in patterns), options)
 
     def find(text: str, start: int) -> Iterator[Span]:
         return (found.span() for found in joined.finditer(text, start))
 
-    widths = [longest_match(pattern) for pattern in patterns]
-    return find, None if None in widths else max(width for width in widths if width is not None)
+    lengths = [max_match_length(pattern) for pattern in patterns]
+    return find, None if None in lengths else max(length for length in lengths if length is not None)
 
 
-def longest_match(pattern: str) -> int | None:
-    """An upper bound of what a pattern can match, in code points; None where it has none or is not understood.
+def max_match_length(pattern: str) -> int | None:
+    """Return an upper bound of the length of a match in code points; None if there is none, or it is unknown.
 
-    Python's own parser tells it. What both engines accept is as wide for RE2, or narrower: a character class in
-    brackets, which Python does not know, counts as two. Not so where only Python reads braces as a repetition.
+    The bound is computed by the parser of Python's `re`. For patterns that both engines accept, RE2's matches are not
+    longer: a POSIX class such as [:alpha:] counts as more characters in Python. The exception are braces that only
+    Python parses as a repetition.
     """
-    if _NO_REPEAT.search(pattern):
+    if _PYTHON_ONLY_REPETITION.search(pattern):
         return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            width: int = _parser().parse(pattern).getwidth()[1]
+            length: int = _parser().parse(pattern).getwidth()[1]
     except (re.error, OverflowError, RecursionError):
         return None
-    return width if width <= WIDEST else None
+    return length if length <= MAX_MATCH_LENGTH else None
 
 
 def _parser() -> Any:
     return re._parser  # type: ignore[attr-defined]
 
 
-def load_callable(name: str, entry_point: str) -> tuple[Find, int | None]:
-    """A finder for an entry point's callable, and its attribute `longest` (None where it has none).
+def load_callable(name: str, entry_point: str) -> tuple[FindSpans, int | None]:
+    """Return a function that finds spans with an entry point's callable, and the callable's attribute `longest`.
 
-    The callable takes a text and gives the flagged spans. Raises SetupError when there is none of this name.
+    The callable takes a text and returns its flagged spans. `longest` is the length of the longest possible match in
+    code points; None if the callable has no such attribute. Raises SetupError if the entry point does not exist or
+    cannot be loaded.
     """
     found = metadata.entry_points(group=ENTRY_POINTS, name=entry_point)
     if not found:
         raise SetupError(
-            f"The content filter {name!r} asks for the entry point {entry_point!r}, which no installed package "
-            f"offers in the group {ENTRY_POINTS!r}."
+            f"The content filter {name!r} uses the entry point {entry_point!r}, but no installed package has an entry "
+            f"point of this name in the group {ENTRY_POINTS!r}."
         )
     try:
         function: Callable[[str], Iterable[Span]] = next(iter(found)).load()
     except (ImportError, AttributeError) as problem:
         raise SetupError(f"The content filter {name!r} cannot be loaded: {problem}.") from None
     longest: int | None = getattr(function, "longest", None)
-    return spans_finder(function), longest
+    return _sorted_spans(function), longest
 
 
-def spans_finder(function: Callable[[str], Iterable[Span]]) -> Find:
-    """A callable that gives spans, as a finder. What begins before the position, or is empty, is passed over."""
+def _sorted_spans(function: Callable[[str], Iterable[Span]]) -> FindSpans:
+    """Return a function that sorts the callable's spans, and skips empty ones and those before the position."""
 
     def find(text: str, start: int) -> Iterator[Span]:
         return iter(sorted(span for span in function(text) if start <= span[0] < span[1] <= len(text)))

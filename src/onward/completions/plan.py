@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onward.completions.infill import Infill, require_infill
-from onward.completions.thinking import Markers
+from onward.completions.reasoning import Markers
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer
 from onward.errors import InvalidRequest
 from onward.protocol.request import CompletionRequest
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
-from onward.text.offsets import decode_pieces
+from onward.text.offsets import decode_tokens
 
 SCORED = 8
 """So many times the usual number of prompts may be asked for where nothing is generated."""
@@ -30,7 +30,7 @@ class ServedModel:
     vocab_size: int
     context_length: int
     infill: Infill | None
-    think: Markers | None = None
+    reasoning_markers: Markers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class PlannedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`think` are the model's think markers, for `reasoning_tokens`."""
+    """All jobs of a request. `reasoning_markers` are the model's, for `reasoning_tokens`."""
 
     request: CompletionRequest
     prompts: tuple[PlannedPrompt, ...]
-    think: Markers | None = None
+    reasoning_markers: Markers | None = None
 
     @property
     def jobs(self) -> list[Job]:
@@ -83,7 +83,7 @@ def plan(
         _plan_prompt(prompt, request, model, number, next(job_ids), _sampling(request), prediction)
         for prompt in prompts
     ]
-    return Plan(request, tuple(planned), model.think)
+    return Plan(request, tuple(planned), model.reasoning_markers)
 
 
 def _plan_prompt(
@@ -105,7 +105,7 @@ def _plan_prompt(
         text, pending = prompt, b""
         pieces = _without_dummy_space(pieces, prompt)
     else:
-        text, pending = decode_pieces(pieces)
+        text, pending = decode_tokens(pieces)
     job = Job(
         id=job_id,
         request=number,

@@ -22,7 +22,7 @@ from onward.engine.speculation import Speculation
 from onward.sampling.choice import ChoiceSampler
 from onward.sampling.outputs import Sampled
 from onward.sampling.sampler import Sampler
-from onward.text.assembler import Release, TokenRecord
+from onward.text.assembler import Delta, TokenRecord
 
 
 def _no_drafts() -> dict[tuple[Source, Literal["accepted", "rejected"]], int]:
@@ -235,30 +235,30 @@ class Engine:
         if token in job.end_tokens:
             self._end(sequence, "stop", record, events)
             return False
-        release = sequence.assembler.feed(record, special=self.vocabulary.is_special(token))
+        delta = sequence.assembler.feed(record, special=self.vocabulary.is_special(token))
         ending: Ending | None = None
         if sequence.assembler.stopped:
             ending = "stop"
         elif sequence.generated >= job.max_tokens:
             ending = "length"
             rest = sequence.assembler.flush()
-            release.text += rest.text
-            release.records += rest.records
-        self._emit(sequence, release, ending, events)
+            delta.text += rest.text
+            delta.records += rest.records
+        self._emit(sequence, delta, ending, events)
         return ending is None
 
     def _end(self, sequence: Sequence, ending: Ending, terminator: TokenRecord | None, events: list[Event]) -> None:
         self._emit(sequence, sequence.assembler.flush(terminator), ending, events)
 
-    def _emit(self, sequence: Sequence, release: Release, ending: Ending | None, events: list[Event]) -> None:
+    def _emit(self, sequence: Sequence, delta: Delta, ending: Ending | None, events: list[Event]) -> None:
         """Tell what may be shown; the last piece of a choice frees its row and blocks."""
         events.append(
             Piece(
                 sequence.job.id,
                 sequence.choice,
-                release.text,
-                release.records,
-                sequence.assembler.billed,
+                delta.text,
+                delta.records,
+                sequence.assembler.num_completion_tokens,
                 ending,
                 sequence.foretold,
                 sequence.mistaken,

@@ -24,7 +24,7 @@ class HuggingFaceTokenizer:
     """Implements engine.model.Tokenizer over the `tokenizers` library. Immutable after the start.
 
     For a byte-level vocabulary, the bytes of `encode(text)` joined are the bytes of `text`. A SentencePiece
-    vocabulary with a dummy prefix (`leading_space`) spells the text's first word with a space before it: the
+    vocabulary with a dummy prefix spells the text's first word with a space before it: the
     joined bytes are then a space and the text, unless the text begins with a space or a special token.
     """
 
@@ -57,8 +57,6 @@ class HuggingFaceTokenizer:
         ends = {token for config in configs for token in _listed(config.get("eos_token_id"))}
         self.end_tokens = frozenset(ends if eos is None else {*ends, eos})
         self._prefix = self._implicit_tokens(names, bos)
-        plain = self.encode("a", add_special_tokens=False)
-        self.leading_space = b"".join(map(self.token_bytes, plain)) == b" a"
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Lone surrogates, which are no text, are read as question marks."""

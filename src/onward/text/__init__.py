@@ -1,1 +1,1 @@
-"""What tokens spell: pure, incremental, each stage owning its tail."""
+"""From token bytes to text deltas: UTF-8 decoding, stop strings and offsets, incrementally and without I/O."""

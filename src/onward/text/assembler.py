@@ -1,7 +1,7 @@
-"""Token records in, released records out: one choice's text with its stops, hidden tokens and offsets.
+"""Assembles the text of one choice from its tokens: UTF-8 decoding, stop strings, special tokens and offsets.
 
-A record (token, bytes, log-probability, alternatives, offset) travels whole through holding and release, so that
-neither a stop nor a split character strands a log-probability.
+A token's record (id, bytes, log probability, alternatives, offset) is held back and emitted as a whole, together with
+its text. So a stop string or a character that spans tokens never separates a log probability from its token.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from onward.text.utf8 import Utf8Decoder
 
 @dataclass(slots=True)
 class TokenRecord:
-    """One token of a text. `offset` counts code points from the start of prompt and completion together to
-    the token's first byte; a token that begins inside a character has that character's offset, one behind a character
-    that stays unfinished comes after its U+FFFD."""
+    """One token of a text, with its log probability and the (token, log probability) pairs of the most likely tokens.
+
+    `offset` is the number of code points from the start of prompt and completion to the token's first byte. A token
+    that begins inside a character has that character's offset. A token after a character that is never completed
+    comes after its U+FFFD.
+    """
 
     token: int
-    piece: bytes
+    token_bytes: bytes
     logprob: float
     top: tuple[tuple[int, float], ...]
     offset: int = 0
@@ -28,11 +31,11 @@ class TokenRecord:
 
 @dataclass(frozen=True, slots=True)
 class TextRules:
-    """What may end or hide text in the choices of a job.
+    """What can end a choice of a job, and what its text leaves out.
 
-    `min_tokens`: no stop is looked for in the text of the first so many tokens. `keep_terminators`: records of
-    the tokens that ended the text are released too, though their text is not (echoed log-probabilities need an
-    entry for every evaluated token, spec/completions §0.12).
+    The text of the first `min_tokens` tokens is not searched for stops. With `keep_terminators`, the records of tokens
+    after the end of the text are emitted too, without their text: echoed log probabilities need an entry for every
+    computed token (spec/completions §0.12).
     """
 
     stops: tuple[str, ...] = ()
@@ -43,8 +46,8 @@ class TextRules:
 
 
 @dataclass(slots=True)
-class Release:
-    """Text that may be shown now, and the records that belong to it."""
+class Delta:
+    """Text that can be emitted now, and the records that belong to it."""
 
     text: str = ""
     records: list[TokenRecord] = field(default_factory=list)
@@ -54,16 +57,16 @@ class Release:
 class _Held:
     record: TokenRecord
     end: int
-    """Code points complete once this token was read."""
-    complete: bool
-    """Whether no part of a character was pending after this token."""
+    """Number of complete code points after this token."""
+    is_complete: bool
+    """Whether the text after this token ends with a complete character."""
 
 
 class Assembler:
-    """Assembles the text of one choice. Single-threaded; the engine feeds it.
+    """Assembles the text of one choice. Not thread-safe: the engine thread feeds it.
 
-    `base` is the number of code points before the completion, `pending` the bytes of a character that the
-    prompt left unfinished.
+    `base` is the number of code points before the completion, `pending` the bytes of an incomplete character at the
+    end of the prompt.
     """
 
     def __init__(self, rules: TextRules, base: int = 0, pending: bytes = b"") -> None:
@@ -71,72 +74,75 @@ class Assembler:
         self._base = base
         self._decoder = Utf8Decoder(pending)
         self._finder = StopFinder(rules.stops)
-        self._decoded = 0
-        self._shown = 0
-        self._fed = 0
+        self._num_decoded = 0
+        self._num_emitted = 0
+        self._num_fed_tokens = 0
         self._held: deque[_Held] = deque()
         self.stopped = False
-        """Whether a stop sequence has ended the text."""
-        self.billed = 0
-        """Tokens that count as completion tokens: all but those that only spell a stop or an end."""
+        """Whether a stop string has ended the text."""
+        self.num_completion_tokens = 0
+        """Tokens of the completion: all but the end token and tokens that only spell a stop string."""
 
-    def feed(self, record: TokenRecord, *, special: bool) -> Release:
-        """Take the next token; sets `record.offset`; give what may be shown now.
+    def feed(self, record: TokenRecord, *, special: bool) -> Delta:
+        """Add the next token and return what can be emitted now. Sets `record.offset` and takes ownership of it.
 
-        Must not be called after `stopped` or `flush`.
+        Must not be called after `flush`, or when `stopped`.
         """
-        visible = b"" if special and self._rules.skip_special else record.piece
-        record.offset = self._base + self._decoded + self._decoder.before(visible)
+        visible = b"" if special and self._rules.skip_special else record.token_bytes
+        record.offset = self._base + self._num_decoded + self._decoder.num_chars_before(visible)
         text = self._decoder.feed(visible)
-        self._decoded += len(text)
-        self._fed += 1
-        self.billed += 1
+        self._num_decoded += len(text)
+        self._num_fed_tokens += 1
+        self.num_completion_tokens += 1
         if not (self._rules.stops or self._held or self._decoder.pending):
-            self._shown = self._decoded
-            return Release(text, [record])
-        self._held.append(_Held(record, self._decoded, not self._decoder.pending))
-        if self._fed <= self._rules.min_tokens:
-            return self._release(self._finder.skip(text))
-        shown, match = self._finder.feed(text)
+            self._num_emitted = self._num_decoded
+            return Delta(text, [record])
+        self._held.append(_Held(record, self._num_decoded, not self._decoder.pending))
+        if self._num_fed_tokens <= self._rules.min_tokens:
+            return self._emit(self._finder.skip(text))
+        safe, match = self._finder.feed(text)
         if match is None:
-            return self._release(shown)
-        return self._stop_at(match, shown)
+            return self._emit(safe)
+        return self._stop_at(match, safe)
 
-    def flush(self, terminator: TokenRecord | None = None) -> Release:
-        """End the text: give all that was held. `terminator` is the record of the end token, if one was drawn;
-        it has no text and is not billed."""
-        release = self._release(self._finder.skip(""))
-        release.records += [held.record for held in self._held]
+    def flush(self, terminator: TokenRecord | None = None) -> Delta:
+        """End the text and return everything that was held back.
+
+        `terminator` is the record of the end token, if one was sampled. It has no text and is not a completion token.
+        """
+        delta = self._emit(self._finder.skip(""))
+        delta.records += [held.record for held in self._held]
         self._held.clear()
         if terminator is not None and self._rules.keep_terminators:
-            terminator.offset = self._base + self._shown
-            release.records.append(terminator)
-        return release
+            terminator.offset = self._base + self._num_emitted
+            delta.records.append(terminator)
+        return delta
 
-    def _release(self, text: str) -> Release:
-        self._shown += len(text)
+    def _emit(self, text: str) -> Delta:
+        """Return `text` with the records of all tokens whose text has now been emitted completely."""
+        self._num_emitted += len(text)
         records: list[TokenRecord] = []
-        while self._held and self._is_whole(self._held[0]):
+        while self._held and self._is_emitted(self._held[0]):
             records.append(self._held.popleft().record)
-        return Release(text, records)
+        return Delta(text, records)
 
-    def _is_whole(self, held: _Held) -> bool:
-        return held.end < self._shown or (held.end == self._shown and held.complete)
+    def _is_emitted(self, held: _Held) -> bool:
+        return held.end < self._num_emitted or (held.end == self._num_emitted and held.is_complete)
 
-    def _stop_at(self, match: Match, shown: str) -> Release:
-        """Cut at the match. A token that straddles the cut stays; those after it are not billed."""
+    def _stop_at(self, match: Match, safe: str) -> Delta:
+        """End the text at the match. A token across the cut is kept; those after it are not completion tokens."""
         self.stopped = True
         cut = match.end if self._rules.include_stop else match.start
-        text = shown + (self._finder.held[: match.end - match.start] if self._rules.include_stop else "")
-        self._shown += len(text)
+        text = safe + (self._finder.held[: match.end - match.start] if self._rules.include_stop else "")
+        self._num_emitted += len(text)
         records: list[TokenRecord] = []
         for held in self._held:
             if held.record.offset - self._base < cut:
                 records.append(held.record)
                 continue
-            self.billed -= 1
+            self.num_completion_tokens -= 1
             if self._rules.keep_terminators:
                 held.record.offset = min(held.record.offset, self._base + cut)
                 records.append(held.record)
         self._held.clear()
-        return Release(text, records)
+        return Delta(text, records)

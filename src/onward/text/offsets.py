@@ -1,4 +1,4 @@
-"""Records for a prompt's tokens: where each begins in the text."""
+"""Text and offsets of a prompt's tokens."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator
 from onward.text.utf8 import Utf8Decoder
 
 
-def token_offsets(pieces: Iterable[bytes]) -> Iterator[int]:
-    """For each token its offset as `assembler.TokenRecord` has it, from 0."""
+def token_offsets(tokens: Iterable[bytes]) -> Iterator[int]:
+    """Yield the offset of each token, given as bytes, as defined for `assembler.TokenRecord`; the first is 0."""
     decoder = Utf8Decoder()
-    decoded = 0
-    for piece in pieces:
-        yield decoded + decoder.before(piece)
-        decoded += len(decoder.feed(piece))
+    num_decoded = 0
+    for token_bytes in tokens:
+        yield num_decoded + decoder.num_chars_before(token_bytes)
+        num_decoded += len(decoder.feed(token_bytes))
 
 
-def decode_pieces(pieces: Iterable[bytes]) -> tuple[str, bytes]:
-    """The text that the pieces spell, and the bytes of a character they leave unfinished."""
+def decode_tokens(tokens: Iterable[bytes]) -> tuple[str, bytes]:
+    """Return the text of tokens, given as bytes, and the bytes of an incomplete character at its end."""
     decoder = Utf8Decoder()
-    text = decoder.feed(b"".join(pieces))
+    text = decoder.feed(b"".join(tokens))
     return text, decoder.pending

@@ -1,16 +1,16 @@
-"""How a token's bytes are written in `logprobs.tokens` (spec/completions §2.7)."""
+"""The text of single tokens in `logprobs.tokens` (spec/completions §2.7)."""
 
 from __future__ import annotations
 
 
-def render_token(piece: bytes) -> str:
-    """A token's text; bytes that are no UTF-8 of their own as `bytes:` and escapes, so that nothing is lost.
+def render_token(token_bytes: bytes) -> str:
+    """Return a token's text, or `bytes:` and escapes if its bytes are not valid UTF-8 on their own.
 
-    Printable ASCII inside such a token stands for itself, all other bytes (and the backslash) as `\\xNN`.
+    In the escaped form printable ASCII is kept, all other bytes and the backslash are written as `\\xNN`.
     """
     try:
-        return piece.decode("utf-8")
+        return token_bytes.decode("utf-8")
     except UnicodeDecodeError:
         return "bytes:" + "".join(
-            chr(byte) if 0x20 <= byte <= 0x7E and byte != 0x5C else f"\\x{byte:02x}" for byte in piece
+            chr(byte) if 0x20 <= byte <= 0x7E and byte != 0x5C else f"\\x{byte:02x}" for byte in token_bytes
         )

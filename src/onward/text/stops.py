@@ -1,4 +1,4 @@
-"""Find the first stop sequence in text that arrives in pieces; hold what might become one."""
+"""Incremental search for stop strings: text that may be the beginning of one is held back."""
 
 from __future__ import annotations
 
@@ -7,56 +7,56 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A stop sequence found at `start` … `end` (code points, end exclusive) of all text fed so far."""
+    """A stop string found at code points `start` to `end` (exclusive) of all text fed so far."""
 
     start: int
     end: int
 
 
 class StopFinder:
-    """Looks for several stop sequences at once.
+    """Searches for several stop strings at once.
 
-    The match that is complete first wins; of several that end at the same character, the one that starts first.
-    So the result depends on the text alone, not on how it was cut into tokens (spec/completions §2.11).
+    The match that is complete first wins; of those that end at the same character, the one that starts first. The
+    result depends on the text alone, not on how it is split into tokens (spec/completions §2.11).
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops
-        self._longest = max((len(stop) for stop in stops), default=0)
+        self._max_stop_length = max((len(stop) for stop in stops), default=0)
         self._held = ""
-        self._released = 0
+        self._num_emitted = 0
 
     def feed(self, text: str) -> tuple[str, Match | None]:
-        """Give the text that is safe to show, and the match if one is complete.
+        """Return the text that cannot be part of a stop string, and the match if one is complete.
 
-        After a match the shown text ends where the match starts and nothing more may be fed.
+        With a match, the text ends where the match starts, and nothing more may be fed.
         """
         if not self._stops:
-            self._released += len(text)
+            self._num_emitted += len(text)
             return text, None
         window = self._held + text
         found = self._first_match(window)
         if found is None:
-            keep = self._possible_start(window)
-            shown, self._held = window[:keep], window[keep:]
-            self._released += len(shown)
-            return shown, None
-        base = self._released
-        shown = window[: found.start]
-        self._released += len(shown)
+            start = self._partial_match_start(window)
+            safe, self._held = window[:start], window[start:]
+            self._num_emitted += len(safe)
+            return safe, None
+        base = self._num_emitted
+        safe = window[: found.start]
+        self._num_emitted += len(safe)
         self._held = window[found.start :]
-        return shown, Match(base + found.start, base + found.end)
+        return safe, Match(base + found.start, base + found.end)
 
     def skip(self, text: str) -> str:
-        """Give all text, held text included, without looking for stops in it."""
-        shown = self._held + text
+        """Return all text, including text held back, without searching it for stop strings."""
+        safe = self._held + text
         self._held = ""
-        self._released += len(shown)
-        return shown
+        self._num_emitted += len(safe)
+        return safe
 
     @property
     def held(self) -> str:
-        """Text that is not shown yet: a possible beginning of a stop, or, after a match, all from it on."""
+        """Text held back: a possible beginning of a stop string, or, after a match, the text from its start on."""
         return self._held
 
     def _first_match(self, window: str) -> Match | None:
@@ -70,10 +70,10 @@ class StopFinder:
                 best = Match(start, end)
         return best
 
-    def _possible_start(self, window: str) -> int:
-        """Where the longest tail of `window` begins that is a proper beginning of some stop."""
-        for start in range(max(0, len(window) - self._longest + 1), len(window)):
-            tail = window[start:]
-            if any(stop.startswith(tail) for stop in self._stops):
+    def _partial_match_start(self, window: str) -> int:
+        """Return the start of the longest suffix of `window` that is a proper prefix of a stop string, else its end."""
+        for start in range(max(0, len(window) - self._max_stop_length + 1), len(window)):
+            suffix = window[start:]
+            if any(stop.startswith(suffix) for stop in self._stops):
                 return start
         return len(window)

@@ -1,4 +1,4 @@
-"""`usage.completion_tokens_details.reasoning_tokens` counts what stands between a model's think markers."""
+"""`usage.completion_tokens_details.reasoning_tokens` counts the tokens between a model's reasoning markers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onward.completions.thinking import ThoughtCounter, find_think_markers
+from onward.completions.reasoning import ReasoningCounter, find_reasoning_markers
 from onward.protocol.response import Completion
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.text.assembler import TokenRecord
@@ -18,7 +18,7 @@ OPEN, CLOSE = 1, 2
 
 
 @pytest.mark.parametrize(
-    ("prompt", "tokens", "billed", "thoughts"),
+    ("prompt", "tokens", "num_completion_tokens", "expected"),
     [
         ([], [OPEN, 5, 6, CLOSE, 7], 5, 2),
         ([], [5, 6], 2, 0),
@@ -28,31 +28,33 @@ OPEN, CLOSE = 1, 2
         ([], [OPEN, CLOSE, OPEN, 5, CLOSE], 5, 1),
     ],
 )
-def test_tokens_between_the_markers_count(prompt: list[int], tokens: list[int], billed: int, thoughts: int) -> None:
+def test_tokens_between_the_markers_count(
+    prompt: list[int], tokens: list[int], num_completion_tokens: int, expected: int
+) -> None:
     records = [TokenRecord(token, b"x", -1.0, ()) for token in tokens]
-    whole, parts = (ThoughtCounter((OPEN, CLOSE), prompt) for _ in range(2))
-    assert whole.count(records, billed) == thoughts
-    assert sum(parts.count([record], billed) for record in records) == thoughts
+    whole, parts = (ReasoningCounter((OPEN, CLOSE), prompt) for _ in range(2))
+    assert whole.count(records, num_completion_tokens) == expected
+    assert sum(parts.count([record], num_completion_tokens) for record in records) == expected
 
 
-class ThinkingTokenizer(ToyTokenizer):
-    """The toy's, with two of its special tokens as think markers."""
+class ReasoningTokenizer(ToyTokenizer):
+    """The toy's tokenizer, with two of its special tokens as reasoning markers."""
 
     def token_id(self, literal: str) -> int | None:
         return {"<think>": 257, "</think>": 258}.get(literal) or super().token_id(literal)
 
 
-def test_a_model_that_thinks_reports_its_reasoning_the_same_in_whole_and_stream() -> None:
+def test_reasoning_tokens_are_the_same_streamed_or_not() -> None:
     async def run() -> tuple[Completion, Any]:
         backend = make_backend()
         (model,) = backend.served.values()
         model.served = type(model.served)(
             "toy",
-            ThinkingTokenizer(),
+            ReasoningTokenizer(),
             model.served.vocab_size,
             2048,
             None,
-            find_think_markers(ThinkingTokenizer()),
+            find_reasoning_markers(ReasoningTokenizer()),
         )
         fields = {"prompt": "<|fim_prefix|>", "max_tokens": 30, "seed": 4, "ignore_eos": True, "n": 2}
         fields |= {"logit_bias": {"258": 19}, "skip_special_tokens": False}
@@ -62,11 +64,11 @@ def test_a_model_that_thinks_reports_its_reasoning_the_same_in_whole_and_stream(
 
     whole, streamed = asyncio.run(run())
     assert whole.usage == streamed
-    thoughts = sum(choice.text.count("") - 1 for choice in whole.choices if "<|fim_suffix|>" not in choice.text)
+    at_least = sum(choice.text.count("") - 1 for choice in whole.choices if "<|fim_suffix|>" not in choice.text)
     reasoning = whole.usage.completion_tokens_details.reasoning_tokens
-    assert 0 < reasoning <= whole.usage.completion_tokens and thoughts <= reasoning
+    assert 0 < reasoning <= whole.usage.completion_tokens and at_least <= reasoning
 
 
-def test_a_model_that_does_not_think_reports_none() -> None:
-    assert find_think_markers(ToyTokenizer()) is None
+def test_a_model_without_markers_reports_none() -> None:
+    assert find_reasoning_markers(ToyTokenizer()) is None
     assert ask(prompt="<think>").usage.completion_tokens_details.reasoning_tokens == 0
