@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from onward.protocol.parameter import Profile
+from onward.protocol.parameters import known_parameters
+
 Node = dict[str, Any]
 
 _ERRORS = {
@@ -71,18 +74,18 @@ def ref(name: str) -> Node:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def paths() -> Node:
-    """Every route. The examples inside are shared: copy before changing."""
-    return {**_completions(), **_catalogue(), **_tokens(), **_pages()}
+def paths(profile: Profile = "default") -> Node:
+    """Return every route, with request examples that `profile` accepts. Examples are shared: copy before changing."""
+    return {**_completions(profile), **_catalogue(), **_tokens(), **_pages()}
 
 
-def _completions() -> Node:
+def _completions(profile: Profile) -> Node:
     return {
-        "/v1/completions": {"post": _complete("createCompletion")},
-        "/openai/v1/completions": {"post": _complete("createCompletionWithSchema", linked=True)},
+        "/v1/completions": {"post": _complete("createCompletion", profile)},
+        "/openai/v1/completions": {"post": _complete("createCompletionWithSchema", profile, linked=True)},
         "/v1/engines/{id}/completions": {
             "parameters": [_model_id()],
-            "post": _complete("createEngineCompletion"),
+            "post": _complete("createEngineCompletion", profile),
         },
     }
 
@@ -138,7 +141,7 @@ def _open(operation: Node) -> Node:
     return operation | {"security": [], "responses": responses}
 
 
-def _complete(operation: str, *, linked: bool = False) -> Node:
+def _complete(operation: str, profile: Profile, *, linked: bool = False) -> Node:
     """The operation of one completions route; a linked one answers with `$schema` and a Link header."""
     whole: Node = {"application/json": {"schema": ref("Completion"), "example": _COMPLETION_EXAMPLE}}
     if linked:
@@ -156,7 +159,8 @@ def _complete(operation: str, *, linked: bool = False) -> Node:
     }
     if linked:
         answer["headers"]["link"] = {"schema": {"type": "string"}}
-    examples = {name: {"value": value} for name, value in _REQUEST_EXAMPLES.items()}
+    known = known_parameters(profile).keys()
+    examples = {name: {"value": value} for name, value in _REQUEST_EXAMPLES.items() if value.keys() <= known}
     return {
         "operationId": operation,
         "summary": "Continue a prompt.",

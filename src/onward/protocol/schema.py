@@ -23,13 +23,14 @@ def openapi(server_version: str, *, profile: Profile = "default") -> Schema:
         "info": {
             "title": "Onward",
             "version": server_version,
-            "description": "OpenAI's legacy Completions API, complete, on a model of your own.",
+            "description": "OpenAI's legacy Completions API, complete, on a model of your own. "
+            f"Requests are checked by the `{profile}` profile.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
         "security": [{}, {"bearer": []}],
         "tags": [{"name": "Completions"}, {"name": "Tokens"}],
-        "paths": paths(),
+        "paths": paths(profile),
         "components": {
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
             "schemas": _components(profile),

@@ -51,7 +51,7 @@ class App:
                 *_catalogue_routes(Catalogue(backend)),
                 *_token_routes(Tokens(backend, settings.max_body)),
                 *_monitoring_routes(Monitoring(backend, self._metrics)),
-                *_page_routes(Pages(backend, requires_key=self._authenticator.requires_key)),
+                *_page_routes(Pages(backend, profile=settings.profile, requires_key=self._authenticator.requires_key)),
             ]
         )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import msgspec
 
 import onward
 from onward.backends.base import Backend
+from onward.protocol.parameter import Profile
 from onward.protocol.schema import completion_schema, openapi
 from onward.server.exchange import Exchange
 from onward.server.pages.landing import landing_page
@@ -19,31 +21,37 @@ FALLBACK_URL = "http://127.0.0.1:8000"
 """Shown to a client that sends no usable Host: the address of the default settings."""
 
 
-@functools.cache
-def _openapi() -> bytes:
-    return msgspec.json.encode(openapi(onward.__version__))
-
-
-@functools.cache
-def _reference() -> bytes:
-    return reference_page(openapi(onward.__version__)).encode()
-
-
 class Pages:
-    """Documents that need no engine. `requires_key`: whether clients must send an API key."""
+    """Documents that need no engine. They describe the served `profile`.
 
-    def __init__(self, backend: Backend, *, requires_key: bool) -> None:
+    `requires_key`: whether clients must send an API key.
+    """
+
+    def __init__(self, backend: Backend, *, profile: Profile, requires_key: bool) -> None:
         self._backend = backend
+        self._profile = profile
         self._requires_key = requires_key
 
+    @functools.cached_property
+    def _document(self) -> dict[str, Any]:
+        return openapi(onward.__version__, profile=self._profile)
+
+    @functools.cached_property
+    def _openapi_json(self) -> bytes:
+        return msgspec.json.encode(self._document)
+
+    @functools.cached_property
+    def _reference_html(self) -> bytes:
+        return reference_page(self._document).encode()
+
     async def openapi(self, exchange: Exchange, _: str | None = None) -> None:
-        await exchange.respond(200, _openapi(), "application/json")
+        await exchange.respond(200, self._openapi_json, "application/json")
 
     async def completion_schema(self, exchange: Exchange, _: str | None = None) -> None:
         await exchange.respond(200, msgspec.json.encode(completion_schema()), "application/schema+json")
 
     async def reference(self, exchange: Exchange, _: str | None = None) -> None:
-        await exchange.respond(200, _reference(), HTML)
+        await exchange.respond(200, self._reference_html, HTML)
 
     async def landing(self, exchange: Exchange, _: str | None = None) -> None:
         names = [model.id for model in self._backend.models()]
