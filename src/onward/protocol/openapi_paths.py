@@ -47,7 +47,7 @@ _STREAM_EXAMPLE = (
     '"choices":[{"text":" there","index":0,"logprobs":null,"finish_reason":null}],"model":"storyteller"}\n\n'
     "data: [DONE]\n\n"
 )
-_REQUEST_EXAMPLES = {
+_REQUEST_EXAMPLES: dict[str, Node] = {
     "text": {"model": "storyteller", "prompt": "Once upon a time", "max_tokens": 32},
     "stream": {
         "model": "storyteller",
