@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,9 +26,15 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
 
 
+def runner() -> CliRunner:
+    """A runner that keeps standard output and standard error apart: click does so by itself from 8.2 on."""
+    apart = "mix_stderr" in inspect.signature(CliRunner).parameters
+    return CliRunner(**({"mix_stderr": False} if apart else {}))
+
+
 def onward(*arguments: str, stdin: str | bytes | None = None) -> Result:
     """`onward …` in this process, off a terminal."""
-    return CliRunner().invoke(main, list(arguments), prog_name="onward", input=stdin)
+    return runner().invoke(main, list(arguments), prog_name="onward", input=stdin)
 
 
 def create(*arguments: str, stdin: str | bytes | None = None) -> Result:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import onward
 from onward.cli import global_flags
@@ -16,6 +16,8 @@ from onward.cli.main import COMMANDS, main
 from onward.cli.settings_command import SettingsCommand
 from onward.errors import SetupError
 from onward.settings import GROUPS, Resolved, options
+
+from .conftest import runner
 
 HEAVY = (
     "numpy",
@@ -34,7 +36,7 @@ HEAVY = (
 def onward_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    return lambda *arguments: CliRunner().invoke(main, list(arguments), prog_name="onward")
+    return lambda *arguments: runner().invoke(main, list(arguments), prog_name="onward")
 
 
 def modules_after(code: str) -> set[str]:
@@ -157,7 +159,7 @@ class Probe:
         command = SettingsCommand("probe", callback=self._keep)
         group = type(main)("onward")
         group.resolve_command = lambda ctx, args: ("probe", command, args[1:])  # type: ignore[method-assign]
-        return CliRunner().invoke(group, ["probe", *arguments])
+        return runner().invoke(group, ["probe", *arguments])
 
     def _keep(self, resolved: Resolved) -> None:
         self.resolved = resolved

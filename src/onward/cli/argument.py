@@ -15,4 +15,4 @@ class Argument(click.Argument):
         self.help = words
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
-        return self.make_metavar(ctx), self.help or ""
+        return " ".join(self.get_usage_pieces(ctx)), self.help or ""

@@ -13,7 +13,7 @@ from onward.errors import SetupError
 from onward.settings import GROUPS, Group, Option, Resolved, options, resolve
 
 
-class SettingType(click.ParamType[str]):
+class SettingType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
     """Checks a flag's text by the setting's own reader and hands the text on, for `resolve` to read."""
 
     def __init__(self, option: Option) -> None:

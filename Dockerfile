@@ -1,0 +1,30 @@
+# An image that serves the built-in model, or models from a folder mounted at /models.
+# docs/how-to/deploy.md says how to run it.
+
+ARG PYTHON=3.12
+FROM python:${PYTHON}-slim AS build
+WORKDIR /source
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
+COPY src src
+RUN python -m venv /opt/onward && /opt/onward/bin/pip install --no-cache-dir --disable-pip-version-check .
+
+FROM python:${PYTHON}-slim
+COPY --from=build /opt/onward /opt/onward
+RUN useradd --system --uid 10001 --create-home onward && install -d -o onward -g onward /cache /models
+ENV PATH=/opt/onward/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    XDG_CACHE_HOME=/cache \
+    ONWARD_HOST=0.0.0.0 \
+    ONWARD_PORT=8000
+USER onward
+# Compiled sampling kernels are kept in /cache: a new volume begins with what the image has there.
+RUN ["/opt/onward/bin/python", "-c", "from onward.sampling.sampler import Sampler; Sampler(1)"]
+VOLUME ["/cache", "/models"]
+# Model folders are found by name here, and so is onward.toml.
+WORKDIR /models
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --start-interval=1s \
+    CMD ["python", "-c", "import os, urllib.request as u; u.urlopen(f'http://127.0.0.1:{os.environ[\"ONWARD_PORT\"]}/health', timeout=4)"]
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["onward"]
+CMD ["serve"]
