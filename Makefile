@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all fuzz clients parity check fix docs clean
+.PHONY: help serve install test test-all coverage fuzz clients parity check fix docs
+.PHONY: lowest newest companions package clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,6 +27,8 @@ $(VENV)/.dev: pyproject.toml $(BIN)/onward
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+install: $(VENV)/.dev  ## Make .venv with what serving, tests and checks need
+
 serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS="--port 8123" passes flags on)
 	@$(BIN)/onward serve $(ARGS)
 
@@ -34,6 +37,10 @@ test: $(VENV)/.dev  ## Run the fast tests (under two minutes)
 
 test-all: $(VENV)/.dev  ## Run all tests, slow ones too
 	$(BIN)/python -m pytest -m "" $(ARGS)
+
+coverage: $(VENV)/.dev  ## Run the fast tests with coverage; fail below the floor in pyproject.toml
+	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 \
+		-o faulthandler_timeout=300 --cov --cov-report=term:skip-covered $(ARGS)
 
 fuzz: $(VENV)/.dev  ## Run the property tests on new random examples (make test draws the same ones every time)
 	$(BIN)/python -m pytest -n auto --max-worker-restart 0 -m hypothesis --hypothesis-profile=random $(ARGS)
@@ -46,17 +53,55 @@ parity: $(VENV)/.dev  ## Run the parity table and write its page
 	$(BIN)/python -m pytest tests/parity $(ARGS)
 
 check: $(VENV)/.dev  ## Lint, format and type checks
-	$(BIN)/ruff check src tests benchmarks docs training
-	$(BIN)/ruff format --check src tests benchmarks docs training
+	$(BIN)/ruff check src tests benchmarks docs training hatch_build.py
+	$(BIN)/ruff format --check src tests benchmarks docs training hatch_build.py
 	$(BIN)/mypy
 
 fix: $(VENV)/.dev  ## Format, and mend what the linter can
-	$(BIN)/ruff check --fix src tests benchmarks docs training
-	$(BIN)/ruff format src tests benchmarks docs training
+	$(BIN)/ruff check --fix src tests benchmarks docs training hatch_build.py
+	$(BIN)/ruff format src tests benchmarks docs training hatch_build.py
 
 docs: $(VENV)/.dev  ## Write the reference pages that come from the code
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m onward.cli.reference > docs/reference/cli.md
 
+# An environment of its own for each of these: .venv stays as it is.
+OTHER = .venv-$@
+UV = $(OTHER)/bin/uv pip install --quiet --python $(OTHER)
+
+define other_environment
+	@rm -rf $(OTHER)
+	@$(PYTHON) -m venv $(OTHER)
+	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check uv
+endef
+
+lowest:  ## Run the fast tests on the lowest versions that pyproject.toml allows
+	$(other_environment)
+	@$(UV) --resolution lowest-direct -e '.[test]'
+	$(OTHER)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
+
+newest:  ## Run the fast tests on the newest versions of dependencies, pre-releases included
+	$(other_environment)
+	@$(UV) --prerelease allow -e '.[test]'
+	$(OTHER)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
+
+companions:  ## Install Onward beside transformers 4 and click 8.1, and run it
+	$(other_environment)
+	@$(UV) -e . 'transformers==4.57.*' 'click==8.1.*'
+	$(OTHER)/bin/uv pip check --python $(OTHER)
+	@$(OTHER)/bin/onward --help > $(OTHER)/help.txt
+	$(OTHER)/bin/python -c 'import transformers, onward.compose; print("transformers", transformers.__version__)'
+	$(OTHER)/bin/onward completions create --prompt 'Once upon a time' --max-tokens 20 --temperature 0 --format text
+
+package:  ## Build wheel and source distribution, check them, run the wheel in an environment of its own
+	$(other_environment)
+	@$(UV) build twine
+	@rm -rf dist
+	$(OTHER)/bin/python -m build --installer uv --outdir dist .
+	$(OTHER)/bin/python -m twine check --strict dist/*
+	@$(PYTHON) -m venv --clear $(OTHER)/wheel
+	@$(OTHER)/bin/uv pip install --quiet --python $(OTHER)/wheel dist/onward-*.whl
+	cd $(OTHER) && wheel/bin/onward completions create --prompt 'Once upon a time' --max-tokens 20 --temperature 0 --format text
+
 clean:  ## Remove the environment and caches
-	rm -rf $(VENV) .venv-clients .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-clients .venv-lowest .venv-newest .venv-companions .venv-package dist .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,6 +17,7 @@ import uvicorn
 from onward.backends.base import Backend
 from onward.errors import SetupError
 from onward.residency import share_heap
+from onward.server import systemd
 from onward.server.app import App, make_app
 from onward.server.auth import check_exposure, collect_keys
 from onward.server.connection import server_config
@@ -150,6 +151,7 @@ class Service:
         try:
             await self._wait_until_started(serving)
             print_or_log(ready_line(self._settings, self._listener))
+            systemd.notify(systemd.READY)
             await _wait_for_first(serving, self._stop.wait())
             await self._drain()
         finally:
@@ -195,6 +197,7 @@ class Service:
 
     async def _drain(self) -> None:
         """Refuse new completions and wait for the running ones. The port stays open, so that /health can report it."""
+        systemd.notify(systemd.STOPPING)
         self._backend.drain()
         if self._app.num_running:
             repeat = "press Ctrl-C again" if self._signal == signal.SIGINT else "send the signal again"

@@ -1,0 +1,142 @@
+"""The repository's own files: workflows, templates, container, service unit, package metadata."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from onward.settings import options
+
+ROOT = Path(__file__).parent.parent
+YAML_FILES = sorted([*ROOT.glob(".github/**/*.yml"), ROOT / ".pre-commit-config.yaml"])
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+FLAGS = {option.flag: option for option in options()}
+ENVIRONMENT = {option.environment for option in options()}
+
+
+def load(path: str) -> Any:
+    return YAML(typ="safe", pure=True).load(ROOT / path)
+
+
+def read(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", YAML_FILES, ids=lambda path: path.name)
+def test_yaml_can_be_read(path: Path) -> None:
+    assert load(str(path.relative_to(ROOT)))
+
+
+def jobs(workflow: str) -> dict[str, Any]:
+    found: dict[str, Any] = load(f".github/workflows/{workflow}")["jobs"]
+    return found
+
+
+def test_workflows_run_only_make_targets_that_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+    matrix = jobs("ci.yml")["dependencies"]["strategy"]["matrix"]["target"]
+    steps = [step for name in ("ci.yml", "release.yml") for job in jobs(name).values() for step in job["steps"]]
+    named = {target for step in steps for target in re.findall(r"\bmake ([a-z-]+)", step.get("run", ""))}
+    assert {"check", "coverage", "package", "test-all"} <= named
+    assert named | set(matrix) <= targets
+
+
+def test_jobs_have_a_time_limit_and_workflows_ask_for_few_rights() -> None:
+    for name in ("ci.yml", "release.yml"):
+        assert load(f".github/workflows/{name}")["permissions"] in ({}, {"contents": "read"})
+        assert all("timeout-minutes" in job for job in jobs(name).values())
+    assert jobs("release.yml")["publish"]["permissions"]["id-token"] == "write"
+
+
+def test_every_python_that_is_claimed_is_tested_and_all_three_systems() -> None:
+    claimed = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    matrix = jobs("ci.yml")["test"]["strategy"]["matrix"]
+    assert matrix["python"] == claimed
+    assert PROJECT["requires-python"] == f">={claimed[0]}"
+    systems = {*matrix["os"], *(each["os"] for each in matrix["include"])}
+    assert systems == {"ubuntu-latest", "macos-latest", "windows-latest"}
+
+
+def test_the_devcontainer_is_json_and_runs_a_make_target() -> None:
+    container = json.loads(read(".devcontainer/devcontainer.json"))
+    assert container["postCreateCommand"] == "make install"
+    assert "\ninstall:" in read("Makefile")
+
+
+def test_hooks_run_what_make_check_runs() -> None:
+    (repository,) = load(".pre-commit-config.yaml")["repos"]
+    tools = [Path(hook["entry"].split()[0]).name for hook in repository["hooks"]]
+    assert tools == ["ruff", "ruff", "mypy"]
+
+
+def test_the_service_unit_is_notified_and_restarted() -> None:
+    unit = dict(re.findall(r"^(\w+)=(.*)$", read("deploy/systemd/onward.service"), re.MULTILINE))
+    assert unit["Type"] == "notify" and unit["Restart"] == "on-failure"
+    assert int(unit["TimeoutStopSec"].removesuffix("s")) > float(str(FLAGS["--drain"].default)) + 5
+    assert shlex.split(unit["ExecStart"])[1:] == ["serve"]
+
+
+def test_files_and_pages_for_deployment_name_settings_that_exist() -> None:
+    text = "\n".join(map(read, ["Dockerfile", "deploy/systemd/onward.service", "docs/how-to/deploy.md"]))
+    named = set(re.findall(r"ONWARD_[A-Z_]+", text))
+    assert {"ONWARD_HOST", "ONWARD_API_KEY", "ONWARD_API_KEY_FILE"} <= named <= ENVIRONMENT
+
+
+def test_the_image_copies_what_the_build_reads_and_runs_without_privileges() -> None:
+    steps = re.findall(r"^([A-Z]+) (.*)$", read("Dockerfile"), re.MULTILINE)
+    copied = {name for step, rest in steps for name in rest.split()[:-1] if step == "COPY"}
+    assert {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "src"} <= copied
+    kept = {line[1:] for line in read(".dockerignore").splitlines() if line.startswith("!")}
+    assert kept == copied - {"--from=build", "/opt/onward"}
+    order = [step for step, _ in steps]
+    assert order.index("USER") < order.index("ENTRYPOINT")
+    assert {"HEALTHCHECK", "VOLUME"} <= set(order)
+
+
+def hook() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_links_of_the_package_page_are_absolute_or_gone() -> None:
+    text = "[a](docs/a.md#b) [c](https://example.org/d.md) [e](#f) ![g](h.svg)"
+    files = "https://example.org/blob/v1/"
+    linked = hook().package_readme(text, files)
+    assert linked == f"[a]({files}docs/a.md#b) [c](https://example.org/d.md) [e](#f) ![g]({files}h.svg)"
+    assert hook().package_readme("[a](docs/a.md#b), [c](https://example.org)", "") == "a, [c](https://example.org)"
+    assert hook().package_readme("![a chart](chart.svg)", "") == "a chart"
+
+
+def metadata(environment: dict[str, str]) -> dict[str, Any]:
+    """What the build backend makes of pyproject.toml."""
+    command = [sys.executable, "-m", "hatchling", "metadata", "--compact"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+def test_a_package_that_is_published_knows_its_repository() -> None:
+    place = "https://example.org/somebody/onward"
+    found = metadata({"PACKAGE_REPOSITORY_URL": place})
+    assert found["urls"]["Repository"] == place
+    assert f"({place}/blob/v{PROJECT['version']}/docs/tutorial.md)" in found["readme"]["text"]
+
+
+def test_a_package_of_nowhere_has_no_dead_links() -> None:
+    found = metadata({})
+    assert not found.get("urls")
+    assert "](docs/" not in found["readme"]["text"] and "Tutorial" in found["readme"]["text"]
