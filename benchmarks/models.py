@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from onward.errors import OnwardError
-from onward.models.resolve import ModelFolder, resolve
+from onward.models.resolve import ResolvedModel, resolve
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.options import RuntimeOptions
 
 
 def model_id(name: str) -> str:
-    """The id under which a name or path is served; the weightless `toy` too, which only a server knows."""
-    return name if name == "toy" else folder_of(name).id
+    """The id under which a name or path is served."""
+    return folder_of(name).id
 
 
-def folder_of(name: str) -> ModelFolder:
+def folder_of(name: str) -> ResolvedModel:
     """Where the model of this name or path lies; ends the program with a sentence where there is none."""
     try:
         return resolve(name, allow_download=False)
@@ -22,7 +22,7 @@ def folder_of(name: str) -> ModelFolder:
         raise SystemExit(f"error: {error}") from None
 
 
-def load(name: str) -> tuple[OpenVINOModel, ModelFolder]:
+def load(name: str) -> tuple[OpenVINOModel, ResolvedModel]:
     """The model of this name or path as `onward serve` loads it by default, and where it lies."""
     folder = folder_of(name)
     return load_model(folder.path, RuntimeOptions()), folder

@@ -19,7 +19,7 @@ from benchmarks import measure
 from benchmarks.asking import Asker
 from benchmarks.models import folder_of
 from benchmarks.server_process import serve
-from onward.models.resolve import ModelFolder
+from onward.models.resolve import ResolvedModel
 
 BLOCK = 32
 """Tokens that the prefix cache shares together."""
@@ -121,7 +121,7 @@ def repeat(scenario: Scenario, subject: Subject, runs: int) -> dict[str, Any]:
     }
 
 
-def config_of(folder: ModelFolder) -> dict[str, Any]:
+def config_of(folder: ResolvedModel) -> dict[str, Any]:
     config: dict[str, Any] = json.loads((folder.path / "config.json").read_text(encoding="utf-8"))
     return config
 

@@ -9,9 +9,12 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def served(*flags: str, model: str = "toy") -> Iterator[str]:
-    """The base URL (`http://127.0.0.1:PORT`) of a server that is ready. Ended by SIGTERM."""
-    command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--model", model, "--drain", "2", *flags]
+def served(*flags: str, model: str = "toy", module: str = "onward") -> Iterator[str]:
+    """The base URL (`http://127.0.0.1:PORT`) of a server that is ready. Ended by SIGTERM.
+
+    `module` is a program that takes the arguments of `onward`.
+    """
+    command = [sys.executable, "-m", module, "serve", "--port", "0", "--model", model, "--drain", "2", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     said = []

@@ -7,15 +7,16 @@ one reads and compiles a model.
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from onward.errors import SetupError
 from onward.models.registry import listed_models
+from onward.models.resolve import resolve
 from onward.residency import drop_file_pages, trim_heap
+from onward.runtimes.base import Progress
+from onward.runtimes.options import RuntimeOptions
 from onward.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,19 +24,13 @@ if TYPE_CHECKING:
     from onward.completions.filters import ContentFilters
     from onward.engine.model import Model as RuntimeModel
     from onward.engine.model import Tokenizer
-    from onward.models.resolve import ModelFolder
-
-TOY = "toy"
-"""The weightless model, for tests and demonstrations."""
 
 SAMPLING_REVISION = 2
 """Raised with every change of `sampling` that may change a drawn token or a reported log-probability."""
 
-_LOADING_ONLY_FILES = ("openvino_model.bin", "libllvmlite.", "libopenvino", "_pyopenvino.", "tokenizers.", "libcrypto.")
-"""Beginnings of the names of files of which serving needs little: OpenVINO has repacked the weights, LLVM has compiled
-the kernels, and of the libraries most is for reading and building models. What is touched again comes back."""
-
-Progress = Callable[[str], None]
+_LOADING_ONLY_FILES = ("libllvmlite.", "libcrypto.")
+"""Beginnings of the names of mapped files that serving hardly reads, beside those of the models' formats: LLVM has
+compiled the kernels. Pages that are touched again come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +42,7 @@ class _Loaded:
     tokenizer: Tokenizer
     fingerprint: str
     created: int
+    loading_only_files: tuple[str, ...]
 
 
 def compose(
@@ -65,7 +61,8 @@ def compose(
     aliases = _aliases(settings, loaded)
     trim_heap()
     if own_process and not _foreign_code(settings):
-        drop_file_pages(*_LOADING_ONLY_FILES)  # no engine runs yet, so nothing can end one, which would unmap its model
+        # No engine runs yet, so nothing can end one, which would unmap its model.
+        drop_file_pages(*_LOADING_ONLY_FILES, *{name for each in loaded.values() for name in each.loading_only_files})
     return _start(settings, loaded, aliases, filters)
 
 
@@ -132,20 +129,24 @@ def _start(
 
 def _load(name: str, settings: Settings, progress: Progress) -> _Loaded:
     progress(f"Loading {name}")
-    if name == TOY:
-        return _toy()
-    from onward.models.resolve import resolve
+    found = resolve(name, progress=progress)
+    loaded = found.format.load(found.path, _options(settings), progress)
+    for note in loaded.notes:
+        progress(note)
+    fingerprint = _fingerprint(loaded.fingerprint)
+    return _Loaded(
+        found.id, loaded.model, loaded.tokenizer, fingerprint, found.created, found.format.loading_only_files
+    )
 
-    folder = resolve(name, progress=progress)
-    return _openvino(folder, settings, progress)
 
+def load_tokenizer(model: str | None, settings: Settings, progress: Progress = lambda message: None) -> Tokenizer:
+    """Load the tokenizer alone of `model`, a name, path or alias (None: the first of the settings). Blocks.
 
-def _toy() -> _Loaded:
-    from onward.runtimes.toy.model import ToyModel
-    from onward.runtimes.toy.tokenizer import ToyTokenizer
-
-    model = ToyModel()
-    return _Loaded(TOY, model, ToyTokenizer(), model.fingerprint, int(time.time()))
+    Raises SetupError.
+    """
+    name = model or settings.model[0]
+    found = resolve(dict(settings.alias).get(name, name), progress=progress)
+    return found.format.load_tokenizer(found.path)
 
 
 def _aliases(settings: Settings, loaded: dict[str, _Loaded]) -> dict[str, str]:
@@ -165,23 +166,14 @@ def _aliases(settings: Settings, loaded: dict[str, _Loaded]) -> dict[str, str]:
     return aliases
 
 
-def _openvino(folder: ModelFolder, settings: Settings, progress: Progress) -> _Loaded:
-    from onward.runtimes.openvino.load import load_model
-    from onward.runtimes.options import RuntimeOptions
-    from onward.runtimes.tokenizer import HuggingFaceTokenizer
-
-    tokenizer = HuggingFaceTokenizer(folder.path)
-    options = RuntimeOptions(
+def _options(settings: Settings) -> RuntimeOptions:
+    return RuntimeOptions(
         threads=settings.threads,
         precision=settings.precision,
         kv_memory=settings.kv_memory,
         cache_dir=settings.cache_dir,
         context_length=settings.context_length or None,
     )
-    model = load_model(folder.path, options)
-    for note in model.notes:
-        progress(note)
-    return _Loaded(folder.id, model, tokenizer, _fingerprint(model.fingerprint), folder.created)
 
 
 def _fingerprint(runtime: str) -> str:

@@ -1,4 +1,4 @@
-"""Every fault of a folder is one clear sentence."""
+"""Each problem of a model on disk is one clear sentence."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from onward.errors import ModelFolderError
-from onward.models.check import check_folder, faults
+from onward.models.check import check_model, problems
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with all that the check looks for."""
+    """A folder with everything that the check looks for."""
     (tmp_path / "openvino_model.xml").write_text("<net/>")
     (tmp_path / "openvino_model.bin").write_bytes(b"weights")
     for name in ("tokenizer.json", "config.json"):
@@ -20,56 +20,75 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_complete_folder_has_no_faults(folder: Path) -> None:
-    assert faults(folder) == []
-    check_folder(folder)
+def test_a_complete_folder_has_no_problems(folder: Path) -> None:
+    assert problems(folder) == []
+    assert check_model(folder).name == "OpenVINO IR"
 
 
 @pytest.mark.parametrize("name", ["openvino_model.xml", "openvino_model.bin", "tokenizer.json"])
-def test_a_missing_file_is_the_one_fault(folder: Path, name: str) -> None:
+def test_a_missing_file_is_the_only_problem(folder: Path, name: str) -> None:
     (folder / name).unlink()
-    (fault,) = faults(folder)
-    assert f"lacks {name}" in fault
+    (problem,) = problems(folder)
+    assert f"has no {name}: " in problem
     with pytest.raises(ModelFolderError, match=name):
-        check_folder(folder)
+        check_model(folder)
 
 
-def test_a_config_may_be_missing(folder: Path) -> None:
+def test_config_json_is_optional(folder: Path) -> None:
     (folder / "config.json").unlink()
-    assert faults(folder) == []
+    assert problems(folder) == []
 
 
 def test_an_empty_file_counts_as_broken(folder: Path) -> None:
     (folder / "openvino_model.bin").write_bytes(b"")
-    assert "is empty" in faults(folder)[0]
+    assert "is empty" in problems(folder)[0]
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
 @pytest.mark.parametrize(("content", "words"), [("{", "not valid JSON"), ("[]", "not a JSON object")])
-def test_broken_json_is_told(folder: Path, name: str, content: str, words: str) -> None:
+def test_broken_json_is_reported(folder: Path, name: str, content: str, words: str) -> None:
     (folder / name).write_text(content)
-    (fault,) = faults(folder)
-    assert name in fault
-    assert words in fault
+    (problem,) = problems(folder)
+    assert name in problem
+    assert words in problem
 
 
-@pytest.mark.parametrize(
-    ("file", "words"),
-    [("model.safetensors", "optimum-cli"), ("m.gguf", "GGUF"), ("notes.txt", "no OpenVINO model")],
-)
-def test_a_folder_of_another_kind_of_model_is_told_what_to_do(tmp_path: Path, file: str, words: str) -> None:
+@pytest.mark.parametrize(("file", "source"), [("model.safetensors", None), ("m.gguf", "MODEL"), ("notes.txt", "MODEL")])
+def test_a_folder_without_a_readable_model_is_reported_with_the_command_that_converts_one(
+    tmp_path: Path, file: str, source: str | None
+) -> None:
     (tmp_path / file).write_text("")
     (tmp_path / "tokenizer.json").write_text("{}")
-    (fault,) = faults(tmp_path)
-    assert words in fault
-    assert ("pip install 'optimum-intel[openvino]'" in fault) is (words != "GGUF")
+    (problem,) = problems(tmp_path)
+    assert problem.startswith(f"{tmp_path} contains no model that Onward can read (OpenVINO IR). ")
+    assert f"`optimum-cli export openvino --model {source or tmp_path} " in problem
+    assert "pip install 'optimum-intel[openvino]'" in problem
+    with pytest.raises(ModelFolderError, match="contains no model"):
+        check_model(tmp_path)
 
 
-def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
-    assert len(faults(tmp_path)) == 2
+def test_all_problems_are_reported_at_once(folder: Path) -> None:
+    (folder / "openvino_model.bin").unlink()
+    (folder / "tokenizer.json").write_text("{")
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(ModelFolderError) as raised:
+        check_model(folder)
+    for words in ("has no openvino_model.bin", "tokenizer.json is not valid JSON", "config.json is not a JSON object"):
+        assert words in str(raised.value)
 
 
-def test_what_is_no_folder_is_told(tmp_path: Path) -> None:
-    assert faults(tmp_path / "nothing") == [
-        f"{tmp_path / 'nothing'} is not a folder: give the folder that holds openvino_model.xml."
+def test_a_path_that_does_not_exist_is_reported(tmp_path: Path) -> None:
+    assert problems(tmp_path / "nothing") == [
+        f"{tmp_path / 'nothing'} does not exist: give the path of a model (OpenVINO IR)."
     ]
+
+
+def test_a_folder_that_cannot_be_opened_has_no_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(PermissionError):
+        (folder / "openvino_model.xml").is_file()
+    monkeypatch.setattr("onward.models.check.no_model", lambda path: "no model")
+    assert problems(folder) == ["no model"]

@@ -1,4 +1,4 @@
-"""From what an operator types to a checked folder, with the hub played by a function."""
+"""From what an operator types to a checked model, with a function in place of the hub."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 from huggingface_hub import errors
 
 from onward.errors import HubUnreachable, ModelFolderError, ModelNameError
-from onward.models.check import FILES
+from onward.models.registry import BUILT_IN
 from onward.models.resolve import built_in_folder, resolve
+from onward.runtimes.openvino.format import OpenVINOFormat
 
 
 def fill(folder: Path) -> Path:
@@ -24,7 +25,7 @@ def fill(folder: Path) -> Path:
 
 
 class Hub:
-    """Stands for snapshot_download: gives `folder` or raises `error`; `calls` holds what it was asked."""
+    """Replaces snapshot_download: returns `folder` or raises `error`; `calls` records its arguments."""
 
     def __init__(self, folder: Path | None = None, error: Exception | None = None) -> None:
         self.folder, self.error = folder, error
@@ -59,8 +60,9 @@ def test_the_current_folder_answers_to_its_real_name(tmp_path: Path, monkeypatch
     assert resolve(".").id == "here"
 
 
-def test_a_folder_that_is_no_model_is_told_its_faults(tmp_path: Path) -> None:
-    with pytest.raises(ModelFolderError, match=r"lacks tokenizer\.json"):
+def test_a_folder_with_problems_is_refused_with_each_of_them(tmp_path: Path) -> None:
+    (fill(tmp_path) / "tokenizer.json").unlink()
+    with pytest.raises(ModelFolderError, match=r"has no tokenizer\.json"):
         resolve(str(tmp_path))
 
 
@@ -73,8 +75,15 @@ def test_a_built_in_name_wins_over_a_folder_of_that_name(tmp_path: Path, monkeyp
     assert resolve("./storyteller").source == "folder"
 
 
-def test_built_in_models_lie_in_this_room() -> None:
+def test_built_in_models_are_folders_of_this_room() -> None:
     assert built_in_folder("storyteller").parent.name == "models"
+
+
+def test_the_toy_is_a_built_in_model_that_is_not_listed() -> None:
+    found = resolve("toy")
+    assert (found.id, found.source, found.format.name) == ("toy", "built-in", "toy")
+    assert found.created > 0 and found.size_bytes > 0
+    assert "toy" not in BUILT_IN
 
 
 def test_a_hub_name_is_downloaded_with_only_the_files_that_are_read(tmp_path: Path) -> None:
@@ -86,7 +95,7 @@ def test_a_hub_name_is_downloaded_with_only_the_files_that_are_read(tmp_path: Pa
         {
             "repo_id": "org/small-ov",
             "revision": None,
-            "allow_patterns": list(FILES),
+            "allow_patterns": list(OpenVINOFormat.patterns),
             "local_files_only": False,
         }
     ]
@@ -113,21 +122,25 @@ def test_an_existing_folder_is_never_looked_for_on_the_hub(tmp_path: Path, monke
     assert hub.calls == []
 
 
-def test_a_hub_model_without_an_openvino_graph_tells_the_export_command(tmp_path: Path) -> None:
+def test_a_hub_model_in_another_format_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ModelNameError, match="optimum-cli export openvino --model org/plain "):
+    with pytest.raises(ModelNameError) as raised:
         resolve("org/plain", fetcher=Hub(tmp_path))
+    assert str(raised.value).startswith(
+        "org/plain contains no model that Onward can read (OpenVINO IR). Convert it with "
+        "`optimum-cli export openvino --model org/plain --weight-format int8 plain-openvino`. "
+    )
 
 
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (http_error(errors.RepositoryNotFoundError), "no model of that name"),
+        (http_error(errors.RepositoryNotFoundError), "neither as a path nor on the hub"),
         (http_error(errors.GatedRepoError), "gated"),
         (http_error(errors.RevisionNotFoundError), "no revision 'v9'"),
         (errors.LocalEntryNotFoundError("nothing"), "cannot be reached"),
         (errors.OfflineModeIsEnabled("offline"), "could not be downloaded"),
-        (errors.HFValidationError("bad"), "neither a folder nor a name"),
+        (errors.HFValidationError("bad"), "neither a path nor a name"),
         (OSError("No space left on device"), "No space left on device"),
     ],
 )
@@ -153,9 +166,9 @@ def test_a_hub_that_cannot_be_reached_is_told_from_a_name_that_it_lacks(error: E
     assert not isinstance(lacking.value, HubUnreachable)
 
 
-def test_nothing_cached_and_no_downloads_says_both() -> None:
+def test_where_downloads_are_not_allowed_the_command_that_downloads_is_named() -> None:
     hub = Hub(error=errors.LocalEntryNotFoundError("nothing"))
-    with pytest.raises(ModelNameError, match="downloads are off"):
+    with pytest.raises(ModelNameError, match="onward models pull org/model"):
         resolve("org/model", allow_download=False, fetcher=hub)
 
 
@@ -173,16 +186,16 @@ def test_a_mistyped_folder_is_recognised(tmp_path: Path) -> None:
 def test_a_path_is_never_taken_for_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     hub = Hub(tmp_path)
-    with pytest.raises(ModelNameError, match=r"no folder \./model\. Give the path of one that"):
+    with pytest.raises(ModelNameError, match=r"^\./model does not exist\. Give the path of a model"):
         resolve("./model", fetcher=hub)
     assert hub.calls == []
 
 
 @pytest.mark.parametrize(
     ("file", "words"),
-    [("openvino_model.xml", "give its folder"), ("m.gguf", "GGUF"), ("m.bin", "is a file")],
+    [("openvino_model.xml", "is a file of a model: give its folder"), ("m.gguf", "not a model that Onward can read")],
 )
-def test_a_file_in_place_of_a_folder_is_told(tmp_path: Path, file: str, words: str) -> None:
+def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path, file: str, words: str) -> None:
     (tmp_path / file).write_text("")
     with pytest.raises(ModelNameError, match=words):
         resolve(str(tmp_path / file))

@@ -214,7 +214,7 @@ def test_end_tokens_in_a_config_that_are_no_token_ids_are_passed_over(tmp_path: 
 
 
 def test_a_missing_tokenizer_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelFolderError, match=r"lacks tokenizer\.json"):
+    with pytest.raises(ModelFolderError, match=r"has no tokenizer\.json"):
         HuggingFaceTokenizer(tmp_path)
 
 

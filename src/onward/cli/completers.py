@@ -22,12 +22,11 @@ def completer(row: Parameter) -> Completer | None:
 
 
 def model_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """The built-in models and the folders here that hold one."""
-    from onward.models.check import GRAPH
+    """Return the built-in models and those in the current folder."""
+    from onward.models.local import models_here
     from onward.models.registry import BUILT_IN
 
-    folders = [str(path.parent) for path in Path().glob(f"*/{GRAPH}")]
-    return [name for name in (*BUILT_IN, *sorted(folders)) if name.startswith(begun)]
+    return [name for name in (*BUILT_IN, *map(str, models_here())) if name.startswith(begun)]
 
 
 def _words(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:

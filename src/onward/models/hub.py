@@ -9,7 +9,8 @@ from importlib import import_module
 from pathlib import Path
 
 from onward.errors import HubUnreachable, ModelNameError
-from onward.models.check import EXPORTER, FILES, GRAPH, export_command
+from onward.models.check import conversions
+from onward.runtimes.formats import hub_formats, readable_formats
 
 _ID = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
@@ -29,31 +30,40 @@ def hub_name(text: str) -> HubName | None:
 
 
 def fetch(name: HubName, *, allow_download: bool, fetcher: Callable[..., str] | None = None) -> Path:
-    """The folder of a model on the hub. Downloads show the hub's own progress bars; checksums are the hub's.
+    """Return the folder of a model on the hub, in the first format that the repository contains.
 
-    `fetcher` stands for huggingface_hub.snapshot_download. Raises ModelNameError: not found, not allowed, or no
-    OpenVINO model in it; HubUnreachable: no network and nothing cached.
+    Blocks. Downloads show the hub's own progress bars; checksums are the hub's. `fetcher` replaces
+    huggingface_hub.snapshot_download. Raises ModelNameError: not found, not allowed, or no model in it;
+    HubUnreachable: no network and nothing cached.
     """
+    for each in hub_formats():
+        folder = _download(name, each.patterns, allow_download=allow_download, fetcher=fetcher)
+        if each.matches(folder):
+            return folder
+    raise ModelNameError(
+        f"{name.repository} contains no model that Onward can read ({readable_formats()}). "
+        f"{conversions(name.repository)}".rstrip()
+    )
+
+
+def _download(
+    name: HubName, patterns: tuple[str, ...], *, allow_download: bool, fetcher: Callable[..., str] | None
+) -> Path:
+    """Return the local snapshot with those files of the repository that match. Raises ModelNameError."""
     # Imported on first use: it takes 0.13 s, which a start with a built-in model should not pay.
     download = fetcher or import_module("huggingface_hub").snapshot_download
     try:
-        folder = Path(
+        return Path(
             download(
                 repo_id=name.repository,
                 revision=name.revision,
-                allow_patterns=list(FILES),
+                allow_patterns=list(patterns),
                 local_files_only=not allow_download,
             )
         )
     except Exception as error:  # the hub's own errors, and those of its HTTP client, which share no class
         kind = HubUnreachable if allow_download and _no_connection(error) else ModelNameError
         raise kind(_reason(name, error, allow_download)) from error
-    if not (folder / GRAPH).is_file():
-        raise ModelNameError(
-            f"{name.repository} holds no OpenVINO model ({GRAPH}); make one with "
-            f"{export_command(name.repository)} and give that folder. {EXPORTER}"
-        )
-    return folder
 
 
 def _no_connection(error: Exception) -> bool:
@@ -73,13 +83,13 @@ def _reason(name: HubName, error: Exception, allow_download: bool) -> str:
         return f"{model} has no revision {name.revision!r}."
     if isinstance(error, errors.RepositoryNotFoundError):
         return (
-            f"There is no folder {model}, and the hub has no model of that name (or it is private: log in with "
-            "`hf auth login`)."
+            f"{model} does not exist, neither as a path nor on the hub. If it is private there, log in with "
+            "`hf auth login`."
         )
     if isinstance(error, errors.LocalEntryNotFoundError):
         if not allow_download:
-            return f"{model} is not in the local cache, and downloads are off."
+            return f"{model} is not in the local cache: download it with `onward models pull {model}`."
         return f"{model} is not in the local cache, and the hub cannot be reached: check the network."
     if isinstance(error, errors.HFValidationError):
-        return f"{model!r} is neither a folder nor a name that the hub could have."
+        return f"{model!r} is neither a path nor a name that is valid on the hub."
     return f"{model} could not be downloaded ({error})."

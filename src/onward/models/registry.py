@@ -9,6 +9,8 @@ from onward.protocol.models import Model
 
 BUILT_IN = ("storyteller",)
 """Models inside the package; each is a folder of this room."""
+UNLISTED = ("toy",)
+"""Built-in models for tests and demonstrations: accepted by name, offered nowhere."""
 
 OWNER = "onward"
 

@@ -10,21 +10,33 @@ from pathlib import Path
 from typing import Literal
 
 from onward.errors import ModelNameError
-from onward.models.check import GRAPH, check_folder
+from onward.models.check import check_model, no_model
 from onward.models.hub import fetch, hub_name
-from onward.models.registry import BUILT_IN, did_you_mean
+from onward.models.registry import BUILT_IN, UNLISTED, did_you_mean
+from onward.runtimes.base import ModelFormat, Progress
+from onward.runtimes.formats import format_of, readable_formats
 
-Progress = Callable[[str], None]
+Source = Literal["built-in", "folder", "hub"]
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFolder:
-    """A checked folder and the id its model answers to. `created` is in Unix seconds."""
+class ResolvedModel:
+    """A model on this machine and the id it is served under. `path` is a folder or a single file."""
 
     path: Path
     id: str
-    created: int
-    source: Literal["built-in", "folder", "hub"]
+    source: Source
+    format: ModelFormat
+
+    @property
+    def created(self) -> int:
+        """Unix time in seconds of the file that dates the model."""
+        return int(self.format.files(self.path)[0].stat().st_mtime)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk of the files that are read."""
+        return sum(path.stat().st_size for path in self.format.files(self.path))
 
 
 def resolve(
@@ -33,32 +45,32 @@ def resolve(
     allow_download: bool = True,
     progress: Progress = lambda message: None,
     fetcher: Callable[..., str] | None = None,
-) -> ModelFolder:
-    """A built-in name, else an existing folder, else `org/name[@revision]` on the hub.
+) -> ResolvedModel:
+    """Resolve a built-in name, else an existing folder or file, else `org/name[@revision]` on the hub.
 
-    `progress` gets a sentence before a download may begin; `fetcher` stands for the hub's download function.
-    Raises ModelNameError for a name that leads nowhere, ModelFolderError for a folder that is no model.
+    May download; blocks. `progress` receives a sentence before a download may begin; `fetcher` replaces the hub's
+    download function. Raises ModelNameError for an unknown name (HubUnreachable where that cannot be found out),
+    ModelFolderError for a path that contains no complete model.
     """
-    if name_or_path in BUILT_IN:
+    if name_or_path in (*BUILT_IN, *UNLISTED):
         return _checked(built_in_folder(name_or_path), name_or_path, "built-in")
-    folder = Path(name_or_path).expanduser()
-    if folder.is_dir():
-        return _checked(folder, folder.resolve().name, "folder")
+    path = Path(name_or_path).expanduser()
+    if path.is_dir() or format_of(path) is not None:
+        return _checked(path, path.resolve().stem if path.is_file() else path.resolve().name, "folder")
     hub = None if _is_path(name_or_path) else hub_name(name_or_path)
     if hub is None:
-        raise ModelNameError(_unknown(name_or_path, folder))
+        raise ModelNameError(_unknown(name_or_path, path))
     progress(f"Looking for {hub.repository} in the local cache and on the hub")
     return _checked(fetch(hub, allow_download=allow_download, fetcher=fetcher), hub.repository, "hub")
 
 
 def built_in_folder(name: str) -> Path:
-    """Where the package keeps a built-in model."""
+    """Return where the package keeps a built-in model."""
     return Path(str(resources.files("onward.models").joinpath(name)))
 
 
-def _checked(folder: Path, model_id: str, source: Literal["built-in", "folder", "hub"]) -> ModelFolder:
-    check_folder(folder)
-    return ModelFolder(folder, model_id, int((folder / GRAPH).stat().st_mtime), source)
+def _checked(path: Path, model_id: str, source: Source) -> ResolvedModel:
+    return ResolvedModel(path, model_id, source, check_model(path))
 
 
 def _is_path(text: str) -> bool:
@@ -67,18 +79,16 @@ def _is_path(text: str) -> bool:
 
 def _unknown(text: str, path: Path) -> str:
     if path.is_file():
-        if path.name == GRAPH:
-            return f"{text} is a file: give its folder, {path.parent}."
-        kind = "a GGUF file, which Onward does not read yet" if path.suffix == ".gguf" else "a file"
-        return f"{text} is {kind}: give a folder that holds an OpenVINO model."
+        if format_of(path.parent) is not None:
+            return f"{text} is a file of a model: give its folder, {path.parent}."
+        return no_model(path)
     if _is_path(text) or os.sep in text:
         parent = path.parent
         near = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
-        hint = did_you_mean(path.name, near) or " Give the path of one that holds an OpenVINO model."
-        return f"There is no folder {text}.{hint}"
+        hint = did_you_mean(path.name, near) or f" Give the path of a model ({readable_formats()})."
+        return f"{text} does not exist.{hint}"
     folders = [entry.name for entry in Path().iterdir() if entry.is_dir()]
-    hint = did_you_mean(text, [*BUILT_IN, *folders])
     return (
-        f"There is no model {text!r}.{hint} Give a built-in name ({', '.join(BUILT_IN)}), a folder, or "
-        "a name on the hub such as org/name."
+        f"There is no model named {text!r}.{did_you_mean(text, [*BUILT_IN, *folders])} Give a built-in name "
+        f"({', '.join(BUILT_IN)}), the path of a model, or a name on the hub such as org/name."
     )

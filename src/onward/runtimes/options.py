@@ -1,4 +1,4 @@
-"""How a model folder shall be loaded. Free of openvino, so that settings can speak of it."""
+"""How a model is to be loaded, whatever its runtime. Cheap to import."""
 
 from __future__ import annotations
 
@@ -6,22 +6,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from onward.errors import SetupError
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOptions:
-    """`threads` 0: all physical cores (a container's CPU quota counts as its cores).
-
-    `precision` "fast" takes OpenVINO's defaults (bfloat16 or float16 compute where the CPU has it, activations
-    quantised in groups of 64 inputs, or 32 where the weights' own groups ask for it) with a 16-bit KV cache; "exact"
-    computes and caches in float32, activations not quantised.
-    `kv_memory` is in bytes; None: the lesser of a quarter of the free memory and what SEQUENCES_AT_ONCE
-    sequences of full length need. `cache_dir` keeps file hashes and proofs (invariance.py) between starts
-    (compiled graphs are made faster than OpenVINO's CPU cache reads them back).
-    `context_length` None: the model's own.
-    """
+    """Options of every runtime; one that cannot honour an option ignores it and says so in its documentation."""
 
     threads: int = 0
+    """Compute threads; 0: all physical cores, or as many as a container's CPU quota allows."""
     precision: Literal["fast", "exact"] = "fast"
+    """ "exact" computes and caches in float32 without quantising activations; "fast" is the runtime's best trade-off.
+
+    OpenVINO's "fast": bfloat16 or float16 where the CPU has it, activations quantised in groups of 64 inputs (32 where
+    the groups of the weights require it), a 16-bit KV cache."""
     kv_memory: int | None = None
+    """Bytes for the KV cache; None: the runtime's default share of the free memory."""
     cache_dir: Path | None = None
+    """Where hashes and proofs are kept between starts; None: nowhere."""
     context_length: int | None = None
+    """Tokens per sequence; None: as many as the model was made for."""
+
+    def context_within(self, stated: int, model: str) -> int:
+        """Return the tokens per sequence for a model made for `stated`. Raises SetupError if more were asked for."""
+        if self.context_length is None or self.context_length <= stated:
+            return self.context_length or stated
+        raise SetupError(
+            f"A context of {self.context_length} tokens was requested, but {model} was made for {stated}: request "
+            f"{stated} or fewer."
+        )

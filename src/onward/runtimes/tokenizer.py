@@ -9,9 +9,9 @@ import msgspec
 from tokenizers import Tokenizer as Library
 
 from onward.errors import ModelFolderError
+from onward.runtimes.files import TOKENIZER, missing_tokenizer
 from onward.runtimes.spelling import Pipeline, UnknownSpelling, spelling_of
 
-TOKENIZER_FILE = "tokenizer.json"
 LONG_TEXT = 4096
 """Texts of more characters are encoded by the library's call for many, the only one that lets other threads run: a
 megabyte takes a second. Shorter ones are not, as that call starts threads of its own."""
@@ -30,7 +30,7 @@ class HuggingFaceTokenizer:
 
     def __init__(self, folder: Path) -> None:
         """Raises ModelFolderError: tokenizer.json is missing, broken, or of a kind whose bytes are unknown."""
-        self._library, spell = _read_tokenizer(folder / TOKENIZER_FILE)
+        self._library, spell = _read_tokenizer(folder / TOKENIZER)
         self._ids: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
         self.size = max(self._ids.values(), default=-1) + 1
         added = self._library.get_added_tokens_decoder()
@@ -116,10 +116,7 @@ class HuggingFaceTokenizer:
 def _read_tokenizer(path: Path) -> tuple[Library, Any]:
     """The library's tokenizer, and the function that spells its vocabulary's entries."""
     if not path.is_file():
-        raise ModelFolderError(
-            f"{path.parent} lacks {TOKENIZER_FILE}: save it there with "
-            "`AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)`."
-        )
+        raise ModelFolderError(missing_tokenizer(path.parent))
     content = path.read_bytes()
     try:
         library = Library.from_buffer(content)

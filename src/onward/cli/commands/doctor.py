@@ -64,7 +64,9 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    for name in ("openvino", "tokenizers", "numba"):
+    from onward.models.check import required_packages
+
+    for name in (*required_packages(), "numba"):
         try:
             yield Finding(name, "good", importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
@@ -128,12 +130,12 @@ def _settings() -> Iterator[Finding]:
 
 
 def _models() -> Iterator[Finding]:
-    from onward.models.check import faults
+    from onward.models.check import problems
     from onward.models.registry import BUILT_IN
     from onward.models.resolve import built_in_folder
 
     for name in BUILT_IN:
-        found = faults(built_in_folder(name))
+        found = problems(built_in_folder(name))
         yield Finding(name, "bad" if found else "good", " ".join(found) or "built in, complete")
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,9 +13,9 @@ from onward.cli.command import CONTEXT, Group, session_command
 from onward.cli.output.emit import bytes_in_words, emit, table
 from onward.cli.output.words import pluralize
 from onward.cli.session import Session
-from onward.models.check import CONFIG, FILES, GRAPH, faults
 
-HUB_FOLDER_PREFIX = "models--"
+if TYPE_CHECKING:
+    from onward.models.resolve import ResolvedModel
 
 
 def list_models(session: Session) -> None:
@@ -26,7 +24,9 @@ def list_models(session: Session) -> None:
         rows = [[str(each.get("id")), str(each.get("owned_by", ""))] for each in listed.get("data", [])]
         emit(session.output, listed, lambda: table(["MODEL", "OWNER"], rows))
         return
-    found = local_models()
+    from onward.models.local import local_models
+
+    found = [_entry(each) for each in local_models()]
     rows = [[each["id"], each["source"], bytes_in_words(each["bytes"]), each["path"]] for each in found]
     emit(
         session.output,
@@ -35,50 +35,12 @@ def list_models(session: Session) -> None:
     )
 
 
-def local_models() -> list[dict[str, Any]]:
-    """The models that need no download: built in, in the hub's cache, and folders in the current one."""
-    from onward.models.registry import BUILT_IN
-    from onward.models.resolve import built_in_folder
-
-    found = [_entry(built_in_folder(name), name, "built-in") for name in BUILT_IN]
-    found += [_entry(folder, name, "hub") for name, folder in _cached()]
-    here = sorted(path.parent for path in Path().glob(f"*/{GRAPH}"))
-    found += [_entry(folder, f"./{folder}", "folder") for folder in here]
-    return [each for each in found if each["bytes"]]
-
-
-def _cached() -> list[tuple[str, Path]]:
-    """(hub id, newest snapshot) of the OpenVINO models in the hub's cache."""
-    found = []
-    for repository in sorted(_hub_cache().glob(f"{HUB_FOLDER_PREFIX}*")):
-        snapshots = sorted(repository.glob(f"snapshots/*/{GRAPH}"), key=lambda path: path.stat().st_mtime)
-        if snapshots:
-            name = repository.name.removeprefix(HUB_FOLDER_PREFIX).replace("--", "/")
-            found.append((name, snapshots[-1].parent))
-    return found
-
-
-def _hub_cache() -> Path:
-    """Where the hub's library keeps downloads, by its own variables (importing it would take 0.1 s)."""
-    if explicit := os.environ.get("HF_HUB_CACHE"):
-        return Path(explicit)
-    home = os.environ.get("HF_HOME")
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home or f"{cache}/huggingface") / "hub"
-
-
-def _entry(folder: Path, name: str, source: str) -> dict[str, Any]:
+def _entry(model: ResolvedModel) -> dict[str, Any]:
     from onward.models.registry import OWNER, owner
 
-    graph = folder / GRAPH
-    created = int(graph.stat().st_mtime) if graph.is_file() else 0
-    owned_by = owner(name) if source == "hub" else OWNER
-    common = {"id": name, "object": "model", "created": created, "owned_by": owned_by}
-    return {**common, "source": source, "bytes": _size(folder), "path": str(folder)}
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*") if path.name in FILES and path.is_file())
+    owned_by = owner(model.id) if model.source == "hub" else OWNER
+    common = {"id": model.id, "object": "model", "created": model.created, "owned_by": owned_by}
+    return {**common, "source": model.source, "bytes": model.size_bytes, "path": str(model.path)}
 
 
 def _total(found: list[dict[str, Any]]) -> str:
@@ -91,8 +53,9 @@ def show_model(session: Session, name: str) -> None:
     else:
         from onward.models.resolve import resolve
 
-        folder = resolve(name, allow_download=False)
-        shown = _entry(folder.path, folder.id, folder.source) | _facts(folder.path)
+        found = resolve(name, allow_download=False)
+        facts = found.format.facts(found.path)
+        shown = {**_entry(found), "format": found.format.name, **facts, "problems": found.format.problems(found.path)}
     emit(session.output, shown, lambda: _described(shown))
 
 
@@ -110,21 +73,12 @@ def refuse_to_delete(**_: Any) -> None:
     )
 
 
-def _facts(folder: Path) -> dict[str, Any]:
-    """What the folder's own config tells; absent where it does not."""
-    path = folder / CONFIG
-    config = json.loads(path.read_bytes()) if path.is_file() else {}
-    names = {"context_length": "max_position_embeddings", "vocabulary": "vocab_size", "kind": "model_type"}
-    known = {ours: config[theirs] for ours, theirs in names.items() if theirs in config}
-    return known | {"faults": faults(folder)}
-
-
 def _described(shown: dict[str, Any]) -> str:
     pairs = dict(shown)
     if "bytes" in pairs:
         pairs["bytes"] = bytes_in_words(pairs["bytes"])
-    if not pairs.get("faults", True):
-        pairs["faults"] = "none"
+    if not pairs.get("problems", True):
+        pairs["problems"] = "none"
     width = max(map(len, pairs))
     return "\n".join(f"{key:<{width}}  {value}" for key, value in pairs.items())
 
@@ -132,13 +86,13 @@ def _described(shown: dict[str, Any]) -> str:
 def pull_model(session: Session, name: str) -> None:
     from onward.models.resolve import resolve
 
-    folder = resolve(name, progress=lambda words: click.echo(words, err=True))
-    entry = _entry(folder.path, folder.id, folder.source)
+    found = resolve(name, progress=lambda words: click.echo(words, err=True))
+    entry = _entry(found)
     emit(
         session.output,
         entry,
         lambda: (
-            f"{folder.id} is ready: {bytes_in_words(entry['bytes'])} in {folder.path}\n"
+            f"{found.id} is ready: {bytes_in_words(entry['bytes'])} in {found.path}\n"
             f"Ask it with: onward completions create --model {name} 'Once upon a time'"
         ),
     )

@@ -43,23 +43,13 @@ def tokenize(session: Session, text: str | None, model: str | None, special: boo
 
 
 def _local(model: str | None, text: str, special: bool) -> dict[str, Any]:
-    tokenizer = _tokenizer(model)
+    """Tokenize in this process, without loading the weights. Raises SetupError."""
+    from onward.compose import load_tokenizer
+    from onward.settings import resolve
+
+    tokenizer = load_tokenizer(model, resolve().settings)
     ids = tokenizer.encode(text, add_special_tokens=special)
-    pieces = [tokenizer.token_bytes(token) for token in ids]
-    return _answer(ids, pieces)
-
-
-def _tokenizer(model: str | None) -> Any:
-    """The tokenizer alone: weights are not loaded."""
-    from onward.compose import TOY
-    from onward.models.resolve import resolve
-    from onward.runtimes.tokenizer import HuggingFaceTokenizer
-    from onward.runtimes.toy.tokenizer import ToyTokenizer
-    from onward.settings import resolve as resolve_settings
-
-    settings = resolve_settings().settings
-    name = dict(settings.alias).get(model or settings.model[0], model or settings.model[0])
-    return ToyTokenizer() if name == TOY else HuggingFaceTokenizer(resolve(name).path)
+    return _answer(ids, [tokenizer.token_bytes(token) for token in ids])
 
 
 def _answer(ids: list[int], pieces: list[bytes]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from onward.backends.base import Backend
 from onward.cli.output.loading import loading
 from onward.cli.source.base import Document
 from onward.completions.fold import fold_chunks, fold_whole
-from onward.compose import TOY, compose
+from onward.compose import compose
 from onward.errors import HubUnreachable, ModelNameError
 from onward.models.resolve import resolve as resolve_model
 from onward.protocol.decode import check_request
@@ -78,8 +78,7 @@ def unknown_models(names: list[str]) -> dict[str, str]:
         for name in names:
             target = aliases.get(name, name)
             try:
-                if target != TOY:
-                    resolve_model(target, progress=progress)
+                resolve_model(target, progress=progress)
             except HubUnreachable:
                 raise
             except (ModelNameError, OSError) as problem:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from onward.errors import ModelFolderError
+from onward.runtimes.files import file_problem
+from onward.runtimes.openvino.format import GRAPH, WEIGHTS
 from onward.runtimes.openvino.library import ops, ov, paged_attention_transformation
 
-MODEL_FILE = "openvino_model.xml"
-WEIGHTS_FILE = "openvino_model.bin"
 ROWS_INPUT = "output_rows"
 """Name of the input that says which tokens' hidden states the output layer sees: int32 [rows]."""
 
@@ -52,14 +52,14 @@ def read_paged(core: ov.Core, folder: Path) -> ov.Model:
 
 
 def _read(core: ov.Core, folder: Path) -> ov.Model:
-    for name in (MODEL_FILE, WEIGHTS_FILE):
-        if not (folder / name).is_file():
-            raise ModelFolderError(f"{folder} is no OpenVINO model folder: it lacks {name}.")
+    for name in (GRAPH, WEIGHTS):
+        if problem := file_problem(folder / name):
+            raise ModelFolderError(problem)
     try:
-        return core.read_model(folder / MODEL_FILE)
+        return core.read_model(folder / GRAPH)
     except RuntimeError as error:
         raise ModelFolderError(
-            f"{folder}: OpenVINO cannot read {MODEL_FILE} with {WEIGHTS_FILE} ({last_line(error)})."
+            f"{folder}: OpenVINO cannot read {GRAPH} with {WEIGHTS} ({last_line(error)})."
         ) from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from onward.engine.model import Row
-from onward.errors import ModelFolderError, SetupError
+from onward.errors import ModelFolderError
+from onward.runtimes.files import read_config, stated_context
 from onward.runtimes.openvino import kv_cache
 from onward.runtimes.openvino.batch import INPUTS, Batch
 from onward.runtimes.openvino.configuration import computes_float32, configuration
 from onward.runtimes.openvino.evaluator import Evaluator, Lane
 from onward.runtimes.openvino.fingerprint import fingerprint, with_facts
-from onward.runtimes.openvino.graph import MODEL_FILE, WEIGHTS_FILE, last_line, read_paged
+from onward.runtimes.openvino.format import GRAPH, WEIGHTS
+from onward.runtimes.openvino.graph import last_line, read_paged
 from onward.runtimes.openvino.invariance import (
     NOTE,
     agree,
@@ -38,8 +39,7 @@ TINY_WEIGHTS = 16 * 2**20
 """Bytes of weights up to which a second graph is compiled, for one thread: that may be faster in small steps than
 several that wait for each other after every layer. Costs the weights once more."""
 
-_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len")
-_CONTEXT_GUESS = 2048
+_ASSUMED_CONTEXT = 2048
 
 
 def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOModel:
@@ -56,7 +56,7 @@ def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOM
         context_length, notes = _context_length(folder, options)
         if computes_float32(core, options):
             group_long_rows(model)
-        tiny = (folder / WEIGHTS_FILE).stat().st_size <= TINY_WEIGHTS
+        tiny = (folder / WEIGHTS).stat().st_size <= TINY_WEIGHTS
         config = configuration(options, group, tiny=tiny)
         compiled = _compile(core, model, folder, config)
         threads = int(compiled.get_property("INFERENCE_NUM_THREADS"))
@@ -133,7 +133,7 @@ def _small_lane(
 
 
 def _files(folder: Path) -> list[Path]:
-    return [folder / MODEL_FILE, folder / WEIGHTS_FILE]
+    return [folder / GRAPH, folder / WEIGHTS]
 
 
 def _facts(core: ov.Core, options: RuntimeOptions, group: int | None) -> list[str]:
@@ -183,30 +183,9 @@ def _trial_step(lane: Lane, cache: KVCache, folder: Path) -> int:
 
 
 def _context_length(folder: Path, options: RuntimeOptions) -> tuple[int, list[str]]:
-    """The tokens a sequence may have, and a note where that had to be guessed."""
-    stated = _stated_context(folder)
-    if stated is None:
-        length = options.context_length or _CONTEXT_GUESS
-        return length, [f"config.json does not say the context length; taking {length} tokens."]
-    wanted = options.context_length or stated
-    if wanted > stated:
-        raise SetupError(
-            f"A context of {wanted} tokens was asked for, but {folder.name} was made for {stated}: ask for "
-            f"{stated} or less."
-        )
-    return wanted, []
-
-
-def _stated_context(folder: Path) -> int | None:
-    path = folder / "config.json"
-    if not path.is_file():
-        return None
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelFolderError(f"{path} is not valid JSON ({error}).") from error
-    for part in (config, config.get("text_config") or {}):
-        for key in _CONTEXT_KEYS:
-            if isinstance(part.get(key), int) and part[key] > 0:
-                return int(part[key])
-    return None
+    """Return the tokens per sequence, and a note where they had to be assumed. Raises SetupError."""
+    stated = stated_context(read_config(folder))
+    if stated is not None:
+        return options.context_within(stated, folder.name), []
+    length = options.context_length or _ASSUMED_CONTEXT
+    return length, [f"config.json does not state a context length; assuming {length} tokens."]

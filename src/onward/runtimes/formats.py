@@ -1,0 +1,30 @@
+"""The table of model formats. Adding a runtime or a file format means adding its entry here, and nothing elsewhere.
+
+Cheap to import: no entry imports its runtime before it loads a model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onward.runtimes.base import ModelFormat
+from onward.runtimes.openvino.format import OpenVINOFormat
+from onward.runtimes.toy.format import ToyFormat
+
+MODEL_FORMATS: tuple[ModelFormat, ...] = (OpenVINOFormat(), ToyFormat())
+"""Where a path matches several entries, the first one counts."""
+
+
+def format_of(path: Path) -> ModelFormat | None:
+    """Return the format of the model at `path`, complete or not; None where there is no model."""
+    return next((each for each in MODEL_FORMATS if each.matches(path)), None)
+
+
+def hub_formats() -> list[ModelFormat]:
+    """Return the formats that a hub repository may contain, in order of preference."""
+    return [each for each in MODEL_FORMATS if each.patterns]
+
+
+def readable_formats() -> str:
+    """Return the names of the formats that users have models in, for messages."""
+    return ", ".join(each.name for each in hub_formats())

@@ -1,0 +1,69 @@
+"""OpenVINO IR folders as a model format. Imports OpenVINO only to load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onward.runtimes.base import LoadedModel, Progress
+from onward.runtimes.files import (
+    CONFIG,
+    TOKENIZER_FILES,
+    config_facts,
+    file_problem,
+    json_problem,
+    present,
+    tokenizer_problem,
+)
+
+if TYPE_CHECKING:
+    from onward.engine.model import Tokenizer
+    from onward.runtimes.options import RuntimeOptions
+
+GRAPH = "openvino_model.xml"
+WEIGHTS = "openvino_model.bin"
+
+_EXPORTER = (
+    "optimum-cli comes with `pip install 'optimum-intel[openvino]'`, best in an environment of its own because it "
+    "installs PyTorch."
+)
+
+
+class OpenVINOFormat:
+    """A folder that `optimum-cli export openvino` wrote: graph, weights, tokenizer, configuration."""
+
+    name = "OpenVINO IR"
+    patterns: tuple[str, ...] = (GRAPH, WEIGHTS, *TOKENIZER_FILES)
+    packages: tuple[str, ...] = ("openvino", "tokenizers")
+    loading_only_files: tuple[str, ...] = (WEIGHTS, "libopenvino", "_pyopenvino.", "tokenizers.")
+
+    def matches(self, path: Path) -> bool:
+        return bool(present(path, (GRAPH, WEIGHTS)))
+
+    def files(self, path: Path) -> list[Path]:
+        return present(path, self.patterns)
+
+    def problems(self, path: Path) -> list[str]:
+        found = [file_problem(path / GRAPH), file_problem(path / WEIGHTS), tokenizer_problem(path)]
+        found += [json_problem(each) for each in present(path, [CONFIG])]
+        return [problem for problem in found if problem]
+
+    def facts(self, path: Path) -> dict[str, int | str]:
+        return config_facts(path)
+
+    def conversion(self, source: str) -> str:
+        folder = source.rstrip("/").rpartition("/")[2] or "model"
+        command = f"optimum-cli export openvino --model {source} --weight-format int8 {folder}-openvino"
+        return f"Convert it with `{command}`. {_EXPORTER}"
+
+    def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
+        from onward.runtimes.openvino.load import load_model
+
+        tokenizer = self.load_tokenizer(path)
+        model = load_model(path, options)
+        return LoadedModel(model, tokenizer, model.fingerprint, tuple(model.notes))
+
+    def load_tokenizer(self, path: Path) -> Tokenizer:
+        from onward.runtimes.tokenizer import HuggingFaceTokenizer
+
+        return HuggingFaceTokenizer(path)

@@ -1,0 +1,68 @@
+"""The toy as a model format: a folder with toy.json, which states how large it is. Imports numpy only to load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onward.runtimes.base import LoadedModel, Progress
+from onward.runtimes.files import json_problem, present
+from onward.runtimes.toy.tokenizer import ToyTokenizer
+
+if TYPE_CHECKING:
+    from onward.engine.model import Tokenizer
+    from onward.runtimes.options import RuntimeOptions
+
+SIZES = "toy.json"
+
+
+class ToyFormat:
+    """A folder with `{"blocks": …, "context_length": …}` in toy.json: KV blocks, and tokens per sequence.
+
+    Of the options, only the context length has a meaning here.
+    """
+
+    name = "toy"
+    patterns: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ("numpy",)
+    loading_only_files: tuple[str, ...] = ()
+
+    def matches(self, path: Path) -> bool:
+        return bool(present(path, [SIZES]))
+
+    def files(self, path: Path) -> list[Path]:
+        return present(path, [SIZES])
+
+    def problems(self, path: Path) -> list[str]:
+        if problem := json_problem(path / SIZES):
+            return [problem]
+        sizes = _read(path)
+        wrong = [name for name in ("blocks", "context_length") if not _is_positive(sizes.get(name))]
+        return [f"{path / SIZES}: {name} must be a positive integer." for name in wrong]
+
+    def facts(self, path: Path) -> dict[str, int | str]:
+        return {"context_length": _read(path)["context_length"], "vocabulary": ToyTokenizer().size, "kind": "toy"}
+
+    def conversion(self, source: str) -> str:
+        return ""
+
+    def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
+        from onward.runtimes.toy.model import ToyModel
+
+        sizes = _read(path)
+        context_length = options.context_within(sizes["context_length"], path.name)
+        model = ToyModel(blocks=sizes["blocks"], context_length=context_length)
+        return LoadedModel(model, ToyTokenizer(), model.fingerprint)
+
+    def load_tokenizer(self, path: Path) -> Tokenizer:
+        return ToyTokenizer()
+
+
+def _read(path: Path) -> dict[str, int]:
+    sizes: dict[str, int] = json.loads((path / SIZES).read_bytes())
+    return sizes
+
+
+def _is_positive(value: object) -> bool:
+    return type(value) is int and value > 0
