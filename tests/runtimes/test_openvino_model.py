@@ -176,7 +176,7 @@ def test_the_fingerprint_follows_weights_and_precision(tiny_folder: Path, tmp_pa
 def test_a_missing_file_is_named(tiny_folder: Path, tmp_path: Path, name: str) -> None:
     folder = Path(shutil.copytree(tiny_folder, tmp_path / "copy"))
     (folder / name).unlink()
-    with pytest.raises(ModelFolderError, match=f"lacks {name}"):
+    with pytest.raises(ModelFolderError, match=f"has no {name}"):
         load_model(folder)
 
 

@@ -29,10 +29,15 @@ def present(folder: Path, names: Iterable[str]) -> list[Path]:
         return []
 
 
+def missing_file(path: Path) -> str:
+    """Return the sentence for a required file that does not exist."""
+    return f"{path.parent} has no {path.name}: {_AGAIN}."
+
+
 def file_problem(path: Path) -> str | None:
     """Return what is wrong with a required binary or text file, None if it exists and is not empty."""
     if not path.is_file():
-        return f"{path.parent} has no {path.name}: {_AGAIN}."
+        return missing_file(path)
     if path.stat().st_size == 0:
         return f"{path} is empty: {_AGAIN}."
     return None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import ModelFolderError
-from onward.runtimes.files import file_problem
+from onward.runtimes.files import missing_file
 from onward.runtimes.openvino.format import GRAPH, WEIGHTS
 from onward.runtimes.openvino.library import ops, ov, paged_attention_transformation
 
@@ -53,8 +53,8 @@ def read_paged(core: ov.Core, folder: Path) -> ov.Model:
 
 def _read(core: ov.Core, folder: Path) -> ov.Model:
     for name in (GRAPH, WEIGHTS):
-        if problem := file_problem(folder / name):
-            raise ModelFolderError(problem)
+        if not (folder / name).is_file():
+            raise ModelFolderError(missing_file(folder / name))
     try:
         return core.read_model(folder / GRAPH)
     except RuntimeError as error:
