@@ -70,7 +70,7 @@ def test_closed_input_offers_nothing_and_cannot_be_asked_for() -> None:
     assert json.loads(done.stdout)["prompt"] == "Once"
     done = closed("<&-", "completions", "create", "--prompt", "-")
     assert done.returncode == 2
-    assert "--prompt asks for standard input, which is closed." in done.stderr
+    assert "--prompt reads standard input, which is closed." in done.stderr
 
 
 def test_no_file_takes_the_place_of_a_closed_stream() -> None:

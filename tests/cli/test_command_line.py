@@ -103,8 +103,8 @@ def test_the_help_of_serve_shows_every_setting_in_its_group(onward_command: Call
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["srve"], "There is no command 'srve'. Did you mean 'serve'?"),
-        (["zzz"], "There is no command 'zzz'."),
+        (["srve"], "Unknown command 'srve'. Did you mean 'serve'?"),
+        (["zzz"], "Unknown command 'zzz'."),
         (["serve", "--prot", "1"], "--port"),
         (["serve", "--port", "x"], "Invalid value 'x' for --port: must be an integer from 0 to 65535."),
         (["serve", "--api-key", "my secret"], "Invalid value (hidden) for --api-key"),

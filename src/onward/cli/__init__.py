@@ -1,1 +1,1 @@
-"""The command line. Each command's module is loaded only when it is asked for."""
+"""The command line. A command's module is imported only when that command runs."""

@@ -1,4 +1,4 @@
-"""An argument whose meaning stands in the help and in the reference."""
+"""A click argument with a description in the help and in the reference page."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import click
 
 
 class Argument(click.Argument):
-    """click has help for arguments from 8.5 on; this has it in every version that works."""
+    """click describes arguments from 8.5 on; this class does so in every supported version."""
 
-    def __init__(self, name: str, words: str, **attributes: Any) -> None:
+    def __init__(self, name: str, description: str, **attributes: Any) -> None:
         super().__init__([name], **attributes)
-        self.help = words
+        self.help = description
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
         return " ".join(self.get_usage_pieces(ctx)), self.help or ""

@@ -16,11 +16,11 @@ CONTEXT: dict[str, Any] = {
     "max_content_width": 100,
     "token_normalize_func": lambda token: token.replace("_", "-"),
 }
-"""Of every command: names of flags may be written with underscores, as the old command line did."""
+"""Settings of every command. Flags may be written with underscores, as in OpenAI's old command line."""
 
 
 class Group(click.Group):
-    """A group of commands that passes global flags on to them."""
+    """A group of commands that passes global flags on to its commands."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, hoist(args))
@@ -32,27 +32,31 @@ def session_command(
     help: str,
     params: Iterable[click.Parameter] = (),
     *,
-    shows: bool = True,
-    connects: bool = True,
+    has_results: bool = True,
+    can_connect: bool = True,
     example: str = "",
 ) -> click.Command:
-    """A command that takes the global flags. Its callback gets `session` and its own parameters.
+    """Return a command that takes the global flags; its callback receives `session` and its own parameters.
 
-    `shows` False: it writes no results to standard output, and the flags that format them are left out; else
-    `example` is a path into them.
-    `connects` False: it asks nobody, and flags and variables that say whom to ask mean nothing to it.
+    `has_results` False: the command writes no results to standard output and takes no flags that format them;
+    otherwise `example` is a GJSON path into a result. `can_connect` False: the command never uses a server and
+    ignores the flags and variables that name one.
     """
 
     def run(**given: Any) -> None:
         own = {parameter.name: given[parameter.name] for parameter in params if parameter.name}
-        session = session_of(given, None if connects else {})
+        session = session_of(given, None if can_connect else {})
         with report_errors(session):
             callback(session=session, **own)
 
     params = list(params)
     every = [
         *params,
-        *(output_options(errors=connects, people="a table or words", example=example) if shows else []),
-        *(connection_options() if connects else []),
+        *(
+            output_options(errors=can_connect, on_terminal="a table or a report", example=example)
+            if has_results
+            else []
+        ),
+        *(connection_options() if can_connect else []),
     ]
     return click.Command(name, callback=run, help=help, params=every, context_settings=CONTEXT)

@@ -1,4 +1,4 @@
-"""What a shell offers for the value of a flag: model names, words, and files after an @."""
+"""Values that a shell offers for a flag: model names, words, and files after an @."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def completer(row: Parameter) -> Completer | None:
-    """The function that completes this parameter's values, None where there is nothing to offer."""
+    """Return the function that completes this parameter's values; None if there is nothing to offer."""
     if row.name == "model":
         return model_names
     if row.kind == "boolean":

@@ -11,69 +11,71 @@ EXPLORE = "explore"
 FORMATS = ("auto", "json", "jsonl", "pretty", "raw", "yaml", "text", EXPLORE)
 
 _CONNECTION_OPTIONS = (
-    (["--base-url", "--api-base", "-b"], "URL", "Ask the server at this address, such as "
+    (["--base-url", "--api-base", "-b"], "URL", "Send requests to this server, such as "
      "http://127.0.0.1:8000/v1, instead of a model in this process.  [OPENAI_BASE_URL, ONWARD_BASE_URL]"),
-    (["--api-key", "-k"], "KEY", "Key to present to the server.  [OPENAI_API_KEY]"),
+    (["--api-key", "-k"], "KEY", "API key for the server.  [OPENAI_API_KEY]"),
     (["--organization"], "ID", "Sent as OpenAI-Organization.  [OPENAI_ORG_ID]"),
     (["--project"], "ID", "Sent as OpenAI-Project.  [OPENAI_PROJECT_ID]"),
 )  # fmt: skip
 
 
 def connection_options(*, short_organization: bool = False) -> list[click.Parameter]:
-    """`short_organization` adds the old command line's -o, which is an output file elsewhere."""
-    made: list[click.Parameter] = []
+    """Return the flags of the connection. `short_organization` adds -o, which names an output file elsewhere."""
+    parameters: list[click.Parameter] = []
     for names, metavar, text in _CONNECTION_OPTIONS:
         short = ["-o"] if short_organization and "--organization" in names else []
-        made.append(click.Option([*names, *short], metavar=metavar, help=text))
-    text = "Log the headers of requests and answers to stderr, secrets left out."
-    return [*made, click.Option(["--debug"], is_flag=True, help=text)]
+        parameters.append(click.Option([*names, *short], metavar=metavar, help=text))
+    text = "Log request and response headers to stderr; secrets are redacted."
+    return [*parameters, click.Option(["--debug"], is_flag=True, help=text)]
 
 
 def output_options(
-    *, errors: bool = True, people: str = "live text", example: str = "choices.0.text"
+    *, errors: bool = True, on_terminal: str = "live text", example: str = "choices.0.text"
 ) -> list[click.Parameter]:
-    """`errors`: those of API errors too. `people`: what a person gets; `example`: a path into a result."""
+    """Return the flags that format output; with `errors` also those for API errors.
+
+    `on_terminal` describes the default output on a terminal; `example` is a GJSON path into a result.
+    """
     choice = click.Choice(FORMATS, case_sensitive=False)
     results: list[click.Parameter] = [
         click.Option(
-            ["--format"], type=choice, default="auto", callback=_without_explorer,
-            help=f"How results are written. auto: {people} on a terminal, JSON elsewhere. "
-            f"text: {people.removeprefix('live ')} everywhere. "
-            "json: indented. jsonl: on one line. pretty: a box of keys and values. raw: JSON as it came. yaml: YAML. "
-            "explore: as auto.",
+            ["--format"], type=choice, default="auto", callback=_replace_explorer,
+            help=f"Output format. auto: {on_terminal} on a terminal, JSON elsewhere. "
+            f"text: {on_terminal.removeprefix('live ')} everywhere. json: indented JSON. jsonl: JSON on one line. "
+            "pretty: a box of keys and values. raw: JSON as received. yaml: YAML. explore: same as auto.",
         ),
         click.Option(
             ["--transform"], metavar="PATH",
-            help=f"Show only what this GJSON path finds in each result, such as {example}.",
+            help=f"Print only the part of each result that this GJSON path selects, such as {example}.",
         ),
-        click.Option(["raw_output", "-r", "--raw-output"], is_flag=True, help="Strings without quotes."),
+        click.Option(["raw_output", "-r", "--raw-output"], is_flag=True, help="Print strings without quotes."),
     ]  # fmt: skip
-    of_errors: list[click.Parameter] = [
+    error_flags: list[click.Parameter] = [
         click.Option(
-            ["--format-error"], type=choice, default="auto", callback=_without_explorer,
-            help="How an API error is written to stderr. auto: in words. explore: as auto.",
+            ["--format-error"], type=choice, default="auto", callback=_replace_explorer,
+            help="Format of API errors on stderr. auto: a sentence. explore: same as auto.",
         ),
-        click.Option(["--transform-error"], metavar="PATH", help="As --transform, for API errors."),
+        click.Option(["--transform-error"], metavar="PATH", help="Same as --transform, for API errors."),
     ]  # fmt: skip
-    return [*results, *(of_errors if errors else [])]
+    return [*results, *(error_flags if errors else [])]
 
 
-def _without_explorer(ctx: click.Context, flag: click.Parameter, chosen: str) -> str:
+def _replace_explorer(ctx: click.Context, flag: click.Parameter, chosen: str) -> str:
     if chosen != EXPLORE:
         return chosen
-    if not ctx.resilient_parsing:  # a shell that completes wants no remarks
-        warn(f"{flag.opts[0]} {EXPLORE}: there is no explorer here, so auto is used")
+    if not ctx.resilient_parsing:  # shell completion must stay silent
+        warn(f"{flag.opts[0]} {EXPLORE}: onward has no explorer; using auto")
     return "auto"
 
 
 def _global_flags() -> dict[str, bool]:
-    """Every name of a global flag, and whether it takes a value."""
+    """Return every spelling of a global flag, and whether it takes a value."""
     every = [*connection_options(short_organization=True), *output_options()]
     return {name: not option.is_flag for option in every if isinstance(option, click.Option) for name in option.opts}
 
 
 def hoist(arguments: list[str]) -> list[str]:
-    """Moves global flags that stand before a subcommand behind its name, where they are declared."""
+    """Return the arguments with global flags before a subcommand moved behind its name, where they are declared."""
     end, takes_value = 0, _global_flags()
     while end < len(arguments) and arguments[end].startswith("-"):
         name, separator, _ = arguments[end].partition("=")

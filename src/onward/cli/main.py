@@ -1,4 +1,4 @@
-"""`onward`: a group whose commands are loaded when they run, so that help comes at once."""
+"""`onward`: a group whose commands are imported when they run, which keeps help fast."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from onward.stdio import replace_closed_streams
 
 COMMANDS = {
     "serve": ("onward.cli.commands.serve", "Serve the Completions API over HTTP."),
-    "completions": ("onward.cli.commands.completions", "Continue a text: `completions create`."),
+    "completions": ("onward.cli.commands.completions", "Create completions: `completions create`."),
     "models": ("onward.cli.commands.models", "List, show and download models."),
     "tokenize": ("onward.cli.commands.tokenize", "Show the tokens of a text."),
-    "batch": ("onward.cli.commands.batch", "Answer a file of requests."),
-    "config": ("onward.cli.commands.config", "Show the settings and where they came from."),
-    "doctor": ("onward.cli.commands.doctor", "Tell what this machine offers and what is missing."),
-    "completion": ("onward.cli.commands.completion", "Print a completion script for a shell."),
-    "help": ("onward.cli.commands.help", "Show the help of a command."),
+    "batch": ("onward.cli.commands.batch", "Run a file of requests."),
+    "config": ("onward.cli.commands.config", "Show the settings and where each one comes from."),
+    "doctor": ("onward.cli.commands.doctor", "Check this machine: what works, what is missing, what to do."),
+    "completion": ("onward.cli.commands.completion", "Print a shell completion script."),
+    "help": ("onward.cli.commands.help", "Show help for a command."),
     "version": ("onward.cli.commands.version", "Show the version."),
-    "api": ("onward.cli.commands.api", "The old command line's spelling: `api completions.create`."),
+    "api": ("onward.cli.commands.api", "OpenAI's old spelling: `api completions.create`."),
 }
-"""Name → (module whose `command` it is, line in the help)."""
+"""Name → (module that defines its `command`, line in the help)."""
 
 
 class LazyGroup(click.Group):
-    """Finds its commands in COMMANDS. Turns SetupError into one line and exit code 1."""
+    """A group that imports its commands from COMMANDS. Reports a SetupError in one line, with exit code 1."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         replace_closed_streams()
@@ -53,7 +53,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            raise click.UsageError(f"There is no command {name!r}.{_suggestion(name)}", ctx)
+            raise click.UsageError(f"Unknown command {name!r}.{_suggestion(name)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

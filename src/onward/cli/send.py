@@ -1,4 +1,4 @@
-"""One request, asked and shown: whole or streamed, live text or documents."""
+"""Sends one request and prints its result: whole or streamed, as live text or as documents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from onward.cli.output.formats import NOTHING_FOUND, leads_somewhere, render
+from onward.cli.output.formats import NO_MATCH, render, transform_matches
 from onward.cli.output.live import LiveText
 from onward.cli.output.loading import loading
 from onward.cli.output.stats import Stats
@@ -24,58 +24,61 @@ from onward.protocol.decode import check_request
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request and how it is to be shown. `max_items` bounds the chunks of a stream, None: all of them."""
+class Call:
+    """A request and how to print its result. `max_items` limits the chunks of a stream; None: no limit."""
 
     fields: dict[str, Any]
     session: Session
-    stats: bool = False
+    show_stats: bool = False
     max_items: int | None = None
 
 
-class View(Protocol):
-    """Takes documents as they come; `finish` is called when they have ended."""
+class Printer(Protocol):
+    """Prints documents as they arrive; `finish` is called after the last one."""
 
     def add(self, document: Document) -> None: ...
 
     def finish(self) -> None: ...
 
 
-def ask(asked: Asked) -> None:
-    """Send, show, and close all. Raises what `Source` raises, SetupError, BrokenPipeError, KeyboardInterrupt."""
-    model = asked.fields.get("model")
-    if asked.session.connection.base_url is None:
-        # What is wrong with a request is told before a model is loaded for it; the model's own checks follow.
-        check_request({**asked.fields, "model": "any"} if model is None else asked.fields)
-    source = open_source(asked.session.connection, [model] if isinstance(model, str) else [])
-    asyncio.run(_ask(source, asked))
+def send(call: Call) -> None:
+    """Send the request, print the result, close the source.
+
+    Raises what `Source` raises, SetupError, BrokenPipeError, KeyboardInterrupt.
+    """
+    model = call.fields.get("model")
+    if call.session.connection.base_url is None:
+        # Reject an invalid request before loading a model for it; checks that need the model follow.
+        check_request({**call.fields, "model": "any"} if model is None else call.fields)
+    source = open_source(call.session.connection, [model] if isinstance(model, str) else [])
+    asyncio.run(_send(source, call))
 
 
-async def _ask(source: Source, asked: Asked) -> None:
-    fields, view = _sent(asked), _view(asked)
-    unasked_usage = fields.get("stream_options") != asked.fields.get("stream_options")
+async def _send(source: Source, call: Call) -> None:
+    fields, printer = _fields_to_send(call), _printer(call)
+    added_usage = fields.get("stream_options") != call.fields.get("stream_options")
     stats = Stats(streamed=bool(fields.get("stream")))
     try:
-        with ExitStack() as waiting:
-            waiting.enter_context(loading())(f"Waiting for {source.name}")
-            async with aclosing(_documents(source, fields, asked.max_items)) as documents:
+        with ExitStack() as progress:
+            progress.enter_context(loading())(f"Waiting for {source.name}")
+            async with aclosing(_documents(source, fields, call.max_items)) as documents:
                 async for document in documents:
-                    waiting.close()
+                    progress.close()
                     stats.add(document.value)
-                    if not (unasked_usage and _is_usage(document.value)):
-                        view.add(document)
-        view.finish()
+                    if not (added_usage and _is_usage(document.value)):
+                        printer.add(document)
+        printer.finish()
     except RemoteError as problem:
         await _suggest_model(source, problem, fields)
         raise
     finally:
         await source.aclose()
-    if asked.stats:
-        print(style_of(sys.stderr).dim(stats.words()), file=sys.stderr, flush=True)
+    if call.show_stats:
+        print(style_of(sys.stderr).dim(stats.summary()), file=sys.stderr, flush=True)
 
 
 def _is_usage(chunk: dict[str, Any]) -> bool:
-    """Whether a chunk of a stream brings nothing but its usage."""
+    """Return whether a chunk of a stream carries only usage."""
     return chunk.get("choices") == [] and bool(chunk.get("usage"))
 
 
@@ -93,26 +96,26 @@ async def _documents(source: Source, fields: dict[str, Any], limit: int | None) 
 
 
 def is_live(output: Output) -> bool:
-    """Whether text is shown instead of documents."""
+    """Return whether text is printed rather than documents."""
     if output.transform is not None or output.raw_strings:
         return False
     return output.format == "text" or (output.format == "auto" and sys.stdout.isatty())
 
 
-def _sent(asked: Asked) -> dict[str, Any]:
-    """The request as it is sent: a person gets a stream where nothing speaks against it."""
-    fields = dict(asked.fields)
-    if fields.get("stream") is None and _can_stream(fields) and is_live(asked.session.output) and sys.stdout.isatty():
+def _fields_to_send(call: Call) -> dict[str, Any]:
+    """Return the fields to send: on a terminal the request streams unless it cannot."""
+    fields = dict(call.fields)
+    if fields.get("stream") is None and _can_stream(fields) and is_live(call.session.output) and sys.stdout.isatty():
         fields["stream"] = True
-    if asked.stats and fields.get("stream") is True and not _says_usage(fields):
+    if call.show_stats and fields.get("stream") is True and not _sets_usage(fields):
         fields["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
     return fields
 
 
-def _says_usage(fields: dict[str, Any]) -> bool:
-    """Whether the user said something of the usage of a stream, or something that only its check can judge."""
-    said = fields.get("stream_options")
-    return said is not None and (not isinstance(said, dict) or said.get("include_usage") is not None)
+def _sets_usage(fields: dict[str, Any]) -> bool:
+    """Return whether the request sets `include_usage`, or sets `stream_options` to something invalid."""
+    options = fields.get("stream_options")
+    return options is not None and (not isinstance(options, dict) or options.get("include_usage") is not None)
 
 
 def _can_stream(fields: dict[str, Any]) -> bool:
@@ -120,15 +123,15 @@ def _can_stream(fields: dict[str, Any]) -> bool:
     return isinstance(n, int) and isinstance(best_of, int) and best_of <= n
 
 
-def _view(asked: Asked) -> View:
-    output = asked.session.output
+def _printer(call: Call) -> Printer:
+    output = call.session.output
     if is_live(output):
-        return _Text(asked.fields)
-    return _Documents(output)
+        return _TextPrinter(call.fields)
+    return _DocumentPrinter(output)
 
 
-class _Text:
-    """Live text; off a terminal the text alone, as the old Python command line wrote it."""
+class _TextPrinter:
+    """Prints live text; off a terminal only the text, in the format of OpenAI's old command line."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         terminal = sys.stdout.isatty()
@@ -141,20 +144,20 @@ class _Text:
         self._text.finish()
 
 
-class _Documents:
-    """Each document in the chosen format, flushed at once."""
+class _DocumentPrinter:
+    """Prints each document in the chosen format, and flushes."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
         self._style: Style = style_of(sys.stdout)
         self._written = 0
-        self._missed = False
+        self._warned = False
 
     def add(self, document: Document) -> None:
         output = self._output
-        if not self._missed and not leads_somewhere(document.value, output.transform):
-            self._missed = True
-            warn(NOTHING_FOUND)
+        if not self._warned and not transform_matches(document.value, output.transform):
+            self._warned = True
+            warn(NO_MATCH)
         if self._written and output.format == "yaml" and not output.raw_strings:
             _write("---\n")
         self._written += 1
@@ -179,7 +182,7 @@ def _write(text: str) -> None:
 
 
 async def _suggest_model(source: Source, problem: RemoteError, fields: dict[str, Any]) -> None:
-    """Put "Did you mean …?" on a model that the server does not know, when its list can be had."""
+    """Add "Did you mean …?" to the error for a model that the server does not serve, if its list is available."""
     request = getattr(source, "request", None)
     model = fields.get("model")
     if problem.status != 404 or request is None or not isinstance(model, str):
@@ -187,8 +190,8 @@ async def _suggest_model(source: Source, problem: RemoteError, fields: dict[str,
     try:
         listed = json.loads(await asyncio.wait_for(request("GET", "/models"), timeout=5))
         known = [str(each["id"]) for each in listed["data"]]
-    except Exception:  # an embellishment of an error must not become another one
+    except Exception:  # a failed suggestion must not replace the error itself
         return
     near = difflib.get_close_matches(model, known, n=1)
-    served = f"Served at {source.name} are: {', '.join(known[:8])}. "
+    served = f"{source.name} serves: {', '.join(known[:8])}. "
     problem.suggestion = f"Did you mean {near[0]!r}? " if near else served

@@ -12,7 +12,7 @@ import click
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Where requests go. `base_url` None: to a model in this process. `origin` names what said so."""
+    """Where requests go. `base_url` None: a model in this process. `origin`: the flag or variable that set it."""
 
     base_url: str | None = None
     origin: str = "default"
@@ -25,7 +25,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """How results and errors are written."""
+    """How results and errors are formatted."""
 
     format: str = "auto"
     format_error: str = "auto"
@@ -41,7 +41,8 @@ class Session:
 
 
 def session_of(params: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Session:
-    """What flags and environment say together. Raises UsageError for an address without a scheme."""
+    """Return the session that flags and environment describe. Raises UsageError for a URL without a scheme, and for
+    credentials that a header cannot carry."""
     environ = os.environ if environ is None else environ
     base_url, origin = _base_url(params, environ)
     connection = Connection(
@@ -78,21 +79,22 @@ def _base_url(params: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[st
 
 
 def _key(origin: str, environ: Mapping[str, str]) -> str | None:
-    """ONWARD_API_KEY lists the keys of a server of one's own: it goes to the server that ONWARD_BASE_URL names
-    and to no other."""
+    """Return the API key to send. ONWARD_API_KEY lists the keys of the user's own server, so its first key is sent
+    only to the server that ONWARD_BASE_URL names."""
     own = environ.get("ONWARD_API_KEY", "").split(",")[0].strip() if origin == "ONWARD_BASE_URL" else ""
     return own or environ.get("OPENAI_API_KEY") or None
 
 
 def _header_value(what: str, text: str | None) -> str | None:
-    """Without white space around it. Raises UsageError for what cannot travel in a header; does not show it."""
+    """Return the text stripped, None if empty. Raises UsageError, which does not show the text, for characters that a
+    header cannot carry."""
     text = (text or "").strip()
     if not (text.isascii() and text.isprintable()):
-        raise click.UsageError(f"The {what} holds characters that cannot travel in a header.")
+        raise click.UsageError(f"The {what} contains characters that are not allowed in an HTTP header.")
     return text or None
 
 
 def _custom_headers(lines: str) -> dict[str, str]:
-    """`Name: value`, one a line."""
+    """Parse `Name: value`, one header per line. Raises UsageError."""
     pairs = (line.partition(":") for line in lines.splitlines() if ":" in line)
     return {name.strip(): _header_value(name, value) or "" for name, _, value in pairs if name.strip()}

@@ -1,4 +1,4 @@
-"""Click options made of the settings' declaration, and help that shows them in their groups."""
+"""A command whose flags are the settings, shown in groups in its help."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onward.settings import GROUPS, Group, Option, Resolved, options, resolve
 
 
 class SettingType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """Checks a flag's text by the setting's own reader and hands the text on, for `resolve` to read."""
+    """Validates a flag with the setting's own parser and returns the text, which `resolve` parses."""
 
     def __init__(self, option: Option) -> None:
         self.name = option.metavar or "text"
@@ -29,7 +29,7 @@ class SettingType(click.ParamType):  # type: ignore[type-arg]  # not generic bef
 
 
 class SettingsCommand(click.Command):
-    """A command whose help shows the settings by group. Its callback gets them resolved, as `resolved`."""
+    """A command whose help shows the settings by group. Its callback receives them as `resolved`."""
 
     def __init__(self, name: str, *, groups: Iterable[Group] = GROUPS, **attributes: Any) -> None:
         self._settings = [option for option in options() if option.group in set(groups)]
@@ -64,7 +64,7 @@ class SettingsCommand(click.Command):
 
 
 def _click_option(option: Option) -> click.Option:
-    help = f"{option.help}  [{_default_words(option)}{option.environment}]"
+    help = f"{option.help}  [{_default_text(option)}{option.environment}]"
     if option.is_boolean:
         off = "/--no-" + option.flag.removeprefix("--") if option.default else ""
         return click.Option([option.flag + off], is_flag=True, default=None, help=help)
@@ -73,7 +73,7 @@ def _click_option(option: Option) -> click.Option:
     )
 
 
-def _default_words(option: Option) -> str:
+def _default_text(option: Option) -> str:
     if option.default in (None, (), False):
         return ""
     shown = option.default[0] if option.is_repeatable else option.default
@@ -89,5 +89,5 @@ def _config_option() -> click.Option:
         ["--config"],
         type=click.Path(path_type=Path),
         metavar="PATH",
-        help="File of settings instead of ./onward.toml or the one in the configuration folder.  [ONWARD_CONFIG]",
+        help="Settings file to use instead of ./onward.toml or the one in the configuration folder.  [ONWARD_CONFIG]",
     )

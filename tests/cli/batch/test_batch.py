@@ -55,7 +55,7 @@ def test_every_line_gets_its_answer_in_openais_format() -> None:
     assert one["response"]["status_code"] == 200 and one["response"]["request_id"].startswith("req_")
     assert one["response"]["body"]["object"] == "text_completion"
     assert not Path("out.errors.jsonl").exists()
-    assert result.stderr.startswith("20 lines answered · 8")
+    assert result.stderr.startswith("20 lines completed · 8")
 
 
 def test_refused_lines_go_to_the_errors_file() -> None:
@@ -65,13 +65,13 @@ def test_refused_lines_go_to_the_errors_file() -> None:
         file.write('{"custom_id": "live", "body": {"model": "toy", "prompt": "a", "stream": true}}\n')
     result = run()
     assert result.exit_code == 1
-    assert result.stderr.startswith("3 lines answered · ")
-    assert " · 2 refused, see out.errors.jsonl" in result.stderr
+    assert result.stderr.startswith("3 lines completed · ")
+    assert " · 2 rejected, see out.errors.jsonl" in result.stderr
     assert len(records()) == 3
-    refused = records("out.errors.jsonl")
-    assert set(refused) == {"hot", "live"}
-    assert refused["hot"]["response"]["status_code"] == 400
-    assert refused["hot"]["response"]["body"]["error"]["code"] == "decimal_above_max_value"
+    rejected = records("out.errors.jsonl")
+    assert set(rejected) == {"hot", "live"}
+    assert rejected["hot"]["response"]["status_code"] == 400
+    assert rejected["hot"]["response"]["body"]["error"]["code"] == "decimal_above_max_value"
 
 
 def test_a_second_run_answers_what_is_missing_only() -> None:
@@ -80,10 +80,10 @@ def test_a_second_run_answers_what_is_missing_only() -> None:
     before = Path("out.jsonl").read_text()
     write_input(8)
     result = run()
-    assert "3 lines answered · 5 before" in result.stderr
+    assert "3 lines completed · 5 before" in result.stderr
     assert Path("out.jsonl").read_text().startswith(before)
     assert len(records()) == 8
-    assert "Nothing left to answer" in run().stderr
+    assert "Nothing left to do" in run().stderr
 
 
 def test_a_torn_last_line_is_answered_again() -> None:
@@ -91,7 +91,7 @@ def test_a_torn_last_line_is_answered_again() -> None:
     run()
     text = Path("out.jsonl").read_text()
     Path("out.jsonl").write_text(text[: text.rindex('"response"')])
-    assert "1 line answered · 3 before" in run().stderr
+    assert "1 line completed · 3 before" in run().stderr
     assert len(records()) == 4
 
 
@@ -129,7 +129,7 @@ def test_ctrl_c_can_be_resumed() -> None:
             terminal.process.send_signal(signal.SIGINT)
             assert terminal.end() == 130
             assert "Traceback" not in terminal.screen
-            assert terminal.screen.endswith("1 of 3 lines answered; run the same command again to go on.\n")
+            assert terminal.screen.endswith("1 of 3 lines completed; run the same command again to continue.\n")
         server.go_on.set()
     assert len(records()) == 1
     assert run().exit_code == 0
@@ -144,7 +144,7 @@ def test_a_bar_shows_progress_on_a_terminal() -> None:
     ):
         assert terminal.end() == 0
         assert "30/30" in terminal.screen and "tok/s" in terminal.screen
-        assert "30 lines answered · 60 tokens" in terminal.screen
+        assert "30 lines completed · 60 tokens" in terminal.screen
 
 
 class Fake:
@@ -208,8 +208,8 @@ def test_the_model_can_be_another_than_the_lines_say() -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["{"], "in.jsonl holds no request. Line 1 is not JSON"),
-        (["", "[]"], "in.jsonl holds no request. Line 2 is not a JSON object"),
+        (["{"], "in.jsonl contains no valid request. Line 1 is not JSON"),
+        (["", "[]"], "in.jsonl contains no valid request. Line 2 is not a JSON object"),
         (["[" * 5000], "Line 1 is not JSON"),
         (["once upon", "a time"], "Line 1 is not JSON"),
         (['{"custom_id": "\udce9"}'], "Line 1 is not UTF-8 text (invalid continuation byte at byte 15)."),
@@ -230,28 +230,28 @@ def test_lines_that_are_no_request_stop_none_of_the_others() -> None:
         (b"", None, ""),
         (b"{", None, "Line 2 is not JSON"),
         (b'{"custom_id": "\xff"}', None, "Line 3 is not UTF-8 text (invalid start byte at byte 15)."),
-        (b'{"body": {}}', None, "Line 4 lacks a custom_id"),
+        (b'{"body": {}}', None, "Line 4 has no custom_id"),
         (first, "line 0", ""),
-        (b'{"custom_id": "line 0", "body": {}}', "line 0", "Line 6: the custom_id 'line 0' was used in line 5 before"),
-        (b'{"custom_id": "c"}', "c", "Line 7 lacks a body"),
-        (b'{"custom_id": "d", "url": "/v1/chat/completions", "body": {}}', "d", "Line 8 asks for POST /v1/chat"),
+        (b'{"custom_id": "line 0", "body": {}}', "line 0", "Line 6: the custom_id 'line 0' is already used in line 5"),
+        (b'{"custom_id": "c"}', "c", "Line 7 has no body"),
+        (b'{"custom_id": "d", "url": "/v1/chat/completions", "body": {}}', "d", "Line 8 requests POST /v1/chat"),
         (second, "line 1", ""),
     ]
     Path("in.jsonl").write_bytes(b"\n".join(raw for raw, _, _ in lines))
     result = run()
     assert result.exit_code == 1
-    assert result.stderr.startswith("2 lines answered · 8 tokens")
+    assert result.stderr.startswith("2 lines completed · 8 tokens")
     assert result.stderr.endswith(" · 6 not sent, see out.errors.jsonl\n")
     assert set(records()) == {"line 0", "line 1"}
-    refused = [json.loads(line) for line in Path("out.errors.jsonl").read_text().splitlines()]
+    rejected = [json.loads(line) for line in Path("out.errors.jsonl").read_text().splitlines()]
     wanted = [(number, custom_id, words) for number, (_, custom_id, words) in enumerate(lines, 1) if words]
-    for found, (number, custom_id, words) in zip(refused, wanted, strict=True):
+    for found, (number, custom_id, words) in zip(rejected, wanted, strict=True):
         assert (found["custom_id"], found["response"]) == (custom_id, None)
         assert found["error"]["line"] == number
         assert found["error"]["message"].startswith(words)
-    assert refused[3]["error"]["code"] == "duplicate_custom_id"
+    assert rejected[3]["error"]["code"] == "duplicate_custom_id"
     again = run()
-    assert "Nothing left to answer · 8 before · 6 not sent" in again.stderr
+    assert "Nothing left to do · 8 before · 6 not sent" in again.stderr
     assert len(Path("out.errors.jsonl").read_text().splitlines()) == 6
 
 
@@ -271,7 +271,7 @@ def test_a_repeated_custom_id_does_not_hide_its_first_line_from_the_next_run() -
     Path("in.jsonl").write_text(line + line)
     assert run().exit_code == 1
     Path("out.jsonl").unlink()
-    assert "1 line answered · 1 before" in run().stderr
+    assert "1 line completed · 1 before" in run().stderr
     assert run().exit_code == 1
     assert set(records()) == {"line 0"}
 
@@ -283,14 +283,14 @@ def test_a_line_with_an_unknown_model_is_a_refused_line(others: int) -> None:
         file.write('{"custom_id": "lost", "body": {"model": "gpt-3.5-turbo-instruct", "prompt": "a"}}\n')
     result = run()
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"{others} lines answered · ")
-    assert "1 refused, see out.errors.jsonl" in result.stderr
-    refused = records("out.errors.jsonl")["lost"]["response"]
-    assert refused["status_code"] == 404
-    assert refused["body"]["error"]["code"] == "model_not_found"
-    assert refused["body"]["error"]["message"].startswith("The model `gpt-3.5-turbo-instruct` does not exist")
+    assert result.stderr.startswith(f"{others} lines completed · ")
+    assert "1 rejected, see out.errors.jsonl" in result.stderr
+    rejected = records("out.errors.jsonl")["lost"]["response"]
+    assert rejected["status_code"] == 404
+    assert rejected["body"]["error"]["code"] == "model_not_found"
+    assert rejected["body"]["error"]["message"].startswith("The model `gpt-3.5-turbo-instruct` does not exist")
     assert len(records()) == others if others else not Path("out.jsonl").exists()
-    assert f"Nothing left to answer · {others + 1} before" in run().stderr
+    assert f"Nothing left to do · {others + 1} before" in run().stderr
 
 
 def test_an_unknown_model_for_all_lines_ends_the_run() -> None:
@@ -304,7 +304,7 @@ def test_a_server_that_is_lost_can_be_resumed() -> None:
     with scripted(answer(200, completion("x")), lambda server, connection: None) as server:
         result = run("--base-url", server.url, "--concurrency", "1")
     assert result.exit_code == 3
-    assert result.stderr.endswith("1 of 3 lines answered; run the same command again to go on.\n")
+    assert result.stderr.endswith("1 of 3 lines completed; run the same command again to continue.\n")
     assert run().exit_code == 0
     assert len(records()) == 3
 
@@ -315,7 +315,9 @@ def test_lines_that_are_no_request_do_not_count_as_answered_when_nobody_listens(
         file.write("{\n[]\n")
     result = run("--base-url", "http://127.0.0.1:1/v1")
     assert result.exit_code == 3
-    assert result.stderr.endswith("0 of 4 lines answered, 2 not sent, 2 left; run the same command again to go on.\n")
+    assert result.stderr.endswith(
+        "0 of 4 lines completed, 2 not sent, 2 left; run the same command again to continue.\n"
+    )
 
 
 def test_the_failures_of_another_input_are_not_this_ones() -> None:
@@ -324,7 +326,7 @@ def test_the_failures_of_another_input_are_not_this_ones() -> None:
     assert run().exit_code == 1
     write_input(1)
     result = run()
-    assert (result.exit_code, result.stderr) == (0, "Nothing left to answer · 1 before\n")
+    assert (result.exit_code, result.stderr) == (0, "Nothing left to do · 1 before\n")
 
 
 @pytest.mark.parametrize("status", [429, 502, 503])
@@ -349,13 +351,13 @@ def test_a_full_server_of_our_own_answers_every_line() -> None:
 def test_a_server_that_stays_busy_ends_the_run_and_loses_no_line(
     status: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onward.cli.batch.run.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("onward.cli.batch.run.MAX_SILENCE_SECONDS", 0.05)
     write_input(3)
     with scripted(answer(200, completion("x")), error(status, "Busy.", retry_after_ms="10")) as server:
         result = run("--base-url", server.url, "--concurrency", "1")
     assert result.exit_code == code
     assert "Busy." in result.stderr
-    assert result.stderr.endswith("1 of 3 lines answered; run the same command again to go on.\n")
+    assert result.stderr.endswith("1 of 3 lines completed; run the same command again to continue.\n")
     assert len(server.requests) > 4
     assert not Path("out.errors.jsonl").exists()
     assert run().exit_code == 0
@@ -368,7 +370,7 @@ def test_a_busy_server_that_wants_to_be_left_alone_ends_the_run_at_once(headers:
     with scripted(error(429, "Your quota is used up.", **headers)) as server:
         result = run("--base-url", server.url, "--concurrency", "1")
     assert (result.exit_code, len(server.requests)) == (4, 1)
-    assert result.stderr.endswith("0 of 3 lines answered; run the same command again to go on.\n")
+    assert result.stderr.endswith("0 of 3 lines completed; run the same command again to continue.\n")
 
 
 @pytest.mark.parametrize(("status", "code"), [(408, 4), (500, 5), (504, 5)])
@@ -379,7 +381,7 @@ def test_a_line_that_a_server_fails_at_is_left_for_the_next_run(status: int, cod
         result = run("--base-url", server.url, "--concurrency", "1")
         assert result.exit_code == code
         assert "Broken." in result.stderr
-        assert result.stderr.endswith("2 of 3 lines answered; run the same command again to go on.\n")
+        assert result.stderr.endswith("2 of 3 lines completed; run the same command again to continue.\n")
         assert set(records()) == {"line 0", "line 2"} and not Path("out.errors.jsonl").exists()
         assert run("--base-url", server.url).exit_code == 0
     assert len(records()) == 3
@@ -393,7 +395,7 @@ def test_that_lines_wait_is_said_once() -> None:
         Terminal("batch", "run", "in.jsonl", "-o", "out.jsonl", "--base-url", server.url) as terminal,
     ):
         assert terminal.end() == 0
-        assert terminal.screen.count("Busy. Lines wait, and are asked again.") == 1
+        assert terminal.screen.count("Busy. Waiting; lines will be retried.") == 1
         assert "Trying again" not in terminal.screen
 
 
@@ -401,7 +403,7 @@ def test_files_that_hold_something_else_are_left_alone() -> None:
     write_input(2)
     for theirs in ("my diary\n", '{"custom_id":"x","response":null,"error":"boom"}\n'):
         Path("out.jsonl").write_text(theirs)
-        assert "no result of a batch" in run().stderr
+        assert "not a batch result" in run().stderr
         assert Path("out.jsonl").read_text() == theirs
     result = onward("batch", "run", "in.jsonl", "-o", "in.jsonl")
     assert result.exit_code == 1 and "is the input" in result.stderr
@@ -418,14 +420,14 @@ def test_only_a_torn_line_of_our_own_is_cut(tail: str) -> None:
     result = run()
     ours = '{"id":"batch_req_'.startswith(tail)
     assert result.exit_code == (0 if ours else 1)
-    assert ours or result.stderr.startswith("onward: out.jsonl line 3 is no result of a batch: give another file")
+    assert ours or result.stderr.startswith("onward: out.jsonl line 3 is not a batch result: use another file")
     assert Path("out.jsonl").read_text() == (whole if ours else whole + tail)
 
 
 def test_a_file_of_one_line_that_is_no_result_is_left_alone() -> None:
     write_input(2)
     Path("out.jsonl").write_text("the only line")
-    assert "no result of a batch" in run().stderr
+    assert "not a batch result" in run().stderr
     assert Path("out.jsonl").read_text() == "the only line"
 
 
@@ -435,7 +437,7 @@ def test_results_go_to_a_regular_file_only() -> None:
     os.mkfifo("out.jsonl")
     result = run()
     assert result.exit_code == 1
-    assert result.stderr.startswith("onward: out.jsonl is no regular file: ")
+    assert result.stderr.startswith("onward: out.jsonl is not a regular file; ")
     assert result.stderr.count("\n") == 1
     assert Path("out.jsonl").is_fifo()
 
@@ -454,7 +456,7 @@ def test_answers_and_refused_lines_go_to_two_files() -> None:
     write_input(1)
     result = run("--errors", "./out.jsonl")
     assert result.exit_code == 1
-    assert result.stderr == "onward: out.jsonl is for the answers: give --errors another file.\n"
+    assert result.stderr == "onward: out.jsonl is for the results: set --errors to another file.\n"
 
 
 def test_a_full_disk_is_told_with_the_files_name_and_loses_no_line() -> None:

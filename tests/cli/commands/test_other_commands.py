@@ -83,7 +83,7 @@ def test_a_model_is_described_by_the_official_name_of_show_too() -> None:
     for wrong in ([], ["./mine", "--model", "./mine"]):
         result = onward("models", "retrieve", *wrong)
         assert result.exit_code == 2
-        assert "Name one model, as an argument or with --model." in result.stderr
+        assert "Name exactly one model, as an argument or with --model." in result.stderr
 
 
 def test_the_official_delete_is_told_that_nothing_is_deleted_here() -> None:
@@ -91,7 +91,7 @@ def test_the_official_delete_is_told_that_nothing_is_deleted_here() -> None:
     for arguments in (["./mine"], ["--model", "./mine"], ["--model", "m", "--base-url", "http://127.0.0.1:1/v1"], []):
         result = onward("models", "delete", *arguments)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert "Onward deletes no model: `onward models list` shows the folder of each" in result.stderr
+        assert "Onward does not delete models. `onward models list` shows the folder of each model" in result.stderr
     assert Path("mine").is_dir()
     assert "delete" not in onward("models", "--help").stdout
 
@@ -186,7 +186,7 @@ def test_the_doctor_looks_at_machine_model_and_environment(monkeypatch: pytest.M
     text = onward("doctor", "--format", "text").stdout
     for subject in ("Python", "openvino", "Processor", "storyteller", "Settings", "Cache", "Port"):
         assert subject in text
-    assert "unset OPENAI_BASE_URL to run in process" in text
+    assert "unset OPENAI_BASE_URL to run in this process" in text
 
 
 def test_the_doctor_finds_a_missing_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -252,8 +252,8 @@ def test_a_token_is_counted_in_the_singular() -> None:
 
 def test_arguments_and_formats_are_explained_where_they_are_used() -> None:
     shown = " ".join(onward("tokenize", "--help").stdout.split())
-    assert "[TEXT] The text as it stands; @FILE for a file's" in shown
-    assert "auto: a table or words on a terminal" in shown and "such as count." in shown
+    assert "[TEXT] The text; @FILE reads a file" in shown
+    assert "auto: a table or a report on a terminal" in shown and "such as count." in shown
     assert "choices.0.text" not in shown
 
 

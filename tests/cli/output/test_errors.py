@@ -105,7 +105,7 @@ def test_required_flags_that_are_missing_are_listed_together() -> None:
     assert result.exit_code == 2
     assert "Try 'onward completions create --help' for help." in words
     assert 'Required flags "model, prompt" not set. `onward models list' in words
-    assert "Give the text as an argument, with --prompt, or through a pipe" in words
+    assert "Pass the text as an argument, with --prompt, or through a pipe" in words
     assert 'Required flag "prompt" not set' in create("--base-url", "http://127.0.0.1:1/v1", "-m", "m").stderr
     piped = create("--base-url", "http://127.0.0.1:1/v1", stdin='{"model": "m"}')
     assert 'Required flag "prompt" not set' in piped.stderr
@@ -118,12 +118,12 @@ def test_a_model_in_this_process_has_a_default_and_is_never_missing() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "code", "words"),
     [
-        ("OPENAI_API_KEY", "schlüssel", 2, "The API key holds characters"),
-        ("OPENAI_CUSTOM_HEADERS", "X-Name: né", 2, "The X-Name holds characters"),
-        ("OPENAI_BASE_URL", "http://[::1/v1", 3, "is no address"),
-        ("OPENAI_BASE_URL", "http://127.0.0.1:port/v1", 3, "is no address"),
+        ("OPENAI_API_KEY", "schlüssel", 2, "The API key contains characters"),
+        ("OPENAI_CUSTOM_HEADERS", "X-Name: né", 2, "The X-Name contains characters"),
+        ("OPENAI_BASE_URL", "http://[::1/v1", 3, "is not a valid URL"),
+        ("OPENAI_BASE_URL", "http://127.0.0.1:port/v1", 3, "is not a valid URL"),
         ("OPENAI_BASE_URL", "127.0.0.1:8000", 2, 'OPENAI_BASE_URL "127.0.0.1:8000" is missing a scheme'),
-        ("ALL_PROXY", "nonsense://x", 3, "The proxy that the environment names cannot be used"),
+        ("ALL_PROXY", "nonsense://x", 3, "The proxy set in the environment cannot be used"),
     ],
 )
 def test_an_environment_that_cannot_work_is_told(
@@ -149,14 +149,14 @@ def test_nobody_listening_is_code_3() -> None:
         port = taken.getsockname()[1]
     result = create(*ASK, "--base-url", f"http://127.0.0.1:{port}/v1")
     assert (result.exit_code, result.stdout) == (3, "")
-    assert f"Nothing answers at 127.0.0.1:{port} (Connection refused)." in result.stderr
+    assert f"Cannot connect to 127.0.0.1:{port} (Connection refused)." in result.stderr
     assert "`onward serve`" in result.stderr and "leave out --base-url" in result.stderr
 
 
 def test_a_name_without_a_machine_is_code_3_in_a_clean_sentence() -> None:
     result = create(*ASK, "--base-url", "http://nosuch.invalid/v1")
     assert (result.exit_code, result.stdout) == (3, "")
-    assert result.stderr.startswith("onward: The name nosuch.invalid leads to no machine (")
+    assert result.stderr.startswith("onward: The host name nosuch.invalid cannot be resolved (")
     assert "Errno" not in result.stderr
 
 
@@ -170,7 +170,7 @@ def test_a_name_without_a_machine_is_code_3_in_a_clean_sentence() -> None:
         ),
         (error(400, "Bad 'n'."), 4, ["Bad 'n'.", "HTTP 400"]),
         (error(404, "Unknown request URL.", "unknown_url"), 4, ["Unknown request URL.", "/v1"]),
-        (error(429, "Slow down.", **ONCE), 4, ["Slow down.", "HTTP 429", "Wait a little"]),
+        (error(429, "Slow down.", **ONCE), 4, ["Slow down.", "HTTP 429", "Wait a moment"]),
         (error(500, "It broke.", x_request_id="req_7", **ONCE), 5, ["It broke.", "HTTP 500", "request req_7"]),
         (answer(502, b"<h1>Bad gateway</h1>", **ONCE), 5, ["Bad gateway", "HTTP 502"]),
         (answer(503, b"", **ONCE), 5, ["HTTP 503"]),
@@ -178,7 +178,7 @@ def test_a_name_without_a_machine_is_code_3_in_a_clean_sentence() -> None:
         (answer(400, {"error": "just a string"}), 4, ["just a string"]),
         (answer(301, b"", location="http://elsewhere/"), 4, ["HTTP 301", "moved"]),
         (answer(200, b"<html>hello</html>"), 5, ["is it a Completions API?"]),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\n{", 3, ["broke before the answer was whole"]),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\n{", 3, ["was lost before the response was complete"]),
     ],
     ids=[
         "401",
@@ -266,7 +266,7 @@ def test_a_refused_connection_is_tried_again_after_the_delays() -> None:
 
     async def ask() -> None:
         source = HttpSource(Connection(base_url="http://127.0.0.1:1/v1"), sleep=sleep)
-        with pytest.raises(Exception, match="Nothing answers"):
+        with pytest.raises(Exception, match="Cannot connect"):
             await source.whole({})
         await source.aclose()
 
@@ -292,7 +292,7 @@ def test_a_stream_without_done_is_whole_when_its_choices_ended() -> None:
 
 
 def test_a_stream_that_breaks_off_is_code_3_after_what_came() -> None:
-    streamed(chunk("a"), code=3, text="a\n", words="broke off before its end")
+    streamed(chunk("a"), code=3, text="a\n", words="ended before it was complete")
 
 
 def test_a_hang_up_amid_a_chunked_body_is_code_3() -> None:
@@ -302,7 +302,7 @@ def test_a_hang_up_amid_a_chunked_body_is_code_3() -> None:
         result = create(*ASK, "--base-url", server.url, "--stream", "--format", "jsonl")
     assert result.exit_code == 3
     assert len(result.stdout.splitlines()) == 1
-    assert "broke before the answer was whole" in result.stderr
+    assert "was lost before the response was complete" in result.stderr
 
 
 @pytest.mark.parametrize(("kind", "code"), [("server_error", 5), ("invalid_request_error", 4)])
@@ -313,7 +313,7 @@ def test_an_error_event_ends_the_stream(kind: str, code: int, before: bytes) -> 
 
 
 def test_an_event_that_is_no_json_is_the_servers_fault() -> None:
-    streamed(chunk("a"), b"data: {oops\n\n", code=5, text="a\n", words="did not answer with a JSON object")
+    streamed(chunk("a"), b"data: {oops\n\n", code=5, text="a\n", words="did not return a JSON object")
 
 
 def test_a_server_that_does_not_stream_is_understood() -> None:

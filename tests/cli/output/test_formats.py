@@ -135,13 +135,13 @@ def test_stats_tell_tokens_speed_and_first_token() -> None:
     stats.add({"choices": [{"finish_reason": None}]})
     usage = {"prompt_tokens": 4, "completion_tokens": 21, "prompt_tokens_details": {"cached_tokens": 3}}
     stats.add({"choices": [{"finish_reason": "length"}], "usage": usage})
-    assert stats.words() == (
+    assert stats.summary() == (
         "prompt 4 tokens (3 cached) · completion 21 tokens · 10.0 tok/s · first token after 0.50 s · "
-        "total 2.50 s · ended by length"
+        "total 2.50 s · finish reason: length"
     )
 
 
 def test_stats_without_usage_say_how_to_get_it() -> None:
     stats = Stats()
     stats.add({"choices": [{"finish_reason": "stop"}]})
-    assert "--stream-options.include-usage" in stats.words()
+    assert "--stream-options.include-usage" in stats.summary()

@@ -17,7 +17,7 @@ def seen(server: str, *arguments: str, piped: bytes | None = None, **environment
     with Terminal(*TOY, "--base-url", server, *arguments, piped=piped, **environment) as terminal:
         code = terminal.end()
     asking, _, rest = terminal.screen.partition("\n")
-    assert f"Asking {server} (--base-url)" in asking
+    assert f"Using {server} (--base-url)" in asking
     return rest, code
 
 
@@ -43,7 +43,7 @@ def test_several_choices_and_figures(server: str) -> None:
         "{bold:── Choice 2 of 2 ──}\n{dim:Once upon a time}" + second + "\n"
     )
     assert stats.startswith("7 tokens (0 cached) · completion 16 tokens · ")
-    assert "first token after" in stats and stats.endswith("ended by length}\n")
+    assert "first token after" in stats and stats.endswith("finish reason: length}\n")
 
 
 def test_log_probabilities_are_coloured_and_listed(server: str) -> None:
@@ -75,7 +75,7 @@ def test_json_that_was_asked_for_is_json_in_colours(server: str) -> None:
 def test_explore_on_a_terminal_is_live_text(server: str) -> None:
     with Terminal(*TOY, "--base-url", server, "--format", "explore", "Once") as terminal:
         assert terminal.end() == 0
-    assert terminal.screen.startswith("{dim:--format explore: there is no explorer here, so auto is used}\n")
+    assert terminal.screen.startswith("{dim:--format explore: onward has no explorer; using auto}\n")
     assert terminal.screen.endswith("{dim:Once}" + toy_text("Once") + "\n")
 
 
@@ -92,7 +92,7 @@ def test_text_appears_as_it_comes_and_where_it_comes_from_is_said() -> None:
     ):
         terminal.wait_for("first")
         assert "second" not in terminal.screen
-        assert f"{{dim:Asking {server.url} (OPENAI_BASE_URL)}}" in terminal.screen
+        assert f"{{dim:Using {server.url} (OPENAI_BASE_URL)}}" in terminal.screen
         server.go_on.set()
         assert terminal.end() == 0
         assert terminal.screen.endswith("{dim:Once} first second\\x1b[2J\n")
@@ -106,7 +106,7 @@ def test_a_retry_is_said_and_the_answer_shown() -> None:
         Terminal("completions", "create", "-m", "m", "Once", "--base-url", server.url) as terminal,
     ):
         assert terminal.end() == 0
-        assert "\n{dim:Slow down. Trying again in 0.3 s.}\n{dim:Once} there\n" in terminal.screen
+        assert "\n{dim:Slow down. Retrying in 0.3 s.}\n{dim:Once} there\n" in terminal.screen
 
 
 def test_ctrl_c_is_code_130_and_leaves_the_server() -> None:

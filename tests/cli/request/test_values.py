@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.cli.request.contents import STDIN_NAMES, Stdin
-from onward.cli.request.flags import WORDS, click_options, complete_bare_booleans, request_flags
+from onward.cli.request.flags import HELP, click_options, complete_bare_booleans, request_flags
 from onward.cli.request.values import value_of
 from onward.cli.request.yaml12 import NotYaml, dump, load
 from onward.protocol.parameters import BY_NAME, PARAMETERS
@@ -173,24 +173,24 @@ def test_yaml_written_reads_back() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--max-tokens", "many"], "'many' does not work for --max-tokens: it must be a whole number or null"),
+        (["--max-tokens", "many"], "Invalid value 'many' for --max-tokens: it must be an integer or null"),
         (["--seed", "010"], "write 10 or 0o"),
         (["--temperature", "nan"], "it must be a number or null"),
         (["--echo=maybe"], "it must be true, false or null"),
         (["--logit-bias", "5"], "it must be an object"),
         (["--prompt", "@missing.txt"], "missing.txt cannot be read"),
-        (["--stop", "a", "--stop", "null"], "--stop null means none"),
+        (["--stop", "a", "--stop", "null"], "--stop null cannot be combined"),
         (["--prompt", "@no/such.txt"], "no/such.txt cannot be read"),
         (["--prompt", "@file://binary.bin"], "--prompt: binary.bin is not UTF-8 text (invalid start byte at byte 0)"),
         (["--prompt", "@latin1.txt"], "--prompt: latin1.txt is not UTF-8 text (unexpected end of data at byte 3)"),
-        (["--prompt", "@latin1.txt"], "@data://latin1.txt stands for its bytes in base64."),
+        (["--prompt", "@latin1.txt"], "Use @data://latin1.txt to send its bytes as base64."),
         (["--prompt", "a", "--suffix", "@latin1.txt"], "--suffix: latin1.txt is not UTF-8 text"),
         (["--prompt", "a", "--prediction", "@binary.bin"], "--prediction: binary.bin is not UTF-8 text"),
-        (["--prompt", "a", "b"], "given twice"),
+        (["--prompt", "a", "b"], "passed twice"),
         (["--temprature", "5"], "Did you mean '--temperature'?"),
         (["one", "two"], "unexpected extra argument"),
         (["--format", "exploded"], "'exploded' is not one of"),
-        (["--prompt", "-", "--suffix", "@-"], "Standard input can be read once"),
+        (["--prompt", "-", "--suffix", "@-"], "Standard input can be read only once"),
         ([], 'Required flag "prompt" not set'),
     ],
 )
@@ -226,20 +226,20 @@ def test_what_is_piped_in_is_a_body_or_the_prompt(piped: str, arguments: list[st
 @pytest.mark.parametrize(
     ("piped", "fault"),
     [
-        ('{"prompt": "Once", "n": 3, ', "it is no JSON object (line 1, column 28: Expecting property name"),
-        ('\n{"prompt": "Once"} {}', "it is no JSON object (line 2, column 20: Extra data)"),
-        ('{"seed": 1' + 5000 * "0" + "}", "it is no JSON object (a number has too many digits)"),
-        ("{% if it %}", "it is no JSON object (line 1, column 2: "),
-        ("prompt: Once\nmax_tokns: 3\n", "'max_tokns' is no parameter (did you mean 'max_tokens'?)"),
+        ('{"prompt": "Once", "n": 3, ', "it is not a JSON object (line 1, column 28: Expecting property name"),
+        ('\n{"prompt": "Once"} {}', "it is not a JSON object (line 2, column 20: Extra data)"),
+        ('{"seed": 1' + 5000 * "0" + "}", "it is not a JSON object (a number has too many digits)"),
+        ("{% if it %}", "it is not a JSON object (line 1, column 2: "),
+        ("prompt: Once\nmax_tokns: 3\n", "'max_tokns' is not a parameter (did you mean 'max_tokens'?)"),
         ("max_tokens: 3\n", "it has no prompt"),
-        ("prompt: Once: upon\nn: 3\n", "it is no YAML"),
+        ("prompt: Once: upon\nn: 3\n", "it is not valid YAML"),
     ],
 )
 def test_a_piped_text_that_looks_like_a_body_is_the_prompt_with_a_note(piped: str, fault: str) -> None:
     result = create("--dry-run", stdin=piped)
     assert json.loads(result.stdout) == {"prompt": piped}
-    assert result.stderr.startswith(f"What is piped in looks like a request body, but {fault}")
-    assert result.stderr.endswith(": all of it is the prompt. --prompt - says so.\n")
+    assert result.stderr.startswith(f"Standard input looks like a request body, but {fault}")
+    assert result.stderr.endswith("; using all of it as the prompt.\n")
     assert create("--dry-run", "--prompt", "-", stdin=piped).stderr == ""
 
 
@@ -247,7 +247,9 @@ def test_a_body_that_went_wrong_beside_a_prompt_is_told_with_its_fault() -> None
     result = create("--dry-run", "--prompt", "a", stdin='{"n": 3, ')
     assert result.exit_code == 2
     said = " ".join(result.stderr.split())
-    assert "It looks like a request body, but it is no JSON object (line 1, column 10: Expecting property name" in said
+    assert (
+        "It looks like a request body, but it is not a JSON object (line 1, column 10: Expecting property name" in said
+    )
 
 
 @pytest.mark.parametrize("text", ["Q: why?\n", "Once upon a time: [", "[1, 2]", "note: prompt: n: 3", "hi"])
@@ -259,7 +261,10 @@ def test_a_body_without_a_prompt_names_the_keys_that_are_no_parameters() -> None
     result = create("--dry-run", stdin='{"promt": "Once", "max_tokens": 3, "zzz": 1}')
     assert result.exit_code == 2
     said = " ".join(result.stderr.split())
-    assert "In what is piped in 'promt' is no parameter (did you mean 'prompt'?), 'zzz' is no parameter." in said
+    assert (
+        "In the request body on standard input, 'promt' is not a parameter (did you mean 'prompt'?), "
+        "'zzz' is not a parameter." in said
+    )
     assert "In what is piped in" not in create("--dry-run", stdin='{"max_tokens": 3}').stderr
 
 
@@ -267,7 +272,7 @@ def test_a_body_without_a_prompt_names_the_keys_that_are_no_parameters() -> None
 def test_a_text_that_begins_like_a_list_of_texts_is_noted(flag: str, text: str) -> None:
     result = create("--dry-run", flag, text, *(("--prompt", "p") if flag == "--stop" else ()))
     assert json.loads(result.stdout)[flag.removeprefix("--")] == text
-    assert result.stderr == f"{flag}: {text} begins like a list of texts but is none, so it is itself the text.\n"
+    assert result.stderr == f"{flag}: {text} starts like a list of strings but is not one; using it as literal text.\n"
 
 
 def test_a_list_and_a_text_in_brackets_need_no_note() -> None:
@@ -304,7 +309,7 @@ def test_the_help_shows_every_parameter_with_its_words() -> None:
     for flag in request_flags():
         if not flag.is_dialect:
             assert flag.flag in shown
-            assert " ".join(flag.row.help.replace("`", "").split())[:30] in shown.replace("- ", "-")
+            assert " ".join(flag.help.split())[:30] in shown.replace("- ", "-")
 
 
 def test_the_help_claims_nothing_that_only_the_api_does() -> None:
@@ -312,7 +317,7 @@ def test_the_help_claims_nothing_that_only_the_api_does() -> None:
     assert "Without one the model starts a new document" not in shown
     assert "null starts a new document" in shown
     assert "required with --base-url or OPENAI_BASE_URL" in shown
-    assert set(WORDS) <= set(BY_NAME)
+    assert set(HELP) <= set(BY_NAME)
 
 
 def test_the_word_after_a_bare_boolean_is_a_prompt() -> None:
@@ -356,7 +361,7 @@ def test_a_text_that_may_have_meant_a_file_is_noted() -> None:
     result = create("--prompt", "@everyone", "--dry-run")
     assert json.loads(result.stdout) == {"prompt": "@everyone"}
     assert result.stderr == (
-        "--prompt: there is no file everyone, so @everyone itself is the text. Write \\@everyone to say so.\n"
+        "--prompt: there is no file everyone; using @everyone as text. Write \\@everyone to silence this note.\n"
     )
     assert create("--prompt", "\\@everyone", "--dry-run").stderr == ""
 

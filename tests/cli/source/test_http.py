@@ -53,7 +53,7 @@ def test_a_model_that_is_not_served(server: str) -> None:
     assert result.exit_code == 4
     assert "Did you mean 'toy'?" in result.stderr
     assert f"`onward models list --base-url {server}` shows" in result.stderr
-    assert f"Served at {server} are: toy." in create("-m", "davinci-002", "Once", "--base-url", server).stderr
+    assert f"{server} serves: toy." in create("-m", "davinci-002", "Once", "--base-url", server).stderr
 
 
 def test_the_models_of_a_server(server: str) -> None:

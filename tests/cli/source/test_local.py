@@ -161,14 +161,14 @@ def test_explore_is_auto_and_says_that_there_is_no_explorer() -> None:
     for name in ("explore", "Explore"):
         result = create("Once", *TOY, "--format", name)
         assert json.loads(result.stdout)["object"] == "text_completion"
-        assert result.stderr == "--format explore: there is no explorer here, so auto is used\n"
+        assert result.stderr == "--format explore: onward has no explorer; using auto\n"
     assert (
         onward("--format", "explore", "tokenize", "-m", "toy", "a").stdout
         == onward("tokenize", "-m", "toy", "a").stdout
     )
     result = create("Once", *TOY, "--temperature", "9", "--format-error", "EXPLORE")
     assert (result.exit_code, result.stdout) == (4, "")
-    assert result.stderr.startswith("--format-error explore: there is no explorer here, so auto is used\nonward: ")
+    assert result.stderr.startswith("--format-error explore: onward has no explorer; using auto\nonward: ")
 
 
 def test_force_colour_and_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_yaml_documents_of_a_stream_are_separated() -> None:
 
 
 def test_a_transform_that_finds_nothing_is_noted_once() -> None:
-    words = "--transform found nothing: the whole document is shown\n"
+    words = "--transform matched nothing; printing the whole document\n"
     result = create("Once", *TOY, "--transform", "choices.0.txt", "--stream")
     assert result.stdout.count("text_completion") > 1
     assert result.stderr == words
@@ -208,7 +208,7 @@ def test_stats_of_a_stream_are_asked_for_and_not_shown() -> None:
     asked = create("Once", *TOY, "--stream", "--format", "jsonl", "--stats", "--stream-options.include-usage")
     assert json.loads(asked.stdout.splitlines()[-1])["usage"]["completion_tokens"] == 8
     refused = create("Once", *TOY, "--stream", "--stats", "--stream-options.include-usage=false")
-    assert "tokens not reported" in refused.stderr
+    assert "token counts not reported" in refused.stderr
 
 
 def test_one_token_is_told_in_the_singular() -> None:

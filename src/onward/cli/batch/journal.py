@@ -1,4 +1,4 @@
-"""An output file that survives a kill: whole lines only, each appended by one write."""
+"""An output file that survives a kill: complete lines only, each appended with one write."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ from onward.errors import SetupError
 
 _ID = "batch_req_"
 _BEGINNING = msgspec.json.encode({"id": _ID}).removesuffix(b'"}')
-"""Of every line that is written here."""
+"""The beginning of every line written here."""
 
 
 def new_id() -> str:
-    """What a record's `id` is; records begin with it."""
+    """Return a new `id` for a record, its first key."""
     return _ID + secrets.token_hex(12)
 
 
 class Journal:
-    """One file of results, locked while open. `done` holds the key of every line in it (see `_key`).
+    """One file of results, locked while open. `keys` contains the key of every line in it (see `_key`).
 
-    A line that a kill has torn is cut off at the start, so that it is answered again and never stands twice.
+    A last line that is incomplete after a kill is removed when the file is opened, so that its request runs again.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises SetupError: it cannot be written, another run has it, or it holds something that is no result."""
+        """Raises SetupError if the file is not writable, another run has it open, or a line of it is not a result."""
         self.path = path
-        with self._named():
+        with self._convert_errors():
             self._file, self._is_new = _opened(path)
             try:
                 self._check_regular()
                 self._lock()
-                self.done = self._recover()
+                self.keys = self._recover()
             except BaseException:
                 os.close(self._file)
                 raise
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add one result. It is in the file, whole, when this returns. Raises SetupError: a full disk."""
+        """Append one result; it is in the file when this returns. Raises SetupError, such as for a full disk."""
         line = memoryview(msgspec.json.encode(record) + b"\n")
-        whole = os.fstat(self._file).st_size
+        complete_bytes = os.fstat(self._file).st_size
         try:
-            with self._named():
+            with self._convert_errors():
                 while line:
                     line = line[os.write(self._file, line) :]
         except SetupError:
-            with suppress(OSError):  # else the next run cuts it
-                os.ftruncate(self._file, whole)
+            with suppress(OSError):  # otherwise the next run removes it
+                os.ftruncate(self._file, complete_bytes)
             raise
-        self.done.add(_key(record))
+        self.keys.add(_key(record))
 
     def close(self) -> None:
-        """Leaves no empty file behind where there was none. Raises SetupError: a disk that failed."""
+        """Close the file; remove it if it is new and empty. Raises SetupError if the disk fails."""
         try:
-            with self._named():
+            with self._convert_errors():
                 os.fsync(self._file)
             empty = os.fstat(self._file).st_size == 0
         finally:
@@ -78,8 +78,8 @@ class Journal:
         self.close()
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
-        """What the system says of the file becomes a SetupError that names it."""
+    def _convert_errors(self) -> Iterator[None]:
+        """Convert OSError to a SetupError that names the file."""
         try:
             yield
         except OSError as problem:
@@ -87,50 +87,48 @@ class Journal:
 
     def _check_regular(self) -> None:
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
-            raise SetupError(f"{self.path} is no regular file: give one, so that a later run can go on from it.")
+            raise SetupError(f"{self.path} is not a regular file; use one, so that a later run can continue from it.")
 
     def _lock(self) -> None:
         try:
             import fcntl
-        except ImportError:  # Windows has no such locks
+        except ImportError:  # Windows has no flock
             return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise SetupError(f"Another run is writing {self.path}: wait for it, or give another file.") from None
+            raise SetupError(f"Another run is writing {self.path}: wait for it, or use another file.") from None
 
     def _recover(self) -> set[str | int]:
-        done: set[str | int] = set()
-        whole = 0
+        keys: set[str | int] = set()
+        complete_bytes = 0
         with open(os.dup(self._file), "rb") as file:  # noqa: PTH123 - a path cannot be opened by number
             file.seek(0)
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
-                    self._check_torn(line, number)
+                    self._check_incomplete(line, number)
                     break
-                done.add(self._known(line, number))
-                whole += len(line)
-        os.ftruncate(self._file, whole)
-        return done
+                keys.add(self._parse_key(line, number))
+                complete_bytes += len(line)
+        os.ftruncate(self._file, complete_bytes)
+        return keys
 
-    def _known(self, line: bytes, number: int) -> str | int:
+    def _parse_key(self, line: bytes, number: int) -> str | int:
         try:
             return _key(msgspec.json.decode(line))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise self._stranger(number) from None
+            raise self._not_a_result(number) from None
 
-    def _check_torn(self, line: bytes, number: int) -> None:
+    def _check_incomplete(self, line: bytes, number: int) -> None:
         if not line.startswith(_BEGINNING[: len(line)]):
-            raise self._stranger(number)
+            raise self._not_a_result(number)
 
-    def _stranger(self, number: int) -> SetupError:
-        return SetupError(
-            f"{self.path} line {number} is no result of a batch: give another file, or move this one away."
-        )
+    def _not_a_result(self, number: int) -> SetupError:
+        return SetupError(f"{self.path} line {number} is not a batch result: use another file, or move this one away.")
 
 
 def _opened(path: Path) -> tuple[int, bool]:
-    """The file's number, and whether it was made by this."""
+    """Return the file descriptor, and whether the file is new."""
     flags = os.O_RDWR | os.O_APPEND
     try:
         return os.open(path, flags), False
@@ -139,9 +137,9 @@ def _opened(path: Path) -> tuple[int, bool]:
 
 
 def _key(record: dict[str, Any]) -> str | int:
-    """What names an input line from run to run: its custom_id, or the number of a line that was unreadable.
+    """Return what identifies an input line across runs: its custom_id, or the line number of an invalid line.
 
-    Raises KeyError, TypeError or AttributeError for what is no result.
+    Raises KeyError, TypeError or AttributeError if the record is not a result.
     """
     key = record["custom_id"]
     if record["response"] is None:

@@ -1,4 +1,4 @@
-"""The input: one request a line, looked at as a whole before the first is sent."""
+"""The input file: one request per line, checked as a whole before the first is sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ URLS = ("/v1/completions", "/completions")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A request: its own name, unique in the file, and its body. `number` counts all lines from 1, blank ones too."""
+    """A request. `custom_id` is unique in the file; `number` counts all lines from 1, including blank ones."""
 
     number: int
     custom_id: str
@@ -26,8 +26,8 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A line that is no request. `custom_id` is None where it tells none; `code` as OpenAI's validation names it."""
+class InvalidLine:
+    """A line that is not a valid request. `custom_id` is None if it has none; `code` is OpenAI's validation code."""
 
     number: int
     custom_id: str | None
@@ -37,14 +37,14 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A file's lines, the requests without their bodies but for the model."""
+    """The lines of a file. Bodies of the requests contain only the model."""
 
     requests: list[Line]
-    unreadable: list[Unreadable]
+    invalid: list[InvalidLine]
 
 
-def read_lines(path: Path) -> Iterator[Line | Unreadable]:
-    """Every line that is not blank, lazily; without the mark that some editors begin a file with."""
+def read_lines(path: Path) -> Iterator[Line | InvalidLine]:
+    """Yield every line that is not blank; a byte order mark is skipped."""
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):
             if number == 1:
@@ -54,48 +54,48 @@ def read_lines(path: Path) -> Iterator[Line | Unreadable]:
 
 
 def check_lines(path: Path) -> Checked:
-    """Reads all of it once: formats and unique names. Raises SetupError for a file without a single request."""
+    """Check formats and unique ids of the whole file. Raises SetupError if no line is a valid request."""
     first: dict[str, Line] = {}
-    unreadable: list[Unreadable] = []
+    invalid: list[InvalidLine] = []
     for line in read_lines(path):
-        if isinstance(line, Unreadable):
-            unreadable.append(line)
+        if isinstance(line, InvalidLine):
+            invalid.append(line)
         elif (earlier := first.get(line.custom_id)) is not None:
-            words = f"Line {line.number}: the custom_id {line.custom_id!r} was used in line {earlier.number} before."
-            unreadable.append(Unreadable(line.number, line.custom_id, "duplicate_custom_id", words))
+            message = f"Line {line.number}: the custom_id {line.custom_id!r} is already used in line {earlier.number}."
+            invalid.append(InvalidLine(line.number, line.custom_id, "duplicate_custom_id", message))
         else:
             first[line.custom_id] = Line(line.number, line.custom_id, {"model": line.body.get("model")})
-    if unreadable and not first:
-        raise SetupError(f"{path} holds no request. {unreadable[0].message}")
-    return Checked(list(first.values()), unreadable)
+    if invalid and not first:
+        raise SetupError(f"{path} contains no valid request. {invalid[0].message}")
+    return Checked(list(first.values()), invalid)
 
 
-def _line(raw: bytes, number: int) -> Line | Unreadable:
+def _line(raw: bytes, number: int) -> Line | InvalidLine:
     place = f"Line {number}"
     try:
         value = msgspec.json.decode(raw)
     except (ValueError, RecursionError) as problem:
-        return Unreadable(number, None, "invalid_json_line", f"{place} {_no_json(raw, problem)}.")
+        return InvalidLine(number, None, "invalid_json_line", f"{place} {_json_problem(raw, problem)}.")
     if not isinstance(value, dict):
-        return Unreadable(number, None, "invalid_json_line", f"{place} is not a JSON object.")
+        return InvalidLine(number, None, "invalid_json_line", f"{place} is not a JSON object.")
     custom_id, body = value.get("custom_id"), value.get("body")
     if not isinstance(custom_id, str) or not custom_id:
-        words = f"{place} lacks a custom_id, a text that no other line has."
-        return Unreadable(number, None, "missing_required_parameter", words)
+        message = f"{place} has no custom_id, a string that is unique in the file."
+        return InvalidLine(number, None, "missing_required_parameter", message)
     method, url = value.get("method", METHOD), value.get("url", URLS[0])
     if method != METHOD or url not in URLS:
-        words = f"{place} asks for {method} {url}; only {METHOD} {URLS[0]} works."
-        return Unreadable(number, custom_id, "invalid_method" if method != METHOD else "invalid_url", words)
+        message = f"{place} requests {method} {url}; only {METHOD} {URLS[0]} is supported."
+        return InvalidLine(number, custom_id, "invalid_method" if method != METHOD else "invalid_url", message)
     if not isinstance(body, dict):
-        words = f"{place} lacks a body, the fields of a completion request."
-        return Unreadable(number, custom_id, "missing_required_parameter", words)
+        message = f"{place} has no body with the fields of a completion request."
+        return InvalidLine(number, custom_id, "missing_required_parameter", message)
     return Line(number, custom_id, body)
 
 
-def _no_json(raw: bytes, problem: Exception) -> str:
-    """What is wrong with a line; the decoder of JSON counts bytes from the beginning of a string."""
+def _json_problem(raw: bytes, problem: Exception) -> str:
+    """Return what is wrong with a line. The JSON decoder counts bytes from the start of a string."""
     try:
         raw.decode()
-    except UnicodeDecodeError as fault:
-        return f"is not UTF-8 text ({fault.reason} at byte {fault.start})"
+    except UnicodeDecodeError as error:
+        return f"is not UTF-8 text ({error.reason} at byte {error.start})"
     return f"is not JSON: {problem}"

@@ -1,4 +1,4 @@
-"""What a person sees of a running batch: a bar with tokens a second and the time left; one line at its end."""
+"""Progress of a batch on a terminal: a bar with tokens per second and the time left, then a summary line."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from onward.cli.batch.counts import Counts
 from onward.cli.output.words import pluralize
-
-if TYPE_CHECKING:
-    from onward.cli.batch.run import Done
 
 
 class Progress:
-    """A bar on stderr while it is open, when that is a terminal. `show` tells what `done` counts by then."""
+    """A progress bar on stderr while it is open, if stderr is a terminal. `update` redraws it from `counts`."""
 
-    def __init__(self, done: Done) -> None:
-        self._done = done
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
         self._started = time.monotonic()
         self._bar: Any = None
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
             self._bar = _bar()
-            self._task = self._bar.add_task("", total=self._done.total, completed=self._done.lines, speed="")
+            self._task = self._bar.add_task("", total=self._counts.total, completed=self._counts.finished, speed="")
             self._bar.start()
         return self
 
@@ -35,11 +33,11 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self) -> None:
+    def update(self) -> None:
         if self._bar is not None:
-            speed = speed_in_words(self._done.tokens, time.monotonic() - self._started)
-            words = " ".join(filter(None, [speed, *_failures(self._done)]))
-            self._bar.update(self._task, completed=self._done.lines, speed=words)
+            speed = format_speed(self._counts.tokens, time.monotonic() - self._started)
+            words = " ".join(filter(None, [speed, *_failed_counts(self._counts)]))
+            self._bar.update(self._task, completed=self._counts.finished, speed=words)
 
 
 def _bar() -> Any:
@@ -51,32 +49,32 @@ def _bar() -> Any:
     return Bar(*columns, console=Console(stderr=True), transient=True)
 
 
-def speed_in_words(tokens: int, seconds: float) -> str:
+def format_speed(tokens: int, seconds: float) -> str:
     return f"{tokens / seconds:,.0f} tok/s" if tokens and seconds > 0 else ""
 
 
-def _failures(done: Done) -> list[str]:
-    """What became of the lines that have no answer and will get none."""
-    counts = ((done.refused, "refused"), (done.unsent, "not sent"))
-    return [f"{number:,} {words}" for number, words in counts if number]
+def _failed_counts(counts: Counts) -> list[str]:
+    """Return the counts of lines without a result, with words."""
+    failed = ((counts.rejected, "rejected"), (counts.unsent, "not sent"))
+    return [f"{number:,} {state}" for number, state in failed if number]
 
 
-def summary(done: Done, seconds: float, errors: Path) -> None:
-    """One line on stderr: what this run did, and what is in the errors file."""
-    answered = f"{pluralize(done.answered - done.answered_before, 'line')} answered"
-    parts = [answered if done.lines > done.before else "Nothing left to answer"]
-    if done.before:
-        parts.append(f"{done.before:,} before")
-    if done.tokens:
-        parts.append(f"{pluralize(done.tokens, 'token')}, {speed_in_words(done.tokens, seconds)}")
-    if done.failed:
-        parts.append(f"{', '.join(_failures(done))}, see {errors}")
+def print_summary(counts: Counts, seconds: float, errors: Path) -> None:
+    """Print one line to stderr: what this run did, and what is in the errors file."""
+    answered = f"{pluralize(counts.answered - counts.answered_before, 'line')} completed"
+    parts = [answered if counts.finished > counts.finished_before else "Nothing left to do"]
+    if counts.finished_before:
+        parts.append(f"{counts.finished_before:,} before")
+    if counts.tokens:
+        parts.append(f"{pluralize(counts.tokens, 'token')}, {format_speed(counts.tokens, seconds)}")
+    if counts.failed:
+        parts.append(f"{', '.join(_failed_counts(counts))}, see {errors}")
     print(" · ".join(parts), file=sys.stderr, flush=True)
 
 
-def unfinished(done: Done) -> None:
-    """One line on stderr, after the words of what ended a run before its end."""
-    parts = [f"{done.answered:,} of {pluralize(done.total, 'line')} answered", *_failures(done)]
-    if done.failed:
-        parts.append(f"{done.total - done.lines:,} left")
-    print(f"{', '.join(parts)}; run the same command again to go on.", file=sys.stderr, flush=True)
+def print_unfinished(counts: Counts) -> None:
+    """Print one line to stderr, after the error that ended a run early."""
+    parts = [f"{counts.answered:,} of {pluralize(counts.total, 'line')} completed", *_failed_counts(counts)]
+    if counts.failed:
+        parts.append(f"{counts.total - counts.finished:,} left")
+    print(f"{', '.join(parts)}; run the same command again to continue.", file=sys.stderr, flush=True)

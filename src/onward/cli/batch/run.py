@@ -1,4 +1,4 @@
-"""Runs a batch: a bounded number of requests under way, each result kept as soon as it is there."""
+"""Runs a batch with limited concurrency; each result is saved as soon as it arrives."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onward.cli.batch.counts import Counts
 from onward.cli.batch.journal import Journal, new_id
-from onward.cli.batch.lines import Checked, Line, Unreadable, check_lines, read_lines
-from onward.cli.batch.progress import Progress, summary
+from onward.cli.batch.lines import Checked, InvalidLine, Line, check_lines, read_lines
+from onward.cli.batch.progress import Progress, print_summary
 from onward.cli.output.errors import error_object
 from onward.cli.output.terminal import note
 from onward.cli.session import Session
@@ -21,12 +22,12 @@ from onward.cli.source.open import open_source, unknown_models
 from onward.errors import ApiError, EngineStopped, InvalidRequest, ModelNotFound, Overloaded, SetupError
 from onward.protocol.ids import request_id
 
-FULL_QUEUE_SECONDS = 0.2
-"""How long a request waits when this process's own queue is full; what is under way makes room."""
-BUSY = (429, 502, 503)
-"""A server's answers that say nothing of the line: it has too much to do, or is not there just now."""
-PATIENCE_SECONDS = 600.0
-"""A busy server that has answered none of the lines for so long ends the run; one answer may take as long."""
+FULL_QUEUE_DELAY_SECONDS = 0.2
+"""How long a request waits if the queue of this process is full; running requests make room."""
+BUSY_STATUSES = (429, 502, 503)
+"""Statuses of a server that is overloaded or temporarily down; they say nothing about the line."""
+MAX_SILENCE_SECONDS = 600.0
+"""The run ends if a busy server completes no line for this long; one completion may take as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,126 +38,99 @@ class Batch:
     session: Session
     concurrency: int
     model: str | None
-    """Asked instead of each line's own model; None: what the line says."""
+    """Overrides the model of every line; None: no override."""
 
 
-@dataclass(slots=True)
-class Done:
-    """Where the lines of a file stand: `total` of them, 0 until they are known.
+def run_batch(batch: Batch, counts: Counts) -> None:
+    """Run the requests that have no result yet; updates `counts`.
 
-    `answered`, `refused` and `unsent` (what is no request) include those of earlier runs: `before`, of which
-    `answered_before`. `unanswered` are those that a server neither answered nor refused: they are in no file. `tokens`
-    are the completion tokens of this run.
-    """
-
-    total: int = 0
-    before: int = 0
-    answered_before: int = 0
-    answered: int = 0
-    refused: int = 0
-    unsent: int = 0
-    tokens: int = 0
-    unanswered: int = 0
-
-    @property
-    def failed(self) -> int:
-        return self.refused + self.unsent
-
-    @property
-    def lines(self) -> int:
-        """How many have come to an end, in this run or before."""
-        return self.answered + self.failed
-
-
-def run_batch(batch: Batch, done: Done) -> None:
-    """Answer what is not answered yet, counting in `done`.
-
-    Raises SetupError, and what ends a run: ConnectionFailed, a refused key, a server that stays busy. When all others
-    are done: what a server said of a line that it did not answer.
+    Raises SetupError, and errors that end the run: ConnectionFailed, an invalid key, a server that stays busy. After
+    all other lines: the last error of a line that the server failed to complete.
     """
     _check_apart(batch)
     checked, started = check_lines(batch.source), time.monotonic()
-    with Journal(batch.output) as answers, Journal(batch.errors) as refusals:
-        pending = _count(checked, answers.done, refusals.done, done)
-        for bad in checked.unreadable:
-            if bad.number not in refusals.done:
-                refusals.append(_unread(bad))
-                done.unsent += 1
+    with Journal(batch.output) as results, Journal(batch.errors) as rejections:
+        pending = _count(checked, results.keys, rejections.keys, counts)
+        for bad in checked.invalid:
+            if bad.number not in rejections.keys:
+                rejections.append(_unsent_record(bad))
+                counts.unsent += 1
         if pending:
-            _answer_all(batch, pending, answers, refusals, done)
-    summary(done, time.monotonic() - started, batch.errors)
+            _run_pending(batch, pending, results, rejections, counts)
+    print_summary(counts, time.monotonic() - started, batch.errors)
 
 
-def _count(checked: Checked, answered: set[str | int], refused: set[str | int], done: Done) -> list[Line]:
-    """The requests that earlier runs left; counts all other lines in `done`."""
-    done.total = len(checked.requests) + len(checked.unreadable)
-    done.answered = sum(line.custom_id in answered for line in checked.requests)
-    pending = [line for line in checked.requests if line.custom_id not in answered | refused]
-    done.refused = len(checked.requests) - len(pending) - done.answered
-    done.unsent = sum(line.number in refused for line in checked.unreadable)
-    done.before, done.answered_before = done.lines, done.answered
+def _count(checked: Checked, answered: set[str | int], rejected: set[str | int], counts: Counts) -> list[Line]:
+    """Return the requests that earlier runs left; count all lines in `counts`."""
+    counts.total = len(checked.requests) + len(checked.invalid)
+    counts.answered = sum(line.custom_id in answered for line in checked.requests)
+    pending = [line for line in checked.requests if line.custom_id not in answered | rejected]
+    counts.rejected = len(checked.requests) - len(pending) - counts.answered
+    counts.unsent = sum(line.number in rejected for line in checked.invalid)
+    counts.finished_before, counts.answered_before = counts.finished, counts.answered
     return pending
 
 
 def _check_apart(batch: Batch) -> None:
     source, output, errors = (path.resolve() for path in (batch.source, batch.output, batch.errors))
     if source in (output, errors):
-        raise SetupError(f"{batch.source} is the input: give another file for the results.")
+        raise SetupError(f"{batch.source} is the input: use another file for the results.")
     if output == errors:
-        raise SetupError(f"{batch.output} is for the answers: give --errors another file.")
+        raise SetupError(f"{batch.output} is for the results: set --errors to another file.")
 
 
-def _answer_all(batch: Batch, pending: list[Line], answers: Journal, refusals: Journal, done: Done) -> None:
-    asked = {line.body["model"] for line in pending if isinstance(line.body["model"], str) and line.body["model"]}
-    models = [batch.model] if batch.model else sorted(asked)
+def _run_pending(batch: Batch, pending: list[Line], results: Journal, rejections: Journal, counts: Counts) -> None:
+    named = {line.body["model"] for line in pending if isinstance(line.body["model"], str) and line.body["model"]}
+    models = [batch.model] if batch.model else sorted(named)
     unknown = {} if batch.model else unknown_models(batch.session.connection, models)
-    wanted: set[int] = set()
+    to_run: set[int] = set()
     for line in pending:
         model = None if batch.model else line.body["model"]
         if isinstance(model, str) and model in unknown:
-            refusals.append(_refused(line, _no_model(model, unknown[model])))
-            done.refused += 1
+            rejections.append(_rejected_record(line, _model_not_found(model, unknown[model])))
+            counts.rejected += 1
         else:
-            wanted.add(line.number)
-    if not wanted:
+            to_run.add(line.number)
+    if not to_run:
         return
     source = open_source(batch.session.connection, [model for model in models if model not in unknown], quiet=True)
-    requests = (line for line in read_lines(batch.source) if isinstance(line, Line) and line.number in wanted)
-    with Progress(done) as progress:
-        asyncio.run(_Run(source, batch, answers, refusals, done, progress).all(requests))
+    requests = (line for line in read_lines(batch.source) if isinstance(line, Line) and line.number in to_run)
+    with Progress(counts) as progress:
+        asyncio.run(_Run(source, batch, results, rejections, counts, progress).all(requests))
 
 
-def _no_model(name: str, why: str) -> ModelNotFound:
-    """What a server says of a model that it lacks, and why this process cannot have it."""
+def _model_not_found(name: str, why: str) -> ModelNotFound:
+    """Return the error a server sends for an unknown model, with the reason why this process cannot load it."""
     return ModelNotFound(f"The model `{name}` does not exist or you do not have access to it. {why}")
 
 
 class _Run:
-    """The requests under way. Everything here happens on one event loop."""
+    """The running requests. Used on one event loop."""
 
     def __init__(
         self,
         source: Source,
         batch: Batch,
-        answers: Journal,
-        refusals: Journal,
-        done: Done,
+        results: Journal,
+        rejections: Journal,
+        counts: Counts,
         progress: Progress,
     ) -> None:
         self._source = source
         self._batch = batch
-        self._answers = answers
-        self._refusals = refusals
-        self._done = done
+        self._results = results
+        self._rejections = rejections
+        self._counts = counts
         self._progress = progress
-        self._under_way = 0
-        self._heard = time.monotonic()
-        """When a line was answered last; before that, when the run began."""
-        self._waited = False
-        self._unanswered: RemoteError | None = None
+        self._running = 0
+        self._last_finished = time.monotonic()
+        """When the last line finished; before that, when the run started."""
+        self._has_waited = False
+        self._last_failure: RemoteError | None = None
 
     async def all(self, requests: Iterator[Line]) -> None:
-        """Raises the first failure that ends the run, when all others are cancelled; at the end, what left a line."""
+        """Run all requests. Raises the first error that ends the run, after cancelling the others; at the end, the last
+        error of a skipped line."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._batch.concurrency):
@@ -165,8 +139,8 @@ class _Run:
             raise failures.exceptions[0] from None
         finally:
             await self._source.aclose()
-        if self._unanswered is not None:
-            raise self._unanswered
+        if self._last_failure is not None:
+            raise self._last_failure
 
     async def _work(self, requests: Iterator[Line]) -> None:
         for line in requests:
@@ -176,28 +150,28 @@ class _Run:
         fields = {**line.body, "model": self._batch.model} if self._batch.model else line.body
         try:
             if fields.get("stream"):
-                raise InvalidRequest("A batch cannot stream: leave `stream` out.", param="stream")
-            document = await self._patiently(fields)
+                raise InvalidRequest("A batch cannot stream: remove `stream`.", param="stream")
+            document = await self._complete(fields)
         except EngineStopped:
             raise
         except (ApiError, RemoteError) as problem:
-            if isinstance(problem, RemoteError) and _is_unanswered(problem):
-                self._leave(problem)
+            if isinstance(problem, RemoteError) and _is_temporary(problem):
+                self._skip(problem)
                 return
             if problem.status in (401, 403):
                 raise
-            self._refusals.append(_refused(line, problem))
-            self._done.refused += 1
+            self._rejections.append(_rejected_record(line, problem))
+            self._counts.rejected += 1
         else:
-            self._answers.append(_record(line, 200, document.value, document.request_id))
-            self._done.tokens += (document.value.get("usage") or {}).get("completion_tokens") or 0
-            self._done.answered += 1
-        self._heard = time.monotonic()
-        self._progress.show()
+            self._results.append(_record(line, 200, document.value, document.request_id))
+            self._counts.tokens += (document.value.get("usage") or {}).get("completion_tokens") or 0
+            self._counts.answered += 1
+        self._last_finished = time.monotonic()
+        self._progress.update()
 
-    async def _patiently(self, fields: dict[str, Any]) -> Any:
-        """The answer. A queue of this process that others fill is waited for, and so is a busy server."""
-        self._under_way += 1
+    async def _complete(self, fields: dict[str, Any]) -> Any:
+        """Return the completion; waits while this process's queue is full or the server is busy."""
+        self._running += 1
         try:
             while True:
                 try:
@@ -205,40 +179,40 @@ class _Run:
                 except EngineStopped:
                     raise
                 except Overloaded:
-                    if self._under_way == 1:
+                    if self._running == 1:
                         raise
-                    delay = FULL_QUEUE_SECONDS
+                    delay = FULL_QUEUE_DELAY_SECONDS
                 except RemoteError as problem:
-                    delay = self._patience(problem)
+                    delay = self._retry_delay(problem)
                 await asyncio.sleep(delay)
         finally:
-            self._under_way -= 1
+            self._running -= 1
 
-    def _patience(self, problem: RemoteError) -> float:
-        """Seconds until a busy server is asked again. Raises the problem where there is no point in it."""
-        silent = time.monotonic() - self._heard
-        if problem.status not in BUSY or problem.again_in is None or silent > PATIENCE_SECONDS:
+    def _retry_delay(self, problem: RemoteError) -> float:
+        """Return the seconds until the next attempt. Raises the problem if another attempt is pointless."""
+        silence = time.monotonic() - self._last_finished
+        if problem.status not in BUSY_STATUSES or problem.retry_in_seconds is None or silence > MAX_SILENCE_SECONDS:
             raise problem
-        if not self._waited:
-            self._waited = True
-            note(f"{problem} Lines wait, and are asked again.")
-        return problem.again_in
+        if not self._has_waited:
+            self._has_waited = True
+            note(f"{problem} Waiting; lines will be retried.")
+        return problem.retry_in_seconds
 
-    def _leave(self, problem: RemoteError) -> None:
-        """A line for the next run. Raises the problem where other lines would fare no better."""
-        self._done.unanswered += 1
-        if problem.status in BUSY:
+    def _skip(self, problem: RemoteError) -> None:
+        """Leave a line for the next run. Raises the problem if other lines would fail as well."""
+        self._counts.unanswered += 1
+        if problem.status in BUSY_STATUSES:
             raise problem
-        self._unanswered = problem
+        self._last_failure = problem
 
 
-def _is_unanswered(problem: RemoteError) -> bool:
-    """Whether the server could not answer just now, rather than refused the line."""
+def _is_temporary(problem: RemoteError) -> bool:
+    """Return whether the server failed temporarily rather than rejected the line."""
     return problem.status in (408, 429) or problem.status >= 500
 
 
 def _record(line: Line, status: int, body: dict[str, Any], named: str | None) -> dict[str, Any]:
-    """A line of OpenAI's batch output."""
+    """Return a line of OpenAI's batch output."""
     response = {"status_code": status, "request_id": named or request_id(), "body": body}
     return {
         "id": new_id(),
@@ -248,13 +222,13 @@ def _record(line: Line, status: int, body: dict[str, Any], named: str | None) ->
     }
 
 
-def _refused(line: Line, problem: ApiError | RemoteError) -> dict[str, Any]:
+def _rejected_record(line: Line, problem: ApiError | RemoteError) -> dict[str, Any]:
     named = problem.request_id if isinstance(problem, RemoteError) else None
     return _record(line, problem.status, {"error": error_object(problem)}, named)
 
 
-def _unread(line: Unreadable) -> dict[str, Any]:
-    """A line of OpenAI's batch output for what was never sent: no response, but an error of the batch itself."""
+def _unsent_record(line: InvalidLine) -> dict[str, Any]:
+    """Return a line of OpenAI's batch output for a request that was never sent: an error instead of a response."""
     return {
         "id": new_id(),
         "custom_id": line.custom_id,

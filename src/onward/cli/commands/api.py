@@ -1,4 +1,4 @@
-"""`onward api completions.create`: the old Python command line's spelling (spec/cli A2)."""
+"""`onward api completions.create`: the spelling of OpenAI's old Python command line (spec/cli A2)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from onward.cli.command import CONTEXT, Group
 from onward.cli.commands.completions import RequestCommand, create
 
-HELP = """The old spelling of `onward completions create`: writes the text alone.
+HELP = """The old spelling of `onward completions create`; prints only the text.
 
-Takes the same flags, -m -p -M -t -P -n and names with underscores too.
+Takes the same flags, including -m -p -M -t -P -n and names with underscores.
 """
 
 
 def create_text(**params: Any) -> None:
-    """As `create`, where `--format` was not given as text."""
+    """Run `create`; `--format` defaults to text."""
     if params["format"] == "auto":
         params["format"] = "text"
     create(**params)
@@ -27,6 +27,6 @@ command = Group(
             "completions.create", callback=create_text, help=HELP, context_settings=CONTEXT
         )
     },
-    help="The old command line's spelling.",
+    help="OpenAI's old spelling.",
     context_settings=CONTEXT,
 )

@@ -1,4 +1,4 @@
-"""`onward batch run IN.jsonl -o OUT.jsonl`: a file of requests, answered; what is answered stays answered."""
+"""`onward batch run IN.jsonl -o OUT.jsonl`: runs a file of requests; a later run continues where it stopped."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from onward.cli.output.errors import REQUEST, report_errors
 from onward.cli.session import Session
 
 DEFAULT_CONCURRENCY = 32
-HELP = """Answer every line of IN, a file in OpenAI's batch format with /v1/completions bodies.
+HELP = """Run every request in IN, a file in OpenAI's batch format with /v1/completions bodies.
 
-Answers go to OUT, refused lines to its neighbour OUT.errors.jsonl, both in the order in which they end. Run it
-again after Ctrl-C, a crash or a kill: lines that are in either file are left alone, all others are answered.
-Delete the errors file to have its lines tried again.
+Results go to OUT and rejected lines to OUT.errors.jsonl, in order of completion. After Ctrl-C, a crash or a kill, run
+the same command again: lines in either file are skipped, all others run. Delete the errors file to retry its lines.
 
-A server that is busy or away for a while (HTTP 429, 502, 503) is waited for, until it has answered no line for ten
-minutes. A line that it fails at three times (408, other 5xx) is in neither file: it is left for the next run.
+If the server is busy or temporarily down (HTTP 429, 502, 503), the batch waits until no line has completed for ten
+minutes. A line that fails three times (408, other 5xx) is in neither file; the next run retries it.
 
-A line that is no request (no JSON, another URL, a custom_id that was used before) or names an unknown model stops
-none of the others: it is a refused line too. Where it was never sent, its `response` is null, its `error` tells the
-line's number, and its custom_id is null where none could be read.
+A line that is not a valid request (invalid JSON, another URL, a duplicate custom_id) or names an unknown model is
+rejected without affecting the others. If it was never sent, its `response` is null, its `error` contains the line
+number, and its custom_id is null if it could not be read.
 """
 
 
 def run(session: Session, source: Path, output: Path, errors: Path | None, concurrency: int, model: str | None) -> None:
-    from onward.cli.batch.progress import unfinished
-    from onward.cli.batch.run import Batch, Done, run_batch
+    from onward.cli.batch.counts import Counts
+    from onward.cli.batch.progress import print_unfinished
+    from onward.cli.batch.run import Batch, run_batch
 
     errors = errors or output.with_suffix(".errors" + (output.suffix or ".jsonl"))
-    done = Done()
+    counts = Counts()
     try:
         with report_errors(session):
-            run_batch(Batch(source, output, errors, session, concurrency, model), done)
+            run_batch(Batch(source, output, errors, session, concurrency, model), counts)
     except click.exceptions.Exit as end:
-        if done.total and (end.exit_code != REQUEST or done.unanswered):
-            unfinished(done)
+        if counts.total and (end.exit_code != REQUEST or counts.unanswered):
+            print_unfinished(counts)
         raise
-    if done.failed:
+    if counts.failed:
         raise click.exceptions.Exit(1)
 
 
@@ -53,28 +53,28 @@ command = Group(
             HELP,
             [
                 Argument(
-                    "source", "File of the requests, a JSON object a line.", metavar="IN.jsonl",
+                    "source", "File of requests, one JSON object per line.", metavar="IN.jsonl",
                     type=click.Path(exists=True, dir_okay=False, path_type=Path),
                 ),
                 click.Option(
-                    ["-o", "--output"], required=True, metavar="OUT.jsonl", help="File of the answers.",
+                    ["-o", "--output"], required=True, metavar="OUT.jsonl", help="File for the results.",
                     type=click.Path(dir_okay=False, path_type=Path),
                 ),
                 click.Option(
-                    ["--errors"], metavar="PATH", help="File of the lines that were refused.",
+                    ["--errors"], metavar="PATH", help="File for rejected lines.",
                     type=click.Path(dir_okay=False, path_type=Path),
                 ),
                 click.Option(
                     ["--concurrency"], type=click.IntRange(min=1), default=DEFAULT_CONCURRENCY, metavar="N",
-                    help=f"Most requests under way at once.  [default {DEFAULT_CONCURRENCY}]",
+                    help=f"Maximum number of concurrent requests.  [default {DEFAULT_CONCURRENCY}]",
                 ),
                 click.Option(
-                    ["--model", "-m"], metavar="NAME_OR_PATH", help="Ask this model, whatever each line names."
+                    ["--model", "-m"], metavar="NAME_OR_PATH", help="Use this model for all lines, whatever they name."
                 ),
             ],
-            shows=False,
+            has_results=False,
         )
     },
-    help="Answer a file of requests.",
+    help="Run a file of requests.",
     context_settings=CONTEXT,
 )  # fmt: skip

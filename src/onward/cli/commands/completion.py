@@ -1,4 +1,4 @@
-"""`onward completion bash|zsh|fish`: what a shell needs to complete our commands and flags."""
+"""`onward completion bash|zsh|fish`: shell completion scripts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onward.cli.argument import Argument
 from onward.cli.command import CONTEXT
 
 SHELLS = ("bash", "zsh", "fish")
-HELP = """Print a script that completes onward's commands, flags and values.
+HELP = """Print a shell script that completes onward's commands, flags and values.
 
 \b
 bash:  onward completion bash > ~/.local/share/bash-completion/completions/onward
@@ -31,6 +31,6 @@ command = click.Command(
     "completion",
     callback=show,
     help=HELP,
-    params=[Argument("shell", "The shell that the script is for.", type=click.Choice(SHELLS))],
+    params=[Argument("shell", "Shell to print the script for.", type=click.Choice(SHELLS))],
     context_settings=CONTEXT,
 )

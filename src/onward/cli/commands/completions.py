@@ -9,42 +9,42 @@ import click
 
 from onward.cli.command import CONTEXT, Group
 from onward.cli.global_flags import connection_options, output_options
-from onward.cli.output.errors import models_list, report_errors
+from onward.cli.output.errors import list_models_command, report_errors
 from onward.cli.request.flags import click_options, complete_bare_booleans, request_flags
 from onward.cli.session import Session, session_of
 
 SECTIONS = {
-    "prompt": "What to continue",
-    "length": "How long",
-    "sampling": "How freely",
-    "choices": "How many",
-    "output": "What to report",
+    "prompt": "Prompt",
+    "length": "Length",
+    "sampling": "Sampling",
+    "choices": "Choices",
+    "output": "Log probabilities and echo",
     "stream": "Streaming",
     "other": "Other fields",
 }
-NO_PROMPT = "Give the text as an argument, with --prompt, or through a pipe; --prompt null starts a new document."
-HELP = """Continue a text.
+NO_PROMPT = "Pass the text as an argument, with --prompt, or through a pipe; --prompt null starts a new document."
+HELP = """Create a completion of a prompt.
 
-PROMPT, --prompt, or what is piped in is the text: `onward completions create "Once upon a time"`. Without
---base-url or OPENAI_BASE_URL a model in this process answers; with one, that server, and --model is required. Only
-flags that were given are sent.
+Pass the prompt as PROMPT, with --prompt, or through a pipe: `onward completions create "Once upon a time"`. The
+request goes to the server of --base-url or OPENAI_BASE_URL, where --model is required; without either, a model runs
+in this process. Only flags that you set are sent.
 
-Values: `null` sends null. @FILE stands for a file's contents, @- (and - for the prompt) for standard input.
-'["a", "b"]', '[1, 2]' and '"\\n"' are YAML; anything else is the text as it stands. A map piped in, JSON or YAML,
-is a request body; flags win over its keys.
+Values: `null` sends null. @FILE reads a file, @- (and - for the prompt) standard input. '["a", "b"]', '[1, 2]' and
+'"\\n"' are YAML; anything else is literal text. A JSON or YAML map on standard input is a request body; flags
+override its keys.
 """
 
 
 class RequestCommand(click.Command):
-    """A command whose flags are a request's; its help shows them in the table's groups."""
+    """A command whose flags are the request parameters, shown in groups in its help."""
 
     def __init__(self, name: str, **attributes: Any) -> None:
         argument = click.Argument(["positional"], required=False, metavar="[PROMPT]")
         self._sections: dict[str, list[click.Parameter]] = {title: [] for title in SECTIONS.values()}
         for flag, option in zip(request_flags(), click_options(), strict=True):
             self._sections[SECTIONS[flag.row.group]].append(option)
-        self._sections["What to show"] = [*_own_options(), *output_options()]
-        self._sections["Who answers"] = connection_options(short_organization=True)
+        self._sections["Output"] = [*_own_options(), *output_options()]
+        self._sections["Connection"] = connection_options(short_organization=True)
         options = [option for section in self._sections.values() for option in section]
         super().__init__(name, params=[argument, *options], **attributes)
 
@@ -56,7 +56,7 @@ class RequestCommand(click.Command):
             raise click.NoSuchOption(problem.option_name, possibilities=shown, ctx=ctx) from None
 
     def sections(self, ctx: click.Context) -> dict[str, list[click.Parameter]]:
-        """Every option by the title it stands under, in order."""
+        """Return the options of each section of the help, in order."""
         known = {id(option) for options in self._sections.values() for option in options}
         others = [each for each in self.get_params(ctx) if id(each) not in known and isinstance(each, click.Option)]
         return {**self._sections, "Help": list(others)}
@@ -74,16 +74,16 @@ def _own_options() -> list[click.Parameter]:
         click.Option(
             ["--stats"],
             is_flag=True,
-            help="Tell tokens, speed and time on stderr. Of a stream (a terminal gets one, elsewhere --stream asks for "
-            "it) the time to the first token too, and the speed after it; else the speed counts the whole time.",
+            help="Print tokens, speed and time to stderr. For a stream (the default on a terminal; --stream elsewhere) "
+            "also the time to the first token, and the speed after it; otherwise the speed of the whole request.",
         ),
         click.Option(
             ["--max-items"],
             type=click.IntRange(min=1),
             metavar="N",
-            help="Stop after this many chunks of a stream; asks for a stream.",
+            help="Stop after this many chunks of a stream. Implies --stream.",
         ),
-        click.Option(["--dry-run"], is_flag=True, help="Print the body that would be sent, and send nothing."),
+        click.Option(["--dry-run"], is_flag=True, help="Print the request body without sending it."),
     ]
 
 
@@ -94,36 +94,39 @@ def create(positional: str | None, **params: Any) -> None:
 
         fields = request_body({flag.variable: params[flag.variable] for flag in request_flags()}, positional)
         if params["max_items"] is not None:
-            _ask_for_a_stream(fields)
-        asks_server = session.connection.base_url is not None and not params["dry_run"]
-        _check_whole(fields, models_list(session) if asks_server else None)
+            _require_stream(fields)
+        uses_server = session.connection.base_url is not None and not params["dry_run"]
+        _check_required(fields, list_models_command(session) if uses_server else None)
         if params["dry_run"]:
             _print_body(fields, session)
             return
-        from onward.cli.send import Asked, ask
+        from onward.cli.send import Call, send
 
-        ask(Asked(fields, session, stats=params["stats"], max_items=params["max_items"]))
+        send(Call(fields, session, show_stats=params["stats"], max_items=params["max_items"]))
 
 
-def _check_whole(fields: dict[str, Any], models: str | None) -> None:
-    """Raises UsageError that names all that is missing. `models` lists a server's models; None: a default is there."""
+def _check_required(fields: dict[str, Any], list_models: str | None) -> None:
+    """Raise UsageError naming every required flag that is missing.
+
+    `list_models` is the command that lists the server's models; None: a model is not required.
+    """
     from onward.cli.request.body import unknown_keys
 
     advice: dict[str, str] = {}
-    if models is not None and "model" not in fields:
-        advice["model"] = f"`{models}` shows the models of the server."
+    if list_models is not None and "model" not in fields:
+        advice["model"] = f"`{list_models}` shows the models of the server."
     if "prompt" not in fields:
         unknown = unknown_keys(fields)
-        advice["prompt"] = f"{NO_PROMPT} In what is piped in {unknown}." if unknown else NO_PROMPT
+        advice["prompt"] = f"{NO_PROMPT} In the request body on standard input, {unknown}." if unknown else NO_PROMPT
     if advice:
         flags = "flag" if len(advice) == 1 else "flags"
         raise click.UsageError(f'Required {flags} "{", ".join(advice)}" not set. {" ".join(advice.values())}')
 
 
-def _ask_for_a_stream(fields: dict[str, Any]) -> None:
-    """What --max-items counts, chunks, only a stream has. Raises UsageError where none is wanted."""
+def _require_stream(fields: dict[str, Any]) -> None:
+    """Turn streaming on: --max-items counts chunks. Raises UsageError if the request turns it off."""
     if fields.get("stream") is False:
-        raise click.UsageError("--max-items counts the chunks of a stream: leave out --stream false.")
+        raise click.UsageError("--max-items counts the chunks of a stream: remove --stream false.")
     fields["stream"] = fields.get("stream") or True
 
 
@@ -132,7 +135,7 @@ def _print_body(fields: dict[str, Any], session: Session) -> None:
 
     shown = "json" if session.output.format in ("auto", "text") else session.output.format
     body = render(fields, format=shown, terminal=sys.stdout.isatty())
-    click.echo(body.encode("utf-8", "backslashreplace").decode())  # lone surrogates, as JSON escapes them
+    click.echo(body.encode("utf-8", "backslashreplace").decode())  # lone surrogates, escaped as in JSON
 
 
 command = Group(

@@ -1,4 +1,4 @@
-"""`onward config show`: each setting, its value, and where it came from."""
+"""`onward config show`: each setting, its value and its origin."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def show(session: Session, config: Path | None, changed: bool) -> None:
 
 
 def _table(rows: list[list[str]]) -> str:
-    return table(["SETTING", "VALUE", "FROM"], rows) if rows else "All settings are at their defaults."
+    return table(["SETTING", "VALUE", "SOURCE"], rows) if rows else "All settings are at their defaults."
 
 
 def _plain(option: Option, value: Any) -> Any:
-    """A value as JSON has it; secrets are counted, not shown."""
+    """Return a value for JSON. A secret is replaced by the number of its entries."""
     if option.is_secret:
         return f"<{len(value)} hidden>" if value else []
     if isinstance(value, Path):
@@ -65,17 +65,17 @@ command = Group(
         "show": session_command(
             "show",
             show,
-            "Show each setting, its value and where it came from: a variable, a file, or the default.",
+            "Show each setting, its value and where it comes from: a variable, a file, or the default.",
             [
                 click.Option(
                     ["--config"],
                     type=click.Path(path_type=Path),
                     metavar="PATH",
-                    help="This file of settings.",
+                    help="Settings file to read.",
                 ),
-                click.Option(["--changed"], is_flag=True, help="Only what is not at its default."),
+                click.Option(["--changed"], is_flag=True, help="Show only settings that differ from their defaults."),
             ],
-            connects=False,
+            can_connect=False,
             example="settings.0.value",
         )
     },

@@ -1,4 +1,4 @@
-"""`onward doctor`: what this machine offers, what is missing, and what to do about it."""
+"""`onward doctor`: checks of this machine, and what to do about problems."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from onward.cli.session import Session
 from onward.errors import SetupError
 
 State = Literal["good", "note", "bad"]
-LEAST_MEMORY = 1_000_000_000
-LEAST_DISK = 1_000_000_000
-FULL = "Larger models will not fit."
+MIN_FREE_MEMORY_BYTES = 1_000_000_000
+MIN_FREE_DISK_BYTES = 1_000_000_000
+LOW_DISK_ADVICE = "Larger models will not fit."
 _INSTRUCTIONS = (
-    ("amx_bf16", "AMX: the fastest there is"),
+    ("amx_bf16", "AMX: fastest"),
     ("avx512_vnni", "AVX-512 with VNNI: fast int8"),
     ("avx_vnni", "AVX2 with VNNI: fast int8"),
     ("avx512f", "AVX-512"),
@@ -38,7 +38,7 @@ _INSTRUCTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `advice` says what to do when it is not good."""
+    """The result of one check. `advice` says what to do if it is not good."""
 
     subject: str
     state: State
@@ -47,7 +47,7 @@ class Finding:
 
 
 def doctor(session: Session) -> None:
-    findings = [finding for look in CHECKS for finding in look()]
+    findings = [finding for check in CHECKS for finding in check()]
     value = {
         "findings": [
             {"subject": each.subject, "state": each.state, "words": each.words, "advice": each.advice or None}
@@ -79,7 +79,7 @@ def _processor() -> Iterator[Finding]:
     best = next((words for flag, words in _INSTRUCTIONS if flag in flags), None)
     words = f"{cores} cores" + (f", {best}" if best else "")
     if flags and best is None:
-        yield Finding("Processor", "note", words, "Without AVX2 the model runs, slowly.")
+        yield Finding("Processor", "note", words, "Without AVX2 models run, but slowly.")
     else:
         yield Finding("Processor", "good", words)
 
@@ -99,8 +99,8 @@ def _memory() -> Iterator[Finding]:
         free = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return
-    state: State = "good" if free >= LEAST_MEMORY else "note"
-    advice = "" if state == "good" else "Close other programs, or give --kv-memory a small size."
+    state: State = "good" if free >= MIN_FREE_MEMORY_BYTES else "note"
+    advice = "" if state == "good" else "Close other programs, or set --kv-memory to a small size."
     yield Finding("Memory", state, f"{bytes_in_words(free)} free", advice)
 
 
@@ -108,13 +108,17 @@ def _disk(folder: Path) -> Finding:
     existing = next((path for path in (folder, *folder.parents) if path.exists()), Path())
     free = shutil.disk_usage(existing).free
     if not os.access(existing, os.W_OK):
-        return Finding("Cache", "bad", f"{folder} cannot be written", "Give --cache-dir a folder that can.")
+        return Finding("Cache", "bad", f"{folder} is not writable", "Set --cache-dir to a writable folder.")
     words = f"{folder}, {bytes_in_words(free)} free"
-    return Finding("Cache", "good", words) if free >= LEAST_DISK else Finding("Cache", "note", words, FULL)
+    return (
+        Finding("Cache", "good", words)
+        if free >= MIN_FREE_DISK_BYTES
+        else Finding("Cache", "note", words, LOW_DISK_ADVICE)
+    )
 
 
 def _settings() -> Iterator[Finding]:
-    """What the settings lead to. Settings that cannot be read are the one finding."""
+    """Check the settings, and the cache folder and port they name. Unreadable settings are the only finding."""
     from onward.settings import resolve
 
     try:
@@ -143,7 +147,7 @@ def _port(port: int) -> Finding:
     with socket.socket() as probe:
         probe.settimeout(0.5)
         taken = port != 0 and probe.connect_ex(("127.0.0.1", port)) == 0
-    advice = "A server may be running already; `onward serve --port 0` takes any free one." if taken else ""
+    advice = "A server may already be running; `onward serve --port 0` picks a free port." if taken else ""
     return Finding("Port", "note" if taken else "good", f"{port} is {'in use' if taken else 'free'}", advice)
 
 
@@ -151,11 +155,13 @@ def _environment() -> Iterator[Finding]:
     for name in ("ONWARD_BASE_URL", "OPENAI_BASE_URL"):
         if value := os.environ.get(name):
             yield Finding(
-                name, "note", value, f"`completions create` asks that server; unset {name} to run in process."
+                name, "note", value, f"`completions create` uses that server; unset {name} to run in this process."
             )
     encoding = (sys.stdout.encoding or "").lower()
     if encoding not in ("utf-8", "utf8"):
-        yield Finding("Terminal", "note", f"writes {encoding}", "Set LANG=C.UTF-8, or some characters are lost.")
+        yield Finding(
+            "Terminal", "note", f"encodes output as {encoding}", "Set LANG=C.UTF-8, or some characters cannot be shown."
+        )
 
 
 def _shown(findings: list[Finding]) -> str:
@@ -167,7 +173,7 @@ def _shown(findings: list[Finding]) -> str:
         if each.advice:
             lines.append(f"  {'':<{width}}  {style.dim(each.advice)}")
     bad = sum(each.state == "bad" for each in findings)
-    verdict = f"{pluralize(bad, 'thing')} to mend." if bad else "Ready: onward completions create 'Once upon a time'"
+    verdict = f"{pluralize(bad, 'problem')} found." if bad else "Ready: onward completions create 'Once upon a time'"
     return "\n".join([*lines, "", style.bold(verdict)])
 
 
@@ -176,11 +182,11 @@ def _mark(state: State, style: Style) -> str:
 
 
 CHECKS = (_python, _packages, _processor, _memory, _models, _environment, _settings)
-"""In the order of the report; those of _settings need settings that can be read."""
+"""In the order of the report."""
 
-HELP = """Tell what this machine offers, what is missing, and what to do about it.
+HELP = """Check this machine: what works, what is missing, and what to do about it.
 
-On a terminal in words; elsewhere in JSON: --format text asks for the words there too.
+Prints a report on a terminal and JSON elsewhere; --format text prints the report everywhere.
 """
 
-command = session_command("doctor", doctor, HELP, connects=False, example="findings.0.words")
+command = session_command("doctor", doctor, HELP, can_connect=False, example="findings.0.words")

@@ -1,4 +1,4 @@
-"""`onward help [COMMAND]…`, as `onward [COMMAND]… --help`."""
+"""`onward help [COMMAND]…`, the same as `onward [COMMAND]… --help`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def show(names: tuple[str, ...]) -> None:
 
 
 def _inner(context: click.Context, name: str) -> click.Context:
-    """The context of a command in the group that `context` belongs to. Raises UsageError."""
+    """Return the context of command `name` in the group of `context`. Raises UsageError."""
     if not isinstance(context.command, click.Group):
-        raise click.UsageError(f"`{context.command_path}` has no commands of its own.", context)
+        raise click.UsageError(f"`{context.command_path}` has no subcommands.", context)
     _, command, _ = context.command.resolve_command(context, [name])
     assert command is not None
     return click.Context(command, context, info_name=name, **command.context_settings)
@@ -27,7 +27,7 @@ def _inner(context: click.Context, name: str) -> click.Context:
 command = click.Command(
     "help",
     callback=show,
-    help="Show the help of a command, such as `onward help completions create`; without one, of onward.",
-    params=[Argument("names", "The words of the command.", nargs=-1, metavar="[COMMAND]...")],
+    help="Show help for a command, such as `onward help completions create`; without a command, for onward.",
+    params=[Argument("names", "Command and subcommand.", nargs=-1, metavar="[COMMAND]...")],
     context_settings=CONTEXT,
 )

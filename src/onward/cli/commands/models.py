@@ -1,4 +1,4 @@
-"""`onward models list|show|retrieve|pull`: what can be asked for, and where its weights are."""
+"""`onward models list|show|retrieve|pull`: the available models and where their weights are."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def list_models(session: Session) -> None:
     emit(
         session.output,
         {"object": "list", "data": found},
-        lambda: f"{table(['MODEL', 'WHERE FROM', 'DISK', 'FOLDER'], rows)}\n{_total(found)}",
+        lambda: f"{table(['MODEL', 'SOURCE', 'SIZE', 'FOLDER'], rows)}\n{_total(found)}",
     )
 
 
@@ -60,16 +60,16 @@ def show_model(session: Session, name: str) -> None:
 
 
 def retrieve_model(session: Session, name: str | None, model: str | None) -> None:
-    """As `show_model`. OpenAI's tool takes the name by --model, or as an argument."""
+    """Show one model. OpenAI's tool takes the name from --model or as an argument."""
     named = [each for each in (name, model) if each is not None]
     if len(named) != 1:
-        raise click.UsageError("Name one model, as an argument or with --model.")
+        raise click.UsageError("Name exactly one model, as an argument or with --model.")
     show_model(session, named[0])
 
 
-def refuse_to_delete(**_: Any) -> None:
+def reject_delete(**_: Any) -> None:
     raise click.UsageError(
-        "Onward deletes no model: `onward models list` shows the folder of each, which may be deleted by hand."
+        "Onward does not delete models. `onward models list` shows the folder of each model; delete it by hand."
     )
 
 
@@ -93,7 +93,7 @@ def pull_model(session: Session, name: str) -> None:
         entry,
         lambda: (
             f"{found.id} is ready: {bytes_in_words(entry['bytes'])} in {found.path}\n"
-            f"Ask it with: onward completions create --model {name} 'Once upon a time'"
+            f"Try it: onward completions create --model {name} 'Once upon a time'"
         ),
     )
 
@@ -122,30 +122,32 @@ command = Group(
         "list": session_command(
             "list",
             list_models,
-            "List the models that can be asked for: a server's, or this machine's.",
+            "List the available models: a server's, or those on this machine.",
             example="data.0.id",
         ),
         "show": session_command(
             "show",
             show_model,
-            "Show one model: its folder, size and facts.",
-            _named("A built-in name, a folder, or a hub id in the local cache; of a server, an id that it lists."),
+            "Show one model: its folder, size and properties.",
+            _named(
+                "A built-in name, a folder, or a hub id in the local cache; with a server, one of the ids it lists."
+            ),
             example="id",
         ),
         "retrieve": session_command(
             "retrieve",
             retrieve_model,
-            "As `models show`, by its name in OpenAI's own tool.",
+            "Same as `models show`, under its name in OpenAI's tool.",
             [
-                Argument("name", "As of `models show`.", metavar="[NAME_OR_PATH]", required=False),
-                click.Option(["--model", "-m"], metavar="NAME_OR_PATH", help="The model, where no argument names it."),
+                Argument("name", "Same as for `models show`.", metavar="[NAME_OR_PATH]", required=False),
+                click.Option(["--model", "-m"], metavar="NAME_OR_PATH", help="The model, if not given as an argument."),
             ],
             example="id",
         ),
         "delete": click.Command(
             "delete",
-            callback=refuse_to_delete,
-            help="Delete no model: tells where the folders are.",
+            callback=reject_delete,
+            help="Explain how to delete a model by hand.",
             params=[click.Argument(["names"], nargs=-1)],
             hidden=True,
             context_settings=CONTEXT | {"ignore_unknown_options": True},
@@ -153,10 +155,10 @@ command = Group(
         "pull": session_command(
             "pull",
             pull_model,
-            "Download a model from the hub (org/name or org/name@revision). A download that broke off goes on "
-            "where it stopped; checksums are checked.",
-            _named("org/name or org/name@revision; a built-in name or a folder is checked only."),
-            connects=False,
+            "Download a model from the hub (org/name or org/name@revision). An interrupted download resumes where it "
+            "stopped; checksums are verified.",
+            _named("org/name or org/name@revision; a built-in model or a folder is only checked."),
+            can_connect=False,
             example="path",
         ),
     },

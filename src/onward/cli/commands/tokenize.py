@@ -1,4 +1,4 @@
-"""`onward tokenize`: the tokens of a text, as ids, pieces and bytes."""
+"""`onward tokenize`: the tokens of a text, as ids, text and bytes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from onward.text.rendering import render_token
 
 _BACKGROUNDS = ("48;5;24", "48;5;58", "48;5;53", "48;5;22", "48;5;94")
 _AS_BYTES = "bytes:"
-_PART = "·"
-"""Stands for a token that ends no character."""
+_INCOMPLETE = "·"
+"""Shown for a token that does not complete a character."""
 
 
 def tokenize(session: Session, text: str | None, model: str | None, special: bool) -> None:
@@ -34,7 +34,7 @@ def tokenize(session: Session, text: str | None, model: str | None, special: boo
     else:
         whole = embed(text, stdin, "TEXT")
     if whole is None:
-        raise click.UsageError("Give the text as an argument, or through a pipe.")
+        raise click.UsageError("Pass the text as an argument or through a pipe.")
     if session.connection.base_url is not None:
         found = asyncio.run(_remote(session, model, whole, special))
     else:
@@ -53,7 +53,8 @@ def _local(model: str | None, text: str, special: bool) -> dict[str, Any]:
 
 
 def _answer(ids: list[int], pieces: list[bytes]) -> dict[str, Any]:
-    """`bytes` in hexadecimal; `pieces` as logprobs spell them: a part of a character is `bytes:\\xe2`."""
+    """Return the result document: `bytes` in hexadecimal; `pieces` as in logprobs, where an incomplete character is
+    written `bytes:\\xe2`."""
     return {
         "tokens": ids,
         "count": len(ids),
@@ -63,7 +64,7 @@ def _answer(ids: list[int], pieces: list[bytes]) -> dict[str, Any]:
 
 
 async def _remote(session: Session, model: str | None, text: str, special: bool) -> dict[str, Any]:
-    """From a server's /tokenize, which stands beside /v1. Bytes are not told there."""
+    """Return the result of the server's /tokenize, which is next to /v1 and does not report bytes."""
     from dataclasses import replace
 
     from onward.cli.source.http import HttpSource
@@ -72,14 +73,14 @@ async def _remote(session: Session, model: str | None, text: str, special: bool)
     source = HttpSource(replace(session.connection, base_url=base))
     fields = {"model": model, "prompt": text, "add_special_tokens": special, "return_token_strs": True}
     try:
-        told = json.loads(await source.request("POST", "/tokenize", fields))
+        answer = json.loads(await source.request("POST", "/tokenize", fields))
     finally:
         await source.aclose()
-    return {"tokens": told["tokens"], "count": told["count"], "pieces": told.get("token_strs") or []}
+    return {"tokens": answer["tokens"], "count": answer["count"], "pieces": answer.get("token_strs") or []}
 
 
 def _shown(found: dict[str, Any]) -> str:
-    """The text with its tokens on alternating grounds, then a line for each token."""
+    """Return the text with its tokens on alternating backgrounds, then one line per token."""
     style = style_of(sys.stdout)
     spelled = _spelled([_raw(piece) for piece in found["pieces"]])
     coloured = "".join(style(visible(text), code) for text, code in zip(spelled, cycle(_BACKGROUNDS), strict=False))
@@ -92,14 +93,14 @@ def _shown(found: dict[str, Any]) -> str:
 
 
 def _spelled(pieces: list[bytes]) -> list[str]:
-    """A text for each token. A character that is split over several stands at its last; the others show `·`."""
+    """Return one text per token. A character split over several tokens is shown at the last one, `·` at the others."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     last = len(pieces) - 1
-    return [decoder.decode(piece, final=index == last) or _PART for index, piece in enumerate(pieces)]
+    return [decoder.decode(piece, final=index == last) or _INCOMPLETE for index, piece in enumerate(pieces)]
 
 
 def _raw(piece: str) -> bytes:
-    """The bytes that `render_token` spelled out."""
+    """Return the bytes that `render_token` rendered."""
     if not piece.startswith(_AS_BYTES):
         return piece.encode()
     escaped = re.split(r"\\x([0-9a-f]{2})", piece.removeprefix(_AS_BYTES))
@@ -107,25 +108,27 @@ def _raw(piece: str) -> bytes:
 
 
 def _named(piece: str) -> str:
-    """A token in the table: a text in quotes, as JSON has it; a part of a character as bytes, without."""
+    """Return a token for the table: text as a JSON string; an incomplete character as bytes, without quotes."""
     return visible(piece if piece.startswith(_AS_BYTES) else json.dumps(piece, ensure_ascii=False))
 
 
 command = session_command(
     "tokenize",
     tokenize,
-    "Show the tokens of TEXT (or of what is piped in): ids, pieces and bytes.",
+    "Show the tokens of TEXT, or of standard input: ids, text and bytes.",
     [
         Argument(
             "text",
-            "The text as it stands; @FILE for a file's, - or @- for standard input's, \\@ for one that begins with @.",
+            "The text; @FILE reads a file, - or @- standard input; write \\@ for a text that begins with @.",
             required=False,
         ),
-        click.Option(["--model", "-m"], metavar="NAME_OR_PATH", help="Whose tokenizer; the weights are not loaded."),
+        click.Option(
+            ["--model", "-m"], metavar="NAME_OR_PATH", help="Model whose tokenizer is used; its weights are not loaded."
+        ),
         click.Option(
             ["special", "--add-special-tokens/--no-add-special-tokens"],
             default=True,
-            help="Put the model's start token first, where it has one.",
+            help="Add the model's start token, if it has one.",
         ),
     ],
     example="count",

@@ -1,4 +1,4 @@
-"""`onward version`, as `onward --version`, `-v` and `-V`."""
+"""`onward version`, the same as `onward --version`, `-v` and `-V`."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def show() -> None:
 
 
 command = click.Command(
-    "version", callback=show, help="Show the version, as --version, -v and -V do.", context_settings=CONTEXT
+    "version", callback=show, help="Show the version. Same as --version, -v and -V.", context_settings=CONTEXT
 )

@@ -1,1 +1,1 @@
-"""What people and programs see: text, documents, colours, figures, errors."""
+"""Output for people and programs: text, documents, colours, statistics, errors."""

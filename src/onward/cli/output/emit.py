@@ -1,4 +1,4 @@
-"""Results of the smaller commands: a table for a person, documents for a program."""
+"""Results of commands: a table for people, documents for programs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 import click
 
-from onward.cli.output.formats import NOTHING_FOUND, leads_somewhere, render
+from onward.cli.output.formats import NO_MATCH, render, transform_matches
 from onward.cli.output.terminal import style_of, visible, warn
 
 
-def emit(output: Any, value: Any, for_people: Callable[[], str]) -> None:
-    """Write one result. `output` is a session's Output; `for_people` is called where a person looks."""
+def emit(output: Any, value: Any, as_text: Callable[[], str]) -> None:
+    """Write one result. `output` is a session's Output; `as_text` renders the result for people."""
     plain = output.transform is None and not output.raw_strings
     if plain and (output.format == "text" or (output.format == "auto" and sys.stdout.isatty())):
-        click.echo(for_people(), color=True)
+        click.echo(as_text(), color=True)
         return
-    if not leads_somewhere(value, output.transform):
-        warn(NOTHING_FOUND)
+    if not transform_matches(value, output.transform):
+        warn(NO_MATCH)
     text = render(
         value,
         format="json" if output.format == "text" else output.format,
@@ -32,7 +32,7 @@ def emit(output: Any, value: Any, for_people: Callable[[], str]) -> None:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell; the headings dimmed."""
+    """Return a table with columns as wide as their widest cell and dimmed headings."""
     rows = [[visible(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -41,7 +41,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def bytes_in_words(count: int) -> str:
-    """12 B, 3.4 kB, 56.7 MB, in powers of 1000."""
+    """Return a size such as `12 B`, `3.4 kB` or `56.7 MB`, in powers of 1000."""
     size = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:

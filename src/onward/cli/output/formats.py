@@ -1,4 +1,4 @@
-"""A result as text, in the format that was asked for."""
+"""Results as text, in each output format."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _TOKENS = re.compile(r'(?P<text>"(?:\\.|[^"\\])*")(?P<colon>:)?|(?P<word>true|fa
 _KEY, _TEXT, _NUMBER, _WORD = "34;1", "32", "36", "35"
 
 
-NOTHING_FOUND = "--transform found nothing: the whole document is shown"
+NO_MATCH = "--transform matched nothing; printing the whole document"
 
 
-def leads_somewhere(value: Any, transform: str | None) -> bool:
-    """Whether there is no transform, or what it asks for."""
+def transform_matches(value: Any, transform: str | None) -> bool:
+    """Return whether the transform selects something; True without a transform."""
     return transform is None or find(value, transform) is not MISSING
 
 
@@ -32,9 +32,9 @@ def render(
     terminal: bool = False,
     colour: bool = False,
 ) -> str:
-    """One document, without a newline at its end.
+    """Return one document as text without a final newline.
 
-    `raw` is the JSON as it came, for the format of that name. A transform that leads nowhere shows all.
+    `raw` is the JSON as received, for the format of that name. A transform that matches nothing is ignored.
     """
     if transform is not None:
         found = find(value, transform)
@@ -67,7 +67,7 @@ def _yaml(value: Any, _: str | None, colour: bool) -> str:
 
 
 def _text(value: Any, _: str | None, colour: bool) -> str:
-    """The texts alone; several under the headings of the old Python command line."""
+    """Return only the texts; several texts get the headings of OpenAI's old command line."""
     choices = value.get("choices") if isinstance(value, dict) else None
     if not isinstance(choices, list):
         return value if isinstance(value, str) else _json(value, None, colour)
@@ -80,7 +80,7 @@ def _text(value: Any, _: str | None, colour: bool) -> str:
 
 
 def _pretty(value: Any, _: str | None, colour: bool) -> str:
-    """A box of keys and values, one line a leaf."""
+    """Return a box of keys and values, one line per leaf."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -110,7 +110,7 @@ def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
 
 
 def coloured(text: str) -> str:
-    """JSON with colours for keys, strings, numbers and words."""
+    """Return JSON with colours for keys, strings, numbers and literals."""
 
     def paint(found: re.Match[str]) -> str:
         if found["text"]:

@@ -1,7 +1,7 @@
-"""The part of the GJSON path language that results call for: keys, indices, `#`, queries, modifiers, multipaths.
+"""A subset of the GJSON path language: keys, indices, `#`, queries, modifiers, multipaths.
 
-Written here because the library on the package index is under the GPL. Left out: `~` in queries, literals (`!`),
-JSON lines (`..`) and modifiers beyond those in MODIFIERS.
+Implemented here because the library on the package index is under the GPL. Not supported: `~` in queries,
+literals (`!`), JSON lines (`..`) and modifiers beyond those in MODIFIERS.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 
 class _Missing:
-    """What a path gives that leads nowhere; null is a value."""
+    """The result of a path that matches nothing. JSON null is a value."""
 
 
 MISSING: Final = _Missing()
@@ -23,24 +23,24 @@ _QUERY = re.compile(r"(?P<path>.*?)\s*(?P<operator>==|!=|<=|>=|!%|<|>|%)\s*(?P<v
 
 
 def find(value: Any, path: str) -> Any:
-    """What `path` leads to in `value`, or MISSING."""
+    """Return what `path` selects in `value`, or MISSING."""
     if not path:
         return value
-    part, separator, rest = _first(path, ".|")
+    part, separator, rest = _split(path, ".|")
     if part == "#" or part.startswith("#("):
-        return _many(value, part, separator, rest)
+        return _array(value, part, separator, rest)
     if part.startswith("@"):
         name, _, argument = part[1:].partition(":")
         found = MODIFIERS[name](value, argument) if name in MODIFIERS else MISSING
     elif part[:1] in ("{", "["):
-        found = _together(value, part)
+        found = _multipath(value, part)
     else:
         found = _member(value, part)
     return found if found is MISSING else find(found, rest)
 
 
-def _first(path: str, separators: str) -> tuple[str, str, str]:
-    """`path` cut at the first separator outside brackets and quotes: (before, separator, after)."""
+def _split(path: str, separators: str) -> tuple[str, str, str]:
+    """Split `path` at the first separator outside brackets and quotes: (before, separator, after)."""
     depth, quoted, skip = 0, False, False
     for index, character in enumerate(path):
         if skip:
@@ -71,8 +71,8 @@ def _member(value: Any, part: str) -> Any:
     return value.get(re.sub(r"\\(.)", r"\1", part), MISSING)
 
 
-def _many(value: Any, part: str, separator: str, rest: str) -> Any:
-    """`#`: the length, or each item; `#(query)`: the first that fits; `#(query)#`: all that fit."""
+def _array(value: Any, part: str, separator: str, rest: str) -> Any:
+    """`#`: the length, or each item; `#(query)`: the first match; `#(query)#`: all matches."""
     if not isinstance(value, list):
         return MISSING
     if part == "#":
@@ -82,17 +82,17 @@ def _many(value: Any, part: str, separator: str, rest: str) -> Any:
     else:
         every = part.endswith(")#")
         condition = part[2:].removesuffix("#").removesuffix(")")
-        items = [item for item in value if _fits(item, condition)]
+        items = [item for item in value if _matches(item, condition)]
         if not every:
             return find(items[0], rest) if items else MISSING
         if separator != ".":
             return find(items, rest)
-    each, _, onward = _first(rest, "|")
+    each, _, remaining = _split(rest, "|")
     found = [result for item in items if (result := find(item, each)) is not MISSING]
-    return find(found, onward)
+    return find(found, remaining)
 
 
-def _fits(item: Any, condition: str) -> bool:
+def _matches(item: Any, condition: str) -> bool:
     query = _QUERY.fullmatch(condition)
     if query is None:
         return find(item, condition.strip()) is not MISSING
@@ -121,13 +121,13 @@ def _compare(left: Any, operator: str, right: Any) -> bool:
     return bool({"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}[operator])
 
 
-def _together(value: Any, part: str) -> Any:
-    """`{a,"name":b}` and `[a,b]`: several paths at once; those that lead nowhere are left out."""
+def _multipath(value: Any, part: str) -> Any:
+    """`{a,"name":b}` and `[a,b]`: several paths at once; paths that match nothing are left out."""
     inner = part[1:-1]
     found: dict[str, Any] = {}
     while inner:
-        one, _, inner = _first(inner, ",")
-        head, colon, path = _first(one.strip(), ":") if one.strip().startswith('"') else (one.strip(), "", "")
+        one, _, inner = _split(inner, ",")
+        head, colon, path = _split(one.strip(), ":") if one.strip().startswith('"') else (one.strip(), "", "")
         path = path if colon else head
         result = find(value, path)
         if result is not MISSING:

@@ -1,4 +1,4 @@
-"""What a person sees of a completion: prompts dimmed, text as it comes, several choices one after another."""
+"""Completions on a terminal: dimmed prompts, text as it arrives, several choices one after another."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from onward.cli.output.words import pluralize
 
 @dataclass(slots=True)
 class _Choice:
-    """One choice so far. `waiting` holds the parts that its turn has not come for."""
+    """One choice so far. `pending` holds the parts that are not printed yet."""
 
-    waiting: list[dict[str, Any]] = field(default_factory=list)
+    pending: list[dict[str, Any]] = field(default_factory=list)
     ended: bool = False
     echoed: int = 0
-    """Characters of an echoed prompt that are still to come."""
+    """Characters of the echoed prompt that have not arrived yet."""
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
 
 
 class LiveText:
-    """Writes partial choices. Choice 0 appears live; the others wait for their turn and then catch up.
+    """Prints partial choices. Choice 0 is live; each later one is printed when those before it have ended.
 
-    `write` gets the text to show at once. `fields` is the request. `bare`, for pipes: texts as they are, without
-    prompts and scores, under the old Python command line's headings.
+    `write` prints text immediately. `fields` is the request. `bare` is for pipes: unmodified texts without prompts
+    and probabilities, under the headings of OpenAI's old command line.
     """
 
     def __init__(
@@ -38,23 +38,23 @@ class LiveText:
         self._prompts = _prompts(fields.get("prompt"))
         self._n = fields.get("n") or 1
         self._echo = bool(fields.get("echo"))
-        self._scores = fields.get("logprobs") is not None and not bare
+        self._has_logprobs = fields.get("logprobs") is not None and not bare
         self._suffix = None if bare else fields.get("suffix")
         self._choices: dict[int, _Choice] = {}
         self._current = 0
-        self._opened = False
+        self._is_open = False
         self._line_open = False
 
     def add(self, document: dict[str, Any]) -> None:
-        """Take a chunk or a whole completion."""
+        """Add a chunk or a whole completion."""
         for part in document.get("choices") or []:
             choice = self._choices.setdefault(part.get("index", 0), _Choice())
-            choice.waiting.append(part)
+            choice.pending.append(part)
             choice.ended = choice.ended or bool(part.get("finish_reason"))
         self._show()
 
     def finish(self) -> None:
-        """Show all that waits, and end the last line."""
+        """Print everything that is pending, and end the last line."""
         for index in sorted(self._choices):
             if index >= self._current:
                 self._current = index
@@ -73,14 +73,14 @@ class LiveText:
 
     def _show_current(self) -> None:
         choice = self._choices[self._current]
-        if not self._opened:
+        if not self._is_open:
             self._open(choice)
-        for part in choice.waiting:
+        for part in choice.pending:
             self._put_part(choice, part)
-        choice.waiting.clear()
+        choice.pending.clear()
 
     def _open(self, choice: _Choice) -> None:
-        self._opened = True
+        self._is_open = True
         if self._n * len(self._prompts) > 1:
             self._put(self._heading() + "\n")
         if self._bare:
@@ -111,16 +111,16 @@ class LiveText:
                 choice.logprobs.setdefault(key, []).extend(logprobs.get(key) or [])
         prompt = text[: choice.echoed]
         choice.echoed -= len(prompt)
-        if prompt and not self._scores:
+        if prompt and not self._has_logprobs:
             self._put(self._style.dim(visible(prompt)))
             text = text[len(prompt) :]
-        self._put(coloured_text(text, logprobs, self._style) if self._scores else visible(text))
+        self._put(coloured_text(text, logprobs, self._style) if self._has_logprobs else visible(text))
 
     def _close(self) -> None:
         choice = self._choices[self._current]
-        if not self._opened:
+        if not self._is_open:
             return
-        self._opened = False
+        self._is_open = False
         if self._suffix and not self._echo:
             self._put(self._style.dim(visible(str(self._suffix))))
         if choice.logprobs.get("tokens"):
@@ -138,7 +138,7 @@ class LiveText:
 
 
 def _prompts(prompt: Any) -> list[Any]:
-    """The prompts of a request, one an answer: strings or lists of ids."""
+    """Return the prompts of a request: strings or lists of token ids."""
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
         return prompt
     return [prompt or ""]

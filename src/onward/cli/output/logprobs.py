@@ -1,4 +1,4 @@
-"""Log probabilities for a person: tokens coloured by probability, and a list of the alternatives."""
+"""Log probabilities on a terminal: tokens coloured by probability, and a list of the alternatives."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from onward.cli.output.terminal import Style, visible
 
 _SHADES = ((0.9, "38;5;40"), (0.6, "38;5;112"), (0.3, "38;5;220"), (0.1, "38;5;208"), (0.0, "38;5;196"))
-"""(least probability, colour): green is what the model expected, red what surprised it."""
+"""(minimum probability, colour): from green for likely to red for unlikely tokens."""
 LEGEND = "≥90% ≥60% ≥30% ≥10% <10%"
-_WIDEST_TOKEN = 24
+_MAX_TOKEN_WIDTH = 24
 
 
 def coloured_text(text: str, logprobs: dict[str, Any] | None, style: Style) -> str:
-    """`text` in the colours of its tokens, where the tokens spell it; else plain."""
+    """Return `text` in the colours of its tokens; plain where the tokens do not add up to it."""
     tokens = (logprobs or {}).get("tokens") or []
     if not style.on or "".join(tokens) != text:
         return visible(text)
@@ -26,11 +26,11 @@ def coloured_text(text: str, logprobs: dict[str, Any] | None, style: Style) -> s
 
 
 def alternatives(logprobs: dict[str, Any], style: Style) -> str:
-    """A line for each token: its probability, and what else the model thought of, likeliest first."""
+    """Return one line per token: its probability, then the alternatives, most likely first."""
     tokens = logprobs.get("tokens") or []
     scores = logprobs.get("token_logprobs") or []
     tops = logprobs.get("top_logprobs") or [None] * len(tokens)
-    width = min(_WIDEST_TOKEN, max((len(_shown(token)) for token in tokens), default=0))
+    width = min(_MAX_TOKEN_WIDTH, max((len(_shown(token)) for token in tokens), default=0))
     lines = [_legend(style)]
     for token, score, top in zip(tokens, scores, tops, strict=False):
         others = sorted((top or {}).items(), key=lambda pair: -pair[1])
@@ -57,5 +57,5 @@ def _percent(score: float | None) -> str:
 
 
 def _shown(token: str) -> str:
-    """A token with its white space to be seen."""
+    """Return a token with visible white space."""
     return visible(token.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣"))

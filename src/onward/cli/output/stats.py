@@ -1,4 +1,4 @@
-"""How long an answer took, and what it counted."""
+"""Token counts, speed and timing of one request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onward.cli.output.words import pluralize
 
 @dataclass(slots=True)
 class Stats:
-    """Made when the request is sent; times are in seconds on a monotonic clock."""
+    """Starts timing when it is created. Times are in seconds on a monotonic clock."""
 
     clock: Any = time.monotonic
     started: float = field(init=False)
@@ -25,7 +25,7 @@ class Stats:
         self.started = self.ended = self.clock()
 
     def add(self, document: dict[str, Any]) -> None:
-        """Count a chunk or a whole completion."""
+        """Add a chunk or a whole completion."""
         self.ended = self.clock()
         choices = document.get("choices") or []
         if self.first is None and choices:
@@ -33,11 +33,11 @@ class Stats:
         self.usage = document.get("usage") or self.usage
         self.finish_reasons += [each["finish_reason"] for each in choices if each.get("finish_reason")]
 
-    def words(self) -> str:
-        """One line: tokens, speed, time to the first token, what came from the cache."""
+    def summary(self) -> str:
+        """Return one line: tokens, speed, time to the first token, cached tokens."""
         parts: list[str] = []
         if self.usage is None:
-            parts.append("tokens not reported (add --stream-options.include-usage)")
+            parts.append("token counts not reported (add --stream-options.include-usage)")
         else:
             cached = (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens")
             prompt = f"prompt {pluralize(self.usage.get('prompt_tokens') or 0, 'token')}"
@@ -49,13 +49,13 @@ class Stats:
             parts.append(f"first token after {self.first - self.started:.2f} s")
         parts.append(f"total {self.ended - self.started:.2f} s")
         if self.finish_reasons:
-            parts.append("ended by " + ", ".join(dict.fromkeys(self.finish_reasons)))
+            parts.append("finish reason: " + ", ".join(dict.fromkeys(self.finish_reasons)))
         return " · ".join(parts)
 
     def _speed(self) -> float | None:
-        """Tokens a second: of decoding where the first token's time is known, else of the whole answer."""
+        """Return tokens per second: of decoding if the first token was timed, otherwise of the whole request."""
         tokens = (self.usage or {}).get("completion_tokens") or 0
-        begin = self.first if self.streamed and self.first is not None else self.started
-        counted = tokens - 1 if begin is self.first and begin != self.started else tokens
-        elapsed = self.ended - begin
-        return counted / elapsed if counted > 0 and elapsed > 0 else None
+        start = self.first if self.streamed and self.first is not None else self.started
+        timed_tokens = tokens - 1 if start is self.first and start != self.started else tokens
+        elapsed = self.ended - start
+        return timed_tokens / elapsed if timed_tokens > 0 and elapsed > 0 else None

@@ -1,4 +1,4 @@
-"""Terminals: whether colours are wanted, the colours, and text that cannot command the terminal."""
+"""Terminals: colours, remarks on stderr, and text without control characters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def wants_colour(stream: IO[Any]) -> bool:
-    """NO_COLOR, then FORCE_COLOR, then whether the stream is a terminal that can."""
+    """Return whether to write colours: NO_COLOR decides, then FORCE_COLOR, then whether it is a colour terminal."""
     if os.environ.get("NO_COLOR"):
         return False
     force = os.environ.get("FORCE_COLOR", "")
@@ -22,13 +22,14 @@ def wants_colour(stream: IO[Any]) -> bool:
 
 
 def visible(text: str) -> str:
-    """Control characters but newline and tab spelled out (`\\x1b`): a model's text must not steer a terminal."""
+    """Return the text with control characters other than newline and tab escaped (`\\x1b`), so that a model's text
+    cannot control the terminal."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Wraps texts in colours, or leaves them alone."""
+    """Colours texts, or leaves them unchanged."""
 
     on: bool
 
@@ -56,12 +57,12 @@ def style_of(stream: IO[Any]) -> Style:
 
 
 def warn(text: str) -> None:
-    """A remark on stderr for whoever reads it, over a line that shows progress on a terminal."""
+    """Print a remark on stderr; on a terminal it replaces the progress line."""
     start = "\r\x1b[K" if sys.stderr.isatty() else ""
     print(start + style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)
 
 
 def note(text: str) -> None:
-    """A dimmed remark on stderr, for a person only. It replaces a line that shows progress."""
+    """Print a dimmed remark on stderr if it is a terminal, in place of the progress line."""
     if sys.stderr.isatty():
         print("\r\x1b[K" + style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)

@@ -1,17 +1,17 @@
-"""Numbers of things, and the beginnings of texts, for a person."""
+"""Counts with their nouns, and excerpts of texts."""
 
 from __future__ import annotations
 
 from onward.cli.output.terminal import visible
 
-LONGEST_EXCERPT = 40
+MAX_EXCERPT_LENGTH = 40
 
 
-def pluralize(number: int, thing: str) -> str:
-    """`1 line`, `2,000 lines`; `thing` is in the singular and takes an s."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+def pluralize(number: int, noun: str) -> str:
+    """Return `1 line` or `2,000 lines`; `noun` is singular and takes an s."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def excerpt(text: str) -> str:
-    """As much of a text as names it in a sentence."""
-    return visible(text if len(text) <= LONGEST_EXCERPT else text[:LONGEST_EXCERPT] + "…")
+    """Return the beginning of a text, to name it in a sentence."""
+    return visible(text if len(text) <= MAX_EXCERPT_LENGTH else text[:MAX_EXCERPT_LENGTH] + "…")

@@ -1,1 +1,1 @@
-"""From arguments, files and standard input to the JSON body of a request."""
+"""Builds the JSON body of a request from arguments, files and standard input."""

@@ -1,4 +1,4 @@
-"""The whole body: standard input's, flags over it, and the prompt wherever it was given."""
+"""The request body: standard input, overridden by flags, and the prompt from wherever it was given."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from onward.protocol.parameters import BY_NAME
 
 _PROMPT = BY_NAME["prompt"]
 _FIRST_KEY = re.compile(r"\s*([\w$]+):(?=\s|$)")
-MOST_NAMED = 5
-"""Unknown keys of a body that a message names."""
+MAX_NAMED_KEYS = 5
+"""How many unknown keys of a body a message names."""
 
 
 def request_body(
     given: Mapping[str, str | tuple[str, ...] | None], positional: str | None, stdin: Stdin | None = None
 ) -> dict[str, Any]:
-    """The JSON body of a request: what was given, and nothing else, be it whole or not. Raises UsageError.
+    """Return the JSON body of a request, complete or not, with only the fields that were given. Raises UsageError.
 
-    What is piped in is a body when it is a map, else the prompt; a note says why where it looks like a body that
-    went wrong. Flags win over the keys of a body.
+    Standard input is a body if it is a map, otherwise the prompt; a note explains why if it resembles a body. Flags
+    override the keys of a body.
     """
     stdin = stdin or Stdin()
     flags = body_of(given, stdin)
     if positional is not None:
         if "prompt" in flags:
-            raise click.UsageError("The prompt was given twice: as an argument and with --prompt.")
+            raise click.UsageError("The prompt was passed twice: as an argument and with --prompt.")
         flags["prompt"] = value_of(_PROMPT, positional, stdin)
     piped = stdin.offered(wait="prompt" not in flags)
     return {**_piped_body(piped, flags), **flags} if piped is not None else flags
@@ -46,15 +46,15 @@ def _piped_body(piped: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     value = _mapping(piped)
     if value is not None and _is_body(piped, value, prompt_given="prompt" in flags):
         return value
-    fault = _fault(piped, value)
+    problem = _why_not_a_body(piped, value)
     if "prompt" in flags:
         raise click.UsageError(
-            f"Cannot merge flags with a body that is not a map: '{excerpt(piped)}' came through standard input, and a "
-            "prompt was given too. Leave one out, or redirect standard input from /dev/null."
-            + (f" It looks like a request body, but {fault}." if fault else "")
+            f"Cannot merge flags with a body that is not a map: '{excerpt(piped)}' was read from standard input, and a "
+            "prompt was passed as well. Remove one, or redirect standard input from /dev/null."
+            + (f" It looks like a request body, but {problem}." if problem else "")
         )
-    if fault:
-        warn(f"What is piped in looks like a request body, but {fault}: all of it is the prompt. --prompt - says so.")
+    if problem:
+        warn(f"Standard input looks like a request body, but {problem}; using all of it as the prompt.")
     return {"prompt": piped}
 
 
@@ -67,10 +67,10 @@ def _mapping(text: str) -> dict[str, Any] | None:
 
 
 def _is_body(text: str, value: dict[str, Any], *, prompt_given: bool) -> bool:
-    """Whether a map is a body, not a text to continue.
+    """Return whether a map is a body rather than a prompt.
 
-    Braces make a body of it. A map in block style (`Q: why?`) might as well be a text: it counts as a body when
-    it names nothing but parameters and leaves nothing wanting.
+    A map in braces is a body. A map in block style (`Q: why?`) may be a prompt: it is a body only if all its keys
+    are parameters and a prompt is known.
     """
     return _in_braces(text) or (value.keys() <= BY_NAME.keys() and (prompt_given or "prompt" in value))
 
@@ -79,19 +79,19 @@ def _in_braces(text: str) -> bool:
     return text.lstrip().startswith("{")
 
 
-def _fault(text: str, value: dict[str, Any] | None) -> str:
-    """Why a text that looks like a body is none; empty where it does not look like one."""
+def _why_not_a_body(text: str, value: dict[str, Any] | None) -> str:
+    """Return why a text that looks like a body is not one; empty if it does not look like one."""
     if _in_braces(text):
-        return f"it is no JSON object ({_json_fault(text)})"
+        return f"it is not a JSON object ({_json_problem(text)})"
     if value is None:
         first = _FIRST_KEY.match(text)
-        return "it is no YAML" if first and first[1] in BY_NAME else ""
+        return "it is not valid YAML" if first and first[1] in BY_NAME else ""
     if not value.keys() & BY_NAME.keys():
         return ""
     return unknown_keys(value) or "it has no prompt"
 
 
-def _json_fault(text: str) -> str:
+def _json_problem(text: str) -> str:
     try:
         json.loads(text)
     except json.JSONDecodeError as problem:
@@ -104,9 +104,9 @@ def _json_fault(text: str) -> str:
 
 
 def unknown_keys(names: Iterable[str]) -> str:
-    """The names that no parameter has, as a clause: `'promt' is no parameter (did you mean 'prompt'?)`."""
+    """Return a clause about names that are not parameters: `'promt' is not a parameter (did you mean 'prompt'?)`."""
     clauses = []
-    for name in [name for name in names if name not in BY_NAME][:MOST_NAMED]:
+    for name in [name for name in names if name not in BY_NAME][:MAX_NAMED_KEYS]:
         near = difflib.get_close_matches(name, BY_NAME, n=1)
-        clauses.append(f"{name!r} is no parameter" + (f" (did you mean {near[0]!r}?)" if near else ""))
+        clauses.append(f"{name!r} is not a parameter" + (f" (did you mean {near[0]!r}?)" if near else ""))
     return ", ".join(clauses)

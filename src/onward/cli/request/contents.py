@@ -1,4 +1,4 @@
-"""Values that stand for contents: `@file`, `@-`, `-`; and standard input, which is read once at most."""
+"""Values that name contents: `@file`, `@-`, `-`; and standard input, which is read at most once."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from onward.cli.output.words import excerpt
 
 STDIN_NAMES = ("-", "/dev/stdin", "/dev/fd/0")
 POLL_SECONDS = 0.01
-"""How long a pipe is waited for when nothing says that it will bring anything (spec/cli A1, stdin)."""
+"""How long to wait for data on a pipe that nothing refers to (spec/cli A1, stdin)."""
 
 
 class Stdin:
-    """Standard input. Its whole contents go to the first who asks; a second one is a usage error."""
+    """Standard input. The first reader takes all of it; a second one is a usage error."""
 
     def __init__(self) -> None:
-        self._taker: str | None = None
+        self._reader: str | None = None
 
-    def take(self, taker: str) -> str:
-        """All of it, as text. Raises UsageError: taken before, closed, or no UTF-8."""
-        return _as_text(self.take_bytes(taker), "standard input")
+    def take(self, reader: str) -> str:
+        """Return all of it as text. Raises UsageError if it was taken before, is closed or is not UTF-8."""
+        return _as_text(self.take_bytes(reader), "standard input")
 
-    def take_bytes(self, taker: str) -> bytes:
-        if self._taker is not None:
-            raise click.UsageError(f"Standard input can be read once: both {self._taker} and {taker} ask for it.")
+    def take_bytes(self, reader: str) -> bytes:
+        if self._reader is not None:
+            raise click.UsageError(f"Standard input can be read only once: both {self._reader} and {reader} use it.")
         if sys.stdin is None:
-            raise click.UsageError(f"{taker} asks for standard input, which is closed.")
-        self._taker = taker
+            raise click.UsageError(f"{reader} reads standard input, which is closed.")
+        self._reader = reader
         content: bytes = sys.stdin.buffer.read()
         return content
 
     def offered(self, *, wait: bool) -> str | None:
-        """What was redirected or piped in unasked, None when there is nothing.
+        """Return redirected or piped contents that no value refers to, None if there are none.
 
-        A pipe is read when it has something to say at once, or, with `wait`, whenever it says it.
+        A pipe without data is skipped, or, with `wait`, read to its end.
         """
-        if self._taker is not None or not _offers(wait=wait):
+        if self._reader is not None or not _offers(wait=wait):
             return None
-        return self.take("a body or prompt piped in") or None
+        return self.take("a piped body or prompt") or None
 
 
 def _offers(*, wait: bool) -> bool:
@@ -56,7 +56,7 @@ def _offers(*, wait: bool) -> bool:
         number = sys.stdin.fileno()
         status = os.fstat(number)
     except (OSError, ValueError, AttributeError):
-        return True  # not a file of the system: put there by a program that embeds this one
+        return True  # not an operating-system file: set by a program that embeds this one
     if stat.S_ISREG(status.st_mode):
         return status.st_size > 0
     if not (stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode)):
@@ -65,11 +65,11 @@ def _offers(*, wait: bool) -> bool:
 
 
 def embed(value: Any, stdin: Stdin, flag: str) -> Any:
-    """`value` with every string that begins with `@` replaced by the contents it names; nested ones too.
+    """Return `value` with every string that begins with `@`, also nested ones, replaced by the contents it names.
 
-    `@p` and `@file://p` are text, `@data://p` base64, `@-` standard input; `\\@` stands for a literal @. A name that
-    leads nowhere stays as it is when it has no `.` and no `/`. Raises UsageError; for a file that is no UTF-8 too,
-    where OpenAI's tool sends base64 unasked: no text field has a use for it.
+    `@p` and `@file://p` are text, `@data://p` base64, `@-` standard input; `\\@` is a literal @. A name without `.`
+    and `/` that is not a file is left unchanged. Raises UsageError, also for a file that is not UTF-8: OpenAI's tool
+    sends it as base64, which no text field can use.
     """
     if isinstance(value, list):
         return [embed(item, stdin, flag) for item in value]
@@ -91,13 +91,13 @@ def _contents(name: str, literal: str, stdin: Stdin, flag: str) -> str:
         return base64.b64encode(_read(name.removeprefix("data://"), flag)).decode()
     if not _looks_like_a_path(name) and not Path(name).is_file():
         shown = excerpt(literal)
-        warn(f"{flag}: there is no file {shown[1:]}, so {shown} itself is the text. Write \\{shown} to say so.")
+        warn(f"{flag}: there is no file {shown[1:]}; using {shown} as text. Write \\{shown} to silence this note.")
         return literal
     return _file_text(name, flag)
 
 
 def _file_text(name: str, flag: str) -> str:
-    return _as_text(_read(name, flag), f"{flag}: {name}", f" @data://{name} stands for its bytes in base64.")
+    return _as_text(_read(name, flag), f"{flag}: {name}", f" Use @data://{name} to send its bytes as base64.")
 
 
 def _looks_like_a_path(name: str) -> bool:
@@ -109,7 +109,7 @@ def _read(name: str, flag: str) -> bytes:
         return Path(name).expanduser().read_bytes()
     except OSError as problem:
         raise click.UsageError(
-            f"{flag}: {name} cannot be read: {problem.strerror}. Write \\@ for a text that begins with @."
+            f"{flag}: {name} cannot be read: {problem.strerror}. Write \\@ for literal text that begins with @."
         ) from None
 
 
@@ -117,5 +117,5 @@ def _as_text(content: bytes, source: str, advice: str = "") -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as problem:
-        words = f"{source} is not UTF-8 text ({problem.reason} at byte {problem.start})."
-        raise click.UsageError(words + advice) from None
+        message = f"{source} is not UTF-8 text ({problem.reason} at byte {problem.start})."
+        raise click.UsageError(message + advice) from None

@@ -1,4 +1,4 @@
-"""The flags of a request, generated from the one parameter table, and the body that they make."""
+"""The flags of a request, generated from the parameter table, and the body they produce."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from onward.protocol.parameter import Parameter
 from onward.protocol.parameters import PARAMETERS
 
 SHORT = {"model": "-m", "prompt": "-p", "max_tokens": "-M", "temperature": "-t", "top_p": "-P", "n": "-n"}
-"""Short spellings of the old Python command line (spec/cli A2)."""
+"""Short flags of OpenAI's old command line (spec/cli A2)."""
 
-WORDS = {
-    "model": "The model that writes the completion. Of a server, one that `onward models list` shows there: required "
-    "with --base-url or OPENAI_BASE_URL. In this process, a built-in name, a folder or a hub id; without one, that "
-    "of the settings.",
-    "prompt": "The text to continue: a string, an array of strings, an array of token ids, or an array of such "
-    "arrays. Required, here, as PROMPT or through a pipe; null starts a new document.",
+HELP = {
+    "model": "Model to use. For a server, one that `onward models list` shows: required with --base-url or "
+    "OPENAI_BASE_URL. In this process, a built-in name, a folder or a hub id; the default is that of the settings.",
+    "prompt": "The prompt: a string, an array of strings, an array of token ids, or an array of such arrays. Required: "
+    "with this flag, as PROMPT or through a pipe; null starts a new document.",
 }
-"""Help where the command line asks for more, or less, than the API: its words would not hold."""
+"""Help of flags whose requirements differ from the API's."""
 
 _PLACEHOLDERS = {
     "string": "TEXT",
@@ -44,7 +43,7 @@ _PLACEHOLDERS = {
 
 @dataclass(frozen=True, slots=True)
 class RequestFlag:
-    """One flag: `path` is where its value goes in the body, one key or two."""
+    """One flag. `path`: the keys of its value in the body, one or two."""
 
     row: Parameter
     path: tuple[str, ...]
@@ -62,18 +61,18 @@ class RequestFlag:
         return self.row.kind == "boolean"
 
     @property
-    def collects(self) -> bool:
-        """Whether the flag, given several times, adds up to a list."""
+    def is_repeatable(self) -> bool:
+        """Whether values of the repeated flag form a list."""
         return self.row.kind == "stop"
 
     @property
     def is_dialect(self) -> bool:
-        """Another server's spelling: accepted, but not shown in the help."""
+        """Whether it is another server's parameter: accepted, but not shown in the help."""
         return self.row.dialect is not None
 
     @property
     def help(self) -> str:
-        words = WORDS.get(self.variable, self.row.help).replace("`", "")
+        words = HELP.get(self.variable, self.row.help).replace("`", "")
         return words if self.row.default in (None, [], "") else f"{words}  [default {_word(self.row.default)}]"
 
     @property
@@ -83,7 +82,7 @@ class RequestFlag:
 
 @cache
 def request_flags() -> tuple[RequestFlag, ...]:
-    """Every flag, in the table's order. Links have none: they mean something to editors of JSON only."""
+    """Return every flag, in table order. Links have none: they only matter to JSON editors."""
     return tuple(_each_flag(PARAMETERS))
 
 
@@ -96,8 +95,7 @@ def _each_flag(rows: Iterable[Parameter], parents: tuple[str, ...] = ()) -> Iter
 
 
 def click_options() -> list[click.Parameter]:
-    """A click option for each flag. Its value is the raw text, or None when it was not given; a tuple of texts
-    for a flag that collects."""
+    """Return one click option per flag. Its value is the raw text, None if absent; a tuple of texts if repeatable."""
     return [_click_option(flag) for flag in request_flags()]
 
 
@@ -108,13 +106,13 @@ def _click_option(flag: RequestFlag) -> click.Option:
         metavar=flag.placeholder,
         help=flag.help,
         hidden=flag.is_dialect,
-        multiple=flag.collects,
+        multiple=flag.is_repeatable,
         shell_complete=completer(flag.row),
     )
 
 
 def body_of(given: Mapping[str, str | tuple[str, ...] | None], stdin: Stdin) -> dict[str, Any]:
-    """The part of the body that the flags make: only what was given. Raises UsageError."""
+    """Return the fields of the body that flags set. Raises UsageError."""
     body: dict[str, Any] = {}
     for flag in request_flags():
         raw = given.get(flag.variable)
@@ -135,22 +133,22 @@ def _value(flag: RequestFlag, text: str, stdin: Stdin) -> Any:
     try:
         return value_of(flag.row, text, stdin)
     except ValueError as problem:
-        raise click.UsageError(f"{text!r} does not work for {flag.flag}: {problem}.") from None
+        raise click.UsageError(f"Invalid value {text!r} for {flag.flag}: {problem}.") from None
 
 
 def _collected(flag: RequestFlag, values: list[Any]) -> list[Any]:
     if None in values:
-        raise click.UsageError(f"{flag.flag} null means none: leave the others out.")
+        raise click.UsageError(f"{flag.flag} null cannot be combined with other values.")
     return [item for value in values for item in (value if isinstance(value, list) else [value])]
 
 
 def complete_bare_booleans(arguments: list[str], options: Iterable[click.Parameter]) -> list[str]:
-    """Gives each boolean flag of a request a value of its own: `--echo` alone is `--echo=true`.
+    """Return the arguments with an explicit value for each boolean request flag: `--echo` becomes `--echo=true`.
 
-    `--echo true|false|null` takes the word that follows; a dotted flag takes none, only `=false`.
+    `--echo true|false|null` takes the next argument as its value; a dotted flag only takes `=false`.
     """
     booleans = {flag.flag: flag for flag in request_flags() if flag.is_boolean}
-    takers = {name for option in options if _takes_value(option) for name in option.opts}
+    names_with_value = {name for option in options if _takes_value(option) for name in option.opts}
     done: list[str] = []
     rest = iter(arguments)
     upcoming = next(rest, None)
@@ -164,7 +162,7 @@ def complete_bare_booleans(arguments: list[str], options: Iterable[click.Paramet
             done.append(f"{name}={upcoming}" if takes_next else f"{name}=true")
             if takes_next:
                 upcoming = next(rest, None)
-        elif name in takers and upcoming is not None:
+        elif name in names_with_value and upcoming is not None:
             done += [argument, upcoming]
             upcoming = next(rest, None)
         else:

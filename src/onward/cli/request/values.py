@@ -1,7 +1,7 @@
-"""How the text of a flag becomes a JSON value, by the kind of its parameter (spec/cli A1, value parsing).
+"""Parses the text of a flag to a JSON value, by the kind of its parameter (spec/cli A1, value parsing).
 
-Texts that merely look like YAML stay texts: YAML counts where it is written with brackets or quotes and its type
-is one that the parameter has.
+Text that only resembles YAML stays text: it is parsed as YAML if it has brackets or quotes and the parameter accepts
+the type of the value.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from onward.protocol.parameter import Parameter
 TRUE_WORDS = frozenset({"true", "t", "1"})
 FALSE_WORDS = frozenset({"false", "f", "0"})
 TRI_STATE_WORDS = frozenset({"true", "false", "null"})
-"""What a bare boolean flag takes from the argument that follows it."""
+"""Words that a bare boolean flag takes from the next argument as its value."""
 _LIST_OF_TEXTS = re.compile(r"""\s*\[\s*["']""")
 
 
 def value_of(row: Parameter, text: str, stdin: Stdin) -> Any:
-    """The JSON value that `text` means for this parameter.
+    """Return the JSON value of `text` for this parameter.
 
-    Raises ValueError, whose words say what is allowed; UsageError for contents that cannot be read.
+    Raises ValueError, whose message says what is allowed, and UsageError for contents that cannot be read.
     """
     if text == "null" and row.nullable:
         return None
     if row.kind == "prompt" and text in STDIN_NAMES:
         return stdin.take(row.flag)
-    value = _READERS[row.kind](text)
+    value = _PARSERS[row.kind](text)
     if value == text and row.kind in ("prompt", "stop") and _LIST_OF_TEXTS.match(text):
-        warn(f"{row.flag}: {excerpt(text)} begins like a list of texts but is none, so it is itself the text.")
+        warn(f"{row.flag}: {excerpt(text)} starts like a list of strings but is not one; using it as literal text.")
     return embed(value, stdin, row.flag)
 
 
@@ -48,7 +48,7 @@ def _integer(text: str) -> int:
         return int(text, 0)
     except ValueError:
         hint = f": write {text.lstrip('+-0') or '0'} or 0o…" if text.lstrip("+-").isdigit() else ""
-        raise ValueError(f"it must be a whole number or null{hint}") from None
+        raise ValueError(f"it must be an integer or null{hint}") from None
 
 
 def _number(text: str) -> int | float:
@@ -75,14 +75,14 @@ def _boolean(text: str) -> bool:
 
 
 def _prompt(text: str) -> Any:
-    """A string, strings, token ids, or lists of token ids; any other YAML is the literal text."""
+    """Return a string, strings, token ids or lists of token ids; any other YAML is literal text."""
     value = _flow(text)
     lists_of_ids = isinstance(value, list) and all(_is_ids(item) for item in value)
     return value if isinstance(value, str) or _is_strings(value) or _is_ids(value) or lists_of_ids else text
 
 
 def _prediction(text: str) -> Any:
-    """A text stands for its object; an object is sent as it is."""
+    """Return the object; text is wrapped in one."""
     value = _flow(text)
     if isinstance(value, dict):
         return value
@@ -105,7 +105,7 @@ def _mapping(text: str) -> Any:
 
 
 def _anything(text: str) -> Any:
-    """Fields of other servers: whatever YAML says, else the text."""
+    """Return the YAML value of another server's parameter, or the text if it is not YAML."""
     try:
         return load(text)
     except NotYaml:
@@ -127,7 +127,7 @@ def _is_ids(value: object) -> bool:
     return isinstance(value, list) and all(type(item) is int for item in value)
 
 
-_READERS: dict[str, Callable[[str], Any]] = {
+_PARSERS: dict[str, Callable[[str], Any]] = {
     "string": _string,
     "integer": _integer,
     "number": _number,

@@ -1,6 +1,6 @@
-"""YAML 1.2 with its core schema (YAML 1.2.2 §10.3), as plain Python values.
+"""YAML 1.2 with the core schema (YAML 1.2.2 §10.3), as plain Python values.
 
-A library parses; scalars are resolved here, because libraries resolve more than the core schema does: dates,
+A library parses; scalars are resolved here, because libraries resolve more than the core schema: dates,
 `1_000`, `0777`, and in YAML 1.1 `yes` and `1:30`.
 """
 
@@ -23,32 +23,32 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 
 class NotYaml(ValueError):
-    """The text is no single YAML document, or holds what JSON cannot carry."""
+    """The text is not a single YAML document, or contains values that JSON does not have."""
 
 
 def load(text: str, *, flow_only: bool = False) -> Any:
-    """The value of one document. Raises NotYaml.
+    """Return the value of one document. Raises NotYaml.
 
-    With `flow_only` the text must be, from its first to its last character, a flow collection or a quoted string:
-    what looks like YAML only by accident (`Q: why?`, `- a`, `# x`, `*x`) is refused.
+    With `flow_only` the whole text must be a flow collection or a quoted string: text that is YAML by accident
+    (`Q: why?`, `- a`, `# x`, `*x`) is rejected.
     """
     stripped = text.strip()
     if flow_only and stripped[:1] not in ("[", "{", '"', "'"):
-        raise NotYaml("no flow collection and no quoted string")
+        raise NotYaml("neither a flow collection nor a quoted string")
     try:
-        return json.loads(stripped, parse_constant=_refuse)
+        return json.loads(stripped, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         pass
     node = _compose(stripped)
     if node is None:
         return None
     if flow_only and node.end_mark.index != len(stripped):
-        raise NotYaml("something follows the value")
+        raise NotYaml("trailing text after the value")
     return _value(node, ())
 
 
 def dump(value: Any) -> str:
-    """A value as block YAML, ending in a newline."""
+    """Return a value as block YAML, ending in a newline."""
     import io
 
     from ruamel.yaml import YAML
@@ -74,36 +74,36 @@ def _compose(text: str) -> Node | None:
     return composed
 
 
-def _value(node: Node, trail: tuple[int, ...]) -> Any:
+def _value(node: Node, ancestors: tuple[int, ...]) -> Any:
     from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
-    if id(node) in trail:
+    if id(node) in ancestors:
         raise NotYaml("a value that contains itself")
-    trail = (*trail, id(node))
+    ancestors = (*ancestors, id(node))
     if isinstance(node, ScalarNode):
         return node.value if node.style else _plain(node.value)
     if isinstance(node, SequenceNode):
-        return [_value(item, trail) for item in node.value]
+        return [_value(item, ancestors) for item in node.value]
     assert isinstance(node, MappingNode)
-    return {_key(key, trail): _value(value, trail) for key, value in node.value}
+    return {_key(key, ancestors): _value(value, ancestors) for key, value in node.value}
 
 
-def _key(node: Node, trail: tuple[int, ...]) -> str:
-    """A mapping's key as JSON has it: the text of a scalar."""
+def _key(node: Node, ancestors: tuple[int, ...]) -> str:
+    """Return a mapping's key for JSON: the text of a scalar."""
     if not isinstance(node.value, str):
-        raise NotYaml("a key that is no scalar")
+        raise NotYaml("a key that is not a scalar")
     return node.value
 
 
-def _whole(text: str) -> int:
+def _parse_integer(text: str) -> int:
     try:
         return int(text)
-    except ValueError:  # Python reads no more than 4,300 digits
-        raise NotYaml("a number of too many digits") from None
+    except ValueError:  # Python parses at most 4,300 digits
+        raise NotYaml("a number with too many digits") from None
 
 
 def _plain(text: str) -> Any:
-    """A scalar without quotes, by the core schema. `.inf` and `.nan` stay text: JSON has no such numbers."""
+    """Return an unquoted scalar by the core schema. `.inf` and `.nan` stay text: JSON has no such numbers."""
     if _NULL.fullmatch(text):
         return None
     if _TRUE.fullmatch(text):
@@ -111,11 +111,11 @@ def _plain(text: str) -> Any:
     if _FALSE.fullmatch(text):
         return False
     if _INTEGER.fullmatch(text):
-        return _whole(text)
+        return _parse_integer(text)
     if _OCTAL.fullmatch(text) or _HEXADECIMAL.fullmatch(text):
         return int(text, 0)
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def _refuse(constant: str) -> None:
+def _reject_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")

@@ -1,1 +1,1 @@
-"""Who answers: a server over HTTP, or a model in this process. Both look the same from above."""
+"""Where completions come from: a server over HTTP, or a model in this process, behind one interface."""

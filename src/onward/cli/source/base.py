@@ -1,4 +1,4 @@
-"""The seam: fields of a request in, documents out."""
+"""The interface of a source: fields of a request in, documents out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One result, a completion or a chunk; `raw` is its JSON as it was sent, `request_id` the server's."""
+    """One result, a completion or a chunk. `raw` is its JSON as received, `request_id` the server's."""
 
     value: dict[str, Any]
     raw: str
@@ -17,17 +17,17 @@ class Document:
 
 
 class Source(Protocol):
-    """Answers requests. Used from one event loop; close it."""
+    """Completes requests. Used from one event loop; the caller closes it."""
 
     name: str
-    """What a person is told about who answers: a model, or an address."""
+    """A name for people: a model, or the URL of a server."""
 
     async def whole(self, fields: dict[str, Any]) -> Document:
-        """Raises ApiError, RemoteError, ConnectionFailed."""
+        """Return the whole completion. Raises ApiError, RemoteError, ConnectionFailed."""
         ...
 
     def chunks(self, fields: dict[str, Any]) -> AsyncGenerator[Document, None]:
-        """The chunks of a stream as they come; closing it early cancels what still runs. Raises as `whole`."""
+        """Yield the chunks of a stream. Closing it early cancels the request. Raises the same errors as `whole`."""
         ...
 
     async def aclose(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What can go wrong between this program and who answers it."""
+"""Errors of a source."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from onward.errors import OnwardError
 
 
 class ConnectionFailed(OnwardError):
-    """No connection, or one that broke before the answer was whole. The message says what to do."""
+    """No connection, or the connection was lost before the response was complete."""
 
 
 class RemoteError(OnwardError):
     """An API error that a server sent. `body` is the inner error object, as it came.
 
-    `again_in`: seconds after which one more try may help, None where none will.
+    `retry_in_seconds`: when a retry may succeed; None: a retry is pointless.
     """
 
     def __init__(
@@ -25,26 +25,26 @@ class RemoteError(OnwardError):
         *,
         url: str = "",
         request_id: str | None = None,
-        again_in: float | None = None,
+        retry_in_seconds: float | None = None,
     ) -> None:
         self.status = status
         self.body = body
-        self.message = str(body.get("message") or "no reason was given")
+        self.message = str(body.get("message") or "no reason given")
         self.param = body.get("param")
         self.code = body.get("code")
         self.type = body.get("type")
         self.url = url
         self.request_id = request_id
-        self.again_in = again_in
+        self.retry_in_seconds = retry_in_seconds
         self.suggestion = ""
-        """What else may have been meant, for a person."""
+        """A suggestion for people, such as a similar model name."""
         super().__init__(self.message)
 
 
 def remote_error(
-    status: int, content: bytes, *, url: str, request_id: str | None, again_in: float | None = None
+    status: int, content: bytes, *, url: str, request_id: str | None, retry_in_seconds: float | None = None
 ) -> RemoteError:
-    """From an HTTP answer of any server: the envelope where there is one, else what the body says."""
+    """Build the error from an HTTP response: from its error envelope if it has one, otherwise from the body."""
     text = content.decode("utf-8", "replace").strip()
     try:
         body = json.loads(text)
@@ -54,11 +54,11 @@ def remote_error(
     if not isinstance(inner, dict):
         shown = inner if isinstance(inner, str) else json.dumps(inner)
         inner = {"message": shown[:500] or None}
-    return RemoteError(status, inner, url=url, request_id=request_id, again_in=again_in)
+    return RemoteError(status, inner, url=url, request_id=request_id, retry_in_seconds=retry_in_seconds)
 
 
 def stream_error(inner: Any, *, url: str) -> RemoteError:
-    """From an error event of a stream that had begun: the status is what its type stands for."""
+    """Build the error from an error event in a stream; the status follows from the error's type."""
     body = inner if isinstance(inner, dict) else {"message": str(inner)}
     status = 400 if body.get("type") == "invalid_request_error" else 500
     return RemoteError(status, body, url=url)

@@ -1,4 +1,4 @@
-"""Any server of this API, over HTTP."""
+"""Any Completions API server, over HTTP."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REDACTED = {
 
 
 class HttpSource:
-    """Implements `source.Source` for the server at `connection.base_url`."""
+    """Implements `base.Source` for the server at `connection.base_url`."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class HttpSource:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         quiet: bool = False,
     ) -> None:
-        """`quiet` leaves untold what is tried again. Raises ConnectionFailed: an address or a proxy that cannot be."""
+        """`quiet` suppresses notes about retries. Raises ConnectionFailed for an invalid URL or proxy."""
         assert connection.base_url is not None
         self.name = connection.base_url
         self._base = connection.base_url
@@ -60,62 +60,62 @@ class HttpSource:
                 headers=_headers(connection), timeout=TIMEOUT, transport=transport, limits=limits
             )
         except httpx.InvalidURL as problem:
-            raise ConnectionFailed(f"{connection.base_url} is no address: {problem}.") from None
-        except (ImportError, ValueError) as problem:  # httpx reads the proxies of the environment here
-            raise ConnectionFailed(f"The proxy that the environment names cannot be used: {problem}") from None
+            raise ConnectionFailed(f"{connection.base_url} is not a valid URL: {problem}.") from None
+        except (ImportError, ValueError) as problem:  # httpx reads proxies from the environment here
+            raise ConnectionFailed(f"The proxy set in the environment cannot be used: {problem}") from None
 
     async def whole(self, fields: dict[str, Any]) -> Document:
         url = self._base + "/completions"
-        async with self._answer("POST", url, fields) as answer:
-            document = _document((await _read(answer)).decode("utf-8", "replace"), url)
-            return replace(document, request_id=answer.headers.get("x-request-id"))
+        async with self._response("POST", url, fields) as response:
+            document = _document((await _read(response)).decode("utf-8", "replace"), url)
+            return replace(document, request_id=response.headers.get("x-request-id"))
 
     async def chunks(self, fields: dict[str, Any]) -> AsyncGenerator[Document, None]:
         url = self._base + "/completions"
-        async with self._answer("POST", url, fields) as answer:
-            if "text/event-stream" not in answer.headers.get("content-type", ""):
-                yield _document((await _read(answer)).decode("utf-8", "replace"), url)
+        async with self._response("POST", url, fields) as response:
+            if "text/event-stream" not in response.headers.get("content-type", ""):
+                yield _document((await _read(response)).decode("utf-8", "replace"), url)
                 return
-            async for document in _events(answer, url):
+            async for document in _events(response, url):
                 yield document
 
     async def request(self, method: str, path: str, fields: dict[str, Any] | None = None) -> bytes:
-        """The body of a good answer; `path` begins with a slash. Raises as `whole`."""
-        async with self._answer(method, self._base + path, fields) as answer:
-            return await _read(answer)
+        """Return the body of a successful response; `path` begins with a slash. Raises the same errors as `whole`."""
+        async with self._response(method, self._base + path, fields) as response:
+            return await _read(response)
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
     @asynccontextmanager
-    async def _answer(self, method: str, url: str, fields: dict[str, Any] | None) -> AsyncIterator[httpx.Response]:
-        """The answer's head, when it is good; its body is still to be read. Tries again as clients do."""
+    async def _response(self, method: str, url: str, fields: dict[str, Any] | None) -> AsyncIterator[httpx.Response]:
+        """Yield a successful response whose body has not been read. Retries as OpenAI's clients do."""
         attempt = 0
         while True:
             request = self._request(method, url, fields, attempt)
             try:
-                answer = await self._client.send(request, stream=True)
+                response = await self._client.send(request, stream=True)
             except httpx.TransportError as problem:
-                failure: Exception = ConnectionFailed(_words(problem, url))
+                failure: Exception = ConnectionFailed(_message(problem, url))
                 delay = retry_delay(attempt, None, {})
             else:
-                self._log_answer(answer)
-                if answer.is_success:
+                self._log_response(response)
+                if response.is_success:
                     break
                 failure, delay = (
-                    await _failure(answer, url, attempt),
-                    retry_delay(attempt, answer.status_code, answer.headers),
+                    await _failure(response, url, attempt),
+                    retry_delay(attempt, response.status_code, response.headers),
                 )
             if delay is None:
                 raise failure
             if not self._quiet:
-                note(f"{failure} Trying again in {delay:.1f} s.")
+                note(f"{failure} Retrying in {delay:.1f} s.")
             await self._sleep(delay)
             attempt += 1
         try:
-            yield answer
+            yield response
         finally:
-            await answer.aclose()
+            await response.aclose()
 
     def _request(self, method: str, url: str, fields: dict[str, Any] | None, attempt: int) -> httpx.Request:
         content = None if fields is None else msgspec.json.encode(fields)
@@ -127,9 +127,9 @@ class HttpSource:
             _log(f"> {method} {url}", request.headers)
         return request
 
-    def _log_answer(self, answer: httpx.Response) -> None:
+    def _log_response(self, response: httpx.Response) -> None:
         if self._debug:
-            _log(f"< {answer.status_code} {answer.reason_phrase}", answer.headers)
+            _log(f"< {response.status_code} {response.reason_phrase}", response.headers)
 
 
 def _headers(connection: Connection) -> dict[str, str]:
@@ -143,49 +143,49 @@ def _headers(connection: Connection) -> dict[str, str]:
     return headers | {name.lower(): value for name, value in connection.headers.items()}
 
 
-async def _read(answer: httpx.Response) -> bytes:
+async def _read(response: httpx.Response) -> bytes:
     try:
-        return await answer.aread()
+        return await response.aread()
     except httpx.TransportError as problem:
-        raise ConnectionFailed(_words(problem, str(answer.url))) from None
+        raise ConnectionFailed(_message(problem, str(response.url))) from None
 
 
-async def _failure(answer: httpx.Response, url: str, attempt: int) -> RemoteError:
+async def _failure(response: httpx.Response, url: str, attempt: int) -> RemoteError:
     try:
-        content = await answer.aread()
+        content = await response.aread()
     except httpx.TransportError:
         content = b""
     finally:
-        await answer.aclose()
+        await response.aclose()
     return remote_error(
-        answer.status_code,
-        content or answer.reason_phrase.encode(),
+        response.status_code,
+        content or response.reason_phrase.encode(),
         url=url,
-        request_id=answer.headers.get("x-request-id"),
-        again_in=next_delay(attempt, answer.status_code, answer.headers),
+        request_id=response.headers.get("x-request-id"),
+        retry_in_seconds=next_delay(attempt, response.status_code, response.headers),
     )
 
 
-async def _events(answer: httpx.Response, url: str) -> AsyncGenerator[Document, None]:
-    """Chunks up to `[DONE]`. A stream that ends without it is whole when every choice of it has ended."""
+async def _events(response: httpx.Response, url: str) -> AsyncGenerator[Document, None]:
+    """Yield chunks up to `[DONE]`. Without it a stream is complete if every choice has a finish reason."""
     decoder = Decoder()
-    open_choices: set[int] = set()
-    begun = False
+    unfinished: set[int] = set()
+    has_started = False
     try:
-        async for piece in answer.aiter_bytes():
-            for data in decoder.feed(piece):
+        async for body_chunk in response.aiter_bytes():
+            for data in decoder.feed(body_chunk):
                 if data == "[DONE]":
                     return
                 document = _chunk(data, url)
-                begun = True
+                has_started = True
                 for choice in document.value.get("choices") or ():
-                    keep = open_choices.discard if choice.get("finish_reason") else open_choices.add
-                    keep(choice.get("index", 0))
+                    update = unfinished.discard if choice.get("finish_reason") else unfinished.add
+                    update(choice.get("index", 0))
                 yield document
     except httpx.TransportError as problem:
-        raise ConnectionFailed(_words(problem, url)) from None
-    if open_choices or not begun:
-        raise ConnectionFailed(f"The stream from {url} broke off before its end.")
+        raise ConnectionFailed(_message(problem, url)) from None
+    if unfinished or not has_started:
+        raise ConnectionFailed(f"The stream from {url} ended before it was complete.")
 
 
 def _chunk(data: str, url: str) -> Document:
@@ -201,34 +201,34 @@ def _document(text: str, url: str) -> Document:
     except msgspec.DecodeError:
         value = None
     if not isinstance(value, dict):
-        raise RemoteError(
-            502, {"message": f"{url} did not answer with a JSON object: is it a Completions API?"}, url=url
-        )
+        raise RemoteError(502, {"message": f"{url} did not return a JSON object; is it a Completions API?"}, url=url)
     return Document(value, text)
 
 
-def _words(problem: httpx.TransportError, url: str) -> str:
+def _message(problem: httpx.TransportError, url: str) -> str:
     place = f"{httpx.URL(url).host}:{httpx.URL(url).port or ''}".rstrip(":")
     if isinstance(problem, httpx.ConnectTimeout):
-        return f"{place} did not answer within {TIMEOUT.connect:g} seconds."
+        return f"{place} did not respond within {TIMEOUT.connect:g} seconds."
     if isinstance(problem, httpx.ConnectError) and "CERTIFICATE" in str(problem):
-        return f"The certificate of {place} is not trusted here ({problem}); SSL_CERT_FILE names more authorities."
+        return (
+            f"The certificate of {place} is not trusted ({problem}); set SSL_CERT_FILE to add certificate authorities."
+        )
     if isinstance(problem, httpx.ConnectError):
         cause = _system_error(problem)
         if isinstance(cause, socket.gaierror):
-            return f"The name {httpx.URL(url).host} leads to no machine ({cause.strerror})."
-        return f"Nothing answers at {place} ({os.strerror(cause.errno) if cause and cause.errno else problem})."
+            return f"The host name {httpx.URL(url).host} cannot be resolved ({cause.strerror})."
+        return f"Cannot connect to {place} ({os.strerror(cause.errno) if cause and cause.errno else problem})."
     if isinstance(problem, httpx.TimeoutException):
-        return f"{place} was silent for {TIMEOUT.read:g} seconds."
-    return f"The connection to {place} broke before the answer was whole ({problem or type(problem).__name__})."
+        return f"{place} sent nothing for {TIMEOUT.read:g} seconds."
+    return f"The connection to {place} was lost before the response was complete ({problem or type(problem).__name__})."
 
 
 def _system_error(problem: BaseException) -> OSError | None:
-    """What the operating system said, under the exceptions that libraries wrapped around it."""
+    """Return the operating system's error inside the exceptions that libraries wrapped around it."""
     found: BaseException | None = problem
     while found is not None and not (isinstance(found, OSError) and found.errno):
         found = found.__cause__ or found.__context__
-    return None if isinstance(found, ssl.SSLError) else found  # whose numbers are not the system's
+    return None if isinstance(found, ssl.SSLError) else found  # its error numbers are not the system's
 
 
 def _log(title: str, headers: httpx.Headers) -> None:
@@ -238,5 +238,5 @@ def _log(title: str, headers: httpx.Headers) -> None:
             value = "Bearer <REDACTED>" if value.startswith("Bearer ") else "<REDACTED>"
         lines.append(f"  {name}: {value}")
     if sys.stderr.isatty():
-        lines[0] = "\r\x1b[K" + lines[0]  # over a line that shows progress
+        lines[0] = "\r\x1b[K" + lines[0]  # replaces the progress line
     print("\n".join(lines), file=sys.stderr, flush=True)

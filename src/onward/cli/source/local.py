@@ -21,7 +21,7 @@ from onward.settings import Settings, resolve
 
 
 class LocalSource:
-    """Implements `source.Source` over a backend that it closes. `names` maps what was asked for to model ids."""
+    """Implements `base.Source` on a backend, which it owns. `names` maps requested names to model ids."""
 
     def __init__(self, backend: Backend, names: dict[str, str]) -> None:
         self._backend = backend
@@ -54,7 +54,7 @@ class LocalSource:
 
 
 def open_local(models: list[str]) -> LocalSource:
-    """Load these models (none: the one that the settings name). A terminal sees what is loading.
+    """Load these models, or the default model of the settings if there are none. A terminal shows the progress.
 
     Slow; blocks. Raises SetupError.
     """
@@ -70,8 +70,10 @@ def open_local(models: list[str]) -> LocalSource:
 
 
 def unknown_models(names: list[str]) -> dict[str, str]:
-    """The names that lead nowhere, with the reason. Downloads the others; blocks. Raises SetupError: HubUnreachable
-    where nothing can be told of a name."""
+    """Return the names that are not models, with the reason. Blocks; downloads the others.
+
+    Raises SetupError for a broken model, and HubUnreachable if the hub cannot be asked about a name.
+    """
     aliases = dict(resolve().settings.alias)
     unknown: dict[str, str] = {}
     with loading() as progress:

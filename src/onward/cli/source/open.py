@@ -1,25 +1,22 @@
-"""Opens who answers: the address that flags or environment give, else a model in this process."""
+"""Opens the source of a session: the server that flags or environment name, else a model in this process."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from onward.cli.output.terminal import note
 from onward.cli.session import Connection
-
-if TYPE_CHECKING:
-    from onward.cli.source.base import Source
+from onward.cli.source.base import Source
 
 
 def open_source(connection: Connection, models: list[str], *, quiet: bool = False) -> Source:
-    """Slow for a model in this process; tells a terminal where it goes, and what is tried again unless `quiet`.
+    """Open the session's source. Slow for a model in this process: it is loaded.
 
-    Raises SetupError.
+    A terminal shows which server is used and, unless `quiet`, which requests are retried. Raises SetupError, and
+    ConnectionFailed for an invalid URL.
     """
     if connection.base_url is not None:
         from onward.cli.source.http import HttpSource
 
-        note(f"Asking {connection.base_url} ({connection.origin})")
+        note(f"Using {connection.base_url} ({connection.origin})")
         return HttpSource(connection, quiet=quiet)
     from onward.cli.source.local import open_local
 
@@ -27,9 +24,9 @@ def open_source(connection: Connection, models: list[str], *, quiet: bool = Fals
 
 
 def unknown_models(connection: Connection, models: list[str]) -> dict[str, str]:
-    """Those of the models that this process cannot have, with the reason; a server knows its own.
+    """Return the models that this process cannot load, with the reason; empty for a server.
 
-    May download; blocks. Raises SetupError for a broken model.
+    Blocks; may download models. Raises SetupError for a broken model.
     """
     if connection.base_url is not None:
         return {}

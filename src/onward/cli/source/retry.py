@@ -1,4 +1,4 @@
-"""When a request is tried again, and after how long: the rules of OpenAI's own clients (spec/wire-rules B1)."""
+"""When to retry a request, and after how long: the rules of OpenAI's clients (spec/wire-rules B1)."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import random
 import time
 from collections.abc import Mapping
 
-RETRIES = 2
-FIRST_DELAY_SECONDS = 0.5
-LONGEST_DELAY_SECONDS = 8.0
-LONGEST_ASKED_SECONDS = 120.0
-"""A server that asks for more patience than this is not tried again."""
+MAX_RETRIES = 2
+INITIAL_DELAY_SECONDS = 0.5
+MAX_DELAY_SECONDS = 8.0
+MAX_RETRY_AFTER_SECONDS = 120.0
+"""A request whose server asks for a longer delay is not retried."""
 
 
 def retry_delay(attempt: int, status: int | None, headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait after the failure of `attempt` (0 is the first), None to give up.
+    """Return the seconds to wait after `attempt` failed (0 is the first attempt); None: give up.
 
-    `status` None: no answer came. `headers` must be looked up in lower case.
+    `status` None: there was no response. Keys of `headers` are looked up in lower case.
     """
-    return next_delay(attempt, status, headers) if attempt < RETRIES else None
+    return next_delay(attempt, status, headers) if attempt < MAX_RETRIES else None
 
 
 def next_delay(attempt: int, status: int | None, headers: Mapping[str, str]) -> float | None:
-    """As `retry_delay`, for who is ready to ask any number of times."""
-    if not _worth_it(status, headers):
+    """Same as `retry_delay`, without a limit on attempts."""
+    if not _is_retryable(status, headers):
         return None
-    asked = _asked_delay(headers)
-    if asked is None:
-        delay: float = min(FIRST_DELAY_SECONDS * 2.0**attempt, LONGEST_DELAY_SECONDS)
+    requested = _requested_delay(headers)
+    if requested is None:
+        delay: float = min(INITIAL_DELAY_SECONDS * 2.0**attempt, MAX_DELAY_SECONDS)
         return delay * (1 - 0.25 * random.random())
-    return asked if asked <= LONGEST_ASKED_SECONDS else None
+    return requested if requested <= MAX_RETRY_AFTER_SECONDS else None
 
 
-def _worth_it(status: int | None, headers: Mapping[str, str]) -> bool:
+def _is_retryable(status: int | None, headers: Mapping[str, str]) -> bool:
     match headers.get("x-should-retry"):
         case "true":
             return True
@@ -42,15 +42,15 @@ def _worth_it(status: int | None, headers: Mapping[str, str]) -> bool:
     return status is None or status in (408, 409, 429) or status >= 500
 
 
-def _asked_delay(headers: Mapping[str, str]) -> float | None:
+def _requested_delay(headers: Mapping[str, str]) -> float | None:
     try:
         return max(0.0, float(headers["retry-after-ms"]) / 1000)
     except (KeyError, ValueError):
         pass
-    asked = headers.get("retry-after", "")
+    requested = headers.get("retry-after", "")
     try:
-        return max(0.0, float(asked))
+        return max(0.0, float(requested))
     except ValueError:
         pass
-    moment = email.utils.parsedate_tz(asked)
-    return None if moment is None else max(0.0, email.utils.mktime_tz(moment) - time.time())
+    date = email.utils.parsedate_tz(requested)
+    return None if date is None else max(0.0, email.utils.mktime_tz(date) - time.time())
