@@ -351,7 +351,7 @@ def test_a_full_server_of_our_own_answers_every_line() -> None:
 def test_a_server_that_stays_busy_ends_the_run_and_loses_no_line(
     status: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onward.cli.batch.run.MAX_SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("onward.cli.batch.run.MAX_SILENCE_SECONDS", 0.3)
     write_input(3)
     with scripted(answer(200, completion("x")), error(status, "Busy.", retry_after_ms="10")) as server:
         result = run("--base-url", server.url, "--concurrency", "1")
