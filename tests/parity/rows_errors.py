@@ -20,36 +20,33 @@ ENGINE = says(
 )
 ORDER = says("keys message, type, param, code", lambda a: list(a.error) == ["message", "type", "param", "code"])
 CHARSET = header("content-type", "application/json; charset=utf-8")
-NOT_JSON = error_of(
-    "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP "
-    "library correctly. The OpenAI API expects a JSON payload, but what was sent was not valid JSON. If you have "
-    "trouble figuring out how to fix this, please contact us through our help center at help.openai.com.)"
-)
 
-for name, body in (
-    ("brace", b"{"),
-    ("empty", b""),
-    ("text", b"hello"),
-    ("trailing", b'{"model":"toy"} x'),
-    ("comma", b'{"model":"toy",}'),
-    ("single_quotes", b"{'model':'toy'}"),
-    ("nan", b'{"model":"toy","temperature":NaN}'),
-    ("utf8", b'{"model":"toy","prompt":"\xff\xfe"}'),
-    ("utf16", '{"model":"toy"}'.encode("utf-16")),
-    ("surrogate", b'{"model":"toy","prompt":"\\ud800"}'),
-    ("deep", b"[" * 100_000),
-    ("deep_object", b'{"model":' * 50_000),
+for name, body, reason in (
+    ("brace", b"{", "it ends before the JSON is complete."),
+    ("empty", b"", "it is empty."),
+    ("text", b"hello", "invalid character near line 1, column 1."),
+    ("trailing", b'{"model":"toy"}\nx', "trailing characters near line 2, column …"),
+    ("comma", b'{"model":"toy",}', "trailing comma in object near line 1, column 16."),
+    ("single_quotes", b"{'model':'toy'}", "object keys must be strings in double quotes near line 1, column 2."),
+    ("nan", b'{"model":"toy","temperature":NaN}', "invalid character near line 1, column 30."),
+    ("utf8", b'{"model":"toy","prompt":"\xff\xfe"}', "it is not valid UTF-8 at line 1, column 26."),
+    ("utf16", '{"model":"toy"}'.encode("utf-16"), "it is not valid UTF-8 at line 1, column 1."),
+    ("surrogate", b'{"model":"toy","prompt":"\\ud800"}', "it ends before the JSON is complete."),
+    ("deep", b"[" * 100_000, "its arrays and objects are nested too deeply."),
+    ("deep_object", b'{"model":' * 50_000, "its arrays and objects are nested too deeply."),
 ):
     AREA.sends(
         f"json.{name}",
-        f"a body that is no JSON ({name}) is refused",
+        f"a body that is not JSON ({name}) is refused; the message says what is wrong and where",
         post(body),
         GATEWAY,
         ORDER,
         CHARSET,
         status=400,
-        error=NOT_JSON,
+        error=error_of(f"We could not parse the JSON body of your request: {reason}"),
         golden=(67,),
+        source="issue 16",
+        weak="OpenAI's message goes on with a hint about its help centre, which cannot help with this server.",
     )
 for name, body in (("array", b"[]"), ("string", b'"x"'), ("number", b"5"), ("null", b"null")):
     AREA.sends(
@@ -156,7 +153,7 @@ def engine_layout(server: Server) -> None:
 
 # --- routes -----------------------------------------------------------------------------------------------------
 
-for path in ("/v1/nope", "/v1/chat/completions", "/openai/nope", "/v1/completions/"):
+for path in ("/v1/nope", "/v1/chat", "/openai/nope", "/v1/completions/"):
     AREA.sends(
         f"url.{path}",
         f"POST {path}: unknown",
@@ -167,13 +164,47 @@ for path in ("/v1/nope", "/v1/chat/completions", "/openai/nope", "/v1/completion
         error=error_of(f"Invalid URL (POST {path})"),
         golden=(71,),
     )
+for path, field in (
+    ("/v1/chat/completions", "messages"),
+    ("/v1/responses", "input"),
+    ("/v1/messages", "messages"),
+):
+    AREA.sends(
+        f"url.{path}",
+        f"POST {path}: the message says that this server implements completions only, and what to do",
+        post(base(), path),
+        GATEWAY,
+        CHARSET,
+        status=404,
+        error=error_of(
+            f"Invalid URL (POST {path}). This server implements the Completions API only. Send POST /v1/completions "
+            f"with `prompt` instead of `{field}`; the client's base URL stays the same."
+        ),
+        golden=(71,),
+        source="issue 16",
+        weak="The message begins as OpenAI's for an unknown URL; the advice is ours.",
+    )
+AREA.sends(
+    "url.embeddings",
+    "POST /v1/embeddings: the message says that this server implements completions only",
+    post(base(), "/v1/embeddings"),
+    GATEWAY,
+    CHARSET,
+    status=404,
+    error=error_of(
+        "Invalid URL (POST /v1/embeddings). This server implements the Completions API only (POST /v1/completions "
+        "with `prompt`); see the docs at /docs."
+    ),
+    source="issue 16",
+    weak="The message begins as OpenAI's for an unknown URL; the advice is ours.",
+)
 AREA.sends(
     "url.outside",
     "an unknown URL outside /v1 has other words and another order of keys",
-    post(base(), "/chat/completions"),
+    post(base(), "/nope"),
     says("keys type, code, message, param", lambda a: list(a.error) == ["type", "code", "message", "param"]),
     status=404,
-    error=error_of("Unknown request URL: POST /chat/completions. …", code="unknown_url"),
+    error=error_of("Unknown request URL: POST /nope. …", code="unknown_url"),
     weak="OpenAI's words end with an address of its documentation; ours with /docs.",
 )
 for method in ("GET", "PUT", "DELETE", "PATCH"):

@@ -115,7 +115,7 @@ class Server:
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(PLUGIN)},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(PLUGIN), os.environ.get("PYTHONPATH")]))},
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

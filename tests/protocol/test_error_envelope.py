@@ -22,10 +22,10 @@ from onward.errors import (
     ServerError,
     SetupError,
     UnknownUrl,
+    UnreadableBody,
     UnsupportedContentType,
 )
 from onward.protocol.error_body import error_envelope, error_event, to_api_error
-from onward.protocol.refusals import not_json
 
 ENGINE = "application/json"
 GATEWAY = "application/json; charset=utf-8"
@@ -70,7 +70,7 @@ def test_an_unknown_url_has_its_keys_in_the_recorded_order() -> None:
     ("error", "content_type"),
     [
         (InvalidRequest("x", param="stop", code="array_above_max_length"), ENGINE),
-        (not_json(), GATEWAY),
+        (UnreadableBody("words"), GATEWAY),
         (UnsupportedContentType("x"), GATEWAY),
         (AuthenticationFailed("x"), GATEWAY),
         (ModelNotFound("x"), GATEWAY),

@@ -8,7 +8,6 @@ import pytest
 
 from onward.errors import InvalidRequest
 from onward.protocol.decode import check_request, decode_request
-from onward.protocol.refusals import NOT_JSON
 
 INT64_MAX = 2**63 - 1
 PROMPT_FORMS = "one of a string, array of strings, array of integers, or array of integer arrays"
@@ -49,9 +48,10 @@ def refuse(body: object, **options: object) -> InvalidRequest:
     ],
     ids=lambda body: repr(body[:24]),
 )
-def test_a_body_that_is_not_json_is_told_so(body: bytes) -> None:
+def test_a_body_that_is_not_json_is_refused(body: bytes) -> None:
     error = refuse(body)
-    assert (error.message, error.param, error.code) == (NOT_JSON, None, None)
+    assert error.message.startswith("We could not parse the JSON body of your request: ")
+    assert (error.param, error.code) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -464,3 +464,26 @@ def test_values_that_only_python_can_hold_are_refused(fields: dict[str, object],
     with pytest.raises(InvalidRequest) as caught:
         check_request({"model": "m"} | fields)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "it is empty."),
+        (b" \r\n ", "it is empty."),
+        (b'{"a": 1', "it ends before the JSON is complete."),
+        (
+            b'{"prompt": "\xc3\xa9",\n\n  model: 1}',
+            "object keys must be strings in double quotes near line 3, column 3.",
+        ),
+        (b'{"prompt": "\xc3\xa9\xc3\xa9" 1}', "expected ',' or '}' near line 1, column 17."),
+        (b'{"a": 1,}', "trailing comma in object near line 1, column 9."),
+        (b'{"a":\n"\xc3\xa9\xff"}', "it is not valid UTF-8 at line 2, column 3."),
+        (b'{"a": 1e999}', "it contains a number that is out of range."),
+        (b"[" * 100_000, "its arrays and objects are nested too deeply."),
+    ],
+)
+def test_the_error_of_malformed_json_says_what_is_wrong_and_where(body: bytes, reason: str) -> None:
+    message = refuse(body).message
+    assert message == f"We could not parse the JSON body of your request: {reason}"
+    assert "openai" not in message.lower()

@@ -15,7 +15,7 @@ URL_ERRORS = [
     ("POST", "/v1/nope", 404, "Invalid URL (POST /v1/nope)", None),
     ("GET", "/v1/", 404, "Invalid URL (GET /v1/)", None),
     ("POST", "/openai/v1/nope", 404, "Invalid URL (POST /openai/v1/nope)", None),
-    ("POST", "/chat/completions", 404, "Unknown request URL: POST /chat/completions. Please", "unknown_url"),
+    ("POST", "/nope", 404, "Unknown request URL: POST /nope. Please", "unknown_url"),
     ("GET", "/favicon.ico", 404, "Unknown request URL: GET /favicon.ico. Please", "unknown_url"),
     ("GET", "/v1/models/", 404, "Invalid URL (GET /v1/models/)", None),
     ("GET", "/v1/completions", 405, "Only POST requests are accepted.", "method_not_supported"),
@@ -42,6 +42,43 @@ async def test_a_wrong_url_or_method_is_an_error_in_the_envelope(
     assert (call.error["type"], call.error["code"]) == ("invalid_request_error", code)
     assert call.headers["content-type"] == "application/json; charset=utf-8"
     assert ("allow" in call.headers) == (status == 405)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (
+            "/v1/chat/completions",
+            "Invalid URL (POST /v1/chat/completions). This server implements the Completions API only. Send POST "
+            "/v1/completions with `prompt` instead of `messages`; the client's base URL stays the same.",
+        ),
+        (
+            "/openai/v1/responses",
+            "Invalid URL (POST /openai/v1/responses). This server implements the Completions API only. Send POST "
+            "/openai/v1/completions with `prompt` instead of `input`; the client's base URL stays the same.",
+        ),
+        (
+            "/chat/completions",
+            "Unknown request URL: POST /chat/completions. This server implements the Completions API only. Send POST "
+            "/v1/completions with `prompt` instead of `messages`; the client's base URL must end in /v1.",
+        ),
+        (
+            "/v1/embeddings",
+            "Invalid URL (POST /v1/embeddings). This server implements the Completions API only (POST /v1/completions "
+            "with `prompt`); see the docs at /docs.",
+        ),
+        (
+            "/v1/audio/speech",
+            "Invalid URL (POST /v1/audio/speech). This server implements the Completions API only (POST "
+            "/v1/completions with `prompt`); see the docs at /docs.",
+        ),
+    ],
+)
+@in_loop
+async def test_the_url_of_another_api_is_a_404_that_says_what_to_do(path: str, message: str) -> None:
+    call = await Call(make_app(FakeBackend(), settings()), "POST", path, b"{}").done()
+    assert (call.status, call.error["message"]) == (404, message)
+    assert call.error["type"] == "invalid_request_error"
 
 
 BODY_ERRORS = [

@@ -12,6 +12,7 @@ import msgspec
 
 from onward.protocol import refusals
 from onward.protocol.checks import CHECKS, check_fields_together, unicode_text
+from onward.protocol.malformed_json import malformed_json
 from onward.protocol.parameter import Parameter, Profile
 from onward.protocol.parameters import PARAMETERS, known_parameters
 from onward.protocol.request import CompletionRequest
@@ -38,8 +39,8 @@ def decode_object(body: bytes) -> dict[str, object]:
     """Return the fields of a JSON object; the last of repeated keys wins. Raises InvalidRequest."""
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise refusals.not_json() from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed_json(body, error) from None
     if type(value) is not dict:
         raise refusals.not_an_object(value)
     return value

@@ -9,13 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from onward.errors import InvalidRequest, UnreadableBody
+from onward.errors import InvalidRequest
 
-NOT_JSON = (
-    "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP "
-    "library correctly. The OpenAI API expects a JSON payload, but what was sent was not valid JSON. If you "
-    "have trouble figuring out how to fix this, please contact us through our help center at help.openai.com.)"
-)
 NO_MODEL = "you must provide a model parameter"
 
 Noun = Literal["integer", "decimal"]
@@ -37,10 +32,6 @@ def _show(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 128:
         return f"an integer of {value.bit_length()} bits"
     return str(value)
-
-
-def not_json() -> UnreadableBody:
-    return UnreadableBody(NOT_JSON)
 
 
 def not_an_object(value: object) -> InvalidRequest:

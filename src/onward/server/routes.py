@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from onward.errors import ApiError, MethodNotAllowed, UnknownUrl
+from onward.errors import ApiError, MethodNotAllowed
 from onward.server.exchange import Exchange
+from onward.server.unknown_url import unknown_url
 
 Handler = Callable[[Exchange, str | None], Awaitable[None]]
 """Handles an exchange. The string is the value of `{id}` in the route's template, if there is one."""
@@ -68,16 +69,6 @@ class Routes:
 def _allowed(methods: Iterable[str]) -> str:
     known = {*methods, "OPTIONS"} | ({"HEAD"} if "GET" in methods else set())
     return ", ".join(sorted(known))
-
-
-def unknown_url(method: str, path: str) -> ApiError:
-    """Return a 404 in the words of the layer of OpenAI's service that would respond (spec/completions §11)."""
-    if path.startswith(("/v1/", "/openai/")):
-        return UnknownUrl(f"Invalid URL ({method} {path})")
-    return UnknownUrl(
-        f"Unknown request URL: {method} {path}. Please check the URL for typos, or see the docs at /docs.",
-        code="unknown_url",
-    )
 
 
 def method_not_allowed(method: str, path: str, methods: Iterable[str]) -> ApiError:
