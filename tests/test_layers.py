@@ -12,6 +12,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 LEVELS = {
     "errors": 0,
+    "machine": 0,
     "values": 0,
     "settings": 0,
     "residency": 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onward.runtimes.openvino.cpus import quota_threads
+from onward.machine import cpu_quota
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.options import RuntimeOptions
 
@@ -26,7 +26,7 @@ def configuration(options: RuntimeOptions, group: int | None, *, tiny: bool) -> 
         "KV_CACHE_PRECISION": "f16",
         "CPU_RUNTIME_CACHE_CAPACITY": _KEPT_BY_TINY if tiny else _KEPT_KERNELS,
     }
-    threads = options.threads or quota_threads()
+    threads = options.threads or cpu_quota()
     if threads:
         config["INFERENCE_NUM_THREADS"] = threads
     if options.precision == "exact":

@@ -11,6 +11,7 @@ from typing import Any
 
 from onward.engine.model import Row
 from onward.errors import ModelFolderError
+from onward.machine import available_memory
 from onward.runtimes.files import read_config, stated_context
 from onward.runtimes.openvino import kv_cache
 from onward.runtimes.openvino.batch import INPUTS, Batch
@@ -29,7 +30,6 @@ from onward.runtimes.openvino.invariance import (
 )
 from onward.runtimes.openvino.kv_cache import KVCache
 from onward.runtimes.openvino.library import ov
-from onward.runtimes.openvino.memory import available_memory
 from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.openvino.weights import activation_group, group_long_rows
 from onward.runtimes.openvino.window import Window
@@ -64,7 +64,7 @@ def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOM
         del model
         names = _input_names(compiled, folder)
         layers = kv_cache.layers_of(compiled)
-        plan = kv_cache.plan(layers, context_length, available_memory(), options.kv_memory)
+        plan = kv_cache.plan(layers, context_length, available_memory().free_bytes, options.kv_memory)
         cache = KVCache(layers, plan.blocks)
         lane = _lane(compiled, names, cache, threads)
         vocab_size = _trial_step(lane, cache, folder)

@@ -1,0 +1,124 @@
+"""What the machine, or the container or service that this process runs in, leaves for a model: memory and processors.
+
+Limits are those of control groups, version 2 or 1, of this process's own group and of all groups around it. In every
+function, `root` is where proc and sys are mounted. Cheap to import.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class AvailableMemory:
+    """Memory in bytes that may still be allocated, and the control group's limit where that is what bounds it."""
+
+    free_bytes: int
+    limit_bytes: int | None = None
+
+
+def available_memory(root: Path = Path("/")) -> AvailableMemory:
+    """Return what is free on the machine, or what the tightest control group leaves if that is less.
+
+    Where the system does not say what is free, half of its memory is assumed to be.
+    """
+    if sys.platform == "win32":
+        return AvailableMemory(_windows_free_bytes())
+    meminfo = root / "proc/meminfo"
+    if not meminfo.is_file():
+        return AvailableMemory(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    machine = AvailableMemory(_linux_free_bytes(meminfo))
+    return min([machine, *_group_memory(root)], key=lambda each: each.free_bytes)
+
+
+def cpu_quota(root: Path = Path("/")) -> int | None:
+    """Return the whole CPUs (at least 1) of the tightest quota; None where there is none below the core count."""
+    quotas = [cpus for folder in _groups(root, "cpu") if (cpus := _quota(folder)) is not None]
+    tightest = min(quotas, default=float("inf"))
+    return max(1, int(tightest)) if tightest < (os.cpu_count() or 1) else None
+
+
+def _linux_free_bytes(meminfo: Path) -> int:
+    for line in meminfo.read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's control groups with that controller, the innermost first.
+
+    Inside a container, the group's path may be the host's and lead nowhere: the root of the mount is then its own.
+    """
+    mounted = root / "sys/fs/cgroup"
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    paths = {names: path for _, names, path in (line.split(":", 2) for line in lines)}
+    versions = [(mounted, paths.get("", "/"))]
+    own = next((path for names, path in paths.items() if controller in names.split(",")), "/")
+    versions.append((mounted / controller, own))
+    for base, path in versions:
+        inner = Path(path.lstrip("/"))
+        if ".." not in inner.parts:
+            yield from (base / each for each in (inner, *inner.parents) if each != Path())
+        yield base
+
+
+def _group_memory(root: Path) -> Iterator[AvailableMemory]:
+    for folder in _groups(root, "memory"):
+        for limit, usage in (
+            ("memory.max", "memory.current"),
+            ("memory.high", "memory.current"),  # processes beyond it are slowed down until they free memory
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            try:
+                limit_bytes = int((folder / limit).read_text())
+                used_bytes = max(0, int((folder / usage).read_text()) - _reclaimable_bytes(folder / "memory.stat"))
+            except (OSError, ValueError):  # absent, or "max"
+                continue
+            yield AvailableMemory(max(0, limit_bytes - used_bytes), limit_bytes)
+
+
+def _reclaimable_bytes(stat: Path) -> int:
+    """Return the file pages, of the group and those within it, that count as used but are freed on demand."""
+    fields = dict(line.split(" ", 1) for line in stat.read_text().splitlines() if " " in line)
+    return int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
+
+
+def _quota(folder: Path) -> float | None:
+    """Return the CPUs, possibly a fraction, that the group in `folder` may use; None for any number."""
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (folder / "cpu.cfs_quota_us").read_text()
+            period = (folder / "cpu.cfs_period_us").read_text()
+        except OSError:
+            return None
+    try:
+        cpus = int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):  # "max"
+        return None
+    return cpus if cpus > 0 else None
+
+
+def _windows_free_bytes() -> int:
+    import ctypes
+
+    class Status(ctypes.Structure):
+        _fields_ = (
+            ("length", ctypes.c_ulong),
+            ("load", ctypes.c_ulong),
+            *((name, ctypes.c_ulonglong) for name in ("total", "available", "b", "c", "d", "e", "f")),
+        )
+
+    status = Status(length=ctypes.sizeof(Status))
+    kernel = getattr(ctypes, "windll").kernel32  # noqa: B009  (absent from other systems' type stubs)
+    kernel.GlobalMemoryStatusEx(ctypes.byref(status))
+    return int(status.available)
