@@ -1,7 +1,7 @@
-"""Writes the reference pages that come from the code's own tables. `make docs` runs it; a test compares.
+"""Generates the reference pages of settings, parameters and errors. `make docs` runs it; a test compares the pages.
 
 python docs/generate.py           write the pages
-python docs/generate.py --check   exit 1 if one is out of date
+python docs/generate.py --check   exit with 1 if a page is out of date
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def settings_page() -> Iterator[str]:
     yield "# Settings"
     yield NOTE
     yield (
-        "Each setting is a flag of `onward serve`, an environment variable, and a key of `onward.toml`; the "
-        "first of these that is given counts. The file is what `--config` or `ONWARD_CONFIG` names, else "
-        "`./onward.toml`, else `onward/onward.toml` in the user's configuration folder. `onward config show` tells "
-        "each value and where it came from. Sizes may be written `512MB` or `2GiB`. Two have more said of them "
-        "elsewhere: [`--profile`](../how-to/serve.md#programs-that-the-default-refuses) and "
+        "Each setting can be set by a flag of `onward serve`, an environment variable, or a key in `onward.toml`, in "
+        "this order of precedence. The file is the one named by `--config` or `ONWARD_CONFIG`, otherwise "
+        "`./onward.toml`, otherwise `onward/onward.toml` in the user's configuration folder. `onward config show` "
+        "shows each value and its origin. Sizes can be written as `512MB` or `2GiB`. For details see "
+        "[`--profile`](../how-to/serve.md#programs-that-the-default-refuses) and "
         "[`--content-filter`](../how-to/content-filters.md)."
     )
     for group in GROUPS:
@@ -56,18 +56,18 @@ def parameters_page() -> Iterator[str]:
     yield "# Request parameters"
     yield NOTE
     yield (
-        "The fields of a request to `/v1/completions`, one table for server, command line and Python. Every "
-        "field but `model` may be null, which means its default. What is not here is refused, unless the "
-        "server runs with `--profile lenient`."
+        "The fields of a request to `/v1/completions`, which are also the options of `onward completions create` and "
+        "the keyword arguments of the Python API. Every field but `model` may be null, which means its default. Other "
+        "fields are rejected, unless the server runs with `--profile lenient`."
     )
     own = [row for row in PARAMETERS if not row.dialect]
-    yield "## OpenAI's"
+    yield "## OpenAI's fields"
     yield parameter_table([row for row in own if row.origin == "openai"])
-    yield "## Inside `stream_options`"
+    yield "## Fields of `stream_options`"
     yield parameter_table([inner for row in own for inner in row.inner])
     yield "## Extensions"
     yield parameter_table([row for row in own if row.origin == "extension"])
-    yield "## Spellings of other servers"
+    yield "## Fields of other servers"
     yield parameter_table([row for row in PARAMETERS if row.dialect])
 
 
@@ -92,17 +92,17 @@ def errors_page() -> Iterator[str]:
     yield "# Errors"
     yield NOTE
     yield (
-        'Every error of the API is `{"error": {"message", "type", "param", "code"}}` with all four keys. In '
-        "Python the same errors are exceptions of `onward.errors`; in a stream that has begun, one last event."
+        'Every error response is `{"error": {"message", "type", "param", "code"}}` with all four keys. In the Python '
+        "API, these errors are exceptions of `onward.errors`. In a stream that has begun, the error is the last event."
     )
     classes = [each for each in vars(errors).values() if isinstance(each, type)]
-    told = [each for each in classes if issubclass(each, errors.ApiError) and each is not errors.ApiError]
-    lines = [f"| {each.status} | `{each.__name__}` | `{each.type}` | {code_of(each)} |" for each in told]
+    api_errors = [each for each in classes if issubclass(each, errors.ApiError) and each is not errors.ApiError]
+    lines = [f"| {each.status} | `{each.__name__}` | `{each.type}` | {code_of(each)} |" for each in api_errors]
     yield "| status | class | type | code |\n|---|---|---|---|\n" + "\n".join(lines)
 
 
 def code_of(error: type[errors.ApiError]) -> str:
-    return f"`{error.code}`" if error.code else "null, or as told"
+    return f"`{error.code}`" if error.code else "null, or set by the error"
 
 
 def cell(text: str) -> str:

@@ -19,7 +19,7 @@ from onward.protocol.response import (
     PromptTokensDetails,
     Usage,
 )
-from onward.protocol.sse import DONE, KEEP_ALIVE, SMALLEST_BUCKET, Decoder, chunk_event
+from onward.protocol.sse import DONE, KEEP_ALIVE, MIN_OBFUSCATED_BYTES, Decoder, chunk_event
 
 
 def chunk(text: str = " IP", **fields: Any) -> Chunk:
@@ -66,17 +66,17 @@ def test_an_obfuscated_event_tells_only_its_length_class(text: str) -> None:
     event = chunk_event(chunk(text), obfuscate=True)
     plain = chunk_event(chunk(text))
     size = len(event)
-    assert size >= SMALLEST_BUCKET and size & (size - 1) == 0
+    assert size >= MIN_OBFUSCATED_BYTES and size & (size - 1) == 0
     data = json.loads(event.removeprefix(b"data: "))
     padding = data.pop("obfuscation")
     assert data == json.loads(plain.removeprefix(b"data: "))
     assert len(padding) == size - len(plain) - len(',"obfuscation":""')
-    assert size == SMALLEST_BUCKET or len(plain) + len(',"obfuscation":""') > size // 2
+    assert size == MIN_OBFUSCATED_BYTES or len(plain) + len(',"obfuscation":""') > size // 2
 
 
 def test_short_tokens_all_have_the_same_length() -> None:
     words = ["a", " the", " butterfly", "🙂", "\n", ""]
-    assert {len(chunk_event(chunk(word), obfuscate=True)) for word in words} == {SMALLEST_BUCKET}
+    assert {len(chunk_event(chunk(word), obfuscate=True)) for word in words} == {MIN_OBFUSCATED_BYTES}
 
 
 def test_obfuscation_is_random() -> None:

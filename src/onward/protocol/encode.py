@@ -1,4 +1,4 @@
-"""How whole answers are written: the bytes of a JSON body."""
+"""Encodes completions as JSON bodies."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def encode_completion(completion: Completion, *, schema: str | None = None) -> bytes:
-    """The body of an answer that does not stream: two-space indent, final newline, non-ASCII as it is.
+    """Return the body of a response that is not streamed: two-space indent, final newline, non-ASCII not escaped.
 
-    `schema` is the URL of the answer's JSON Schema; it becomes the first key, `$schema`
-    (spec/completions §0, §10).
+    `schema` is the URL of the body's JSON Schema. It becomes the first key, `$schema` (spec/completions §0, §10).
     """
     body = _ENCODER.encode(completion)
     if schema is not None:

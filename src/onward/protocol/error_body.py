@@ -1,4 +1,4 @@
-"""How errors are written, as an HTTP body and as an event of a stream (spec/completions §11, wire-rules 2, 6)."""
+"""Encodes errors as HTTP bodies and as stream events (spec/completions §11, wire-rules 2, 6)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from onward.errors import (
     UnsupportedContentType,
 )
 
-LONGEST = 2000
-"""Characters of an error's message, and of its `param`: both may name what a client made up."""
+MAX_FIELD_CHARS = 2000
+"""Maximum length of an error's `message` and `param`: both can contain text from the request."""
 _GATEWAY = (
     AuthenticationFailed,
     BodyTimeout,
@@ -32,10 +32,10 @@ _GATEWAY = (
 
 
 def error_envelope(error: ApiError) -> tuple[bytes, str]:
-    """Body and content type of an error answer. All four keys are always there.
+    """Return body and content type of an error response. All four keys are always present.
 
-    As OpenAI's two layers write them: the gateway (key, URL, method, content type, unreadable JSON) indents by
-    four, ends with a newline, escapes `<`, `>` and `&`, and names the charset; the engine indents by two.
+    The format follows OpenAI's two layers. Errors of the gateway (key, URL, method, content type, invalid JSON) have
+    an indent of four, a final newline, escaped `<`, `>` and `&`, and a charset; other errors have an indent of two.
     """
     body = msgspec.json.encode({"error": _fields(error)})
     if isinstance(error, _GATEWAY):
@@ -47,13 +47,15 @@ def error_envelope(error: ApiError) -> tuple[bytes, str]:
 
 
 def error_event(error: ApiError) -> bytes:
-    """One event of a stream that has already begun; the stream ends after it."""
+    """Return the last event of a stream that fails after it has begun."""
     return b"data: " + msgspec.json.encode({"error": _fields(error)}) + b"\n\n"
 
 
 def to_api_error(exception: BaseException) -> ApiError:
-    """The error to tell a client. What is not meant for clients becomes a ServerError with OpenAI's words;
-    the exception itself stays reachable as its `__cause__`, for the log."""
+    """Return the error to send to a client.
+
+    Exceptions other than ApiError become a ServerError with OpenAI's message, and are its `__cause__` for the log.
+    """
     if isinstance(exception, ApiError):
         return exception
     error = ServerError()
@@ -62,11 +64,11 @@ def to_api_error(exception: BaseException) -> ApiError:
 
 
 def _fields(error: ApiError) -> dict[str, str | None]:
-    message, param = _cut(error.message), error.param and _cut(error.param)
+    message, param = _truncate(error.message), error.param and _truncate(error.param)
     if error.code == "unknown_url":  # recorded with its keys in this order
         return {"type": error.type, "code": error.code, "message": message, "param": param}
     return {"message": message, "type": error.type, "param": param, "code": error.code}
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+def _truncate(text: str) -> str:
+    return text if len(text) <= MAX_FIELD_CHARS else text[: MAX_FIELD_CHARS - 1] + "…"

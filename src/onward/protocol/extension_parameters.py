@@ -1,7 +1,7 @@
-"""Fields beyond OpenAI's that act here, and other servers' spellings of them (spec/completions §10).
+"""Extensions: fields that OpenAI does not have, and the names that other servers use for them (spec/completions §10).
 
-A known field of another server is an alias of a parameter here, or passes only with the value that describes
-what happens anyway; any other value is refused, never ignored (spec/wire-rules 25).
+A field of another server is either an alias of a parameter, or accepted only with the value that describes the
+behaviour of this server. Other values are rejected, never ignored (spec/wire-rules 25).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OWN_EXTENSIONS = (
         origin="extension",
         group="sampling",
         example=40,
-        help="Draw only from this many of the most likely tokens. 0 and -1 turn it off.",
+        help="Sample only from this many of the most likely tokens. 0 and -1 mean no limit.",
     ),
     Parameter(
         name="min_p",
@@ -31,7 +31,8 @@ OWN_EXTENSIONS = (
         origin="extension",
         group="sampling",
         example=0.05,
-        help="Draw only from tokens at least this fraction as likely as the most likely one. 0 turns it off.",
+        help="Sample only from tokens that are at least this fraction as likely as the most likely token. 0 means no "
+        "limit.",
     ),
     Parameter(
         name="repetition_penalty",
@@ -42,8 +43,8 @@ OWN_EXTENSIONS = (
         origin="extension",
         group="sampling",
         example=1.1,
-        help="Make tokens that were already generated less likely by scaling their logits: above 1 "
-        "discourages repetition, below 1 invites it, 1 turns it off.",
+        help="Scale the logits of tokens that have been generated: values above 1 make repetition less likely, values "
+        "below 1 more likely; 1 has no effect.",
     ),
     Parameter(
         name="min_tokens",
@@ -62,7 +63,7 @@ OWN_EXTENSIONS = (
         origin="extension",
         group="length",
         example=True,
-        help="Go on when the model would end the text, up to `max_tokens`; for benchmarks.",
+        help="Continue after the model's end token, up to `max_tokens`. For benchmarks.",
     ),
     Parameter(
         name="skip_special_tokens",
@@ -71,7 +72,7 @@ OWN_EXTENSIONS = (
         origin="extension",
         group="output",
         example=False,
-        help="Leave special tokens out of the text. Their log probabilities are reported all the same.",
+        help="Omit special tokens from the text. Their log probabilities are returned anyway.",
     ),
     Parameter(
         name="include_stop_str_in_output",
@@ -80,7 +81,7 @@ OWN_EXTENSIONS = (
         origin="extension",
         group="output",
         example=True,
-        help="Keep the stop string that ended the completion at the end of its text.",
+        help="Include the stop string that ended the completion at the end of the text.",
     ),
     Parameter(
         name="return_tokens_as_token_ids",
@@ -89,7 +90,8 @@ OWN_EXTENSIONS = (
         origin="extension",
         group="output",
         example=True,
-        help="In `logprobs`, spell each token as `token_id:123` instead of its text. Needs `logprobs` to show.",
+        help="Name tokens in `logprobs` as `token_id:123` instead of by their text. Only has an effect with "
+        "`logprobs`.",
     ),
     Parameter(
         name="max_completion_tokens",
@@ -100,7 +102,7 @@ OWN_EXTENSIONS = (
         example=64,
         alias_of="max_tokens",
         overrides=True,
-        help="The newer name of `max_tokens`. It wins when both are given.",
+        help="The newer name of `max_tokens`, which it overrides.",
     ),
     Parameter(
         name="add_special_tokens",
@@ -109,8 +111,8 @@ OWN_EXTENSIONS = (
         origin="extension",
         group="prompt",
         example=False,
-        help="Let the tokenizer put its start token before a text prompt, where the model has one. "
-        "Token id prompts are always used as they are.",
+        help="Let the tokenizer add its start token to a text prompt, if the model has one. Prompts of token ids are "
+        "never changed.",
     ),
     Parameter(
         name="prediction",
@@ -118,9 +120,9 @@ OWN_EXTENSIONS = (
         origin="extension",
         group="prompt",
         example={"type": "content", "content": "def add(a, b):\n    return a + b\n"},
-        help="Text that the completion will largely repeat, such as the old version of a file being edited: "
-        '`{"type": "content", "content": "…"}`, as in OpenAI\'s Chat API. Where it is right, several tokens come '
-        "at a time. It changes no token, only the speed.",
+        help="Text that the completion is expected to repeat in large part, such as the old version of a file being "
+        'edited: `{"type": "content", "content": "…"}`, as in OpenAI\'s Chat API. Where it is correct, several '
+        "tokens are generated per step. It changes no token, only the speed.",
     ),
     Parameter(
         name="$schema",
@@ -128,7 +130,7 @@ OWN_EXTENSIONS = (
         origin="extension",
         group="other",
         example="https://example.com/schemas/CompletionRequest.json",
-        help="A link to a JSON Schema of this body, for editors. It has no effect on the completion.",
+        help="A link to a JSON Schema of the request, for editors. It has no effect on the completion.",
     ),
 )
 
@@ -136,7 +138,7 @@ _BY_NAME = {parameter.name: parameter for parameter in (*OPENAI_PARAMETERS, *OWN
 
 
 def _alias(name: str, target: str, dialect: str) -> Parameter:
-    """Another server's spelling of a parameter: same kind and range."""
+    """Return another server's name of a parameter, with the same kind and range."""
     return replace(
         _BY_NAME[target],
         name=name,
@@ -144,7 +146,7 @@ def _alias(name: str, target: str, dialect: str) -> Parameter:
         origin="extension",
         alias_of=target,
         dialect=dialect,
-        help=f"{dialect}'s name of `{target}`." if name != target else _BY_NAME[target].help,
+        help=f"{dialect}'s name for `{target}`." if name != target else _BY_NAME[target].help,
     )
 
 
@@ -168,7 +170,7 @@ _OLLAMA_OPTIONS = {
 
 
 def _fixed(name: str, value: object, dialect: str, meaning: str) -> Parameter:
-    """Another server's field of which one value describes what happens here anyway."""
+    """Return another server's field that only accepts the value which describes the behaviour of this server."""
     return Parameter(
         name=name,
         kind="fixed",
@@ -178,7 +180,7 @@ def _fixed(name: str, value: object, dialect: str, meaning: str) -> Parameter:
         dialect=dialect,
         group="other",
         example=value,
-        help=f"{dialect}'s field, accepted as {meaning} only: no other value is supported.",
+        help=f"A field of {dialect}. Only {meaning} is accepted.",
     )
 
 
@@ -189,7 +191,7 @@ DIALECTS = (
     _fixed("stop_token_ids", [], "vLLM", "an empty array"),
     _alias("n_predict", "max_tokens", "llama.cpp"),
     _alias("repeat_penalty", "repetition_penalty", "llama.cpp"),
-    _fixed("cache_prompt", True, "llama.cpp", "`true` (prefixes are always shared)"),
+    _fixed("cache_prompt", True, "llama.cpp", "`true` (the prefix cache is always used)"),
     Parameter(
         name="options",
         kind="object",
@@ -198,7 +200,7 @@ DIALECTS = (
         group="other",
         example={"temperature": 0.7, "num_predict": 64},
         inner=tuple(_alias(name, target, "Ollama") for name, target in _OLLAMA_OPTIONS.items()),
-        help="Ollama's sampling options. A field of the request itself wins over its twin in here.",
+        help="Ollama's sampling options. Fields of the request itself override them.",
     ),
     Parameter(
         name="keep_alive",
@@ -207,8 +209,8 @@ DIALECTS = (
         dialect="Ollama",
         group="other",
         example="5m",
-        help="Ollama's wish to keep the model loaded this long. It always holds: models stay loaded "
-        "while the server runs; 0, which asks to unload, is refused.",
+        help="Ollama's time to keep the model loaded. Any time but 0 is accepted: models stay loaded while the server "
+        "runs. 0, a request to unload the model, is rejected.",
     ),
 )
 EXTENSION_PARAMETERS = (*OWN_EXTENSIONS, *DIALECTS)

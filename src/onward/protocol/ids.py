@@ -1,4 +1,4 @@
-"""Names for what is answered (spec/completions §1.2)."""
+"""Random ids of completions and requests (spec/completions §1.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LENGTH = 29
 
 
 def completion_id() -> str:
-    """`cmpl-` and 29 letters and digits; one for all chunks of a stream."""
+    """Return `cmpl-` and 29 random letters and digits. All chunks of a stream share one id."""
     number = secrets.randbelow(len(_ALPHABET) ** _LENGTH)
     characters = []
     for _ in range(_LENGTH):
@@ -20,5 +20,5 @@ def completion_id() -> str:
 
 
 def request_id() -> str:
-    """`req_` and 32 hexadecimal digits, for the `x-request-id` header."""
+    """Return `req_` and 32 random hexadecimal digits, for the `x-request-id` header."""
     return "req_" + secrets.token_hex(16)

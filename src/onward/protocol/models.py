@@ -1,4 +1,4 @@
-"""The models endpoint's objects."""
+"""The objects of the models endpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Model(msgspec.Struct, kw_only=True):
-    """One name that can be asked for (spec/completions §7). `created` is in Unix seconds."""
+    """A model name that requests can use (spec/completions §7). `created` is in Unix seconds."""
 
     id: str
     object: Literal["model"] = "model"
@@ -17,5 +17,7 @@ class Model(msgspec.Struct, kw_only=True):
 
 
 class ModelList(msgspec.Struct, kw_only=True):
+    """All model names."""
+
     object: Literal["list"] = "list"
     data: list[Model]

@@ -1,4 +1,4 @@
-"""OpenAI's own fields of a completion request (spec/completions §2)."""
+"""OpenAI's fields of a completion request (spec/completions §2)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ STREAM_OPTIONS = (
         default=False,
         group="stream",
         example=True,
-        help="Send one more chunk before the end that counts the tokens of the whole request. All "
-        "other chunks then carry a null `usage`.",
+        help="Send one more chunk at the end of the stream with the token counts of the whole request. All other "
+        "chunks then have a null `usage`.",
     ),
     Parameter(
         name="include_obfuscation",
@@ -20,8 +20,8 @@ STREAM_OPTIONS = (
         default=False,
         group="stream",
         example=True,
-        help="Pad every event with a random string so that its length does not tell the length of its "
-        "text to who watches the encrypted connection.",
+        help="Pad every event with a random string, so that its size does not reveal the length of its text to "
+        "observers of the encrypted connection.",
     ),
     Parameter(
         name="continuous_usage_stats",
@@ -30,7 +30,7 @@ STREAM_OPTIONS = (
         group="stream",
         example=True,
         origin="extension",
-        help="With `include_usage`, count the tokens so far on every chunk.",
+        help="With `include_usage`, send the token counts so far in every chunk.",
     ),
 )
 
@@ -41,15 +41,15 @@ OPENAI_PARAMETERS = (
         group="prompt",
         required=True,
         example="storyteller",
-        help="The model that writes the completion: an id or an alias that the models endpoint lists.",
+        help="The model that generates the completion: an id or alias from the models endpoint.",
     ),
     Parameter(
         name="prompt",
         kind="prompt",
         group="prompt",
         example="Once upon a time",
-        help="The text to continue: a string, an array of strings, an array of token ids, or an array "
-        "of such arrays. Without one the model starts a new document.",
+        help="The text to continue: a string, an array of strings, an array of token ids, or an array of such arrays. "
+        "Without a prompt, the model begins a new document.",
     ),
     Parameter(
         name="best_of",
@@ -58,9 +58,8 @@ OPENAI_PARAMETERS = (
         maximum=20,
         group="choices",
         example=3,
-        help="Write this many candidates for each prompt and answer with the `n` of the highest mean "
-        "log probability per token. At least `n`; 0 means not given. Candidates cannot be "
-        "streamed.",
+        help="Generate this many candidates for each prompt and return the `n` with the highest mean log probability "
+        "per token. At least `n`; 0 means not set. Candidates cannot be streamed.",
     ),
     Parameter(
         name="echo",
@@ -68,7 +67,8 @@ OPENAI_PARAMETERS = (
         default=False,
         group="output",
         example=True,
-        help="Put the prompt in front of the completion. With `logprobs` the prompt's tokens are scored too.",
+        help="Return the prompt in front of the completion. With `logprobs`, the log probabilities of the prompt's "
+        "tokens are returned too.",
     ),
     Parameter(
         name="frequency_penalty",
@@ -78,8 +78,8 @@ OPENAI_PARAMETERS = (
         maximum=2,
         group="sampling",
         example=0.5,
-        help="Lower a token's logit by this much for each time it was already generated: positive "
-        "values make repetition less likely.",
+        help="Lower a token's logit by this much for each time it has been generated: positive values make repetition "
+        "less likely.",
     ),
     Parameter(
         name="logit_bias",
@@ -89,7 +89,7 @@ OPENAI_PARAMETERS = (
         max_items=1024,
         group="sampling",
         example={"50256": -100},
-        help="What to add to the logits of single tokens, by token id: -100 bans a token, 100 all but forces it.",
+        help="Values to add to the logits of tokens, by token id: -100 bans a token, 100 makes it almost certain.",
     ),
     Parameter(
         name="logprobs",
@@ -99,8 +99,8 @@ OPENAI_PARAMETERS = (
         cap=20,
         group="output",
         example=5,
-        help="Report the log probability of every token and of this many of the most likely ones "
-        "beside it. 0 reports the tokens alone; more than 20 is taken as 20.",
+        help="Return the log probability of every token, and of this many of the most likely alternatives. 0 returns "
+        "no alternatives; values above 20 are lowered to 20.",
     ),
     Parameter(
         name="max_tokens",
@@ -109,8 +109,8 @@ OPENAI_PARAMETERS = (
         minimum=0,
         group="length",
         example=64,
-        help="The most tokens to generate for each choice. Prompt and completion together must fit the"
-        " model's context. 0 generates nothing, to score a prompt with `echo` and `logprobs`.",
+        help="Maximum number of tokens to generate for each choice. Prompt and completion together must fit into the "
+        "model's context. 0 generates nothing: use it with `echo` and `logprobs` to score a prompt.",
     ),
     Parameter(
         name="n",
@@ -120,7 +120,7 @@ OPENAI_PARAMETERS = (
         maximum=128,
         group="choices",
         example=2,
-        help="How many choices to answer with for each prompt.",
+        help="Number of choices to return for each prompt.",
     ),
     Parameter(
         name="presence_penalty",
@@ -130,16 +130,16 @@ OPENAI_PARAMETERS = (
         maximum=2,
         group="sampling",
         example=0.5,
-        help="Lower a token's logit by this much once it was generated at all: positive values make "
-        "new words more likely.",
+        help="Lower a token's logit by this much if it has been generated at all: positive values make new words more "
+        "likely.",
     ),
     Parameter(
         name="seed",
         kind="integer",
         group="sampling",
         example=7,
-        help="Fixes the random draws: the same request with the same seed gives the same text. Without"
-        " one each request draws its own.",
+        help="Seed of the random sampling: the same request with the same seed returns the same text. By default, each "
+        "request uses a different seed.",
     ),
     Parameter(
         name="stop",
@@ -147,7 +147,7 @@ OPENAI_PARAMETERS = (
         max_items=4,
         group="length",
         example=["\n", "END"],
-        help="Up to four strings that end the completion where they first appear. The text does not contain them.",
+        help="Up to four strings. The completion ends where one of them first appears; the text does not contain it.",
     ),
     Parameter(
         name="stream",
@@ -155,7 +155,7 @@ OPENAI_PARAMETERS = (
         default=False,
         group="stream",
         example=True,
-        help="Send the completion as it is written, as server-sent events that end with `data: [DONE]`.",
+        help="Send the completion while it is generated, as server-sent events that end with `data: [DONE]`.",
     ),
     Parameter(
         name="stream_options",
@@ -163,15 +163,15 @@ OPENAI_PARAMETERS = (
         group="stream",
         example={"include_usage": True},
         inner=STREAM_OPTIONS,
-        help="What to add to a stream. Only with `stream`.",
+        help="Options of the stream. Only allowed with `stream`.",
     ),
     Parameter(
         name="suffix",
         kind="string",
         group="prompt",
         example=" and they lived happily ever after.",
-        help="The text that follows the gap: the completion is what stands between prompt and suffix. "
-        "Only for models with fill-in-the-middle tokens.",
+        help="The text after the completion: the model generates what comes between prompt and suffix. Requires a "
+        "model with fill-in-the-middle tokens.",
     ),
     Parameter(
         name="temperature",
@@ -181,7 +181,7 @@ OPENAI_PARAMETERS = (
         maximum=2,
         group="sampling",
         example=0.7,
-        help="How freely tokens are drawn: 0 always takes the most likely one, higher values flatten the distribution.",
+        help="Randomness of sampling: 0 always selects the most likely token, higher values flatten the distribution.",
     ),
     Parameter(
         name="top_p",
@@ -191,14 +191,14 @@ OPENAI_PARAMETERS = (
         maximum=1,
         group="sampling",
         example=0.9,
-        help="Draw only from the smallest set of tokens whose probabilities add up to this; 0 leaves "
-        "the most likely one.",
+        help="Sample only from the smallest set of tokens whose probabilities add up to this; 0 leaves only the most "
+        "likely token.",
     ),
     Parameter(
         name="user",
         kind="string",
         group="other",
         example="user-1234",
-        help="A name for your end user, written to the server's access log. It does not change the completion.",
+        help="An identifier of your end user, written to the server's access log. It does not change the completion.",
     ),
 )

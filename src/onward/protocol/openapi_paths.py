@@ -1,4 +1,4 @@
-"""The routes as OpenAPI describes them; the schemas they name are put together in `protocol.schema`."""
+"""The routes in OpenAPI; `protocol.schema` adds the schemas that they refer to."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from onward.protocol.parameters import known_parameters
 Node = dict[str, Any]
 
 _ERRORS = {
-    "400": "The request cannot be served as it is.",
-    "401": "The API key is missing or wrong.",
-    "404": "No such model or URL.",
-    "405": "The URL does not take this method.",
-    "408": "The rest of the body did not come in time.",
+    "400": "The request is invalid.",
+    "401": "The API key is missing or incorrect.",
+    "404": "There is no such model or URL.",
+    "405": "The URL does not support this method.",
+    "408": "The rest of the body did not arrive in time.",
     "413": "The body is too large.",
-    "500": "Something broke in the server.",
-    "503": "The server is overloaded or draining, or its engine is dead. `Retry-After` says when to try again.",
+    "500": "An internal error.",
+    "503": "The server is overloaded or draining, or its engine has crashed. `Retry-After` is in seconds.",
 }
 
 _COMPLETION_EXAMPLE = {
@@ -71,11 +71,12 @@ _REQUEST_EXAMPLES: dict[str, Node] = {
 
 
 def ref(name: str) -> Node:
+    """Return a reference to a schema."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def paths(profile: Profile = "default") -> Node:
-    """Return every route, with request examples that `profile` accepts. Examples are shared: copy before changing."""
+    """Return every route, with request examples that `profile` accepts. Examples are shared: copy before modifying."""
     return {**_completions(profile), **_catalogue(), **_tokens(), **_pages()}
 
 
@@ -99,18 +100,22 @@ def _catalogue() -> Node:
 
 
 def _names(root: str, operation: str, schema: str) -> Node:
-    """The list of all names under a root, and one of them."""
+    """Return the route of a list and the route of one item of it."""
     return {
-        root: {"get": _get(f"list{operation}", f"All {schema.lower()}s.", schema=f"{schema}List")},
+        root: {"get": _get(f"list{operation}", f"List all {schema.lower()}s.", schema=f"{schema}List")},
         f"{root}/{{id}}": {
             "parameters": [_model_id()],
-            "get": _get(f"retrieve{operation}", f"One {schema.lower()}.", schema=schema, errors=("401", "404")),
+            "get": _get(
+                f"retrieve{operation}", f"Retrieve one {schema.lower()}.", schema=schema, errors=("401", "404")
+            ),
         },
     }
 
 
 def _tokens() -> Node:
-    about = _get("tokenizerInfo", "About a model's tokenizer.", schema="TokenizerInfo", errors=("401", "404"))
+    about = _get(
+        "tokenizerInfo", "Information about a model's tokenizer.", schema="TokenizerInfo", errors=("401", "404")
+    )
     text = _post("detokenize", "The text of token ids.", "DetokenizeRequest", "DetokenizeResponse")
     return {
         "/tokenize": {"post": _post("tokenize", "Token ids of a text.", "TokenizeRequest", "TokenizeResponse")},
@@ -120,11 +125,11 @@ def _tokens() -> Node:
 
 
 def _pages() -> Node:
-    """What people and monitors read. All but /metrics is open to everybody."""
+    """Return the routes for people and monitoring. All but /metrics need no key."""
     schema = _get("completionSchema", "The JSON Schema of a completion.", "application/schema+json")
     document = _get("openapi", "This document.", schema="JsonObject")
     reference = _get("docs", "The API reference as a page.", "text/html")
-    front = _get("landing", "The page for people.", "text/html")
+    front = _get("landing", "A web page about the server.", "text/html")
     return {
         "/openai/schemas/Completion.json": {"get": _open(schema)},
         "/health": {"get": _open(_health())},
@@ -136,25 +141,25 @@ def _pages() -> Node:
 
 
 def _open(operation: Node) -> Node:
-    """The same operation for everybody, with or without a key."""
+    """Return a copy of an operation that needs no key."""
     responses = {status: answer for status, answer in operation["responses"].items() if status != "401"}
     return operation | {"security": [], "responses": responses}
 
 
 def _complete(operation: str, profile: Profile, *, linked: bool = False) -> Node:
-    """The operation of one completions route; a linked one answers with `$schema` and a Link header."""
-    whole: Node = {"application/json": {"schema": ref("Completion"), "example": _COMPLETION_EXAMPLE}}
+    """Return the operation of a completions route. The response of a linked one has `$schema` and a Link header."""
+    complete: Node = {"application/json": {"schema": ref("Completion"), "example": _COMPLETION_EXAMPLE}}
     if linked:
-        whole["application/json"]["schema"] = ref("LinkedCompletion")
-        del whole["application/json"]["example"]
-    # OpenAPI 3.1 has no word for a stream of events: its readers take a schema for the body's or for each event's.
+        complete["application/json"]["schema"] = ref("LinkedCompletion")
+        del complete["application/json"]["example"]
+    # OpenAPI 3.1 cannot describe event streams; tools apply a schema either to the body or to each event.
     events: Node = {"description": "Server-sent events.", "contentMediaType": "text/event-stream"}
     stream = {"text/event-stream": {"schema": events, "example": _STREAM_EXAMPLE}}
     answer: Node = {
         "description": "The completion. With `stream`, server-sent events: each `data:` line holds one "
         "CompletionChunk, and `data: [DONE]` ends the stream. An error after the first event is one more event "
-        "with an `error` object. Lines that begin with a colon are keep-alives.",
-        "content": {**whole, **stream},
+        "with an `error` object. Lines that begin with a colon are comments.",
+        "content": {**complete, **stream},
         "headers": {"x-request-id": {"schema": {"type": "string"}}},
     }
     if linked:
@@ -205,9 +210,9 @@ def _post(operation: str, summary: str, request: str, answer: str) -> Node:
 
 
 def _health() -> Node:
-    operation = _get("health", "Whether the server takes requests.", schema="Health", errors=())
+    operation = _get("health", "Whether the server accepts requests.", schema="Health", errors=())
     operation["responses"]["503"] = operation["responses"]["200"] | {
-        "description": "It takes none: it is draining, or its engine is dead."
+        "description": "It does not: it is draining, or its engine has crashed."
     }
     return operation
 
@@ -231,6 +236,6 @@ def _model_query() -> Node:
     return {
         "name": "model",
         "in": "query",
-        "description": "A model id or alias; the first model where it is left out.",
+        "description": "A model id or alias; by default the first model.",
         "schema": {"type": "string"},
     }

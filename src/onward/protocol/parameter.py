@@ -1,4 +1,4 @@
-"""What one field of a request is: the row of the table in `protocol.parameters`."""
+"""`Parameter`: the declaration of one request field, a row of the table in `protocol.parameters`."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from typing import Literal
 Profile = Literal["strict", "default", "lenient"]
 """How closely a request must follow OpenAI's schema.
 
-strict: OpenAI's own fields and limits, nothing else. default: the extensions and dialects of the table
-pass, anything else is refused. lenient: unknown fields are passed over, the model may be missing, any number
-of stops.
+strict: only OpenAI's fields and limits. default: also the extensions and dialects of the table; other fields are
+rejected. lenient: unknown fields are ignored, the model may be omitted, and any number of stop strings is accepted.
 """
 
 Kind = Literal[
     "string",
-    "integer",  # a JSON number of 64 bits without a fraction; true and 16.0 are none
+    "integer",  # a 64-bit JSON number without a fraction; not true, not 16.0
     "number",
     "boolean",
     "prompt",  # string, array of strings, array of token ids, array of arrays of token ids
-    "prediction",  # object: text that the completion is expected to be
+    "prediction",  # object: the expected text of the completion
     "stop",  # string or array of strings
     "logit_bias",  # object: token id in decimal → number
-    "object",  # holds the parameters in `inner`
-    "fixed",  # a known field of another server: only the values in `only` describe what happens here
-    "duration",  # a time as "5m" or seconds, other than zero
-    "link",  # a URI that has no effect by definition
+    "object",  # its fields are the parameters in `inner`
+    "fixed",  # a field of another server; only the values in `only` are accepted
+    "duration",  # "5m" or a number of seconds, other than zero
+    "link",  # a URI without effect
 ]
 Origin = Literal["openai", "extension"]
 Group = Literal["prompt", "length", "sampling", "choices", "output", "stream", "other"]
@@ -33,14 +32,13 @@ Group = Literal["prompt", "length", "sampling", "choices", "output", "stream", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One field of the request body, for the decoder, the command line, OpenAPI and docs.
+    """One field of the request body, for the decoder, the command line, OpenAPI and the documentation.
 
-    Every parameter but a required one may be null, which means its default. `default` None means "not set".
-    `minimum` and `maximum` are inclusive; for logit_bias they bound the values. `max_items` bounds an array
-    or an object. `strict_maximum` is the bound of the strict profile, `cap` the value that a larger one is
-    lowered to in the others. `alias_of` names the parameter that this spelling stands for; that parameter's
-    own spelling wins when both are given, unless this one `overrides`. `dialect` names the server whose
-    spelling it is.
+    Parameters that are not `required` may be null, which means their default; a `default` of None means "not set".
+    `minimum` and `maximum` are inclusive; for logit_bias they limit the biases. `max_items` limits the length of an
+    array or object. `strict_maximum` is the maximum in the strict profile; in the others, larger values are lowered
+    to `cap`. `alias_of` is the name of the parameter that this one is an alias of: if both are present, the parameter
+    itself wins, unless the alias `overrides` it. `dialect` is the name of the server that uses this field.
     """
 
     name: str
@@ -64,16 +62,17 @@ class Parameter:
 
     @property
     def nullable(self) -> bool:
+        """Whether null is accepted, in the strict and the default profile."""
         return not self.required
 
     @property
     def field(self) -> str | None:
-        """The attribute of CompletionRequest that it sets, None where it sets none of its own."""
+        """The attribute of CompletionRequest that holds the value; None if there is none."""
         if self.kind in ("object", "fixed", "duration", "link"):
             return None
         return self.alias_of or self.name
 
     @property
     def flag(self) -> str:
-        """Its spelling as a command line option."""
+        """The command line option."""
         return "--" + self.name.replace("_", "-")

@@ -1,7 +1,7 @@
-"""The one table of request parameters.
+"""The table of request parameters.
 
-The decoder, the command line, OpenAPI and the documentation are made from it; nothing else
-declares a parameter's name, type, range, default or meaning.
+The decoder, the command line, OpenAPI and the documentation are generated from it. Names, types, ranges, defaults and
+descriptions of parameters are declared nowhere else.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ BY_NAME: dict[str, Parameter] = {parameter.name: parameter for parameter in PARA
 
 
 def known_parameters(profile: Profile, among: tuple[Parameter, ...] = PARAMETERS) -> dict[str, Parameter]:
-    """The parameters that a profile knows, by name: OpenAI's own in strict, all others too elsewhere."""
+    """Return the parameters of a profile by name: in strict only OpenAI's own, in the others all."""
     return {row.name: row for row in among if profile != "strict" or row.origin == "openai"}

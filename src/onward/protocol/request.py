@@ -1,4 +1,4 @@
-"""What arrived: one completion request, every field present, nulls replaced by their defaults."""
+"""`CompletionRequest`: a checked request in which every field has a value."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Prompt = str | list[str] | list[int] | list[list[int]]
 
 
 class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that passed the gate: types, ranges and cross-field rules hold (see `protocol.decode`).
+    """A request that has passed all checks of `protocol.decode`; nulls are replaced by defaults.
 
-    Defaults are those of `protocol.parameters`; a test compares the two. `prompt` None means the start of a
-    document. `logit_bias` maps token ids to −100 … 100. `stop` is never None: () means no stop.
+    Defaults are those of `protocol.parameters`; a test compares them. `prompt` None means the start of a document.
+    `logit_bias` maps token ids to -100 … 100. `stop` is () if there are no stop strings.
     """
 
     model: str | None = None
@@ -49,7 +49,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """The prompt as a batch: one entry a prompt, in order. `""` stands for a missing prompt."""
+        """The prompts, one entry per prompt, in order. A missing prompt is an empty string."""
         match self.prompt:
             case None | []:
                 return [""]
@@ -62,5 +62,5 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def candidates(self) -> int:
-        """How many choices are generated a prompt: best_of, or n where best_of is not given."""
+        """The number of choices to generate per prompt: `best_of` if it is set, otherwise `n`."""
         return max(self.n, self.best_of or 0)

@@ -1,4 +1,4 @@
-"""The JSON Schema of a completion request, made from the parameter table."""
+"""The JSON Schema of a completion request, generated from the parameter table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Schema = dict[str, Any]
 
 
 def request_schema(profile: Profile = "default") -> Schema:
-    """What a profile accepts, as far as single fields can say it. A fresh dict at each call."""
+    """Return the schema of a profile's requests. Rules between fields are not part of it. A new dict at each call."""
     rows = known_parameters(profile, PARAMETERS)
     return {
         "title": "CompletionRequest",
@@ -23,7 +23,7 @@ def request_schema(profile: Profile = "default") -> Schema:
 
 
 def parameter_schema(row: Parameter, profile: Profile = "default") -> Schema:
-    """The schema of one field, with its description, default and example."""
+    """Return the schema of one field, with its description, default and example."""
     schema = {"description": row.help, **_form(row, profile), "examples": [row.example]}
     if row.default is not None:
         schema["default"] = row.default

@@ -1,4 +1,4 @@
-"""What is answered: a whole completion and a streamed chunk share one Choice, whole or partial."""
+"""Response objects. A completion and a streamed chunk share the type Choice, complete or partial."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ FinishReason = Literal["stop", "length", "content_filter"]
 
 
 class WireObject(msgspec.Struct):
-    """Attribute access in Python, the API's JSON on the wire, and the conversions that SDK users know."""
+    """Base class: attribute access in Python, the API's JSON on the wire, and the conversions of OpenAI's SDK."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The object as plain dicts and lists, as the wire shows it."""
+        """Return the object as dicts and lists, as on the wire."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
     def to_json(self, *, indent: int | None = 2) -> str:
-        """The object as JSON text; `indent` None writes it on one line."""
+        """Return the object as JSON; with `indent` None, on one line."""
         encoded = msgspec.json.encode(self)
         return (encoded if indent is None else msgspec.json.format(encoded, indent=indent)).decode()
 
@@ -29,11 +29,10 @@ class WireObject(msgspec.Struct):
 
 
 class Logprobs(WireObject, kw_only=True):
-    """Four lists of equal length, an entry a token (spec/completions §2.7).
+    """Four lists of equal length, with one entry per token (spec/completions §2.7).
 
-    `text_offset` counts Unicode code points from the start of prompt and completion together. The first entry
-    of an echoed prompt has None in `token_logprobs` and `top_logprobs`. `top_logprobs` is None when the
-    request asked for logprobs=0.
+    `text_offset` is in Unicode code points from the start of prompt and completion together. For the first token of an
+    echoed prompt, `token_logprobs` and `top_logprobs` contain None. `top_logprobs` is None for logprobs=0.
     """
 
     tokens: list[str]
@@ -43,7 +42,7 @@ class Logprobs(WireObject, kw_only=True):
 
 
 class Choice(WireObject, kw_only=True):
-    """One choice, whole, or the part of it that one chunk carries."""
+    """One choice, complete, or the part of it in one chunk."""
 
     text: str
     index: int
@@ -64,7 +63,7 @@ class CompletionTokensDetails(WireObject, kw_only=True):
 
 
 class Usage(WireObject, kw_only=True):
-    """Tokens billed: each prompt once, each generated candidate whole, end and stop tokens not at all."""
+    """Token counts: each prompt once, every generated candidate; end and stop tokens do not count."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -74,7 +73,7 @@ class Usage(WireObject, kw_only=True):
 
 
 class Completion(WireObject, kw_only=True):
-    """The answer to a request that does not stream. Field order is the wire's."""
+    """The response to a request without `stream`. The order of fields is that of the wire."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"
@@ -86,7 +85,7 @@ class Completion(WireObject, kw_only=True):
 
 
 class Chunk(WireObject, kw_only=True, omit_defaults=True):
-    """One event of a stream. Fields at UNSET do not appear on the wire (spec/completions §4)."""
+    """One event of a stream. UNSET fields are omitted on the wire (spec/completions §4)."""
 
     id: str
     object: str

@@ -1,4 +1,4 @@
-"""The wire described for machines: JSON Schemas and the OpenAPI document."""
+"""JSON Schemas and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Schema = dict[str, Any]
 
 
 def openapi(server_version: str, *, profile: Profile = "default") -> Schema:
-    """The OpenAPI 3.1 document of all routes. A fresh dict at each call."""
+    """Return the OpenAPI 3.1 document of all routes, with the requests of `profile`. A new dict at each call."""
     document = {
         "openapi": "3.1.0",
         "info": {

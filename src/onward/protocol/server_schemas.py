@@ -1,4 +1,4 @@
-"""The schemas of what is about the server itself, not about completions: tokens, engines, health."""
+"""Schemas of the routes other than completions and models: tokens, engines, health."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _TEXT: Schema = {"type": "string"}
 _COUNT: Schema = {"type": "integer"}
 _LITERAL: Schema = {"type": ["string", "null"]}
 _TOKENS: Schema = {"type": "array", "items": {"type": "integer"}}
-_MODEL: Schema = _LITERAL | {"description": "A model id or alias; the first model where it is left out."}
+_MODEL: Schema = _LITERAL | {"description": "A model id or alias; by default the first model."}
 
 
 def server_schemas() -> dict[str, Schema]:
-    """Every such schema by its name. Leaves are shared: copy before changing."""
+    """Return the schemas by name. Their leaves are shared: copy before modifying."""
     return {
         **_token_schemas(),
         "Engine": _record(
@@ -38,14 +38,14 @@ def server_schemas() -> dict[str, Schema]:
 
 
 def _token_schemas() -> dict[str, Schema]:
-    """The tokenizer's routes, in vLLM's shapes (spec/applications C1)."""
+    """Return the schemas of the tokenizer routes, which follow vLLM (spec/applications C1)."""
     return {
         "TokenizeRequest": _record(
             {
                 "model": _MODEL,
                 "prompt": _TEXT,
-                "add_special_tokens": _switch(True, "Let the tokenizer add its start token."),
-                "return_token_strs": _switch(False, "Give the tokens' texts as well."),
+                "add_special_tokens": _switch(True, "Whether the tokenizer adds its start token."),
+                "return_token_strs": _switch(False, "Whether to return the tokens' texts as well."),
             },
             required=["prompt"],
         ),
@@ -67,14 +67,14 @@ def _token_schemas() -> dict[str, Schema]:
                 "additional_special_tokens": {"type": "array", "items": _TEXT},
                 "vocab_size": _COUNT,
                 "model_max_length": _COUNT,
-                "infill": {"type": "boolean", "description": "Whether the model takes `suffix`."},
+                "infill": {"type": "boolean", "description": "Whether the model supports `suffix`."},
             }
         ),
     }
 
 
 def _record(properties: Schema, *, required: list[str] | None = None) -> Schema:
-    """An object whose properties are all required, unless `required` names fewer."""
+    """Return an object schema. All properties are required, unless `required` lists fewer."""
     return {
         "type": "object",
         "properties": properties,

@@ -1,4 +1,4 @@
-"""Server-sent events: how chunks are written, and a reader for clients and tests (spec/completions §4)."""
+"""Server-sent events: the encoder of chunks, and a decoder for clients and tests (spec/completions §4)."""
 
 from __future__ import annotations
 
@@ -10,32 +10,36 @@ import msgspec
 from onward.protocol.response import Chunk
 
 DONE = b"data: [DONE]\n\n"
-"""The last event of a stream. The body closes right after it (spec/wire-rules 3)."""
+"""The last event of a stream. The body ends right after it (spec/wire-rules 3)."""
 KEEP_ALIVE = b": keep-alive\n\n"
-"""A comment that every reader skips, against time-outs in silence (spec/wire-rules 5)."""
+"""A comment, ignored by clients, that prevents time-outs of silent streams (spec/wire-rules 5)."""
 
-SMALLEST_BUCKET = 256
+MIN_OBFUSCATED_BYTES = 256
+"""Size of the smallest obfuscated event."""
 _ENCODER = msgspec.json.Encoder()
 _FIELD, _CLOSE, _END = b',"obfuscation":"', b'"}', b"\n\n"
 
 
 def chunk_event(chunk: Chunk, *, obfuscate: bool = False) -> bytes:
-    """One event. With `obfuscate` a random string pads it to 256, 512, 1024, … bytes in all, so that its length
-    does not tell the length of its text; the chunk itself must not bring an `obfuscation`."""
+    """Return a chunk as one event.
+
+    With `obfuscate`, a random string pads it to 256, 512, 1024, … bytes, so that its size does not reveal the length of
+    its text; `chunk.obfuscation` must then be UNSET.
+    """
     event = b"data: " + _ENCODER.encode(chunk)
     if not obfuscate:
         return event + _END
     length = len(event) - 1 + len(_FIELD) + len(_CLOSE) + len(_END)
-    bucket = max(SMALLEST_BUCKET, 1 << (length - 1).bit_length())
+    bucket = max(MIN_OBFUSCATED_BYTES, 1 << (length - 1).bit_length())
     padding = secrets.token_urlsafe(bucket - length)[: bucket - length].encode()
     return event[:-1] + _FIELD + padding + _CLOSE + _END
 
 
 class Decoder:
-    """Reads a stream of events from pieces of any size; gives the data of each event that is complete.
+    """Incremental decoder of an event stream, for body chunks of any size.
 
-    Follows the EventSource standard: lines end in LF, CRLF or CR; comments and fields other than `data` are
-    skipped; several data lines are joined by a newline; bytes that are no UTF-8 become U+FFFD.
+    Follows the EventSource standard: lines end with LF, CRLF or CR; comments and fields other than `data` are ignored;
+    the data lines of an event are joined by newlines; invalid UTF-8 becomes U+FFFD.
     """
 
     def __init__(self) -> None:
@@ -44,18 +48,18 @@ class Decoder:
         self._data: list[str] = []
         self._after_cr = False
 
-    def feed(self, piece: bytes) -> list[str]:
-        """The data of the events that this piece completes, in order."""
-        return self._read(self._text.decode(piece))
+    def feed(self, body_chunk: bytes) -> list[str]:
+        """Return the data of the events that this body chunk completes, in order."""
+        return self._split_lines(self._text.decode(body_chunk))
 
     def flush(self) -> list[str]:
-        """The end of the stream. A last event counts although its blank line is missing."""
-        events = self._read(self._text.decode(b"", final=True))
-        events += self._line("".join(self._partial))
+        """End the stream and return its last event, which may lack the blank line at its end."""
+        events = self._split_lines(self._text.decode(b"", final=True))
+        events += self._process_line("".join(self._partial))
         self._partial.clear()
         return events + self._dispatch()
 
-    def _read(self, text: str) -> list[str]:
+    def _split_lines(self, text: str) -> list[str]:
         if self._after_cr and text:
             text = text.removeprefix("\n")
             self._after_cr = False
@@ -65,14 +69,14 @@ class Decoder:
         events: list[str] = []
         for line in lines[:-1]:
             self._partial.append(line)
-            whole = "".join(self._partial)
+            complete = "".join(self._partial)
             self._partial.clear()
-            events += self._line(whole)
+            events += self._process_line(complete)
         self._partial.append(lines[-1])
         return events
 
-    def _line(self, line: str) -> list[str]:
-        """Take one line without its end; an empty one ends the event."""
+    def _process_line(self, line: str) -> list[str]:
+        """Process a line without its line end; an empty line ends the event."""
         if not line:
             return self._dispatch()
         name, _, value = line.partition(":")
@@ -81,6 +85,7 @@ class Decoder:
         return []
 
     def _dispatch(self) -> list[str]:
+        """Return the data of the event that ends here, if it has any."""
         if not self._data:
             return []
         event = "\n".join(self._data)

@@ -314,7 +314,7 @@ def test_the_help_shows_every_parameter_with_its_words() -> None:
 
 def test_the_help_claims_nothing_that_only_the_api_does() -> None:
     shown = " ".join(create("--help").stdout.split())
-    assert "Without one the model starts a new document" not in shown
+    assert "Without a prompt, the model begins a new document" not in shown
     assert "null starts a new document" in shown
     assert "required with --base-url or OPENAI_BASE_URL" in shown
     assert set(HELP) <= set(BY_NAME)
