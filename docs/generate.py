@@ -66,22 +66,50 @@ def parameters_page() -> Iterator[str]:
     yield "## Fields of `stream_options`"
     yield parameter_table([inner for row in own for inner in row.inner])
     yield "## Extensions"
+    yield "The strict profile rejects these fields, and those of other servers."
     yield parameter_table([row for row in own if row.origin == "extension"])
     yield "## Fields of other servers"
     yield parameter_table([row for row in PARAMETERS if row.dialect])
+    yield "## Fields of `options`"
+    yield parameter_table([inner for row in PARAMETERS if row.dialect for inner in row.inner])
 
 
 def parameter_table(rows: list[Parameter]) -> str:
-    lines = [f"| `{row.name}` | {type_of(row)} | {shown(row.default)} | {cell(row.help)} |" for row in rows]
-    return "| field | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(lines)
+    lines = [
+        f"| `{row.name}` | {type_of(row)} | {range_of(row)} | {shown(row.default)} | {cell(row.help)} |" for row in rows
+    ]
+    return "| field | type | range | default | meaning |\n|---|---|---|---|---|\n" + "\n".join(lines)
+
+
+TYPES = {
+    "prompt": "string, array of strings, array of integers, or array of arrays of integers",
+    "prediction": "object",
+    "stop": "string or array of strings",
+    "logit_bias": "object with number values",
+    "duration": "string or number",
+    "link": "string",
+}
 
 
 def type_of(row: Parameter) -> str:
-    if row.minimum is None and row.maximum is None:
-        return row.kind
-    low = "" if row.minimum is None else f"{row.minimum:g}"
-    high = "" if row.maximum is None else f"{row.maximum:g}"
-    return f"{row.kind}, {low} … {high}".rstrip()
+    if row.kind == "fixed":
+        return f"only {shown(row.only[0])}"
+    return TYPES.get(row.kind, row.kind)
+
+
+def range_of(row: Parameter) -> str:
+    parts = [bounds(row.minimum, row.maximum)]
+    if row.max_items is not None:
+        parts.append(f"at most {row.max_items}")
+    if row.strict_maximum is not None:
+        parts.append(f"in strict {bounds(row.minimum, row.strict_maximum)}")
+    return ", ".join(filter(None, parts))
+
+
+def bounds(minimum: float | None, maximum: float | None) -> str:
+    if minimum is None and maximum is None:
+        return ""
+    return f"{'' if minimum is None else f'{minimum:g}'} … {'' if maximum is None else f'{maximum:g}'}".strip()
 
 
 def shown(value: object) -> str:

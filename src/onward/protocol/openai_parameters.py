@@ -100,7 +100,7 @@ OPENAI_PARAMETERS = (
         group="output",
         example=5,
         help="Return the log probability of every token, and of this many of the most likely alternatives. 0 returns "
-        "no alternatives; values above 20 are lowered to 20.",
+        "no alternatives. At most 5 in the strict profile; otherwise, values above 20 are lowered to 20.",
     ),
     Parameter(
         name="max_tokens",
@@ -147,7 +147,8 @@ OPENAI_PARAMETERS = (
         max_items=4,
         group="length",
         example=["\n", "END"],
-        help="Up to four strings. The completion ends where one of them first appears; the text does not contain it.",
+        help="Up to four strings; any number in the lenient profile. The completion ends where one of them first "
+        "appears; the text does not contain it.",
     ),
     Parameter(
         name="stream",
