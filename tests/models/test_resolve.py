@@ -43,6 +43,11 @@ def http_error(kind: type[errors.HfHubHTTPError]) -> errors.HfHubHTTPError:
     return kind("refused", response=httpx.Response(404, request=request))
 
 
+def requests_error(base: str) -> Exception:
+    """An error of the requests package, which huggingface_hub 0.x uses: all of its errors are OSErrors."""
+    return type("Raised", (type(base, (OSError,), {}),), {})("broken")
+
+
 def test_a_folder_answers_to_its_own_name(tmp_path: Path) -> None:
     folder = fill(tmp_path / "my-model")
     os.utime(folder / "openvino_model.xml", (1_700_000_000, 1_700_000_000))
@@ -156,6 +161,9 @@ def test_every_way_a_download_fails_has_its_sentence(error: Exception, words: st
         errors.OfflineModeIsEnabled("offline"),
         ConnectionResetError("reset"),
         httpx.RemoteProtocolError("Server disconnected without sending a response."),
+        requests_error("ConnectionError"),
+        requests_error("Timeout"),
+        requests_error("ChunkedEncodingError"),
     ],
 )
 def test_a_hub_that_cannot_be_reached_is_told_from_a_name_that_it_lacks(error: Exception) -> None:

@@ -14,6 +14,9 @@ from onward.runtimes.formats import hub_formats, readable_formats
 
 _ID = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
+_CONNECTION_ERRORS = {"TransportError", "ConnectionError", "Timeout", "ChunkedEncodingError"}
+"""Base classes by name: httpx's, or a copy of it, in huggingface_hub 1; those of requests in 0.x; Python's own."""
+
 
 @dataclass(frozen=True, slots=True)
 class HubName:
@@ -67,10 +70,10 @@ def _download(
 
 
 def _no_connection(error: Exception) -> bool:
-    """Whether the hub was not reached, or not to the end. Its HTTP client has been httpx, and a copy of it."""
+    """Return whether the hub was not reached, or the connection broke during the download."""
     missing = import_module("huggingface_hub.errors").LocalEntryNotFoundError
-    broken = any(kind.__name__ == "TransportError" for kind in type(error).__mro__)
-    return broken or isinstance(error, (missing, ConnectionError))
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, missing) or not names.isdisjoint(_CONNECTION_ERRORS)
 
 
 def _reason(name: HubName, error: Exception, allow_download: bool) -> str:
