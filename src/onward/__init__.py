@@ -1,6 +1,6 @@
 """OpenAI's legacy Completions API, complete, on a model of your own.
 
-Importing the package is cheap: what it offers is loaded when it is first used.
+Importing the package is cheap: its public names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ TYPE_CHECKING = False  # type checkers know this name; importing typing costs mo
 if TYPE_CHECKING:
     from typing import Any
 
+    from onward import errors
     from onward.client import AsyncOnward, Onward
 
     __version__: str
 
-__all__ = ["AsyncOnward", "Onward", "__version__"]
+__all__ = ["AsyncOnward", "Onward", "__version__", "errors"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,6 +22,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("onward")
+    if name == "errors":
+        from importlib import import_module
+
+        return import_module("onward.errors")
     if name in ("Onward", "AsyncOnward"):
         from onward import client
 

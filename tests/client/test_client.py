@@ -1,4 +1,6 @@
-"""The Python API, in process, on the toy model: what blocks and what awaits give the same."""
+"""The Python API, in process, on the toy model: the synchronous and the asynchronous one return the same."""
+
+from __future__ import annotations
 
 import asyncio
 import gc
@@ -8,6 +10,7 @@ import sys
 import threading
 import time
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import pytest
 import onward
 from onward.client import CreateParams, Prediction, PredictionPart, StreamOptions
 from onward.engine.step import Engine
-from onward.errors import EngineStopped, InvalidRequest, ModelNotFound, NotFound, OnwardError, SetupError
+from onward.errors import EngineStopped, InvalidRequest, ModelNotFound, OnwardError, SetupError
 from onward.protocol.parameters import BY_NAME, PARAMETERS
 from onward.protocol.request_schema import parameter_schema
 from onward.protocol.response import Completion
@@ -24,15 +27,18 @@ from onward.sampling import sampler
 
 from ..engine.harness import slow_down
 
+Ask = Callable[..., Any]
+"""Sends one request: returns the completion, or a list of the chunks of a stream."""
 
-def ask_blocking(**params):
+
+def ask_blocking(**params: Any) -> Any:
     with onward.Onward("toy") as client:
         made = client.completions.create(**params)
         return list(made) if params.get("stream") else made
 
 
-def ask_awaiting(**params):
-    async def ask():
+def ask_awaiting(**params: Any) -> Any:
+    async def ask() -> Any:
         async with onward.AsyncOnward("toy") as client:
             made = await client.completions.create(**params)
             return [chunk async for chunk in made] if params.get("stream") else made
@@ -44,7 +50,7 @@ both = pytest.mark.parametrize("ask", [ask_blocking, ask_awaiting], ids=["sync",
 
 
 @both
-def test_a_completion_has_the_shape_of_the_api(ask) -> None:
+def test_a_completion_has_the_shape_of_the_api(ask: Ask) -> None:
     completion = ask(prompt="once upon a time", max_tokens=4, seed=1, n=2, logprobs=1)
     assert isinstance(completion, Completion)
     assert completion.object == "text_completion" and completion.model == "toy"
@@ -55,7 +61,7 @@ def test_a_completion_has_the_shape_of_the_api(ask) -> None:
 
 
 @both
-def test_a_stream_folds_to_the_completion(ask) -> None:
+def test_a_stream_folds_to_the_completion(ask: Ask) -> None:
     whole = ask(prompt="once upon a time", seed=1)
     chunks = ask(prompt="once upon a time", seed=1, stream=True, stream_options={"include_usage": True})
     assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == whole.choices[0].text
@@ -63,7 +69,7 @@ def test_a_stream_folds_to_the_completion(ask) -> None:
 
 
 @both
-def test_a_bad_parameter_is_refused_in_the_words_of_the_api(ask) -> None:
+def test_a_bad_parameter_is_refused_in_the_words_of_the_api(ask: Ask) -> None:
     with pytest.raises(InvalidRequest) as refused:
         ask(prompt="x", temperature=3)
     assert (refused.value.status, refused.value.param) == (400, "temperature")
@@ -72,7 +78,7 @@ def test_a_bad_parameter_is_refused_in_the_words_of_the_api(ask) -> None:
 
 
 @both
-def test_a_prediction_changes_nothing_but_what_usage_tells_of_it(ask) -> None:
+def test_a_prediction_changes_nothing_but_what_usage_tells_of_it(ask: Ask) -> None:
     asked = {"prompt": "once upon a time", "seed": 1, "max_tokens": 60, "ignore_eos": True}
     plain = ask(**asked)
     for content in (plain.choices[0].text, [{"type": "text", "text": plain.choices[0].text}]):
@@ -82,7 +88,7 @@ def test_a_prediction_changes_nothing_but_what_usage_tells_of_it(ask) -> None:
 
 
 @both
-def test_another_model_is_not_found(ask) -> None:
+def test_another_model_is_not_found(ask: Ask) -> None:
     with pytest.raises(ModelNotFound):
         ask(prompt="x", model="davinci-002")
 
@@ -110,7 +116,7 @@ def test_a_stream_can_be_read_on_after_a_break() -> None:
         assert first.choices and len(list(stream)) == 48
 
 
-LONG = {"prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+LONG: Any = {"prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True}
 
 
 def idle_soon(engine: Engine) -> bool:
@@ -162,23 +168,15 @@ def test_a_stream_that_is_kept_runs_on_and_its_drop_after_the_end_cancels_nothin
     assert not cancelled
 
 
-def test_models_are_listed_and_retrieved() -> None:
-    with onward.Onward("toy") as client:
-        assert [model.id for model in client.models.list().data] == ["toy"]
-        assert client.models.retrieve("toy").object == "model"
-        with pytest.raises(NotFound):
-            client.models.retrieve("gpt-5")
-
-
 def test_several_threads_may_ask_at_once() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with onward.Onward("toy") as client, ThreadPoolExecutor(8) as pool:
-        texts = pool.map(
-            lambda seed: client.completions.create(prompt="x", seed=seed, max_tokens=9).choices[0].text,
-            [1, 2, 3, 1, 2, 3, 1, 2, 3],
-        )
-        texts = list(texts)
+
+        def ask(seed: int) -> str:
+            return client.completions.create(prompt="x", seed=seed, max_tokens=9).choices[0].text
+
+        texts = list(pool.map(ask, [1, 2, 3, 1, 2, 3, 1, 2, 3]))
     assert texts[:3] == texts[3:6] == texts[6:]
     assert len(set(texts)) == 3
 
@@ -191,7 +189,7 @@ def test_closing_twice_is_fine_and_an_unknown_model_says_what_to_do(tmp_path: Pa
         onward.Onward("storyteler")
 
 
-def test_a_closed_client_leaves_no_thread_behind(monkeypatch) -> None:
+def test_a_closed_client_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "MIN_LOGITS_PER_THREAD", 1)
     before = set(threading.enumerate())
     client = onward.Onward("toy", threads=2)
@@ -226,7 +224,7 @@ def test_a_closed_client_says_so_and_closing_frees_those_who_wait() -> None:
 @pytest.mark.parametrize(
     "options", [{"precision": "sloppy"}, {"max_rows": 0}, {"threads": -1}, {"kv_memory": "4 apples"}, {"thread": 4}]
 )
-def test_bad_options_are_refused_in_the_words_of_the_settings(options: dict) -> None:
+def test_bad_options_are_refused_in_the_words_of_the_settings(options: dict[str, Any]) -> None:
     (name,) = options
     with pytest.raises(SetupError, match=name):
         onward.Onward("toy", **options)
@@ -254,7 +252,17 @@ def test_an_option_that_would_have_no_effect_is_refused(options: dict[str, Any],
 
 
 def test_what_the_package_offers_is_listed() -> None:
-    assert {"Onward", "AsyncOnward", "__version__"} <= set(dir(onward))
+    assert {"Onward", "AsyncOnward", "__version__", "errors"} <= set(dir(onward))
+
+
+def test_errors_are_there_after_importing_the_package_and_loaded_on_first_use() -> None:
+    program = """
+import sys, onward
+assert not [name for name in sys.modules if name.startswith("onward.")]
+print(onward.errors.InvalidRequest.status)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "400\n", "")
 
 
 def test_the_keywords_are_those_of_the_one_table() -> None:

@@ -1,11 +1,12 @@
-"""The Python API for callers that await, on their own event loop."""
+"""The asynchronous Python API. Runs on the caller's event loop."""
 
 from __future__ import annotations
 
+import asyncio
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Literal, Self, Unpack, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 from onward.backends.base import Backend
 from onward.client.parameters import CreateParams, ModelOptions
@@ -21,16 +22,16 @@ from onward.settings import resolve
 
 
 class AsyncStream:
-    """The chunks of a streamed completion, as they come; who stops reading may go on later.
+    """The chunks of a streamed completion, as they arrive. Iteration may stop and continue later.
 
-    Closing it, leaving its `async with`, or dropping it cancels what still runs: dropping it even before its first
-    chunk, when its generator has not begun and would clean up nothing.
+    Closing the stream, leaving its `async with` block, or dropping the last reference to it cancels the request, even
+    before the first chunk: at that point the generator below has not started and could not clean up.
     """
 
     def __init__(self, answer: Answer, request: CompletionRequest) -> None:
         self._answer = answer
         self._chunks = _each_chunk(answer, request)
-        weakref.finalize(self, answer.abandon).atexit = False  # the engine's own end cancels what runs then
+        weakref.finalize(self, answer.abandon).atexit = False  # at exit, the engine cancels it
 
     def __aiter__(self) -> Self:
         return self
@@ -39,7 +40,7 @@ class AsyncStream:
         return await anext(self._chunks)
 
     async def close(self) -> None:
-        """Cancel what still runs. May be called more than once."""
+        """Cancel the request if it is still running. May be called more than once."""
         await self._answer.aclose()
 
     async def __aenter__(self) -> Self:
@@ -50,18 +51,20 @@ class AsyncStream:
 
 
 async def _each_chunk(answer: Answer, request: CompletionRequest) -> AsyncIterator[Chunk]:
-    """Knows nothing of the stream: one that is dropped goes at once, not when the collector finds a circle."""
+    """Yield an answer's chunks. Holds no reference to the stream: a cycle would delay its finalizer."""
     try:
         async for chunks in fold_chunks(answer, request):
             for chunk in chunks:
                 yield chunk
     except RequestCancelled:
-        return  # closed from elsewhere
+        return  # closed by another task or thread
     finally:
         await answer.aclose()
 
 
 class AsyncCompletions:
+    """`client.completions`."""
+
     def __init__(self, backend: Backend, default_model: str) -> None:
         self._backend = backend
         self._default_model = default_model
@@ -74,9 +77,9 @@ class AsyncCompletions:
     async def create(self, *, stream: bool, **params: Unpack[CreateParams]) -> Completion | AsyncStream: ...
 
     async def create(self, *, stream: bool | None = None, **params: Unpack[CreateParams]) -> Completion | AsyncStream:
-        """Create a completion; with `stream=True` give its chunks as they come.
+        """Return a completion, or with `stream=True` a stream of its chunks.
 
-        Raises InvalidRequest (a bad parameter), ModelNotFound, Overloaded, ServerError.
+        Raises InvalidRequest (an invalid parameter), ModelNotFound, Overloaded, ServerError.
         """
         fields: dict[str, object] = {**params, "model": params.get("model") or self._default_model}
         if stream is not None:
@@ -91,35 +94,95 @@ class AsyncCompletions:
             await answer.aclose()
 
 
-class AsyncModels:
+class ModelPage(ModelList, kw_only=True):
+    """The names that `model` may take. Iterable like the openai package's pages; `data` has them as a list."""
+
+    def __iter__(self) -> Iterator[Model]:
+        return iter(self.data)
+
+    async def __aiter__(self) -> AsyncIterator[Model]:
+        for model in self.data:
+            yield model
+
+
+class AsyncModelList:
+    """What `AsyncModels.list` returns: await it for a page, or iterate over the models with `async for`."""
+
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    async def list(self) -> ModelList:
-        """The names that `model` may take."""
-        return ModelList(data=self._backend.models())
+    def __await__(self) -> Generator[Any, None, ModelPage]:
+        return self._load().__await__()
+
+    async def __aiter__(self) -> AsyncIterator[Model]:
+        for model in await self:
+            yield model
+
+    async def _load(self) -> ModelPage:
+        return ModelPage(data=self._backend.models())
+
+
+class AsyncModels:
+    """`client.models`."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def list(self) -> AsyncModelList:
+        """Return the names that `model` may take, to be awaited or iterated over."""
+        return AsyncModelList(self._backend)
 
     async def retrieve(self, model: str) -> Model:
-        """One model by its name. Raises NotFound."""
+        """Return one model by its name. Raises NotFound."""
         for each in self._backend.models():
             if each.id == model:
                 return each
         raise NotFound(f"The model '{model}' does not exist", param="model", code="model_not_found")
 
 
-class AsyncOnward:
-    """Loads a model when made (a fraction of a second for the built-in one) and answers in this process.
+class AsyncTokenizer:
+    """`client.tokenizer`: text to token ids and back, for the client's model or another one that it serves."""
 
-    `model` is a built-in name, a folder with an OpenVINO IR, or a hub id. Raises SetupError when it cannot be
-    loaded. Close it, or use it as a context manager, to free the memory.
+    def __init__(self, backend: Backend, default_model: str) -> None:
+        self._backend = backend
+        self._default_model = default_model
+
+    async def encode(self, text: str, *, model: str | None = None, add_special_tokens: bool = True) -> list[int]:
+        """Return the token ids of a text: those that a completion of this prompt begins with.
+
+        Special tokens that are spelled in the text are recognised; `add_special_tokens=False` leaves out those that
+        the model expects at the beginning of a text, such as `<s>`. Raises ModelNotFound.
+        """
+        return await asyncio.to_thread(self._backend.tokenize, model or self._default_model, text, add_special_tokens)
+
+    async def decode(self, tokens: Iterable[int], *, model: str | None = None) -> str:
+        """Return the text of tokens, with U+FFFD for incomplete characters.
+
+        Raises InvalidRequest for an id outside the vocabulary, ModelNotFound.
+        """
+        return b"".join(await self.token_bytes(tokens, model=model)).decode("utf-8", "replace")
+
+    async def token_bytes(self, tokens: Iterable[int], *, model: str | None = None) -> list[bytes]:
+        """Return the exact bytes of each token, which may be part of a character. Raises as `decode` does."""
+        return await asyncio.to_thread(self._backend.token_bytes, model or self._default_model, [*tokens])
+
+
+class AsyncOnward:
+    """A client whose engine runs in this process. The constructor loads the model, and blocks while it does.
+
+    `model` is the name of a built-in model, a folder with a model, or a hub id. Raises SetupError if it cannot be
+    loaded. Close the client, or use it as a context manager, to free its memory.
     """
 
     def __init__(self, model: str | Path = "storyteller", **options: Unpack[ModelOptions]) -> None:
         self._backend = compose(resolve(keywords={"model": str(model), **options}).settings)
-        self.completions = AsyncCompletions(self._backend, self._backend.models()[0].id)
+        default_model = self._backend.models()[0].id
+        self.completions = AsyncCompletions(self._backend, default_model)
+        self.tokenizer = AsyncTokenizer(self._backend, default_model)
         self.models = AsyncModels(self._backend)
 
     async def close(self) -> None:
+        """Cancel what is still running, stop the engine and free its memory. May be called more than once."""
         await self._backend.aclose()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What the calls of the Python API take, as type checkers and editors read it."""
+"""Types of the Python API's keyword arguments, for type checkers and editors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CreateParams(TypedDict, total=False):
 
 
 class ModelOptions(TypedDict, total=False):
-    """How the engine is set up; what is left out comes from `ONWARD_*`, `onward.toml` and the defaults."""
+    """Settings of the engine. Those left out come from `ONWARD_*` variables, `onward.toml` and the defaults."""
 
     context_length: int
     kv_memory: int | str | None

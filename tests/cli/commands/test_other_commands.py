@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,9 @@ def test_a_hub_that_cannot_be_reached_is_code_3(monkeypatch: pytest.MonkeyPatch)
 def test_a_mistyped_subcommand_is_recognised() -> None:
     result = onward("models", "lst")
     assert result.exit_code == 2
-    assert "Did you mean 'list'?" in result.stderr
+    assert "No such command 'lst'." in result.stderr
+    if version("click") >= "8.2":  # older ones do not suggest commands
+        assert "Did you mean 'list'?" in result.stderr
 
 
 def test_tokens_are_told_as_ids_pieces_and_bytes() -> None:

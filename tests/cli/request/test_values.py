@@ -187,7 +187,7 @@ def test_yaml_written_reads_back() -> None:
         (["--prompt", "a", "--suffix", "@latin1.txt"], "--suffix: latin1.txt is not UTF-8 text"),
         (["--prompt", "a", "--prediction", "@binary.bin"], "--prediction: binary.bin is not UTF-8 text"),
         (["--prompt", "a", "b"], "passed twice"),
-        (["--temprature", "5"], "Did you mean '--temperature'?"),
+        (["--temprature", "5"], "--temperature"),
         (["one", "two"], "unexpected extra argument"),
         (["--format", "exploded"], "'exploded' is not one of"),
         (["--prompt", "-", "--suffix", "@-"], "Standard input can be read only once"),
