@@ -25,7 +25,7 @@ from benchmarks.turns import Pieces, finish
 from onward.engine.model import BLOCK_TOKENS, blocks_for
 from onward.engine.pacing import MOST_PROMPT_TOKENS as CHUNK
 from onward.runtimes.openvino.graph import ROWS_INPUT
-from onward.runtimes.openvino.kv_cache import KVCache, layers_of
+from onward.runtimes.openvino.kv_cache import KVCache, cache_layers
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.openvino.model import OpenVINOModel
 
@@ -65,7 +65,7 @@ class BareLoop:
         self._request = compiled.create_infer_request()
         self._names = {port.get_any_name() for port in compiled.inputs}
         self._table_blocks = blocks_for(most_tokens)
-        self._cache = KVCache(layers_of(compiled), most_rows * self._table_blocks)
+        self._cache = KVCache(cache_layers(compiled), most_rows * self._table_blocks)
         self._cache.bind(self._request)
         self._bound: dict[str, NDArray[Any]] = {}
 

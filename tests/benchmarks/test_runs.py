@@ -184,5 +184,5 @@ def test_rounds_have_work_for_every_number_of_clients() -> None:
 
 
 def test_a_name_that_no_model_has_ends_a_benchmark_with_one_sentence() -> None:
-    with pytest.raises(SystemExit, match=r"^error: There is no model 'nobody'\."):
+    with pytest.raises(SystemExit, match=r"^error: There is no model named 'nobody'\."):
         folder_of("nobody")

@@ -7,7 +7,7 @@ from benchmarks.simulate import Load, behind, beside, figures, lockstep_tok_s, p
 
 from benchmarks import measure
 from onward.engine import pacing
-from onward.runtimes.openvino.batch import _usual
+from onward.runtimes.openvino.batch import padded_count
 
 STUCK = 1500.0
 """Milliseconds to the first token, as a median, where so little is read that most clients wait."""
@@ -51,7 +51,7 @@ def test_a_load_is_simulated_the_same_way_every_time() -> None:
 @pytest.mark.parametrize("singles", [True, False])
 def test_steps_have_the_sizes_that_the_runtime_gives_them(singles: bool) -> None:
     sizes = range(1, 600)
-    assert [padded(size, singles=singles) for size in sizes] == [_usual(size, singles=singles) for size in sizes]
+    assert [padded(size, singles=singles) for size in sizes] == [padded_count(size, singles=singles) for size in sizes]
 
 
 def test_steps_cost_what_the_table_says_and_long_ones_several_times_that() -> None:

@@ -30,7 +30,7 @@ class Request:
 def laid_out(rows: list[Row], threads: int = 1, least: int | None = None) -> tuple[dict[str, Any], int]:
     request = Request()
     batch = Batch(request, INPUTS, SCRATCH, threads)
-    batch.least = least or batch.least
+    batch.min_tokens = least or batch.min_tokens
     wanted = batch.fill(rows)
     return request.inputs(), wanted
 
@@ -65,7 +65,7 @@ def test_steps_of_single_tokens_get_padding_rows_up_to_the_threads_and_to_a_usua
     assert all(index < rows for index in inputs["output_rows"])
 
 
-@pytest.mark.parametrize("least", sorted({window.least for window in WINDOWS} | {BLOCK_TOKENS}))
+@pytest.mark.parametrize("least", sorted({window.min_tokens for window in WINDOWS} | {BLOCK_TOKENS}))
 @pytest.mark.parametrize("threads", [1, 2, 16, 33, 48, 96])
 def test_padding_gives_what_threads_and_least_ask_for_and_not_much_more(threads: int, least: int) -> None:
     """Single tokens are no fewer than threads, or beside a row of several; and few, where a window limits a call."""

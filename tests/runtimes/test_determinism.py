@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from onward.engine.model import BLOCK_TOKENS, Row
 from onward.models.resolve import built_in_folder
-from onward.runtimes.openvino.invariance import holds
+from onward.runtimes.openvino.invariance import is_invariant
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.options import RuntimeOptions
@@ -286,7 +286,7 @@ def test_nothing_is_read_that_the_sequence_did_not_write(model: OpenVINOModel) -
 
 def on_all_threads(model: OpenVINOModel) -> OpenVINOModel:
     """The model without the graph that a tiny one has for small steps on one thread."""
-    model._open()[0].small = None
+    model._open()[0].small_lane = None
     return model
 
 
@@ -299,7 +299,7 @@ def test_the_graph_for_one_thread_gives_the_same_bits_in_any_step(
     folder = tiny_folder if name == "tiny" else STORYTELLER
     model = load_model(folder, RuntimeOptions(precision=precision, threads=2))
     evaluator = model._open()[0]
-    assert evaluator.small is not None
+    assert evaluator.small_lane is not None
     rng = random.Random(7)
     lengths = [0] * 6
     for _ in range(60):
@@ -309,7 +309,8 @@ def test_the_graph_for_one_thread_gives_the_same_bits_in_any_step(
             blocks = range(20 * sequence, 20 * sequence + 20)
             rows.append(Row(sequence, tokens, lengths[sequence], blocks, rng.randrange(1, len(tokens) + 1)))
             lengths[sequence] += len(tokens)
-        one, other = (lane.evaluate(rows, model.vocab_size).tobytes() for lane in (evaluator.lane, evaluator.small))
+        lanes = (evaluator.lane, evaluator.small_lane)
+        one, other = (lane.evaluate(rows, model.vocab_size).tobytes() for lane in lanes)
         assert one == other
 
 
@@ -331,7 +332,7 @@ def test_storyteller_has_the_same_bits_in_drafts_and_in_company_on_any_number_of
     model = on_all_threads(load_model(STORYTELLER, RuntimeOptions(precision=precision, threads=threads)))
     expected = plain(usual, prompt, tokens)
     assert plain(model, prompt, tokens).tobytes() == expected.tobytes()
-    assert holds(model.evaluate, model.vocab_size)
+    assert is_invariant(model.evaluate, model.vocab_size)
     assert model.fingerprint == usual.fingerprint
     run = Run(model, prompt, list(range(60, 68)), Company(model, 9))
     run.prefill([80])

@@ -11,16 +11,18 @@ from numpy.typing import NDArray
 
 from onward.engine.model import Row, blocks_for
 from onward.runtimes.openvino import load
+from onward.runtimes.openvino.fingerprint import with_facts
+from onward.runtimes.openvino.index import read_index
 from onward.runtimes.openvino.invariance import (
-    BLOCKS_NEEDED,
+    MIN_BLOCKS,
     NOTE,
     WINDOWS,
     Evaluate,
     find_window,
-    holds,
-    remembered_window,
+    is_invariant,
+    stored_window,
 )
-from onward.runtimes.openvino.kv_cache import LEAST_CONTEXT
+from onward.runtimes.openvino.kv_cache import MIN_CONTEXT_TOKENS
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.window import Window
 from onward.runtimes.options import RuntimeOptions
@@ -36,7 +38,7 @@ class Machine:
         self.blocks: set[int] = set()
 
     def with_window(self, window: Window) -> Evaluate:
-        return lambda rows: np.concatenate([self._call(piece, window.least) for piece in window.pieces(rows)])
+        return lambda rows: np.concatenate([self._call(piece, window.min_tokens) for piece in window.split(rows)])
 
     def _call(self, rows: Sequence[Row], least: int) -> NDArray[np.float32]:
         kernel = self._kernel(max(least, sum(len(row.tokens) for row in rows)))
@@ -53,12 +55,12 @@ class Machine:
     ("kernel", "window"),
     [
         (lambda tokens: 0, Window()),
-        (lambda tokens: int(tokens > 80), Window(most=64)),
-        (lambda tokens: int(tokens > 64), Window(most=64)),
-        (lambda tokens: int(tokens > 4), Window(least=5)),
-        (lambda tokens: int(4 < tokens <= 80), Window(least=5, most=64)),
-        (lambda tokens: int(tokens > 16) + int(tokens > 80), Window(least=17, most=64)),
-        (lambda tokens: int(tokens > 4) + int(tokens > 300), Window(least=5, most=64)),
+        (lambda tokens: int(tokens > 80), Window(max_tokens=64)),
+        (lambda tokens: int(tokens > 64), Window(max_tokens=64)),
+        (lambda tokens: int(tokens > 4), Window(min_tokens=5)),
+        (lambda tokens: int(4 < tokens <= 80), Window(min_tokens=5, max_tokens=64)),
+        (lambda tokens: int(tokens > 16) + int(tokens > 80), Window(min_tokens=17, max_tokens=64)),
+        (lambda tokens: int(tokens > 4) + int(tokens > 300), Window(min_tokens=5, max_tokens=64)),
         (lambda tokens: tokens, None),
     ],
     ids=[
@@ -85,27 +87,34 @@ def test_drafts_that_differ_from_single_steps_are_noticed() -> None:
             seen.add(row.sequence)
         return logits
 
-    assert not holds(drafted, VOCABULARY)
+    assert not is_invariant(drafted, VOCABULARY)
 
 
 def test_the_proof_needs_no_more_blocks_than_the_smallest_cache_has() -> None:
     machine = Machine(lambda tokens: 0)
-    holds(machine.with_window(Window()), VOCABULARY)
-    assert machine.blocks <= set(range(BLOCKS_NEEDED))
-    assert blocks_for(LEAST_CONTEXT) >= BLOCKS_NEEDED
+    is_invariant(machine.with_window(Window()), VOCABULARY)
+    assert machine.blocks <= set(range(MIN_BLOCKS))
+    assert blocks_for(MIN_CONTEXT_TOKENS) >= MIN_BLOCKS
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_a_proof_is_remembered(window: Window, tmp_path: Path) -> None:
-    assert remembered_window(tmp_path, "fp_1 2", lambda: window) == window
-    assert remembered_window(tmp_path, "fp_1 2", lambda: pytest.fail("proven again")) == window
-    other = Window(least=9)
-    assert remembered_window(tmp_path, "fp_1 4", lambda: other) == other
+    assert stored_window(tmp_path, "fp_1 2", lambda: window) == window
+    assert stored_window(tmp_path, "fp_1 2", lambda: pytest.fail("proven again")) == window
+    other = Window(min_tokens=9)
+    assert stored_window(tmp_path, "fp_1 4", lambda: other) == other
+
+
+def test_what_is_stored_and_hashed_for_a_window_never_changes(tmp_path: Path) -> None:
+    """Fingerprints of models in a window contain its label."""
+    stored_window(tmp_path, "fp_1 2", lambda: Window(5, 64))
+    assert read_index(tmp_path) == {"window 5 fp_1 2": "Window(least=5, most=64)"}
+    assert with_facts("fp_1", Window(5, 64).label, 2) == "fp_6b16846dcd"
 
 
 def test_what_was_not_found_is_looked_for_again(tmp_path: Path) -> None:
-    assert remembered_window(tmp_path, "fp_1 2", lambda: None) is None
-    assert remembered_window(tmp_path, "fp_1 2", Window) == Window()
+    assert stored_window(tmp_path, "fp_1 2", lambda: None) is None
+    assert stored_window(tmp_path, "fp_1 2", Window) == Window()
 
 
 def test_a_second_start_proves_nothing_again(
@@ -128,7 +137,9 @@ def test_where_nothing_helps_the_operator_and_the_fingerprint_say_so(
     assert model.fingerprint != usual.fingerprint
 
 
-@pytest.mark.parametrize("window", [Window(most=64), Window(least=5), Window(least=5, most=64)], ids=str)
+@pytest.mark.parametrize(
+    "window", [Window(max_tokens=64), Window(min_tokens=5), Window(min_tokens=5, max_tokens=64)], ids=str
+)
 def test_a_model_in_a_window_gives_the_same_numbers_under_another_fingerprint(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, window: Window
 ) -> None:
@@ -136,7 +147,7 @@ def test_a_model_in_a_window_gives_the_same_numbers_under_another_fingerprint(
     monkeypatch.setattr(load, "find_window", lambda *arguments: window)
     model = load_model(tiny_folder)
     assert model.fingerprint != usual.fingerprint
-    assert holds(model.evaluate, model.vocab_size)
+    assert is_invariant(model.evaluate, model.vocab_size)
     prompt = [(7 * at) % 300 for at in range(150)]
     rows = [
         *(Row(1, [at], at, (9,), 1) for at in range(20)),

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from onward.engine.model import BLOCK_TOKENS
 from onward.errors import MemoryTooSmall
 from onward.runtimes.openvino.kv_cache import (
-    LEAST_CONTEXT,
+    MAX_DEFAULT_SEQUENCES,
+    MIN_CONTEXT_TOKENS,
     SCRATCH_BLOCKS,
-    SEQUENCES_AT_ONCE,
     KVCache,
     Layer,
     plan,
@@ -27,7 +27,7 @@ PLENTY = 1 << 40
 
 def test_plenty_of_memory_gives_what_many_full_sequences_need() -> None:
     made = plan(LAYERS, 512, PLENTY, None)
-    assert (made.blocks, made.context_length, made.notes) == (SEQUENCES_AT_ONCE * 16, 512, ())
+    assert (made.blocks, made.context_length, made.notes) == (MAX_DEFAULT_SEQUENCES * 16, 512, ())
 
 
 def test_the_default_share_is_a_quarter_of_what_is_free() -> None:
@@ -42,7 +42,7 @@ def test_more_than_is_free_is_never_taken_and_a_note_says_so() -> None:
 
 
 @given(
-    context=st.integers(LEAST_CONTEXT, 5000),
+    context=st.integers(MIN_CONTEXT_TOKENS, 5000),
     available=st.integers(0, 3000 * BLOCK),
     wanted=st.none() | st.integers(0, 3000 * BLOCK),
 )
@@ -53,10 +53,10 @@ def test_a_plan_fits_the_memory_and_one_sequence_fits_the_plan(
     try:
         made = plan(LAYERS, context, available, wanted)
     except MemoryTooSmall:
-        assert (budget // BLOCK - SCRATCH_BLOCKS) * BLOCK_TOKENS < LEAST_CONTEXT
+        assert (budget // BLOCK - SCRATCH_BLOCKS) * BLOCK_TOKENS < MIN_CONTEXT_TOKENS
         return
     assert (made.blocks + SCRATCH_BLOCKS) * BLOCK <= budget
-    assert LEAST_CONTEXT <= made.context_length <= min(context, made.blocks * BLOCK_TOKENS)
+    assert MIN_CONTEXT_TOKENS <= made.context_length <= min(context, made.blocks * BLOCK_TOKENS)
     assert bool(made.notes) == (made.context_length < context or (wanted or 0) > available)
 
 

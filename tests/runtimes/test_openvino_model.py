@@ -14,7 +14,7 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 
-from onward.engine.model import Row
+from onward.engine.model import BLOCK_TOKENS, Row
 from onward.errors import MemoryTooSmall, ModelFolderError, SetupError
 from onward.models.resolve import built_in_folder
 from onward.runtimes.openvino import load
@@ -121,28 +121,38 @@ def test_a_closed_model_says_so(tiny_folder: Path) -> None:
         model.evaluate([Row(0, [1], 0, [0], 1)])
 
 
-def test_the_model_tells_its_measures(tiny: OpenVINOModel, tiny_folder: Path) -> None:
-    assert (tiny.vocab_size, tiny.context_length, tiny.name) == (300, 512, "tiny")
-    assert tiny.kv_bytes == (tiny.blocks + 1) * tiny.block_bytes
-    assert tiny.notes == []
+def kv_bytes(model: OpenVINOModel) -> int:
+    """Bytes of the KV cache, the scratch block included."""
+    return sum(int(tensor.byte_size) for _, tensor in model._open()[1].tensors)
+
+
+def block_bytes(model: OpenVINOModel) -> int:
+    return kv_bytes(model) // (model.blocks + 1)
+
+
+def test_a_model_has_the_sizes_of_its_files(tiny: OpenVINOModel) -> None:
+    assert (tiny.vocab_size, tiny.context_length, tiny.notes) == (300, 512, [])
+    shape = Shape()
+    values = 2 * shape.layers * shape.kv_heads * shape.head_dim * BLOCK_TOKENS
+    assert block_bytes(tiny) == values * 2, "keys and values are float16"
 
 
 def test_the_scratch_block_is_not_among_the_usable_ones(tiny_folder: Path) -> None:
     small = load_model(tiny_folder, RuntimeOptions(context_length=256))
-    wanted = small.block_bytes * 9
+    wanted = block_bytes(small) * 9
     model = load_model(tiny_folder, RuntimeOptions(kv_memory=wanted, context_length=256))
-    assert (model.blocks, model.kv_bytes) == (8, wanted)
+    assert (model.blocks, kv_bytes(model)) == (8, wanted)
 
 
 def test_little_kv_memory_shortens_the_context_and_says_so(tiny_folder: Path, tiny: OpenVINOModel) -> None:
-    model = load_model(tiny_folder, RuntimeOptions(kv_memory=tiny.block_bytes * 11))
+    model = load_model(tiny_folder, RuntimeOptions(kv_memory=block_bytes(tiny) * 11))
     assert model.context_length == 320
     assert any("from 512 to 320 tokens" in note for note in model.notes)
 
 
 def test_too_little_kv_memory_is_refused_with_numbers(tiny_folder: Path, tiny: OpenVINOModel) -> None:
-    with pytest.raises(MemoryTooSmall, match=r"256 tokens .* need .* KiB"):
-        load_model(tiny_folder, RuntimeOptions(kv_memory=tiny.block_bytes * 8))
+    with pytest.raises(MemoryTooSmall, match=r"needs \S+ KiB for 256 tokens and \S+ KiB for its whole context of 512"):
+        load_model(tiny_folder, RuntimeOptions(kv_memory=block_bytes(tiny) * 8))
 
 
 def test_a_longer_context_than_the_models_own_is_refused(tiny_folder: Path) -> None:
@@ -243,7 +253,7 @@ def resident(): return int(Path("/proc/self/statm").read_text().split()[1]) * 40
 load_model(Path({str(tiny_folder)!r})).close()
 before = resident()
 model = load_model(Path({str(tiny_folder)!r}), RuntimeOptions(kv_memory=1 << 30))
-assert model.kv_bytes > 1000 << 20, model.kv_bytes
+assert model.blocks * 32 > 1 << 20, model.blocks
 assert resident() - before < 100 << 20, resident() - before
 """
     assert run([sys.executable, "-c", code], check=False).returncode == 0
@@ -253,8 +263,8 @@ assert resident() - before < 100 << 20, resident() - before
 def test_a_tiny_model_computes_small_steps_on_one_thread_with_the_same_bits(tmp_path: Path) -> None:
     folder = built_in_folder("storyteller")
     many, one = (load_model(folder, RuntimeOptions(threads=threads)) for threads in (2, 1))
-    assert many._open()[0].small is not None
-    assert one._open()[0].small is None, "nothing to choose from"
+    assert many._open()[0].small_lane is not None
+    assert one._open()[0].small_lane is None, "nothing to choose from"
     hooks: list[int] = []
     for step in range(100):  # enough for both ways
         row = Row(0, [step + 300], step, [0, 1, 2, 3], 1)
@@ -263,9 +273,9 @@ def test_a_tiny_model_computes_small_steps_on_one_thread_with_the_same_bits(tmp_
 
 
 def test_a_larger_model_has_one_graph(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load_model(tiny_folder, RuntimeOptions(threads=2))._open()[0].small is not None
-    monkeypatch.setattr(load, "TINY_WEIGHTS", 1000)
-    assert load_model(tiny_folder, RuntimeOptions(threads=2))._open()[0].small is None
+    assert load_model(tiny_folder, RuntimeOptions(threads=2))._open()[0].small_lane is not None
+    monkeypatch.setattr(load, "MAX_TINY_WEIGHTS_BYTES", 1000)
+    assert load_model(tiny_folder, RuntimeOptions(threads=2))._open()[0].small_lane is None
 
 
 def test_what_only_makes_faster_never_stops_a_model_from_loading(tmp_path: Path) -> None:

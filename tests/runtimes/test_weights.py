@@ -12,7 +12,7 @@ import pytest
 from onward.engine.model import Row
 from onward.models.resolve import built_in_folder
 from onward.runtimes.openvino import load
-from onward.runtimes.openvino.invariance import holds
+from onward.runtimes.openvino.invariance import is_invariant
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.weights import activation_group, group_long_rows
 from onward.runtimes.openvino.window import Window
@@ -109,7 +109,7 @@ def test_in_float32_long_rows_have_the_same_bits_in_any_company_on_any_number_of
     folder = write_folder(tmp_path / "long", LONG_ROWS)
     model = load_model(folder, RuntimeOptions(precision="exact", threads=threads))
     lone = load_model(folder, RuntimeOptions(precision="exact", threads=1))
-    assert holds(model.evaluate, model.vocab_size)
+    assert is_invariant(model.evaluate, model.vocab_size)
     assert model.fingerprint == lone.fingerprint
     rows = [Row(0, list(range(7)), 0, [0], 7)]
     assert model.evaluate(rows).tobytes() == lone.evaluate(rows).tobytes()
@@ -121,7 +121,7 @@ def test_where_sums_are_split_a_window_keeps_the_promise(tmp_path: Path, monkeyp
     find = load.find_window
     monkeypatch.setattr(load, "find_window", lambda *arguments: found.append(find(*arguments)) or found[-1])
     model = load_model(write_folder(tmp_path / "long", LONG_ROWS), EXACT)
-    assert holds(model.evaluate, model.vocab_size)
+    assert is_invariant(model.evaluate, model.vocab_size)
     assert len(found) == 1
     assert model.notes == []
-    assert model._open()[0].small is None, "one thread splits no sums: its bits are others"
+    assert model._open()[0].small_lane is None, "one thread splits no sums: its bits are others"

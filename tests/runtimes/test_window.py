@@ -33,7 +33,7 @@ def flat(rows: list[Row]) -> list[tuple[int, int, int, bool]]:
 @settings(max_examples=300)
 @given(rows=steps(), most=st.sampled_from([64, 80, 128, 256]))
 def test_pieces_are_the_step_in_order_and_none_is_too_large(rows: list[Row], most: int) -> None:
-    pieces = Window(most=most).pieces(rows)
+    pieces = Window(max_tokens=most).split(rows)
     assert flat([row for piece in pieces for row in piece]) == flat(rows)
     assert all(0 < sum(len(row.tokens) for row in piece) <= most for piece in pieces)
 
@@ -42,7 +42,7 @@ def test_pieces_are_the_step_in_order_and_none_is_too_large(rows: list[Row], mos
 @given(rows=steps(), most=st.sampled_from([64, 80, 128]))
 def test_a_chunk_is_cut_where_blocks_end_and_leaves_no_single_token(rows: list[Row], most: int) -> None:
     whole = {row.sequence: row for row in rows}
-    for piece in Window(most=most).pieces(rows):
+    for piece in Window(max_tokens=most).split(rows):
         for row in piece:
             uncut = whole[row.sequence]
             assert len(row.tokens) > 1 or len(uncut.tokens) == 1
@@ -51,12 +51,12 @@ def test_a_chunk_is_cut_where_blocks_end_and_leaves_no_single_token(rows: list[R
 
 def test_a_step_that_fits_stays_as_it_is() -> None:
     rows = [Row(0, [1, 2, 3], 0, [0], 1)]
-    assert Window().pieces(rows)[0] is rows
-    assert Window(most=64).pieces(rows)[0] is rows
+    assert Window().split(rows)[0] is rows
+    assert Window(max_tokens=64).split(rows)[0] is rows
 
 
 def test_drafts_of_a_sequence_stay_in_order_when_they_are_parted() -> None:
     rows = [Row(0, [token], 40 + token, [0, 1, 2, 3, 4], 1) for token in range(100)]
-    pieces = Window(most=64).pieces(rows)
+    pieces = Window(max_tokens=64).split(rows)
     assert [row.start for piece in pieces for row in piece] == list(range(40, 140))
     assert [len(piece) for piece in pieces] == [64, 36]

@@ -1,4 +1,4 @@
-"""Lays the rows of a step out in the graph's inputs: fixed buffers, resized in place, bound once."""
+"""Writes the rows of a step into the graph's inputs: fixed buffers, resized in place, bound once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onward.engine.model import Row, blocks_for
 from onward.runtimes.openvino.graph import ROWS_INPUT
 from onward.runtimes.openvino.library import ov
 
-_KINDS: dict[str, type[np.signedinteger]] = {
+_DTYPES: dict[str, type[np.signedinteger]] = {
     "input_ids": np.int64,
     "position_ids": np.int64,
     "past_lens": np.int32,
@@ -20,30 +20,30 @@ _KINDS: dict[str, type[np.signedinteger]] = {
     "block_indices_begins": np.int32,
     ROWS_INPUT: np.int32,
 }
-_LONGEST = "max_context_len"
-INPUTS = frozenset({*_KINDS, _LONGEST})
-"""The inputs, beside the caches, that a paged graph may have."""
+_MAX_CONTEXT = "max_context_len"
+INPUTS = frozenset({*_DTYPES, _MAX_CONTEXT})
+"""The inputs, besides the KV cache, that a paged graph may have."""
 
-_LEAST = 2
-"""Tokens of a padding row, and rows of the output layer: one is another kernel, for attention and for a MatMul."""
-_MOST_SINGLES = 3
-"""Padding rows of one token that a step gets at most; where more are missing, one row of several tokens costs less:
-beside it, single tokens may be fewer than threads."""
+_MIN_TOKENS = 2
+"""Tokens of a padding row, and rows in the output layer: for one, attention and MatMul use other kernels."""
+_MAX_SINGLE_PADDING = 3
+"""Padding rows of one token per step. Where more would be needed, one row of several tokens costs less: beside it,
+there may be fewer single tokens than threads."""
 
 
 class Buffer:
-    """A vector input of varying length over memory that grows by doubling. A bound tensor is the same object."""
+    """A one-dimensional input of varying length, over memory that grows by doubling and stays bound to the request."""
 
-    def __init__(self, request: ov.InferRequest, name: str, kind: type[np.signedinteger]) -> None:
-        self._request, self._name, self._kind = request, name, kind
-        self.values: NDArray[np.signedinteger] = np.zeros(0, kind)
+    def __init__(self, request: ov.InferRequest, name: str, dtype: type[np.signedinteger]) -> None:
+        self._request, self._name, self._dtype = request, name, dtype
+        self.values: NDArray[np.signedinteger] = np.zeros(0, dtype)
         self._tensor: ov.Tensor | None = None
         self._length = 0
 
     def resize(self, length: int) -> NDArray[np.signedinteger]:
-        """The buffer's memory, of which the first `length` values will be read by the next step."""
+        """Return the buffer's memory; the next step reads its first `length` values."""
         if self._tensor is None or length > len(self.values):
-            self.values = np.zeros(max(512, 2 * length), self._kind)
+            self.values = np.zeros(max(512, 2 * length), self._dtype)
             self._tensor = ov.Tensor(self.values, shared_memory=True)
             self._request.set_tensor(self._name, self._tensor)
             self._length = -1
@@ -54,28 +54,28 @@ class Buffer:
 
 
 class Batch:
-    """The step's inputs, filled anew by `fill`. Engine thread only; not to be touched while a step runs."""
+    """The inputs of one step after the other. Engine thread only; not to be touched while a step runs."""
 
     def __init__(self, request: ov.InferRequest, names: frozenset[str], scratch: int, threads: int) -> None:
-        """`names`: the inputs that this graph has; `scratch`: the block that padding writes to; `threads`:
-        how many threads the step runs on."""
-        self._buffers = {name: Buffer(request, name, kind) for name, kind in _KINDS.items() if name in names}
-        self._longest = np.zeros((), np.int32)
-        if _LONGEST in names:
-            request.set_tensor(_LONGEST, ov.Tensor(self._longest, shared_memory=True))
+        """`names`: the inputs that the graph has; `scratch`: the block that padding writes to; `threads`: how many
+        threads compute a step."""
+        self._buffers = {name: Buffer(request, name, dtype) for name, dtype in _DTYPES.items() if name in names}
+        self._max_context = np.zeros((), np.int32)
+        if _MAX_CONTEXT in names:
+            request.set_tensor(_MAX_CONTEXT, ov.Tensor(self._max_context, shared_memory=True))
         self._scratch = (scratch,)
         self._threads = threads
-        self.least = _LEAST
-        """Tokens, and rows in the output layer, that every step gets by padding; at most a block."""
+        self.min_tokens = _MIN_TOKENS
+        """Tokens, and rows in the output layer, to which every step is padded; at most a block."""
 
     def fill(self, rows: Sequence[Row]) -> int:
-        """Write all inputs; give the number of logit rows asked for (the output may hold padding after them).
+        """Write all inputs and return the number of rows of logits; the output may have padding after them.
 
-        OpenVINO splits attention otherwise when single tokens are fewer than its threads, and that shows in
-        the last bits; padding in the scratch block keeps such a step on the common path. A MatMul over fewer than
-        `least` rows may be another kernel too, so never fewer go through the layers, nor through the output layer
-        (unless none do). A lone row that need not be repeatable goes as it is. Where a number of tokens is not a
-        usual one, padding makes it so (`_usual`). Raises RuntimeError for a block table that is too short.
+        Where there are fewer single tokens than threads, OpenVINO splits attention differently, which shows in the last
+        bits; padding rows in the scratch block avoid that. A MatMul over fewer than `min_tokens` rows may use another
+        kernel too, so no fewer go through the layers, nor through the output layer (unless none do). A lone row that
+        need not be repeatable is not padded. Sizes are rounded up to `padded_count`, so that there are few. Raises
+        RuntimeError for a block table that is too short.
         """
         exact = len(rows) > 1 or rows[0].repeatable
         rows = self._padded(rows, exact)
@@ -87,16 +87,16 @@ class Batch:
     def _padded(self, rows: Sequence[Row], exact: bool) -> Sequence[Row]:
         tokens = sum(len(row.tokens) for row in rows)
         singles = len(rows) == tokens
-        least = max(self.least, _LEAST, self._threads if singles else 0) if exact else 1
-        missing = _usual(max(tokens, least), singles=singles) - tokens
-        if singles and missing <= _MOST_SINGLES:
+        least = max(self.min_tokens, _MIN_TOKENS, self._threads if singles else 0) if exact else 1
+        missing = padded_count(max(tokens, least), singles=singles) - tokens
+        if singles and missing <= _MAX_SINGLE_PADDING:
             return [*rows, *[self._padding(1)] * missing]
         if singles:
-            missing = max(self.least - tokens, _LEAST)
+            missing = max(self.min_tokens - tokens, _MIN_TOKENS)
         return [*rows, self._padding(missing)] if missing else rows
 
     def _padding(self, tokens: int) -> Row:
-        """A row in the scratch block: never longer than that, as `least` is not."""
+        """Return a row in the scratch block, which it fits into because `min_tokens` does."""
         return Row(-1, (0,) * tokens, 0, self._scratch, 0)
 
     def _fill_tokens(self, rows: Sequence[Row], lengths: list[int]) -> None:
@@ -122,10 +122,10 @@ class Batch:
     def _fill_tables(self, rows: Sequence[Row], lengths: list[int]) -> None:
         table: list[int] = []
         begins = [0]
-        longest = 0
+        max_context = 0
         for row, length in zip(rows, lengths, strict=True):
             context = row.start + length
-            longest = max(longest, context)
+            max_context = max(max_context, context)
             needed = blocks_for(context)
             table += row.blocks[:needed]
             begins.append(begins[-1] + needed)
@@ -133,27 +133,29 @@ class Batch:
                 raise RuntimeError(f"Sequence {row.sequence} needs {needed} blocks for {context} tokens.")
         self._buffers["block_indices"].resize(len(table))[: len(table)] = table
         self._buffers["block_indices_begins"].resize(len(begins))[: len(begins)] = begins
-        self._longest[...] = longest
+        self._max_context[...] = max_context
 
     def _fill_outputs(self, rows: Sequence[Row], lengths: list[int], exact: bool) -> int:
-        wanted: list[int] = []
+        positions: list[int] = []
         end = 0
         for row, length in zip(rows, lengths, strict=True):
             end += length
             if row.outputs == 1:
-                wanted.append(end - 1)
+                positions.append(end - 1)
             elif row.outputs:
-                wanted.extend(range(end - row.outputs, end))
-        count = len(wanted)
+                positions.extend(range(end - row.outputs, end))
+        count = len(positions)
         if count:
-            wanted += wanted[-1:] * (_usual(max(count, self.least) if exact else count) - count)
-        self._buffers[ROWS_INPUT].resize(len(wanted))[: len(wanted)] = wanted
+            positions += positions[-1:] * (padded_count(max(count, self.min_tokens) if exact else count) - count)
+        self._buffers[ROWS_INPUT].resize(len(positions))[: len(positions)] = positions
         return count
 
 
-def _usual(count: int, *, singles: bool = True) -> int:
-    """The number of tokens, or of rows of the output layer, that a step has for `count`: OpenVINO compiles kernels
-    for each number that it has not seen lately, which takes longer than a few tokens more."""
+def padded_count(count: int, *, singles: bool = True) -> int:
+    """Return to how many tokens, or rows of the output layer, a step of `count` is padded.
+
+    OpenVINO compiles kernels for each number that it has not seen lately, which takes longer than a few more tokens.
+    """
     if count == 1:
         return 1
     step = 2 if count <= 8 else 4 if singles else 8

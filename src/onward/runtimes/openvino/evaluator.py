@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from onward.engine.model import Hook, Row, nothing
 from onward.runtimes.openvino.batch import Batch
-from onward.runtimes.openvino.contest import Contest
+from onward.runtimes.openvino.lane_tuner import LaneTuner
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.openvino.window import Window
 
-SMALL_STEP = 32
-"""Tokens of a step that may go through the small lane."""
+MAX_SMALL_STEP_TOKENS = 32
+"""Tokens of a step up to which the small lane is tried."""
 
 
 class Lane:
@@ -26,53 +26,59 @@ class Lane:
         self.request, self.batch = request, batch
 
     def evaluate(self, rows: Sequence[Row], vocab_size: int, before_compute: Hook = nothing) -> NDArray[np.float32]:
-        """Logits of the rows that are read: a view of OpenVINO's memory."""
-        wanted = self.batch.fill(rows)
+        """Return logits, float32 [outputs, vocab_size]: a view of OpenVINO's memory until the next call.
+
+        Raises RuntimeError if OpenVINO fails or a block table is too short.
+        """
+        count = self.batch.fill(rows)
         before_compute()
         logits: NDArray[np.float32] = self.request.infer(share_outputs=True)[0]
-        return logits.reshape(-1, vocab_size)[:wanted]
+        return logits.reshape(-1, vocab_size)[:count]
 
 
 class Evaluator:
-    """Engine thread only; owns the requests' inputs, but for the caches, which both lanes share.
+    """Engine thread only. Owns the inputs of its lanes, except for the KV cache, which they share.
 
-    `small`, if there is one, is for steps of few tokens, where it is faster; it must give the same bits.
+    `small_lane`, where there is one, is tried for steps of few tokens; it must give the same bits as `lane`.
     """
 
     def __init__(self, lane: Lane, vocab_size: int) -> None:
         self.lane = lane
-        self.small: Lane | None = None
+        self.small_lane: Lane | None = None
         self.window = Window()
         self._vocab_size = vocab_size
-        self._contests: dict[tuple[int, int], Contest] = {}
-        """By tokens and rows of a step."""
+        self._tuners: dict[tuple[int, int], LaneTuner] = {}
+        """By number of tokens and rows in a step."""
 
     def use(self, window: Window) -> Evaluator:
-        """This evaluator, with calls of that window from now on."""
+        """Split and pad all later steps as `window` says. Returns this evaluator."""
         self.window = window
-        self.lane.batch.least = window.least
+        self.lane.batch.min_tokens = window.min_tokens
         return self
 
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
-        """See engine.model.Model. A view of OpenVINO's memory, or a copy where the step took several calls."""
-        pieces = self.window.pieces(rows)
-        if len(pieces) == 1:
+        """Return logits, float32 [outputs, vocab_size]; see engine.model.Model.
+
+        A view of OpenVINO's memory until the next call, or a copy where the step took several calls.
+        """
+        calls = self.window.split(rows)
+        if len(calls) == 1:
             return self._call(rows, before_compute)
         hooks = chain([before_compute], repeat(nothing))
-        return np.concatenate([self._call(piece, hook).copy() for piece, hook in zip(pieces, hooks, strict=False)])
+        return np.concatenate([self._call(part, hook).copy() for part, hook in zip(calls, hooks, strict=False)])
 
     def _call(self, rows: Sequence[Row], before_compute: Hook) -> NDArray[np.float32]:
         tokens = sum(len(row.tokens) for row in rows)
-        if self.small is None or tokens > SMALL_STEP:
+        if self.small_lane is None or tokens > MAX_SMALL_STEP_TOKENS:
             return self.lane.evaluate(rows, self._vocab_size, before_compute)
-        contest = self._contests.setdefault((tokens, len(rows)), Contest())
+        tuner = self._tuners.setdefault((tokens, len(rows)), LaneTuner())
         begin = 0.0
 
-        def start() -> None:
+        def start_clock() -> None:
             nonlocal begin
             before_compute()
             begin = time.perf_counter()
 
-        logits = (self.small, self.lane)[contest.way].evaluate(rows, self._vocab_size, start)
-        contest.took(time.perf_counter() - begin)
+        logits = (self.small_lane, self.lane)[tuner.lane].evaluate(rows, self._vocab_size, start_clock)
+        tuner.record(time.perf_counter() - begin)
         return logits

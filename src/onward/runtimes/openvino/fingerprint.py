@@ -12,9 +12,10 @@ _CHUNK = 1 << 22
 
 
 def fingerprint(files: Iterable[Path], facts: Iterable[str], cache_dir: Path | None) -> str:
-    """`fp_` and ten hex digits, another for any other content of `files` or any other `facts`.
+    """Return `fp_` and ten hex digits that change with the content of `files` and with `facts`.
 
-    Hashes whole files; with `cache_dir`, a file of known path, size and time is not read again.
+    Hashes whole files; with `cache_dir`, a file whose path, size and modification time are known is not read again.
+    Raises OSError.
     """
     index = read_index(cache_dir)
     whole = hashlib.sha256()
@@ -32,7 +33,7 @@ def fingerprint(files: Iterable[Path], facts: Iterable[str], cache_dir: Path | N
 
 
 def with_facts(identity: str, *facts: object) -> str:
-    """Another fingerprint for any other `identity` or facts that were learnt after it was made."""
+    """Return a fingerprint that changes with `identity` and with facts that were found out after it was computed."""
     return f"fp_{hashlib.sha256(' '.join([identity, *map(str, facts)]).encode()).hexdigest()[:10]}"
 
 

@@ -13,9 +13,9 @@ from onward.runtimes.openvino.format import GRAPH, WEIGHTS
 from onward.runtimes.openvino.library import ops, ov, paged_attention_transformation
 
 ROWS_INPUT = "output_rows"
-"""Name of the input that says which tokens' hidden states the output layer sees: int32 [rows]."""
+"""Name of the input with the indices of the tokens that go through the output layer: int32 [rows]."""
 
-# What may stand between the output layer's MatMul and the result: biases, scales, soft caps, casts, views.
+# Operations that may follow the output layer's MatMul: biases, scales, soft caps, casts, views.
 _AFTER_OUTPUT_LAYER = {
     *("Convert", "Reshape", "Squeeze", "Unsqueeze"),
     *("Add", "Subtract", "Multiply", "Divide"),
@@ -24,29 +24,29 @@ _AFTER_OUTPUT_LAYER = {
 
 
 def read_paged(core: ov.Core, folder: Path) -> ov.Model:
-    """Read the folder's IR and rebuild it for paged attention with an output layer on demand.
+    """Read the folder's IR and rebuild it for paged attention, with an output layer for selected tokens only.
 
-    Raises ModelFolderError when a file is missing or broken or the graph is no stateful decoder.
+    Raises ModelFolderError if a file is missing or broken or the graph is not a stateful decoder.
     """
     model = _read(core, folder)
     names = {name for port in model.inputs for name in port.get_names()}
     if "input_ids" not in names:
         raise ModelFolderError(
-            f"{folder} holds no text decoder: its graph has no input_ids (inputs: {', '.join(sorted(names))})."
+            f"{folder} does not contain a text decoder: its graph has no input_ids (it has {', '.join(sorted(names))})."
         )
     if not any(op.get_type_name() == "ReadValue" for op in model.get_ops()):
         raise ModelFolderError(
-            f"{folder} holds a decoder without a KV state; export it with its cache and stateful: "
+            f"{folder} contains a decoder without a KV cache. Export it again with "
             "`optimum-cli export openvino --task text-generation-with-past --model … OUT`."
         )
     try:
         paged_attention_transformation(model)
     except RuntimeError as error:
         raise ModelFolderError(
-            f"{folder}: OpenVINO cannot page this model's attention ({last_line(error)})."
+            f"{folder}: OpenVINO cannot convert this model to paged attention ({last_line(error)})."
         ) from error
     if not any(name.startswith("key_cache.") for port in model.inputs for name in port.get_names()):
-        raise ModelFolderError(f"{folder}: no attention layer of this model could be paged.")
+        raise ModelFolderError(f"{folder}: OpenVINO converted no attention layer of this model to paged attention.")
     _select_output_rows(model, folder)
     return model
 
@@ -64,7 +64,7 @@ def _read(core: ov.Core, folder: Path) -> ov.Model:
 
 
 def _select_output_rows(model: ov.Model, folder: Path) -> None:
-    """Put a Gather by ROWS_INPUT before the output layer, and make the result float32. Changes `model`."""
+    """Insert a Gather by ROWS_INPUT before the output layer, and convert the result to float32. Mutates `model`."""
     result = _logits_result(model, folder)
     layer = _output_layer(result, folder)
     hidden = layer.input(_token_port(layer))
@@ -83,7 +83,7 @@ def _select_output_rows(model: ov.Model, folder: Path) -> None:
         model.validate_nodes_and_infer_types()
     except RuntimeError as error:
         raise ModelFolderError(
-            f"{folder}: the output layer does not take a choice of rows ({last_line(error)})."
+            f"{folder}: the output layer cannot compute selected rows only ({last_line(error)})."
         ) from error
 
 
@@ -94,23 +94,23 @@ def _logits_result(model: ov.Model, folder: Path) -> Any:
     for result in results:
         if "logits" in result.input(0).get_source_output().get_names():
             return result
-    raise ModelFolderError(f"{folder}: the graph has {len(results)} results and none is called logits.")
+    raise ModelFolderError(f"{folder}: the graph has {len(results)} results, and none is named logits.")
 
 
 def _output_layer(result: Any, folder: Path) -> Any:
-    """Walk back from the logits to the MatMul that makes them."""
+    """Return the MatMul that computes the logits, found by walking back from the result. Raises ModelFolderError."""
     node = result.input(0).get_source_output().get_node()
     while node.get_type_name() != "MatMul":
         if node.get_type_name() not in _AFTER_OUTPUT_LAYER:
             raise ModelFolderError(
-                f"{folder}: the logits come from a {node.get_type_name()}, not from an output layer."
+                f"{folder}: the logits are computed by a {node.get_type_name()}, not by an output layer."
             )
         node = node.input(_token_port(node)).get_source_output().get_node()
     return node
 
 
 def _token_port(node: Any) -> int:
-    """The input that depends on the tokens; the others are weights, biases, scales and shapes."""
+    """Return the index of the input that depends on the tokens; others are weights, biases, scales and shapes."""
     for port in range(node.get_input_size()):
         if node.input_value(port).get_partial_shape().is_dynamic:
             return port
@@ -124,6 +124,6 @@ def _first_dynamic(shape: ov.PartialShape) -> int:
 
 
 def last_line(error: Exception) -> str:
-    """What OpenVINO says in its last line; the ones before tell places in its source."""
+    """Return the last line of an OpenVINO error; the lines before are locations in its source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

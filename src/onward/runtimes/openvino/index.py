@@ -1,4 +1,4 @@
-"""A small JSON file of strings by key that saves work between starts. Best effort: without it, work is done again."""
+"""A small JSON file of strings by key that saves work between starts. Best effort: without it, work is repeated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NAME = "hashes.json"
 
 
 def read_index(cache_dir: Path | None) -> dict[str, str]:
-    """What is remembered; empty where nothing can be read."""
+    """Return all entries; {} where there is no file, or none that can be read."""
     if cache_dir is None:
         return {}
     try:
@@ -20,7 +20,7 @@ def read_index(cache_dir: Path | None) -> dict[str, str]:
 
 
 def write_index(cache_dir: Path | None, index: dict[str, str]) -> None:
-    """Replace what is remembered; a cache that cannot be written costs time, not correctness."""
+    """Replace all entries atomically. Ignores errors: a cache that cannot be written costs time, not correctness."""
     if cache_dir is None:
         return
     try:

@@ -1,6 +1,6 @@
-"""Imports openvino for this room, without its model converter: that would load a telemetry client as well.
+"""Imports openvino for this package, without its model converter, which would load a telemetry client as well.
 
-Where openvino is imported already, it stays as it is.
+Where openvino was imported before, it is left as it is.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import sys
 
 # oneDNN keeps compiled kernels for every number of tokens that a step has had: 1,024 of them by default, which is
-# hundreds of megabytes. It reads this when it makes its first.
+# hundreds of megabytes. It reads this variable when it compiles the first.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 
 _CONVERTER = "openvino.tools.ovc"

@@ -1,4 +1,4 @@
-"""From a model folder to an OpenVINOModel ready for its first step."""
+"""Loads a model folder as an OpenVINOModel that is ready for its first step."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from onward.runtimes.openvino.format import GRAPH, WEIGHTS
 from onward.runtimes.openvino.graph import last_line, read_paged
 from onward.runtimes.openvino.invariance import (
     NOTE,
-    agree,
     find_window,
-    remember,
-    remembered,
-    remembered_window,
+    have_same_bits,
+    store_result,
+    stored_result,
+    stored_window,
 )
 from onward.runtimes.openvino.kv_cache import KVCache
 from onward.runtimes.openvino.library import ov
@@ -35,17 +35,18 @@ from onward.runtimes.openvino.weights import activation_group, group_long_rows
 from onward.runtimes.openvino.window import Window
 from onward.runtimes.options import RuntimeOptions
 
-TINY_WEIGHTS = 16 * 2**20
-"""Bytes of weights up to which a second graph is compiled, for one thread: that may be faster in small steps than
-several that wait for each other after every layer. Costs the weights once more."""
+MAX_TINY_WEIGHTS_BYTES = 16 * 2**20
+"""Weights up to which a second graph is compiled, for one thread: in small steps it may be faster than several threads
+that wait for each other after every layer. It needs the memory of the weights once more."""
 
 _ASSUMED_CONTEXT = 2048
 
 
 def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOModel:
-    """Read, rebuild and compile the folder's model, allocate its KV cache, and prove it with a few small steps.
+    """Read, rebuild and compile the folder's model, allocate its KV cache, and check it with a few small steps.
 
-    Raises ModelFolderError (files, graph), MemoryTooSmall (KV cache), SetupError (options that do not fit).
+    Slow; blocks. Raises ModelFolderError (files, graph), MemoryTooSmall (KV cache), SetupError (options that do not
+    fit).
     """
     options = options or RuntimeOptions()
     core = ov.Core()
@@ -56,14 +57,14 @@ def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOM
         context_length, notes = _context_length(folder, options)
         if computes_float32(core, options):
             group_long_rows(model)
-        tiny = (folder / WEIGHTS).stat().st_size <= TINY_WEIGHTS
+        tiny = (folder / WEIGHTS).stat().st_size <= MAX_TINY_WEIGHTS_BYTES
         config = configuration(options, group, tiny=tiny)
         compiled = _compile(core, model, folder, config)
         threads = int(compiled.get_property("INFERENCE_NUM_THREADS"))
         spare = model if tiny and threads > 1 else None
         del model
         names = _input_names(compiled, folder)
-        layers = kv_cache.layers_of(compiled)
+        layers = kv_cache.cache_layers(compiled)
         plan = kv_cache.plan(layers, context_length, available_memory().free_bytes, options.kv_memory)
         cache = KVCache(layers, plan.blocks)
         lane = _lane(compiled, names, cache, threads)
@@ -73,9 +74,8 @@ def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOM
         if spare is not None and evaluator.window == Window():
             one_thread = partial(_one_thread, core, spare, config, names, cache)
             same_bits = partial(_same_bits, lane, vocab_size=vocab_size, context_length=plan.context_length)
-            evaluator.small = _small_lane(one_thread, same_bits, f"{known} {threads} and 1", options.cache_dir)
+            evaluator.small_lane = _small_lane(one_thread, same_bits, f"{known} {threads} and 1", options.cache_dir)
         return OpenVINOModel(
-            folder.name,
             evaluator,
             cache,
             vocab_size=vocab_size,
@@ -88,45 +88,49 @@ def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOM
 def _make_invariant(
     evaluator: Evaluator, vocab_size: int, identity: str, threads: int, cache_dir: Path | None
 ) -> tuple[str, list[str]]:
-    """Let steps have sizes at which no row's bits depend on the others. Gives the fingerprint and notes."""
+    """Limit steps to sizes at which no row's bits depend on the others. Return the fingerprint and notes."""
 
     def find() -> Window | None:
         return find_window(lambda window: evaluator.use(window).evaluate, vocab_size)
 
-    window = remembered_window(cache_dir, f"{identity} {threads}", find)
+    window = stored_window(cache_dir, f"{identity} {threads}", find)
     evaluator.use(window or Window())
     if window == Window():
         return identity, []
-    if window is not None and window.least == Window().least:
-        return with_facts(identity, window), []
-    # Where sums are split in short steps and not in others, their parts may be one a thread.
-    return with_facts(identity, window, threads), [] if window else [NOTE]
+    if window is None:
+        return with_facts(identity, None, threads), [NOTE]
+    if window.min_tokens == Window().min_tokens:
+        return with_facts(identity, window.label), []
+    # Where sums are split in short steps only, they may be split into one part per thread.
+    return with_facts(identity, window.label, threads), []
 
 
 def _one_thread(core: ov.Core, model: ov.Model, config: dict[str, Any], names: frozenset[str], cache: KVCache) -> Lane:
-    """A second graph of the model, which computes on one thread over the same cache."""
+    """Compile the model once more, for one thread over the same KV cache."""
     compiled = core.compile_model(model, "CPU", config | {"INFERENCE_NUM_THREADS": 1})
     return _lane(compiled, names, cache, threads=1)
 
 
 def _same_bits(lane: Lane, small: Lane, vocab_size: int, context_length: int) -> bool:
     one, other = (partial(each.evaluate, vocab_size=vocab_size) for each in (lane, small))
-    return agree(one, other, vocab_size, context_length)
+    return have_same_bits(one, other, vocab_size, context_length)
 
 
 def _small_lane(
     make: Callable[[], Lane], same_bits: Callable[[Lane], bool], key: str, cache_dir: Path | None
 ) -> Lane | None:
-    """A lane for small steps, where it can be had and gives the same bits: what only makes faster never stops a
-    model from loading. The proof's outcome is remembered."""
-    known = remembered(cache_dir, key)
+    """Return a lane for small steps, None if it fails or has other bits: what only saves time never prevents loading.
+
+    The result of the check is stored under `key`.
+    """
+    known = stored_result(cache_dir, key)
     if known is False:
         return None
     try:
         small = make()
         if known is None:
             known = same_bits(small)
-            remember(cache_dir, key, known)
+            store_result(cache_dir, key, known)
     except RuntimeError:
         return None
     return small if known else None
@@ -137,7 +141,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _facts(core: ov.Core, options: RuntimeOptions, group: int | None) -> list[str]:
-    """What results depend on beside the files. The thread count is not among it: tests say why."""
+    """Return what results depend on besides the files. Not on the number of threads: see tests/runtimes."""
     abilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     processor = [str(core.get_property("CPU", "FULL_DEVICE_NAME")), *sorted(abilities)]
     return [ov.get_version(), options.precision, *processor, f"activations in groups of {group or 'the default'}"]
@@ -158,7 +162,7 @@ def _input_names(compiled: ov.CompiledModel, folder: Path) -> frozenset[str]:
     )
     if unknown := names - INPUTS:
         raise ModelFolderError(
-            f"{folder} is not a text-only decoder: its graph also wants {', '.join(sorted(unknown))}."
+            f"{folder} is not a text-only decoder: its graph has further inputs ({', '.join(sorted(unknown))})."
         )
     return names
 
@@ -170,7 +174,7 @@ def _lane(compiled: ov.CompiledModel, names: frozenset[str], cache: KVCache, thr
 
 
 def _trial_step(lane: Lane, cache: KVCache, folder: Path) -> int:
-    """Evaluate three tokens in the scratch block, reading two of their rows; give the vocabulary's size."""
+    """Evaluate three tokens in the scratch block, with logits for two of them; return the size of the vocabulary."""
     lane.batch.fill([Row(-1, (0, 0, 0), 0, (cache.scratch,), 2)])
     try:
         logits = lane.request.infer(share_outputs=True)[0]
@@ -178,7 +182,9 @@ def _trial_step(lane: Lane, cache: KVCache, folder: Path) -> int:
         raise ModelFolderError(f"{folder}: the model fails at its first step ({last_line(error)}).") from error
     vocab_size = int(logits.shape[-1])
     if math.prod(logits.shape) != 2 * vocab_size:
-        raise ModelFolderError(f"{folder}: asked for 2 rows of logits, the graph gave the shape {list(logits.shape)}.")
+        raise ModelFolderError(
+            f"{folder}: 2 rows of logits were requested, but the graph returned the shape {list(logits.shape)}."
+        )
     return vocab_size
 
 

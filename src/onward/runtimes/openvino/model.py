@@ -13,15 +13,14 @@ from onward.runtimes.openvino.kv_cache import KVCache
 
 
 class OpenVINOModel:
-    """Implements engine.model.Model. Made by `load_model`; engine thread only.
+    """Implements engine.model.Model. Created by `load_model`; engine thread only.
 
-    `blocks` leaves out the scratch block of the padding rows; `kv_bytes` counts it. `notes` are sentences for
-    the operator: what was lowered, what was guessed. `fingerprint` changes with whatever may change results.
+    `blocks` does not count the scratch block of the padding rows. `notes` are sentences for the operator: what was
+    lowered, what was assumed. `fingerprint` changes with whatever may change results.
     """
 
     def __init__(
         self,
-        name: str,
         evaluator: Evaluator,
         cache: KVCache,
         *,
@@ -30,26 +29,26 @@ class OpenVINOModel:
         fingerprint: str,
         notes: Sequence[str],
     ) -> None:
-        self.name = name
         self.vocab_size = vocab_size
         self.context_length = context_length
         self.blocks = cache.blocks
         self.shape = StepShape()
-        self.block_bytes = cache.block_bytes
-        self.kv_bytes = cache.bytes
         self.fingerprint = fingerprint
         self.notes = list(notes)
         self._parts: tuple[Evaluator, KVCache] | None = (evaluator, cache)
 
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
-        """See engine.model.Model. The view's memory is OpenVINO's; `rows` may be mixed in any way."""
+        """Return logits, float32 [outputs, vocab_size]: a view of OpenVINO's memory, valid until the next call.
+
+        See engine.model.Model. Raises RuntimeError if OpenVINO fails or the model is closed.
+        """
         return self._open()[0].evaluate(rows, before_compute)
 
     def copy_block(self, source: int, target: int) -> None:
         self._open()[1].copy_block(source, target)
 
     def close(self) -> None:
-        """Free the weights and the KV cache. May be called again; views of logits must be gone."""
+        """Free the weights and the KV cache. May be called again; no view of logits may be in use."""
         self._parts = None
 
     def _open(self) -> tuple[Evaluator, KVCache]:

@@ -1,4 +1,4 @@
-"""Compressed weights in a graph: how many inputs share a scale, and what OpenVINO's kernels make of that."""
+"""Compressed weights in a graph: how many inputs share a scale, and what that means for OpenVINO's kernels."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from numpy.typing import NDArray
 
 from onward.runtimes.openvino.library import ops, ov
 
-_OWN_GROUP = 32
+_DEFAULT_GROUP = 32
 _LARGER_GROUP = 64
-_LONGEST_SUM = 1024
+_MAX_UNSPLIT_INPUTS = 1024
 _KERNEL_BLOCK = 16
 
 
 def activation_group(core: ov.Core, model: ov.Model) -> int | None:
-    """Over how many inputs activations shall share a scale where they are quantised; None: as OpenVINO does.
+    """Return how many inputs share a scale where activations are quantised; None: OpenVINO's default.
 
     64 instead of its 32 makes 8 and more rows a sixth faster and errors about a seventh larger. A layer whose
-    weights' own groups the number does not divide would silently not be quantised, which is half as fast.
-    Other processors than x86 have other defaults, for other kernels; a model may ask for a size of its own.
+    weights have groups that the number does not divide would silently not be quantised, which is half as fast.
+    Processors other than x86 have other defaults, for other kernels; a model may state a size of its own.
     """
-    asked = model.has_rt_info(["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
-    if asked or core.get_property("CPU", "DYNAMIC_QUANTIZATION_GROUP_SIZE") != _OWN_GROUP:
+    is_stated = model.has_rt_info(["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
+    if is_stated or core.get_property("CPU", "DYNAMIC_QUANTIZATION_GROUP_SIZE") != _DEFAULT_GROUP:
         return None
-    quantised = (group for group in _weight_groups(model) if group % _OWN_GROUP == 0)
+    quantised = (group for group in _weight_groups(model) if group % _DEFAULT_GROUP == 0)
     return None if any(group % _LARGER_GROUP for group in quantised) else _LARGER_GROUP
 
 
 def group_long_rows(model: ov.Model) -> None:
-    """Give each part of a long row of 8-bit weights a scale of its own, with the same value. Changes `model`.
+    """Split long rows of 8-bit weights into groups, each with the same scale as before. Mutates `model`.
 
-    In float32, oneDNN may split the sum of a row of more than 1,024 inputs among threads, or not, by the number
-    of tokens in the step and of threads: other rounding in other company. It never splits rows in groups. The
-    numbers and their memory stay the same, and so does the speed.
+    In float32, whether oneDNN splits the sum over a row of more than 1,024 inputs among threads depends on the numbers
+    of tokens and threads, and so does the rounding. It never splits rows that are in groups. Values, memory and speed
+    stay the same.
     """
     for matmul in [op for op in model.get_ops() if op.get_type_name() == "MatMul"]:
         port = matmul.input(1)
         source = port.get_source_output()
         compressed = _compressed(_uncast(source.get_node()))
-        if compressed is None or not matmul.get_attributes()["transpose_b"] or not (count := compressed.parts()):
+        if compressed is None or not matmul.get_attributes()["transpose_b"] or not (count := compressed.group_count()):
             continue
         weights = compressed.grouped(count)
         if (kind := source.get_element_type().get_type_name()) != compressed.kind:
@@ -53,25 +53,28 @@ def group_long_rows(model: ov.Model) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Compressed:
-    """Weights (values - zero) * scales, as a graph computes them; `zero` None: values * scales."""
+    """Weights (values - zero) * scales, as a graph computes them; `zero` None: values * scales.
+
+    Constants: `values` [outputs, inputs] or [outputs, groups, inputs per group], `scales` and `zero` broadcast to it.
+    """
 
     values: Any
     scales: Any
     zero: Any | None
     kind: str
-    """The type in which they are computed."""
+    """Name of the element type in which they are computed."""
 
-    def parts(self) -> int:
-        """Into how many groups the rows shall fall: the least number of whole kernel blocks; 0: they stay whole."""
+    def group_count(self) -> int:
+        """Return into how many groups to split the rows: the fewest that are whole kernel blocks; 0: do not split."""
         shape = list(self.values.shape)
-        if len(shape) != 2 or list(self.scales.shape) != [shape[0], 1] or shape[1] <= _LONGEST_SUM:
+        if len(shape) != 2 or list(self.scales.shape) != [shape[0], 1] or shape[1] <= _MAX_UNSPLIT_INPUTS:
             return 0
         if self.values.get_element_type() not in (ov.Type.u8, ov.Type.i8):
             return 0
         return next((count for count in (2, 3, 4, 5, 7) if shape[1] % (count * _KERNEL_BLOCK) == 0), 0)
 
     def grouped(self, count: int) -> Any:
-        """A node that computes the same weights from rows in `count` groups."""
+        """Return a node that computes the same weights, [outputs, inputs], from rows in `count` groups."""
         rows, inputs = self.values.shape
         groups = ops.reshape(self.values, ops.constant([rows, count, inputs // count]), special_zero=False)
         weights = ops.convert(groups, self.kind)
@@ -82,7 +85,7 @@ class _Compressed:
 
 
 def _compressed(node: Any) -> _Compressed | None:
-    """The compressed weights that `node` gives, if it gives any."""
+    """Return the compressed weights that `node` computes, None if it does not."""
     if node.get_type_name() != "Multiply":
         return None
     before, scales = _uncast(node.input_value(0).get_node()), _uncast(node.input_value(1).get_node())
@@ -105,7 +108,7 @@ def _uncast(node: Any) -> Any:
 
 
 def _weight_groups(model: ov.Model) -> Iterator[int]:
-    """The sizes of groups within rows; rows with a single scale have none."""
+    """Yield the sizes of groups within rows; rows with a single scale have none."""
     for weights in filter(None, map(_compressed, model.get_ops())):
         shape, grid = list(weights.values.shape), list(weights.scales.shape)
         if len(shape) > 2 and len(shape) == len(grid):
@@ -113,7 +116,7 @@ def _weight_groups(model: ov.Model) -> Iterator[int]:
 
 
 def _repeated(values: NDArray[Any], count: int) -> NDArray[Any]:
-    """One value a row, or one for all, as one a group: [rows or 1, count or 1, 1]."""
+    """Return one value per row, or one for all, as one per group: [rows or 1, count or 1, 1], same dtype."""
     if values.size == 1:
         return values.reshape(1, 1, 1)
     return np.repeat(values.reshape(-1, 1, 1), count, axis=1)

@@ -1,4 +1,4 @@
-"""How many tokens one call of the graph may have, so that all calls go through the same kernels."""
+"""How many tokens one call of the graph may have, so that all calls use the same kernels."""
 
 from __future__ import annotations
 
@@ -10,40 +10,45 @@ from onward.engine.model import BLOCK_TOKENS, Row
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Steps of fewer than `least` tokens are padded, those of more than `most` are evaluated piece by piece.
+    """Steps of fewer than `min_tokens` are padded; those of more than `max_tokens` take several calls.
 
-    `most` is 0 (no limit) or at least two blocks.
+    `max_tokens` is 0 (no limit) or at least two blocks.
     """
 
-    least: int = 2
-    most: int = 0
+    min_tokens: int = 2
+    max_tokens: int = 0
 
-    def pieces(self, rows: Sequence[Row]) -> list[Sequence[Row]]:
-        """`rows` in calls of at most `most` tokens, in order.
+    @property
+    def label(self) -> str:
+        """The form in which proofs are stored and fingerprints hashed: another one would change fingerprints."""
+        return f"Window(least={self.min_tokens}, most={self.max_tokens})"
 
-        A row that does not fit is cut where a block ends, wherever it began: a prompt's chunks may begin and end inside
-        blocks. A row of several tokens leaves no piece of a single one: that would take the decode kernel.
+    def split(self, rows: Sequence[Row]) -> list[Sequence[Row]]:
+        """Return `rows` as the row segments of successive calls, each of at most `max_tokens` tokens.
+
+        A row that does not fit is cut at a block boundary, wherever it starts: prefill chunks may start and end inside
+        blocks. A row of several tokens never leaves a segment of one token, which would use the decode kernel.
         """
-        if not self.most or sum(len(row.tokens) for row in rows) <= self.most:
+        if not self.max_tokens or sum(len(row.tokens) for row in rows) <= self.max_tokens:
             return [rows]
-        pieces: list[list[Row]] = [[]]
-        room = self.most
+        calls: list[list[Row]] = [[]]
+        room = self.max_tokens
         for row in rows:
             rest: Row | None = row
             while rest is not None:
-                head, rest_after = _cut(rest, room)
+                head, tail = _cut(rest, room)
                 if head is None:
-                    pieces.append([])
-                    room = self.most
+                    calls.append([])
+                    room = self.max_tokens
                     continue
-                pieces[-1].append(head)
+                calls[-1].append(head)
                 room -= len(head.tokens)
-                rest = rest_after
-        return list(pieces)
+                rest = tail
+        return list(calls)
 
 
 def _cut(row: Row, room: int) -> tuple[Row | None, Row | None]:
-    """What of `row` fits into `room` tokens, and what is left of it."""
+    """Return the segment of `row` that fits into `room` tokens, and the rest."""
     length = len(row.tokens)
     if length <= room:
         return row, None
