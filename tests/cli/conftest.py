@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from onward.cli.main import main
+from onward.cli.root import root
 
 from ..processes import served
 
@@ -34,7 +34,7 @@ def runner() -> CliRunner:
 
 def onward(*arguments: str, stdin: str | bytes | None = None) -> Result:
     """`onward …` in this process, off a terminal."""
-    return runner().invoke(main, list(arguments), prog_name="onward", input=stdin)
+    return runner().invoke(root, list(arguments), prog_name="onward", input=stdin)
 
 
 def create(*arguments: str, stdin: str | bytes | None = None) -> Result:

@@ -12,7 +12,7 @@ from click.testing import Result
 
 import onward
 from onward.cli import global_flags
-from onward.cli.main import COMMANDS, main
+from onward.cli.root import COMMANDS, root
 from onward.cli.settings_command import SettingsCommand
 from onward.errors import SetupError
 from onward.settings import GROUPS, Resolved, options
@@ -36,7 +36,7 @@ HEAVY = (
 def onward_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    return lambda *arguments: runner().invoke(main, list(arguments), prog_name="onward")
+    return lambda *arguments: runner().invoke(root, list(arguments), prog_name="onward")
 
 
 def modules_after(code: str) -> set[str]:
@@ -52,12 +52,12 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    loaded = modules_after("from onward.cli.main import main\nmain(['--help'], standalone_mode=False)")
+    loaded = modules_after("from onward.cli.root import root\nroot(['--help'], standalone_mode=False)")
     assert not loaded & {*HEAVY, "asyncio", "rich", "onward.cli.commands.serve"}
 
 
 def test_the_help_of_serve_loads_no_model_and_no_server() -> None:
-    loaded = modules_after("from onward.cli.main import main\nmain(['serve', '-h'], standalone_mode=False)")
+    loaded = modules_after("from onward.cli.root import root\nroot(['serve', '-h'], standalone_mode=False)")
     assert not loaded & set(HEAVY)
 
 
@@ -157,7 +157,7 @@ class Probe:
 
     def run(self, *arguments: str) -> Result:
         command = SettingsCommand("probe", callback=self._keep)
-        group = type(main)("onward")
+        group = type(root)("onward")
         group.resolve_command = lambda ctx, args: ("probe", command, args[1:])  # type: ignore[method-assign]
         return runner().invoke(group, ["probe", *arguments])
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onward.cli.main import COMMANDS
 from onward.cli.reference import page
 from onward.cli.request.flags import request_flags
+from onward.cli.root import COMMANDS
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "cli.md"
 

@@ -11,8 +11,8 @@ import click
 
 from onward.cli.command import CONTEXT
 from onward.cli.commands.completions import RequestCommand
-from onward.cli.main import main
 from onward.cli.output.errors import DOCUMENTED
+from onward.cli.root import root
 
 INTRODUCTION = """# The command line
 
@@ -78,7 +78,7 @@ VARIABLES = """## Environment
 
 def page() -> str:
     """Return the page as Markdown."""
-    parts = [INTRODUCTION, *_commands(main, "onward"), VALUES, FORMATS, _exit_codes(), VARIABLES]
+    parts = [INTRODUCTION, *_commands(root, "onward"), VALUES, FORMATS, _exit_codes(), VARIABLES]
     return "\n".join(part.strip() + "\n" for part in parts)
 
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from onward.cli.interrupt import keep_line
 from onward.cli.output.formats import NO_MATCH, render, transform_matches
 from onward.cli.output.live import LiveText
 from onward.cli.output.loading import loading
@@ -177,6 +178,7 @@ class _DocumentPrinter:
 
 
 def _write(text: str) -> None:
+    keep_line()
     sys.stdout.write(text)
     sys.stdout.flush()
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.cli.commands import tokenize
-from onward.cli.main import COMMANDS
 from onward.cli.output.words import pluralize
+from onward.cli.root import COMMANDS
 from onward.settings import options
 from onward.text.rendering import render_token
 
@@ -39,12 +39,12 @@ HEAVY = {
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "serve"])
 def test_the_help_of_no_command_loads_anything_heavy(command: str) -> None:
-    code = f"from onward.cli.main import main\nmain([{command!r}, '--help'], standalone_mode=False)"
+    code = f"from onward.cli.root import root\nroot([{command!r}, '--help'], standalone_mode=False)"
     assert not modules_after(code) & HEAVY
 
 
 def test_the_help_of_create_loads_nothing_heavy() -> None:
-    code = "from onward.cli.main import main\nmain(['completions', 'create', '--help'], standalone_mode=False)"
+    code = "from onward.cli.root import root\nroot(['completions', 'create', '--help'], standalone_mode=False)"
     assert not modules_after(code) & (HEAVY | {"asyncio"})
 
 

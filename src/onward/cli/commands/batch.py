@@ -30,11 +30,13 @@ def run(session: Session, source: Path, output: Path, errors: Path | None, concu
     from onward.cli.batch.counts import Counts
     from onward.cli.batch.progress import print_unfinished
     from onward.cli.batch.run import Batch, run_batch
+    from onward.cli.interrupt import raise_on_interrupt
 
     errors = errors or output.with_suffix(".errors" + (output.suffix or ".jsonl"))
     counts = Counts()
     try:
         with report_errors(session):
+            raise_on_interrupt()
             run_batch(Batch(source, output, errors, session, concurrency, model), counts)
     except click.exceptions.Exit as end:
         if counts.total and (end.exit_code != REQUEST or counts.unanswered):

@@ -11,13 +11,14 @@ from typing import Any
 
 import click
 
+from onward.cli.interrupt import EXIT_CODE as INTERRUPTED
 from onward.cli.output.terminal import style_of
 from onward.cli.session import Session
 from onward.cli.source.errors import ConnectionFailed, RemoteError
 from onward.errors import ApiError, HubUnreachable, ModelNameError, SetupError
 from onward.stdio import silence_stdout
 
-SETUP, CONNECTION, REQUEST, SERVER, INTERRUPTED = 1, 3, 4, 5, 130
+SETUP, CONNECTION, REQUEST, SERVER = 1, 3, 4, 5
 DOCUMENTED = (
     (0, "success; also when the reader of a pipe has gone away"),
     (

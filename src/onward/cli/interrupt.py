@@ -1,0 +1,75 @@
+"""Ctrl-C: by default it ends the process at once, without a message, with exit code 130.
+
+In effect from the first lines of a command, so this module imports nothing slow. `onward serve` replaces it with its
+own signal handling when the server starts; commands that save their progress use `raise_on_interrupt`.
+"""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]  # `signal` takes 4 ms, in which Ctrl-C is a traceback
+import _thread
+import os
+import sys
+
+EXIT_CODE = 130
+_CLEAR_LINE = b"\r\x1b[K"
+"""Erases a progress line and the `^C` that the terminal echoes."""
+
+_farewell = _CLEAR_LINE
+_pipe: tuple[int, int] | None = None
+_is_installed = False
+_ignored = 0
+"""Interrupts that the watching thread leaves to the main thread."""
+
+
+def exit_on_interrupt() -> None:
+    """End the process at once on SIGINT. To be called on the main thread.
+
+    A Python signal handler has to wait while native code runs on the main thread, such as the compilation of a model.
+    A second thread does not: a signal wakes it through a pipe.
+    """
+    global _pipe, _is_installed, _ignored
+    _is_installed, _ignored = True, 0
+    signal.signal(signal.SIGINT, lambda number, frame: _exit())
+    if sys.platform == "win32":  # the event loop needs the only wakeup descriptor
+        return
+    if _pipe is None:
+        _pipe = os.pipe()
+        os.set_blocking(_pipe[1], False)
+        _thread.start_new_thread(_watch, (_pipe[0],))
+    signal.set_wakeup_fd(_pipe[1], warn_on_full_buffer=False)
+
+
+def raise_on_interrupt() -> None:
+    """Raise KeyboardInterrupt on the main thread on the first SIGINT; a second one ends the process at once.
+
+    Without effect unless `exit_on_interrupt` was called, such as in a program that calls commands as functions.
+    """
+    global _ignored
+    if _is_installed:
+        _ignored = 1
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def keep_line() -> None:
+    """Leave the terminal's current line as it is from now on: it contains output, not progress."""
+    global _farewell
+    _farewell = b"\n"
+
+
+def _watch(descriptor: int) -> None:
+    """Wait for the numbers of signals, which the interpreter writes to the pipe when they arrive."""
+    global _ignored
+    while numbers := os.read(descriptor, 64):
+        for _ in range(numbers.count(signal.SIGINT)):
+            if _ignored == 0:
+                _exit()
+            _ignored -= 1
+
+
+def _exit() -> None:
+    try:
+        if os.isatty(2):
+            os.write(2, _farewell)
+    finally:
+        os._exit(EXIT_CODE)

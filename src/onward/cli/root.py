@@ -1,0 +1,96 @@
+"""`onward`: a group whose commands are imported when they run, which keeps help fast."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from onward.cli.global_flags import hoist
+from onward.cli.interrupt import EXIT_CODE
+from onward.cli.output.errors import report_output_errors
+from onward.errors import SetupError
+from onward.stdio import replace_closed_streams
+
+COMMANDS = {
+    "serve": ("onward.cli.commands.serve", "Serve the Completions API over HTTP."),
+    "completions": ("onward.cli.commands.completions", "Create completions: `completions create`."),
+    "models": ("onward.cli.commands.models", "List, show and download models."),
+    "tokenize": ("onward.cli.commands.tokenize", "Show the tokens of a text."),
+    "batch": ("onward.cli.commands.batch", "Run a file of requests."),
+    "config": ("onward.cli.commands.config", "Show the settings and where each one comes from."),
+    "doctor": ("onward.cli.commands.doctor", "Check this machine: what works, what is missing, what to do."),
+    "completion": ("onward.cli.commands.completion", "Print a shell completion script."),
+    "help": ("onward.cli.commands.help", "Show help for a command."),
+    "version": ("onward.cli.commands.version", "Show the version."),
+    "api": ("onward.cli.commands.api", "OpenAI's old spelling: `api completions.create`."),
+}
+"""Name → (module that defines its `command`, line in the help)."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports its commands from COMMANDS. Reports a SetupError in one line, with exit code 1."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        replace_closed_streams()
+        return super().main(*args, **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with report_output_errors():  # help and version are written here
+            return super().parse_args(ctx, hoist(args))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            raise click.UsageError(f"Unknown command {name!r}.{_suggestion(name)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            with report_output_errors():
+                return super().invoke(ctx)
+        except SetupError as problem:
+            click.echo(f"onward: {problem}", err=True)
+            ctx.exit(1)
+        except KeyboardInterrupt:
+            ctx.exit(EXIT_CODE)
+
+
+def _suggestion(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from onward.cli.commands.version import show
+
+        show()
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", "-v", "-V", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+    help="Show the version.",
+)  # fmt: skip
+def root() -> None:
+    """OpenAI's legacy Completions API, complete, on a model of your own."""
