@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from onward.cli.interrupt import EXIT_CODE, exit_on_interrupt
+from onward.cli.interrupt import exit_on_interrupt
 
 
 def main() -> None:
@@ -17,15 +17,16 @@ def main() -> None:
         root(prog_name="onward")
     except SystemExit as end:
         exit_on_interrupt()
-        if end.code == EXIT_CODE:  # interrupted: do not wait for threads
-            _flush()
-            os._exit(EXIT_CODE)
+        if isinstance(end.code, int) and _flush():
+            os._exit(end.code)  # ending threads and unloading libraries would take up to 0.5 s
         raise
 
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError, AttributeError):
-            pass
+def _flush() -> bool:
+    """Flush standard output and error; return whether both succeeded."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return False
+    return True
