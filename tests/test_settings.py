@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from onward import values
+from onward.cli.settings_command import SettingsCommand
 from onward.errors import SetupError
-from onward.settings import GROUPS, Resolved, Settings, options, resolve
+from onward.settings import GROUPS, Resolved, Settings, cache_folder, options, resolve
 
 
 @pytest.fixture(autouse=True)
@@ -247,3 +249,16 @@ def test_any_text_is_parsed_or_rejected(raw: str) -> None:
             option.parser(raw)
         except ValueError as problem:
             assert str(problem)
+
+
+def test_a_home_folder_that_cannot_be_determined_is_one_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for an arbitrary user id in a container."""
+
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_folder() == Path("/nonexistent/.cache/onward")
+    assert resolve({}, environ={}).settings.model == ("storyteller",)
+    assert SettingsCommand("serve").get_help(click.Context(click.Command("serve")))

@@ -82,9 +82,17 @@ def _option(
     return declared
 
 
+def home_folder() -> Path:
+    """Return the user's home folder, or /nonexistent for a user without one (a container with an arbitrary user id)."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")
+
+
 def cache_folder() -> Path:
     """Return the default folder for downloads and compiled models: $XDG_CACHE_HOME/onward, or ~/.cache/onward."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onward"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home_folder() / ".cache") / "onward"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,7 +316,7 @@ def _split_items(raw: str) -> list[str]:
 
 def _config_paths(environ: Mapping[str, str]) -> Iterator[Path]:
     yield Path("onward.toml")
-    home = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    home = environ.get("XDG_CONFIG_HOME") or str(home_folder() / ".config")
     yield Path(home) / "onward" / "onward.toml"
 
 

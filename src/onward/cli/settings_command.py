@@ -10,7 +10,7 @@ import click
 
 from onward import values
 from onward.errors import SetupError
-from onward.settings import GROUPS, Group, Option, Resolved, options, resolve
+from onward.settings import GROUPS, Group, Option, Resolved, home_folder, options, resolve
 
 
 class SettingType(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
@@ -81,7 +81,7 @@ def _default_text(option: Option) -> str:
         words = values.format_size(shown)
     else:
         words = "on" if shown is True else f"{shown:g}" if isinstance(shown, float) else str(shown)
-    return f"default {words.replace(str(Path.home()), '~')}; "
+    return f"default {words.replace(str(home_folder()), '~')}; "
 
 
 def _config_option() -> click.Option:

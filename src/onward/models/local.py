@@ -8,6 +8,7 @@ from pathlib import Path
 from onward.models.registry import BUILT_IN
 from onward.models.resolve import ResolvedModel, Source, built_in_folder
 from onward.runtimes.formats import format_of
+from onward.settings import home_folder
 
 _REPOSITORY_PREFIX = "models--"
 
@@ -45,5 +46,5 @@ def _hub_cache() -> Path:
     if explicit := os.environ.get("HF_HUB_CACHE"):
         return Path(explicit)
     home = os.environ.get("HF_HOME")
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    cache = os.environ.get("XDG_CACHE_HOME") or str(home_folder() / ".cache")
     return Path(home or f"{cache}/huggingface") / "hub"
