@@ -25,7 +25,7 @@ from onward.text.assembler import TokenRecord
 from onward.values import ContentFilterSetting, content_filter
 
 from ..engine.harness import slow_down
-from ..toy_backend import complete, make_backend, running, settle, stream
+from ..toy_backend import ask, complete, make_backend, running, settle, stream
 
 PATTERNS = ("ab+c", "b{2,4}", r"\bca", r"ca\b", r"b\B", "a.c", "c(?:a|bb)b", "é🙂?", "a")
 FIELDS: dict[str, Any] = {"prompt": "Say", "temperature": 0, "max_tokens": 40, "ignore_eos": True}
@@ -47,7 +47,7 @@ def with_filters(test: Callable[[EmbeddedBackend], Coroutine[Any, Any, Any]], *c
 
 
 def unfiltered() -> str:
-    return with_filters(lambda backend: complete(backend, **FIELDS)).choices[0].text
+    return ask(**FIELDS).choices[0].text
 
 
 # --- filter streams, on any text split at any places -------------------------------------------------------
@@ -215,7 +215,7 @@ def test_a_stop_ends_generation_and_counts_the_tokens_to_the_match() -> None:
     text = unfiltered()
     flagged = text[10:13]
 
-    async def ask(backend: EmbeddedBackend) -> None:
+    async def check(backend: EmbeddedBackend) -> None:
         (model,) = backend.served.values()
         slow_down(model.engine)
         completion = await complete(backend, **FIELDS | {"max_tokens": 1900})
@@ -224,34 +224,34 @@ def test_a_stop_ends_generation_and_counts_the_tokens_to_the_match() -> None:
         await settle(backend)
         assert model.engine.counters.decode_tokens < 1000, "generation continued after the match"
 
-    with_filters(ask, setting(re.escape(flagged)))
+    with_filters(check, setting(re.escape(flagged)))
 
 
 def test_the_prompt_is_not_filtered() -> None:
-    async def ask(backend: EmbeddedBackend) -> None:
+    async def check(backend: EmbeddedBackend) -> None:
         choice = (await complete(backend, **FIELDS | {"echo": True, "max_tokens": 0, "logprobs": 1})).choices[0]
         assert (choice.text, choice.finish_reason) == ("Say", "length")
 
-    with_filters(ask, setting("S.y"))
+    with_filters(check, setting("S.y"))
 
 
 def test_candidates_are_filtered_before_the_best_are_selected() -> None:
-    async def ask(backend: EmbeddedBackend) -> None:
+    async def check(backend: EmbeddedBackend) -> None:
         fields = FIELDS | {"best_of": 4, "n": 2, "temperature": 1, "seed": 2}
         choices = (await complete(backend, **fields)).choices
         assert [choice.index for choice in choices] == [0, 1]
         assert all("e" not in choice.text for choice in choices)
 
-    with_filters(ask, setting("e"))
+    with_filters(check, setting("e"))
 
 
 def test_the_same_request_returns_the_same_bytes() -> None:
-    async def ask(backend: EmbeddedBackend) -> list[str]:
+    async def check(backend: EmbeddedBackend) -> list[str]:
         fields = FIELDS | {"temperature": 1, "seed": 3, "logprobs": 1}
         answers = await asyncio.gather(*(complete(backend, **fields) for _ in range(6)))
         return [answer.choices[0].to_json() for answer in answers]
 
-    assert len(set(with_filters(ask, setting("e.", action="omit")))) == 1
+    assert len(set(with_filters(check, setting("e.", action="omit")))) == 1
 
 
 # --- callables -------------------------------------------------------------------------------------------------
@@ -275,10 +275,10 @@ def test_a_callable_of_an_entry_point_filters(monkeypatch: pytest.MonkeyPatch) -
     text = unfiltered()
     install(monkeypatch, lambda found: [(3, 6)] if len(found) > 6 else [])
 
-    async def ask(backend: EmbeddedBackend) -> str:
+    async def check(backend: EmbeddedBackend) -> str:
         return (await complete(backend, **FIELDS)).choices[0].text
 
-    assert with_filters(ask, setting(entry_point="mine", action="omit")) == text[:3] + text[6:]
+    assert with_filters(check, setting(entry_point="mine", action="omit")) == text[:3] + text[6:]
 
 
 def test_a_callable_that_fails_fails_the_request_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,13 +287,13 @@ def test_a_callable_that_fails_fails_the_request_and_nothing_else(monkeypatch: p
 
     install(monkeypatch, broken)
 
-    async def ask(backend: EmbeddedBackend) -> None:
+    async def check(backend: EmbeddedBackend) -> None:
         for _ in range(2):
             with pytest.raises(ServerError):
                 await complete(backend, **FIELDS)
         await settle(backend)
 
-    with_filters(ask, setting(entry_point="mine"))
+    with_filters(check, setting(entry_point="mine"))
 
 
 def test_a_missing_entry_point_is_an_error_at_startup() -> None:

@@ -1,10 +1,13 @@
-"""Law 1: chunks folded = the whole. Law 2 and 3 through the whole backend. Law 6: text and offsets."""
+"""Laws 1 to 4 and 6 through the backend, on the toy model."""
+
+from __future__ import annotations
 
 import asyncio
 from typing import Any
 
 import pytest
 
+from onward.backends.embedded import EmbeddedBackend
 from onward.completions.fold import FoldedChoices
 from onward.errors import EngineStopped, ServerError
 from onward.protocol.decode import check_request
@@ -13,6 +16,7 @@ from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.text.utf8 import Utf8Decoder
 
 from ..engine.harness import slow_down
+from ..narrowing import logprobs_of, usage_of
 from ..toy_backend import ask, ask_stream, complete, make_backend, on_toy, running, stream
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -37,24 +41,24 @@ SHAPES: dict[str, dict[str, Any]] = {
     "ids": {"prompt": "the cat", "logprobs": 2, "return_tokens_as_token_ids": True, "echo": True},
     "specials": {"prompt": "x", "logit_bias": {"257": 100}, "skip_special_tokens": False, "max_tokens": 3},
     "bytes": {"prompt": "x", "logit_bias": {"240": 21, "159": 21}, "max_tokens": 40, "logprobs": 1},
-    "nothing wanted": {"prompt": "the cat", "max_tokens": 0},
+    "nothing requested": {"prompt": "the cat", "max_tokens": 0},
 }
 
 
-def folded(chunks: list[Chunk]) -> list[dict]:
+def folded(chunks: list[Chunk]) -> list[dict[str, Any]]:
     whole = FoldedChoices()
     for chunk in chunks:
         whole.add(chunk.choices)
     return [choice.to_dict() for choice in whole.choices()]
 
 
-def comparable(completion: Completion) -> tuple:
+def comparable(completion: Completion) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return [choice.to_dict() for choice in completion.choices], completion.usage.to_dict()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_law_1_chunks_folded_are_the_whole_answer(shape: str) -> None:
-    async def both(backend):
+def test_law_1_folded_chunks_equal_the_completion(shape: str) -> None:
+    async def both(backend: EmbeddedBackend) -> tuple[Completion, list[Chunk]]:
         fields = {"seed": 11, **SHAPES[shape]}
         whole = await complete(backend, **fields)
         chunks = await stream(backend, **fields, stream_options={"include_usage": True})
@@ -62,13 +66,13 @@ def test_law_1_chunks_folded_are_the_whole_answer(shape: str) -> None:
 
     whole, chunks = on_toy(both)
     assert folded(chunks) == comparable(whole)[0]
-    streamed, counted = chunks[-1].usage.to_dict(), whole.usage.to_dict()
+    streamed, counted = usage_of(chunks[-1]).to_dict(), whole.usage.to_dict()
     streamed.pop("prompt_tokens_details"), counted.pop("prompt_tokens_details")
     assert streamed == counted
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_law_1_every_index_ends_once_and_nothing_follows_its_end(shape: str) -> None:
+def test_law_1_every_index_ends_once_and_nothing_follows(shape: str) -> None:
     ended: set[int] = set()
     chunks = ask_stream(seed=5, **SHAPES[shape])
     for chunk in chunks:
@@ -82,10 +86,10 @@ def test_law_1_every_index_ends_once_and_nothing_follows_its_end(shape: str) -> 
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_law_2_a_seeded_request_gives_the_same_bytes_among_32_others(shape: str) -> None:
+def test_law_2_a_seeded_request_returns_the_same_bytes_among_32_others(shape: str) -> None:
     fields = {"seed": 3, **SHAPES[shape]}
 
-    async def crowded(backend):
+    async def crowded(backend: EmbeddedBackend) -> tuple[Completion, Completion]:
         noise = [
             complete(backend, prompt="noise " * (number % 9 + 1), n=number % 3 + 1, max_tokens=30)
             for number in range(32)
@@ -101,10 +105,10 @@ def test_law_2_a_seeded_request_gives_the_same_bytes_among_32_others(shape: str)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_law_3_the_second_time_is_the_same_and_partly_cached(shape: str) -> None:
+def test_law_3_a_repeated_request_returns_the_same(shape: str) -> None:
     fields = {"seed": 3, **SHAPES[shape]}
 
-    async def twice(backend):
+    async def twice(backend: EmbeddedBackend) -> tuple[Completion, Completion]:
         return await complete(backend, **fields), await complete(backend, **fields)
 
     cold, warm = on_toy(twice)
@@ -112,7 +116,7 @@ def test_law_3_the_second_time_is_the_same_and_partly_cached(shape: str) -> None
 
 
 def test_law_3_cached_tokens_are_reported() -> None:
-    async def twice(backend):
+    async def twice(backend: EmbeddedBackend) -> tuple[Completion, Completion]:
         prompt = "tell me a story " * 20
         return await complete(backend, prompt=prompt), await complete(backend, prompt=prompt)
 
@@ -122,8 +126,8 @@ def test_law_3_cached_tokens_are_reported() -> None:
     assert cached == warm.usage.prompt_tokens - 2 > 0, "the last two are computed again"
 
 
-def test_law_4_a_departed_asker_stops_the_work() -> None:
-    async def leave(backend):
+def test_law_4_a_disconnect_stops_the_request() -> None:
+    async def leave(backend: EmbeddedBackend) -> None:
         answer = await backend.complete(
             check_request({"model": "toy", "prompt": "x", "max_tokens": 1900, "ignore_eos": True, "n": 4})
         )
@@ -137,15 +141,15 @@ def test_law_4_a_departed_asker_stops_the_work() -> None:
     on_toy(leave)
 
 
-def test_law_4_a_dead_engine_tells_everyone_present_and_future() -> None:
-    async def die():
+def test_law_4_a_crashed_engine_fails_running_and_new_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("the runtime broke")
+
+    async def die() -> None:
         backend = make_backend()
         model = backend.served["toy"]
 
-        def broken(rows, before_compute):
-            raise RuntimeError("the runtime broke")
-
-        model.engine.model.evaluate = broken
+        monkeypatch.setattr(model.engine.model, "evaluate", broken)
         with pytest.raises(ServerError):
             await complete(backend, prompt="x")
         with pytest.raises(EngineStopped):
@@ -156,8 +160,8 @@ def test_law_4_a_dead_engine_tells_everyone_present_and_future() -> None:
     asyncio.run(die())
 
 
-def test_law_4_closing_ends_what_runs_with_an_error() -> None:
-    async def close():
+def test_law_4_closing_fails_running_requests() -> None:
+    async def close() -> None:
         backend = make_backend()
         slow_down(backend.served["toy"].engine)
         task = asyncio.create_task(complete(backend, prompt="x", max_tokens=2000, ignore_eos=True))
@@ -172,15 +176,16 @@ def test_law_4_closing_ends_what_runs_with_an_error() -> None:
 @pytest.mark.parametrize(
     "shape", [name for name, fields in SHAPES.items() if "logprobs" in fields and name not in ("ids", "best_of")]
 )
-def test_law_6_tokens_spell_the_text_and_offsets_count_code_points(shape: str) -> None:
+def test_law_6_tokens_join_to_the_text_and_offsets_are_in_code_points(shape: str) -> None:
     fields = {"seed": 9, **SHAPES[shape]}
     prompts = fields["prompt"] if isinstance(fields["prompt"], list) else [fields["prompt"]]
     completion = ask(**fields)
     for choice in completion.choices:
         prompt = prompts[choice.index // fields.get("n", 1)]
         base = 0 if fields.get("echo") else len(prompt)
+        logprobs = logprobs_of(choice)
         shown = b""
-        for name, offset in zip(choice.logprobs.tokens, choice.logprobs.text_offset, strict=True):
+        for name, offset in zip(logprobs.tokens, logprobs.text_offset, strict=True):
             token_bytes = ToyTokenizer().token_bytes(_id_of(name))
             begun = len((shown + token_bytes[:1]).decode(errors="replace"))
             assert offset == base + min(begun - 1, len(choice.text))
@@ -197,8 +202,8 @@ def _id_of(name: str) -> int:
     return ord(name) if found is None else found
 
 
-def test_no_replacement_character_comes_from_a_split_character() -> None:
-    async def many(backend):
+def test_a_split_character_never_becomes_a_replacement_character() -> None:
+    async def many(backend: EmbeddedBackend) -> list[Completion]:
         return await asyncio.gather(
             *(
                 complete(backend, prompt="x", seed=seed, max_tokens=30, logit_bias={"266": 9, "267": 9})
@@ -210,9 +215,11 @@ def test_no_replacement_character_comes_from_a_split_character() -> None:
         assert "�" not in completion.choices[0].text
 
 
-def test_a_closed_backend_answers_nothing() -> None:
-    async def closed():
+def test_a_closed_backend_rejects_requests() -> None:
+    async def closed() -> None:
         async with running(make_backend()) as backend:
             assert (await complete(backend, prompt="x")).choices
+        with pytest.raises(EngineStopped):
+            await complete(backend, prompt="x")
 
     asyncio.run(closed())

@@ -26,6 +26,7 @@ from onward.settings import Settings
 from onward.text.assembler import TokenRecord
 from onward.values import ContentFilterSetting
 
+from .. import narrowing
 from ..toy_backend import ask, ask_stream, complete, let_steps_count_the_same, on_toy, settle
 from .test_laws import SHAPES
 
@@ -223,7 +224,7 @@ def test_a_stream_with_a_prediction_folds_to_the_whole_answer() -> None:
         folded.add(chunk.choices)
     assert folded.choices() == [plain]
     assert len(chunks) == 61, "a chunk a token, and one of usage"
-    assert details(chunks[-1].usage)[0] > 0
+    assert details(narrowing.usage_of(chunks[-1]))[0] > 0
 
 
 def test_without_speculation_a_prediction_is_taken_and_not_drafted() -> None:

@@ -123,7 +123,8 @@ def metrics(server: Server) -> None:
             assert f"onward_draft_tokens_total{{{labels}}}" in text
 
 
-for name, value, path, message, code in (
+shape: Any
+for name, shape, path, message, code in (
     ("string", "a", "", "Invalid type for 'prediction': expected an object, but got a string instead.", "invalid_type"),
     ("no_type", {"content": "a"}, ".type", "Missing required parameter: 'prediction.type'.",
      "missing_required_parameter"),
@@ -148,7 +149,7 @@ for name, value, path, message, code in (
     AREA.refused(
         f"prediction.refused.{name}",
         f"a prediction of another shape is refused ({name.replace('_', ' ')})",
-        {"prediction": value},
+        {"prediction": shape},
         message,
         param=f"prediction{path}",
         code=code,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import time
+from functools import partial
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 
-from .servers import COMPLETIONS, Server
+from .servers import COMPLETIONS, Answer, Server
 from .table import Area, base, get, header, no_header, post, says
 
 SHAPE = Area("Shape of the answer", "§3")
@@ -112,7 +113,7 @@ def whole_answers_fit_the_schema(server: Server) -> None:
         *({"max_tokens": 0}, {"prompt": ["a", ""]}, {"logit_bias": {"256": 100}, "logprobs": 1}),
     ):
         for path in (COMPLETIONS, "/openai/v1/completions"):
-            answer = server.ask(path, **fields)
+            answer = server.ask(path=path, **fields)
             assert answer.status == 200
             validator.validate(answer.json)
     good = server.ask().json
@@ -201,7 +202,7 @@ ROUTES.sends(
 @ROUTES.law("openai.schema", "POST /openai/v1/completions", golden=(79,), source="spec/completions §10")
 def linked(server: Server) -> None:
     """/openai/v1/completions: `$schema` is the first key and leads to the schema; Link says describedBy."""
-    answer = server.ask("/openai/v1/completions")
+    answer = server.ask(path="/openai/v1/completions")
     assert next(iter(answer.json)) == "$schema"
     assert answer.json["$schema"] == f"{server.url}/openai/schemas/Completion.json"
     assert answer.headers["link"] == '</openai/schemas/Completion.json>; rel="describedBy"'
@@ -214,7 +215,7 @@ def linked(server: Server) -> None:
 @ROUTES.law("openai.stream", 'POST /openai/v1/completions, "stream": true', source="spec/completions §10")
 def linked_stream(server: Server) -> None:
     """A stream there is a stream like others: chunks carry no `$schema`."""
-    assert all("$schema" not in chunk for chunk in server.ask("/openai/v1/completions", stream=True).chunks)
+    assert all("$schema" not in chunk for chunk in server.ask(path="/openai/v1/completions", stream=True).chunks)
 
 
 @ROUTES.law("openai.forwarded", "X-Forwarded-Host, X-Forwarded-Proto, Forwarded", source="spec/completions §10")
@@ -254,12 +255,18 @@ for root in ("/v1", "/openai/v1"):
         on="lenient",
         source="spec/completions §7",
     )
+
+
+def is_model(name: str, answer: Answer) -> bool:
+    return bool(answer.json["id"] == name and answer.json["object"] == "model")
+
+
 for name in ("toy", "gpt-3.5-turbo-instruct"):
     ROUTES.sends(
         f"model.{name}",
         f"GET /v1/models/{name}",
         get(f"/v1/models/{name}"),
-        says("the model", lambda a, name=name: a.json["id"] == name and a.json["object"] == "model"),
+        says("the model", partial(is_model, name)),
         on="lenient",
         source="spec/completions §7",
     )

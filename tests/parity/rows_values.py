@@ -134,6 +134,8 @@ def spec_of(name: str) -> dict[str, Any]:
     return {} if name in own else {"source": EXTENSION}
 
 
+value: Any
+outside: list[float]
 for name, (low, high) in INTEGERS.items():
     wrong_types(name, "an integer", (int,), **spec_of(name))
     outside = [

@@ -1,4 +1,4 @@
-"""Real server processes on real sockets, one a profile, all on the toy model; and how rows ask them."""
+"""Real server processes on real sockets, one per profile, all with the toy model, and requests to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 
@@ -32,19 +32,19 @@ PROFILES: dict[str, tuple[str, ...]] = {
     ),
     "broken": ("--content-filter", json.dumps({"name": "breaks", "entry_point": "parity-broken"})),
 }
-"""What each server is started with. "guarded" has a key and small limits, "filtered" content filters; "broken"
-has a content filter that raises (from `PLUGIN`)."""
+"""The flags of each server. "guarded" has a key and small limits, "filtered" has content filters, and "broken" has a
+content filter that raises (from `PLUGIN`)."""
 PLUGIN = Path(__file__).parent / "plugin"
 BASE: dict[str, Any] = {"model": "toy", "prompt": "Say this is a test", "temperature": 0}
-"""Every request's body, before a row's own fields."""
+"""The fields of every request, which a row's fields override."""
 ABSENT = object()
-"""As a field's value: leave the field out."""
+"""The value of a field that is omitted."""
 COMPLETIONS = "/v1/completions"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back, whole."""
+    """A complete response."""
 
     status: int
     headers: httpx.Headers
@@ -56,7 +56,7 @@ class Answer:
 
     @property
     def choices(self) -> list[dict[str, Any]]:
-        return self.json["choices"]
+        return cast(list[dict[str, Any]], self.json["choices"])
 
     @property
     def texts(self) -> list[str]:
@@ -64,27 +64,27 @@ class Answer:
 
     @property
     def text(self) -> str:
-        return self.choices[0]["text"]
+        return str(self.choices[0]["text"])
 
     @property
     def finish(self) -> str:
-        return self.choices[0]["finish_reason"]
+        return str(self.choices[0]["finish_reason"])
 
     @property
     def logprobs(self) -> dict[str, Any]:
-        return self.choices[0]["logprobs"]
+        return cast(dict[str, Any], self.choices[0]["logprobs"])
 
     @property
     def usage(self) -> dict[str, Any]:
-        return self.json["usage"]
+        return cast(dict[str, Any], self.json["usage"])
 
     @property
     def error(self) -> dict[str, Any]:
-        return self.json["error"]
+        return cast(dict[str, Any], self.json["error"])
 
     @property
     def data(self) -> list[str]:
-        """The data of every event, which must be exactly `data: ` and one line each (spec/wire-rules 4)."""
+        """The data of all events, each of which must be exactly `data: ` and one line (spec/wire-rules 4)."""
         assert self.raw.endswith(b"\n\n") and b"\r" not in self.raw
         events = self.raw.decode().removesuffix("\n\n").split("\n\n")
         assert all(event.startswith("data: ") and "\n" not in event for event in events), events
@@ -98,7 +98,7 @@ class Answer:
         return [json.loads(event) for event in events]
 
     def joined(self, index: int = 0) -> str:
-        """The text of one choice, put together from its chunks."""
+        """Return the text of one choice, joined from its chunks."""
         parts = (choice for chunk in self.chunks for choice in chunk["choices"])
         return "".join(choice["text"] for choice in parts if choice["index"] == index)
 
@@ -127,7 +127,7 @@ class Server:
         self.http = httpx.Client(base_url=self.url, timeout=30)
 
     def close(self) -> str:
-        """End the process; what it wrote to stderr."""
+        """Stop the process and return its standard error."""
         self.http.close()
         self._process.terminate()
         try:
@@ -136,8 +136,12 @@ class Server:
             self._process.kill()
             return self._process.communicate()[1]
 
-    def ask(self, path: str = COMPLETIONS, **fields: Any) -> Answer:
-        """Ask for a completion: BASE and `fields`, those that are ABSENT left out."""
+    def ask(self, **fields: Any) -> Answer:
+        """Request a completion with the fields of BASE and `fields`, without those that are ABSENT.
+
+        The field `path` is the URL path, by default that of completions.
+        """
+        path = fields.pop("path", COMPLETIONS)
         body = {name: value for name, value in {**BASE, **fields}.items() if value is not ABSENT}
         return self.send("POST", path, json.dumps(body).encode(), self._key)
 
@@ -145,21 +149,21 @@ class Server:
         return self.ask(**fields, stream=True)
 
     def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
-        """Send a request as it is; JSON unless `headers` say something else."""
+        """Send a raw request. Its content type is JSON, unless `headers` contain another."""
         given = {"content-type": "application/json"} if body else {}
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)  # sends headers that httpx thinks illegal
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)  # unlike httpx, it sends invalid headers
         with contextlib.closing(connection):
             connection.request(method, path, body, given | dict(headers or {}))
             got = connection.getresponse()
             return Answer(got.status, httpx.Headers(got.getheaders()), got.read())
 
     def tokens(self, text: str) -> list[int]:
-        """The toy's token ids of `text`."""
+        """Return the toy's token ids of `text`."""
         body = json.dumps({"prompt": text}).encode()
-        return self.send("POST", "/tokenize", body).json["tokens"]
+        return cast(list[int], self.send("POST", "/tokenize", body).json["tokens"])
 
     def metric(self, name: str) -> float:
-        """The value of a metric of the toy model."""
+        """Return the value of a metric of the toy model."""
         text = self.send("GET", "/metrics", headers=self._key).raw.decode()
         found = re.search(rf'^{name}{{model="toy"}} (\S+)$', text, re.MULTILINE)
         assert found, text
@@ -167,7 +171,7 @@ class Server:
 
 
 class Servers:
-    """Starts each server when it is first asked for."""
+    """The servers by name, each started on first use."""
 
     def __init__(self) -> None:
         self._running: dict[str, Server] = {}
@@ -178,7 +182,7 @@ class Servers:
         return self._running[name]
 
     def close(self) -> dict[str, str]:
-        """End all; what each wrote to stderr."""
+        """Stop all servers and return their standard errors by name."""
         return {name: server.close() for name, server in self._running.items()}
 
 

@@ -150,7 +150,9 @@ def shown(fields: Mapping[str, Any]) -> str:
     return f"{fields['path']} {words}" if "path" in fields else words
 
 
-def error_of(message: str, param: str | None = None, code: str | None = None, type: str | None = None) -> dict:
+def error_of(
+    message: str, param: str | None = None, code: str | None = None, type: str | None = None
+) -> dict[str, Any]:
     return {"message": message, "type": type or "invalid_request_error", "param": param, "code": code}
 
 

@@ -33,7 +33,8 @@ def test_every_row_names_its_source() -> None:
 def test_every_status_that_the_product_answers_with_has_a_row_or_names_its_test() -> None:
     """429 has no cause in a server of one's own yet."""
     elsewhere = {408: "tests/server", 429: "", 431: "tests/server"}
-    for kind in (ApiError, *_descendants(ApiError)):
+    kinds: list[type[ApiError]] = [ApiError, *_descendants(ApiError)]
+    for kind in kinds:
         rows = [row for row in ROWS if f"{kind.status}" in f"{row.expected} {row.says}"]
         assert rows or kind.status in elsewhere, kind
 

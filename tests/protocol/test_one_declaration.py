@@ -25,10 +25,13 @@ METAVARS = {"string": "TEXT", "integer": "INTEGER", "number": "NUMBER", "boolean
 
 def properties(profile: Profile) -> dict[tuple[str, ...], dict[str, Any]]:
     """The schemas of all fields of a profile's OpenAPI document, by path."""
-    top = openapi("1", profile=profile)["components"]["schemas"]["CompletionRequest"]["properties"]
-    inner = {(name, key): sub for name in top for key, sub in top[name].get("properties", {}).items()}
-    inner = {path: sub for path, sub in inner.items() if path[0] != "prediction"}
-    return {**{(name,): sub for name, sub in top.items()}, **inner}
+    top: dict[str, dict[str, Any]] = openapi("1", profile=profile)["components"]["schemas"]["CompletionRequest"][
+        "properties"
+    ]
+    found: dict[tuple[str, ...], dict[str, Any]] = {(name,): schema for name, schema in top.items()}
+    for name in ("stream_options", "options"):
+        found |= {(name, key): schema for key, schema in top.get(name, {}).get("properties", {}).items()}
+    return found
 
 
 def reference() -> dict[tuple[str, ...], dict[str, str]]:
@@ -46,7 +49,7 @@ def reference() -> dict[tuple[str, ...], dict[str, str]]:
 
 def flags() -> dict[tuple[str, ...], click.Option]:
     """The options of `onward completions create` by the path of the field that they set."""
-    command = completions.command.commands["create"]  # type: ignore[attr-defined]
+    command = completions.command.commands["create"]
     names = {".".join(path).replace("_", "-"): path for path, _ in ROWS}
     options = [each for each in command.params if isinstance(each, click.Option)]
     spelled = {opt.removeprefix("--"): option for option in options for opt in option.opts if opt.startswith("--")}

@@ -1,6 +1,6 @@
-"""An independent forward pass of an IR folder's Llama, in float64 numpy, from the weights as they are stored.
+"""An independent forward pass of a Llama model in an IR folder, in float64 numpy, from the stored weights.
 
-Shares nothing with the runtime but the file reader: no kernels, no KV cache, no quantised activations.
+It shares only the file reader with the runtime: no kernels, no KV cache, no quantised activations.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ Matrix = NDArray[np.float64]
 
 
 class ReferenceLlama:
-    """Gives the log-probabilities of the next token at every position of a text."""
+    """Computes the log probabilities of the next token at every position of a text."""
 
     def __init__(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         self.layers = config["num_hidden_layers"]
         self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
         self.head_size = config["head_dim"]
-        self.epsilon = config["rms_norm_eps"]
-        self.theta = config["rope_theta"]
+        self.epsilon = float(config["rms_norm_eps"])
+        self.theta = float(config["rope_theta"])
         model = ov.Core().read_model(folder / "openvino_model.xml")
         constants = {op.get_friendly_name(): op for op in model.get_ops() if op.get_type_name() == "Constant"}
-        self.weights = {
+        self.weights: dict[str, Matrix] = {
             name.removeprefix("self.model.").removesuffix(".weight"): _dequantised(name, constants)
             for name in constants
             if name.endswith(".weight")
         }
-        self.norms = dict(filter(None, (_norm(op) for op in constants.values())))
+        self.norms: dict[str, Matrix] = dict(filter(None, (_norm(op) for op in constants.values())))
 
     def logprobs(self, tokens: list[int]) -> Matrix:
-        """[len(tokens), vocabulary]: row i is the distribution of what follows tokens[: i + 1]."""
+        """Return float64 [len(tokens), vocab_size]: row i is the distribution of the token after tokens[: i + 1]."""
         hidden = self.weights["embed_tokens"][tokens]
         for layer in range(self.layers):
             place = f"layers.{layer}."
@@ -44,12 +44,14 @@ class ReferenceLlama:
             hidden = hidden + self._feed_forward(place, self._normed(place + "mlp.gate_proj", hidden))
         logits = self._normed("lm_head", hidden) @ self.weights["embed_tokens"].T
         shifted = logits - logits.max(axis=1, keepdims=True)
-        return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        logprobs: Matrix = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        return logprobs
 
     def _normed(self, reader: str, hidden: Matrix) -> Matrix:
-        """RMSNorm, with the weights of the norm that `reader` reads from."""
+        """Return RMSNorm with the weights of the norm that is the input of `reader`."""
         scale = np.sqrt((hidden**2).mean(axis=1, keepdims=True) + self.epsilon)
-        return hidden / scale * self.norms[reader]
+        normed: Matrix = hidden / scale * self.norms[reader]
+        return normed
 
     def _attention(self, place: str, hidden: Matrix) -> Matrix:
         length = len(hidden)
@@ -64,14 +66,15 @@ class ReferenceLlama:
         weights = np.exp(scores - scores.max(axis=2, keepdims=True))
         weights /= weights.sum(axis=2, keepdims=True)
         mixed = (weights @ value).transpose(1, 0, 2).reshape(length, -1)
-        return mixed @ self.weights[place + "o_proj"].T
+        projected: Matrix = mixed @ self.weights[place + "o_proj"].T
+        return projected
 
     def _heads(self, name: str, hidden: Matrix, heads: int) -> Matrix:
-        """[heads, tokens, head_size]"""
+        """Return the heads of a projection: [heads, tokens, head_size]."""
         return (hidden @ self.weights[name].T).reshape(len(hidden), heads, -1).transpose(1, 0, 2)
 
     def _rotated(self, heads: Matrix) -> Matrix:
-        """Rotary position embedding, halves paired as transformers does."""
+        """Return the heads with rotary position embeddings; halves are paired as in transformers."""
         half = self.head_size // 2
         frequencies = self.theta ** (-np.arange(half) / half)
         angles = np.arange(heads.shape[1])[:, None] * frequencies
@@ -83,7 +86,8 @@ class ReferenceLlama:
         place += "mlp."
         gate = hidden @ self.weights[place + "gate_proj"].T
         up = hidden @ self.weights[place + "up_proj"].T
-        return (gate / (1 + np.exp(-gate)) * up) @ self.weights[place + "down_proj"].T
+        projected: Matrix = (gate / (1 + np.exp(-gate)) * up) @ self.weights[place + "down_proj"].T
+        return projected
 
 
 def _dequantised(name: str, constants: dict[str, Any]) -> Matrix:
@@ -94,7 +98,7 @@ def _dequantised(name: str, constants: dict[str, Any]) -> Matrix:
 
 
 def _norm(constant: Any) -> tuple[str, Matrix] | None:
-    """(the projection that reads this norm's output, the norm's weights); None for any other constant."""
+    """Return the projection whose input is this norm, and the norm's weights; None for other constants."""
     if list(constant.get_output_shape(0))[:2] != [1, 1] or constant.get_output_size() != 1:
         return None
     for multiply in constant.output(0).get_target_inputs():

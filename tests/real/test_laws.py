@@ -1,4 +1,4 @@
-"""The laws on real weights: storyteller through the whole embedded backend."""
+"""The laws on real weights: storyteller through the embedded backend."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from onward.compose import compose
 from onward.protocol.response import Completion
 from onward.settings import Settings
 
+from ..narrowing import logprobs_of
 from ..toy_backend import complete, running, settle, stream
 
 pytestmark = pytest.mark.real
@@ -39,15 +40,19 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
+Alone = dict[str, list[dict[str, Any]]]
+"""The choices of each shape."""
+
+
 def make_backend(**changes: Any) -> EmbeddedBackend:
     return compose(Settings(model=("storyteller",), **changes))
 
 
-def ask(backend: EmbeddedBackend, shape: str, seed: int = 5):
-    return complete(backend, **{"model": "storyteller", "seed": seed, **SHAPES[shape]})
+async def ask(backend: EmbeddedBackend, shape: str, seed: int = 5) -> Completion:
+    return await complete(backend, **{"model": "storyteller", "seed": seed, **SHAPES[shape]})
 
 
-def bits(completion: Completion) -> list[dict]:
+def bits(completion: Completion) -> list[dict[str, Any]]:
     return [choice.to_dict() for choice in completion.choices]
 
 
@@ -65,24 +70,24 @@ async def noise(backend: EmbeddedBackend, rng: random.Random, longest: int = 30)
 
 
 @pytest.fixture(scope="module")
-def alone() -> dict[str, list[dict]]:
-    """Each shape on a backend that has seen nothing else."""
+def alone() -> dict[str, list[dict[str, Any]]]:
+    """Each shape on a backend that has processed nothing else."""
 
-    async def each(shape: str) -> list[dict]:
+    async def each(shape: str) -> list[dict[str, Any]]:
         async with running(make_backend(prefix_cache=False)) as backend:
             return bits(await ask(backend, shape))
 
     return {shape: asyncio.run(each(shape)) for shape in SHAPES}
 
 
-def test_law_1_streamed_and_whole_are_the_same(alone: dict) -> None:
-    async def streamed(shape: str, backend: EmbeddedBackend) -> list[dict]:
+def test_law_1_streams_equal_complete_responses(alone: Alone) -> None:
+    async def streamed(shape: str, backend: EmbeddedBackend) -> list[dict[str, Any]]:
         folded = FoldedChoices()
         for chunk in await stream(backend, **{"model": "storyteller", "seed": 5, **SHAPES[shape]}):
             folded.add(chunk.choices)
         return [choice.to_dict() for choice in folded.choices()]
 
-    async def all_shapes() -> dict:
+    async def all_shapes() -> dict[str, Any]:
         async with running(make_backend()) as backend:
             return {shape: await streamed(shape, backend) for shape in SHAPES if shape != "best"}
 
@@ -90,8 +95,8 @@ def test_law_1_streamed_and_whole_are_the_same(alone: dict) -> None:
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False], ids=["cache", "no cache"])
-def test_law_2_and_3_the_same_bytes_among_32_neighbours_cached_or_not(alone: dict, prefix_cache: bool) -> None:
-    async def crowded() -> list[tuple[str, list[dict]]]:
+def test_law_2_and_3_the_same_bytes_among_32_neighbours_cached_or_not(alone: Alone, prefix_cache: bool) -> None:
+    async def crowded() -> list[tuple[str, list[dict[str, Any]]]]:
         rng = random.Random(3)
         async with running(make_backend(prefix_cache=prefix_cache, max_rows=32)) as backend:
             crowd = [asyncio.create_task(noise(backend, rng)) for _ in range(32)]
@@ -104,15 +109,15 @@ def test_law_2_and_3_the_same_bytes_among_32_neighbours_cached_or_not(alone: dic
         assert answer == alone[shape], shape
 
 
-def test_law_2_the_same_bytes_when_memory_is_tight(alone: dict) -> None:
-    async def tight() -> list[tuple[str, list[dict]]]:
+def test_law_2_the_same_bytes_when_memory_is_tight(alone: Alone) -> None:
+    async def tight() -> list[tuple[str, list[dict[str, Any]]]]:
         rng = random.Random(4)
         backend = make_backend(kv_memory=1_500_000)
         async with running(backend):
             crowd = [asyncio.create_task(noise(backend, rng, longest=200)) for _ in range(24)]
             answers = await asyncio.gather(*(ask(backend, shape) for shape in SHAPES))
             await asyncio.gather(*crowd)
-            assert backend.load()["storyteller"].preemptions > 0, "the scene must be tight enough to preempt"
+            assert backend.load()["storyteller"].preemptions > 0, "memory must be so small that sequences are preempted"
             return [(shape, bits(answer)) for shape, answer in zip(SHAPES, answers, strict=True)]
 
     for shape, answer in asyncio.run(tight()):
@@ -120,7 +125,7 @@ def test_law_2_the_same_bytes_when_memory_is_tight(alone: dict) -> None:
 
 
 def test_law_3_a_long_prompt_is_computed_once() -> None:
-    async def twice():
+    async def twice() -> tuple[Completion, Completion, int]:
         async with running(make_backend()) as backend:
             first = await ask(backend, "long")
             before = backend.load()["storyteller"].prefill_tokens
@@ -133,7 +138,7 @@ def test_law_3_a_long_prompt_is_computed_once() -> None:
     assert computed < 100
 
 
-def test_law_4_nothing_is_left_after_a_storm_of_cancels() -> None:
+def test_law_4_nothing_is_left_after_many_cancelled_requests() -> None:
     async def storm() -> None:
         rng = random.Random(9)
         async with running(make_backend()) as backend:
@@ -150,8 +155,8 @@ def test_law_4_nothing_is_left_after_a_storm_of_cancels() -> None:
     asyncio.run(storm())
 
 
-def test_law_5_choices_of_one_prompt_differ_and_share_its_reading() -> None:
-    async def many():
+def test_law_5_choices_of_one_prompt_differ_and_share_its_prefill() -> None:
+    async def many() -> tuple[Completion, int]:
         async with running(make_backend()) as backend:
             answer = await complete(
                 backend, model="storyteller", prompt=STORY * 4, n=8, max_tokens=12, temperature=1.0, seed=1
@@ -163,14 +168,14 @@ def test_law_5_choices_of_one_prompt_differ_and_share_its_reading() -> None:
     assert computed == answer.usage.prompt_tokens
 
 
-def test_law_6_tokens_of_any_text_spell_it() -> None:
+def test_law_6_the_tokens_of_a_text_join_to_it() -> None:
     text = "naïve café — 🙂🦊 日本\r\n\tdef f(x):\n        return x  # ﷽ \u0301"
 
-    async def scored():
+    async def scored() -> Completion:
         async with running(make_backend()) as backend:
             return await complete(backend, model="storyteller", prompt=text, echo=True, logprobs=0, max_tokens=0)
 
-    logprobs = asyncio.run(scored()).choices[0].logprobs
+    logprobs = logprobs_of(asyncio.run(scored()).choices[0])
     data = b"".join(
         name.removeprefix("bytes:").encode().decode("unicode_escape").encode("latin-1")
         if name.startswith("bytes:")
