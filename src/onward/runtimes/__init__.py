@@ -1,1 +1,1 @@
-"""What implements engine.model: real runtimes, each in a room of its own, and the weightless toy."""
+"""Runtimes, each a package with its entry in the table of model formats; what several of them share."""

@@ -64,15 +64,14 @@ def missing_tokenizer(folder: Path) -> str:
     return f"{folder} has no {TOKENIZER}: save it there with {command}."
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return the object in config.json, {} where there is no such file. Raises ModelFolderError for a broken one."""
-    path = folder / CONFIG
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file, {} where there is no such file. Raises ModelFolderError for a broken one."""
     if not path.is_file():
         return {}
     if problem := json_problem(path):
         raise ModelFolderError(problem)
-    config: dict[str, Any] = json.loads(path.read_bytes())
-    return config
+    content: dict[str, Any] = json.loads(path.read_bytes())
+    return content
 
 
 def stated_context(config: dict[str, Any]) -> int | None:
@@ -86,7 +85,7 @@ def stated_context(config: dict[str, Any]) -> int | None:
 
 def config_facts(folder: Path) -> dict[str, int | str]:
     """Return what config.json states, as `ModelFormat.facts`. Raises ModelFolderError for a broken file."""
-    config = read_config(folder)
+    config = read_object(folder / CONFIG)
     context_length = stated_context(config)
     named = {"vocabulary": config.get("vocab_size"), "kind": config.get("model_type")}
     facts: dict[str, int | str] = {} if context_length is None else {"context_length": context_length}

@@ -16,10 +16,7 @@ class RuntimeOptions:
     threads: int = 0
     """Compute threads; 0: all physical cores, or as many as a container's CPU quota allows."""
     precision: Literal["fast", "exact"] = "fast"
-    """ "exact" computes and caches in float32 without quantising activations; "fast" is the runtime's best trade-off.
-
-    OpenVINO's "fast": bfloat16 or float16 where the CPU has it, activations quantised in groups of 64 inputs (32 where
-    the groups of the weights require it), a 16-bit KV cache."""
+    """ "exact": compute and cache in float32, activations not quantised; "fast": the runtime's best trade-off."""
     kv_memory: int | None = None
     """Bytes for the KV cache; None: the runtime's default share of the free memory."""
     cache_dir: Path | None = None

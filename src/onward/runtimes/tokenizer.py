@@ -1,4 +1,4 @@
-"""A model folder's tokenizer.json as the engine's Tokenizer: text to ids, ids to the exact bytes they spell."""
+"""tokenizer.json as the engine's Tokenizer: text to token ids, and token ids to their exact bytes."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ import msgspec
 from tokenizers import Tokenizer as Library
 
 from onward.errors import ModelFolderError
-from onward.runtimes.files import TOKENIZER, missing_tokenizer
-from onward.runtimes.spelling import Pipeline, UnknownSpelling, spelling_of
+from onward.runtimes.files import CONFIG, TOKENIZER, missing_tokenizer, read_object
+from onward.runtimes.token_bytes import BytesOf, Pipeline, UnknownDecoder, bytes_function
 
-LONG_TEXT = 4096
-"""Texts of more characters are encoded by the library's call for many, the only one that lets other threads run: a
-megabyte takes a second. Shorter ones are not, as that call starts threads of its own."""
+MIN_LONG_TEXT_CHARACTERS = 4096
+"""Longer texts are encoded by the library's batch call, the only one that releases the interpreter lock: a megabyte
+takes a second. Shorter ones are not, because that call starts threads of its own."""
 
-# transformers rebuilds these classes' post-processor from add_bos_token; the saved one may be older.
+# For these classes, transformers rebuilds the post-processor from add_bos_token; the saved one may be older.
 _CLASSES_WITH_ADD_BOS = ("Llama", "CodeLlama", "Gemma")
 
 
 class HuggingFaceTokenizer:
-    """Implements engine.model.Tokenizer over the `tokenizers` library. Immutable after the start.
+    """Implements engine.model.Tokenizer over the `tokenizers` library. Immutable, safe from every thread.
 
-    For a byte-level vocabulary, the bytes of `encode(text)` joined are the bytes of `text`. A SentencePiece
-    vocabulary with a dummy prefix spells the text's first word with a space before it: the
-    joined bytes are then a space and the text, unless the text begins with a space or a special token.
+    For a byte-level vocabulary, the joined bytes of `encode(text)` are the bytes of `text`. A SentencePiece vocabulary
+    with a dummy prefix puts a space before the first word: the joined bytes are then a space and the text, unless the
+    text begins with a space or a special token.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises ModelFolderError: tokenizer.json is missing, broken, or of a kind whose bytes are unknown."""
-        self._library, spell = _read_tokenizer(folder / TOKENIZER)
+        """Raises ModelFolderError if tokenizer.json is missing, broken, or does not define the bytes of tokens."""
+        self._library, bytes_of = _read_tokenizer(folder / TOKENIZER)
         self._ids: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
         self.size = max(self._ids.values(), default=-1) + 1
         added = self._library.get_added_tokens_decoder()
         own = self._library.get_vocab(with_added_tokens=False)
         self._bytes = [b""] * self.size
         for text, token in own.items():
-            self._bytes[token] = spell(text)
+            self._bytes[token] = bytes_of(text)
         for token, entry in added.items():
             if entry.special or entry.content not in own:
                 self._bytes[token] = entry.content.encode()
@@ -47,8 +47,8 @@ class HuggingFaceTokenizer:
         self._read_names(folder)
 
     def _read_names(self, folder: Path) -> None:
-        names = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
-        configs = [_read_json(folder / name) for name in ("generation_config.json", "config.json")]
+        names = read_object(folder / "special_tokens_map.json") | read_object(folder / "tokenizer_config.json")
+        configs = [read_object(folder / name) for name in ("generation_config.json", CONFIG)]
         self.bos_token = self._named("bos_token", names, configs)
         self.eos_token = self._named("eos_token", names, configs)
         bos = None if self.bos_token is None else self._ids[self.bos_token]
@@ -59,7 +59,7 @@ class HuggingFaceTokenizer:
         self._prefix = self._implicit_tokens(names, bos)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Lone surrogates, which are no text, are read as question marks."""
+        """See engine.model.Tokenizer. Lone surrogates, which are not text, are encoded as question marks."""
         try:
             ids = self._encode(text)
         except TypeError:
@@ -67,7 +67,7 @@ class HuggingFaceTokenizer:
         return [*self._prefix, *ids] if add_special_tokens else ids
 
     def _encode(self, text: str) -> list[int]:
-        if len(text) > LONG_TEXT:
+        if len(text) > MIN_LONG_TEXT_CHARACTERS:
             [encoded] = self._library.encode_batch_fast([text], add_special_tokens=False)
         else:
             encoded = self._library.encode(text, add_special_tokens=False)
@@ -78,7 +78,7 @@ class HuggingFaceTokenizer:
         return len(self._prefix) if add_special_tokens else 0
 
     def token_bytes(self, token: int) -> bytes:
-        """Ids that the vocabulary lacks (padding of the logits' width) spell nothing."""
+        """Return the exact bytes of a token; b"" for an id beyond the vocabulary (padding of the logits' width)."""
         return self._bytes[token] if 0 <= token < self.size else b""
 
     def is_special(self, token: int) -> bool:
@@ -88,7 +88,7 @@ class HuggingFaceTokenizer:
         return self._added.get(literal)
 
     def _named(self, key: str, names: dict[str, Any], configs: list[dict[str, Any]]) -> str | None:
-        """The literal of `bos_token` or `eos_token`: as the tokenizer's files name it, else by the model's id."""
+        """Return the literal of `bos_token` or `eos_token`: from the tokenizer's files, else by the model's id."""
         if key in names:
             literal = names[key]
             if isinstance(literal, dict):
@@ -100,7 +100,7 @@ class HuggingFaceTokenizer:
         return None
 
     def _implicit_tokens(self, names: dict[str, Any], bos: int | None) -> list[int]:
-        """What the post-processor puts before every text. What it would put after one is left out."""
+        """Return the tokens that the post-processor puts before every text. Any that it puts after one are left out."""
         choice = names.get("add_bos_token")
         rebuilt = str(names.get("tokenizer_class", "")).startswith(_CLASSES_WITH_ADD_BOS)
         if rebuilt and isinstance(choice, bool):
@@ -113,34 +113,24 @@ class HuggingFaceTokenizer:
         return []
 
 
-def _read_tokenizer(path: Path) -> tuple[Library, Any]:
-    """The library's tokenizer, and the function that spells its vocabulary's entries."""
+def _read_tokenizer(path: Path) -> tuple[Library, BytesOf]:
+    """Return the library's tokenizer and the function from vocabulary entries to bytes. Raises ModelFolderError."""
     if not path.is_file():
         raise ModelFolderError(missing_tokenizer(path.parent))
     content = path.read_bytes()
     try:
         library = Library.from_buffer(content)
-        spell = spelling_of(msgspec.json.decode(content, type=Pipeline))
-    except UnknownSpelling as error:
+        bytes_of = bytes_function(msgspec.json.decode(content, type=Pipeline))
+    except UnknownDecoder as error:
         raise ModelFolderError(f"{path} cannot be used: {error}.") from error
     except Exception as error:  # the library raises plain Exception
-        raise ModelFolderError(f"{path} is no tokenizer that can be read ({error}).") from error
+        raise ModelFolderError(f"{path} is not a valid tokenizer ({error}): copy or download it again.") from error
     library.no_truncation()
     library.no_padding()
-    return library, spell
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The file's object; empty when there is no such file."""
-    if not path.is_file():
-        return {}
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise ModelFolderError(f"{path} is not valid JSON ({error}).") from error
+    return library, bytes_of
 
 
 def _listed(value: object) -> list[int]:
-    """Token ids that a config gives as a number, a list, or not at all; some write -1 for none."""
+    """Return the token ids in a value of a config: a number, a list, or nothing; -1 means none."""
     items = value if isinstance(value, list) else [value]
     return [item for item in items if type(item) is int and 0 <= item < 1 << 32]

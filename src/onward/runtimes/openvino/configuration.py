@@ -1,4 +1,8 @@
-"""Properties of OpenVINO's CPU plugin: threads, precision, the element type of the KV cache."""
+"""Properties of OpenVINO's CPU plugin: threads, precision, the element type of the KV cache.
+
+Precision "fast" means bfloat16 or float16 where the CPU has it, activations quantised in groups of 64 inputs (32 where
+the groups of the weights require it) and a KV cache in float16; "exact" means float32 throughout.
+"""
 
 from __future__ import annotations
 

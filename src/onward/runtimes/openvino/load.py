@@ -12,7 +12,7 @@ from typing import Any
 from onward.engine.model import Row
 from onward.errors import ModelFolderError
 from onward.machine import available_memory
-from onward.runtimes.files import read_config, stated_context
+from onward.runtimes.files import CONFIG, read_object, stated_context
 from onward.runtimes.openvino import kv_cache
 from onward.runtimes.openvino.batch import INPUTS, Batch
 from onward.runtimes.openvino.configuration import computes_float32, configuration
@@ -190,7 +190,7 @@ def _trial_step(lane: Lane, cache: KVCache, folder: Path) -> int:
 
 def _context_length(folder: Path, options: RuntimeOptions) -> tuple[int, list[str]]:
     """Return the tokens per sequence, and a note where they had to be assumed. Raises SetupError."""
-    stated = stated_context(read_config(folder))
+    stated = stated_context(read_object(folder / CONFIG))
     if stated is not None:
         return options.context_within(stated, folder.name), []
     length = options.context_length or _ASSUMED_CONTEXT

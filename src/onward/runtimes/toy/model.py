@@ -1,9 +1,9 @@
-"""A model without weights: deterministic, instant, and unforgiving. For tests, docs and demonstrations.
+"""A model without weights: deterministic, instant and strict. For tests, documentation and demonstrations.
 
-It writes lower-case pseudo-words. Each KV cell holds a hash of all tokens up to it, computed from the cell before
-it through the block table, and logits are a function of that hash: a wrong block, a lost copy or a stale cell
-changes the text. As real runtimes do, it rounds differently in its decode kernel (one token) and its prefill
-kernel (several): who mixes them up changes the text too.
+It generates lower-case pseudo-words. Each KV cell contains a hash of all tokens up to it, computed from the previous
+cell through the block table, and logits are a function of that hash: a wrong block, a missing copy or a stale cell
+changes the text. Like real runtimes, it rounds differently in its decode kernel (one token) and its prefill kernel
+(several tokens): an engine that mixes them up changes the text too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DECODE_KERNEL, _PREFILL_KERNEL = 1, 2
 
 
 class ToyModel:
-    """Implements `engine.model.Model`. Keeps count of what it was asked, for tests of what is not computed."""
+    """Implements engine.model.Model. Counts steps and tokens, for tests of what is not computed."""
 
     def __init__(self, *, blocks: int = 512, context_length: int = 2048) -> None:
         self.vocab_size = ToyTokenizer().size
@@ -36,10 +36,13 @@ class ToyModel:
         self._ids = np.arange(1, self.vocab_size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        """Return logits, float32 [outputs, vocab_size], in memory of their own; see engine.model.Model."""
         before_compute()
         self.steps += 1
-        wanted = [self._row_hashes(row) for row in rows]
-        hashes = [each for row, found in zip(rows, wanted, strict=True) for each in found[len(found) - row.outputs :]]
+        hashes: list[int] = []
+        for row in rows:
+            of_row = self._row_hashes(row)
+            hashes += of_row[len(of_row) - row.outputs :]
         logits = np.empty((len(hashes), self.vocab_size), np.float32)
         for index, value in enumerate(hashes):
             logits[index] = self._logits(value)
@@ -52,7 +55,7 @@ class ToyModel:
         self._cells = []
 
     def _row_hashes(self, row: Row) -> list[int]:
-        """Write the row's cells; give the hash at each of its positions."""
+        """Write the row's cells and return the hash at each of its positions."""
         kernel = _DECODE_KERNEL if len(row.tokens) == 1 else _PREFILL_KERNEL
         hashes: list[int] = []
         value = self._cell(row, row.start - 1) if row.start else 0
@@ -69,6 +72,7 @@ class ToyModel:
         return self._cells[row.blocks[block]][offset]
 
     def _logits(self, value: int) -> NDArray[np.float32]:
+        """Return float32 [vocab_size]."""
         noise = self._ids ^ np.uint64(value)
         noise *= np.uint64(0xBF58476D1CE4E5B9)
         noise ^= noise >> np.uint64(29)
@@ -78,7 +82,7 @@ class ToyModel:
 
 
 def _base_logits(size: int) -> NDArray[np.float32]:
-    """Letters and spaces are likely, ends rare, other bytes next to impossible (never broken UTF-8 by chance)."""
+    """Return float32 [size]: letters and spaces likely, ends rare, other bytes next to impossible (no broken UTF-8)."""
     base = np.full(size, -20.0, np.float32)
     base[ord("a") : ord("z") + 1] = 0.0
     base[ord(" ")] = 1.0

@@ -8,7 +8,7 @@ END = 256
 
 
 class ToyTokenizer:
-    """Ids 0 … 255 are bytes, then the special tokens, then a few longer pieces (longest match wins)."""
+    """Ids 0 … 255 are bytes, followed by the special tokens and a few longer tokens; the longest match wins."""
 
     bos_token: str | None = None
     eos_token: str | None = SPECIALS[0]
@@ -17,14 +17,14 @@ class ToyTokenizer:
     end_tokens = frozenset({END})
 
     def __init__(self) -> None:
-        self._pieces = [bytes([byte]) for byte in range(256)]
-        self._pieces += [literal.encode() for literal in (*SPECIALS, *WORDS)]
+        self._token_bytes = [bytes([byte]) for byte in range(256)]
+        self._token_bytes += [literal.encode() for literal in (*SPECIALS, *WORDS)]
         self._ids = {literal: 256 + index for index, literal in enumerate((*SPECIALS, *WORDS))}
         self._longest_first = sorted(self._ids, key=len, reverse=True)
-        self.size = len(self._pieces)
+        self.size = len(self._token_bytes)
 
     def token_bytes(self, token: int) -> bytes:
-        return self._pieces[token]
+        return self._token_bytes[token]
 
     def is_special(self, token: int) -> bool:
         return END <= token < END + len(SPECIALS)
