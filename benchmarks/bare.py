@@ -1,7 +1,7 @@
-"""The denominator: the engine's compiled graph (of two, the one for all threads) in the barest loop; no scheduler, no
-sampling, no text.
+"""The baseline: the engine's compiled graph (of two, the one for all threads) in a bare loop, without scheduler,
+sampling or text.
 
-Prompts of the same length are read in full-speed chunks, then all rows decode in lockstep with a constant token.
+Prompts of the same length are prefilled in the largest chunks, then all rows decode in lockstep with a constant token.
 Inputs are written in place, outputs are views. `python -m benchmarks.bare --model storyteller --rows 1 8 32`.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import measure
+from benchmarks.interleave import Stepwise, run_to_end
 from benchmarks.models import load
-from benchmarks.turns import Pieces, finish
 from onward.engine.model import BLOCK_TOKENS, blocks_for
 from onward.engine.pacing import MOST_PROMPT_TOKENS as CHUNK
 from onward.runtimes.openvino.graph import ROWS_INPUT
@@ -30,13 +29,13 @@ from onward.runtimes.openvino.library import ov
 from onward.runtimes.openvino.model import OpenVINOModel
 
 TOKEN = 300
-"""What every row is fed when it decodes."""
+"""The input of every decode step."""
 PADDING_TOKENS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class BareRun:
-    """Seconds of one run: reading all prompts, and each decode step of `rows` tokens."""
+    """Seconds of one run: the prefill of all prompts, and each decode step of `rows` tokens."""
 
     rows: int
     prefill: float
@@ -48,7 +47,7 @@ class BareRun:
 
     @property
     def output_tokens(self) -> int:
-        """The prompts' last logits give the first token of each row."""
+        """The first token of each row comes from the last logits of its prompt."""
         return self.rows * (len(self.steps) + 1)
 
     @property
@@ -60,26 +59,26 @@ class BareRun:
 class BareLoop:
     """An infer request of its own on a compiled graph, with its own KV cache. Single-threaded."""
 
-    def __init__(self, compiled: ov.CompiledModel, most_rows: int, most_tokens: int) -> None:
-        """Room for `most_rows` sequences of `most_tokens` tokens each, prompt and output together."""
+    def __init__(self, compiled: ov.CompiledModel, max_rows: int, max_tokens: int) -> None:
+        """Allocate a cache for `max_rows` sequences of `max_tokens` tokens each, prompt and output together."""
         self._request = compiled.create_infer_request()
         self._names = {port.get_any_name() for port in compiled.inputs}
-        self._table_blocks = blocks_for(most_tokens)
-        self._cache = KVCache(cache_layers(compiled), most_rows * self._table_blocks)
+        self._table_blocks = blocks_for(max_tokens)
+        self._cache = KVCache(cache_layers(compiled), max_rows * self._table_blocks)
         self._cache.bind(self._request)
         self._bound: dict[str, NDArray[Any]] = {}
 
     def run(self, prompts: list[list[int]], out: int, *, padded: bool = False) -> BareRun:
-        """Read prompts of one length, then make `out` tokens of each, the first from the prompts' own logits.
+        """Prefill prompts of one length, then decode `out` tokens of each, the first from the prompts' own logits.
 
-        `padded` gives the decode steps a further row of two tokens: about what the engine adds for a request with a
-        seed to steps with fewer rows than threads (one token on two threads), so that a row's bits do not depend on
-        its neighbours.
+        `padded` adds a row of two tokens to the decode steps: about what the engine adds for a request with a seed to
+        steps with fewer rows than threads (one token on two threads), so that a row's bits do not depend on its
+        neighbours.
         """
-        return finish(self.pieces(prompts, out, padded=padded))
+        return run_to_end(self.run_stepwise(prompts, out, padded=padded))
 
-    def pieces(self, prompts: list[list[int]], out: int, *, padded: bool = False) -> Pieces[BareRun]:
-        """The same, step by step. The steps of two runs must not be mixed."""
+    def run_stepwise(self, prompts: list[list[int]], out: int, *, padded: bool = False) -> Stepwise[BareRun]:
+        """Do the same as `run`, pausing after each step. Steps of two runs must not be mixed."""
         prefill = 0.0
         for group, first in _groups(prompts):
             for seconds in self._prefill(group, first):
@@ -92,8 +91,10 @@ class BareLoop:
         return BareRun(len(prompts), prefill, steps)
 
     def _prefill(self, group: list[list[int]], first: int) -> Iterator[float]:
-        """Read whole prompts in one step, or a long one in chunks; logits for each one's last token. Seconds of each
-        step."""
+        """Prefill whole prompts in one step, or a long one in chunks; yield the seconds of each step.
+
+        The last step computes logits for the last token of each prompt.
+        """
         length = len(group[0])
         for start in range(0, length, CHUNK):
             begin = time.perf_counter()
@@ -111,7 +112,7 @@ class BareLoop:
             yield time.perf_counter() - begin
 
     def _decode(self, rows: int, start: int, count: int, padded: bool) -> Iterator[float]:
-        """Seconds of each of `count` decode steps of `rows` rows, the first at position `start`."""
+        """Run `count` decode steps of `rows` rows, the first at position `start`; yield the seconds of each."""
         extra = PADDING_TOKENS if padded else 0
         sequences = rows + padded
         self._bind("input_ids", np.full(rows + extra, TOKEN, np.int64))
@@ -133,7 +134,7 @@ class BareLoop:
             yield time.perf_counter() - begin
 
     def _bind_tables(self, sequences: range, context: int, *, padded: bool) -> NDArray[Any]:
-        """Block tables for contexts of `context` tokens; the array that holds the longest context."""
+        """Bind block tables for contexts of `context` tokens; return the array that holds the longest context."""
         needed = blocks_for(context)
         firsts = np.arange(sequences.start, sequences.stop)[:, None] * self._table_blocks
         table = (firsts + np.arange(needed)).ravel()
@@ -145,7 +146,7 @@ class BareLoop:
         return self._bind("max_context_len", np.array(context, np.int32))
 
     def _bind(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
-        """Let the graph read `values` in place from now on; graphs without that input are left alone."""
+        """Bind `values` to an input, read in place from now on; do nothing if the graph has no such input."""
         if name in self._names:
             self._bound[name] = values
             self._request.set_tensor(name, ov.Tensor(values, shared_memory=True))
@@ -153,21 +154,21 @@ class BareLoop:
 
 
 def _groups(prompts: list[list[int]]) -> Iterator[tuple[list[list[int]], int]]:
-    """Prompts that one step of CHUNK tokens can read together, and the number of the first."""
+    """Yield groups of prompts that fit one step of CHUNK tokens, each with the index of its first prompt."""
     size = max(1, CHUNK // len(prompts[0]))
     for first in range(0, len(prompts), size):
         yield prompts[first : first + size], first
 
 
 def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[list[int]]:
-    """Prompts that no cache has seen, unless `seed` was used before."""
+    """Return prompts that no cache has seen, unless `seed` was used before."""
     generator = np.random.default_rng(seed)
     ids: list[list[int]] = generator.integers(min(256, vocab_size - 1), vocab_size, (count, length)).tolist()
     return ids
 
 
 def compiled_graph(model: OpenVINOModel) -> ov.CompiledModel:
-    """The graph that `model` runs, on all its threads. Reaches into it: the runtime has no other use for it."""
+    """Return the graph that `model` runs on all its threads. Accesses private members: no other code needs it."""
     evaluator, _ = model._open()
     return evaluator.lane.request.get_compiled_model()
 
@@ -191,19 +192,19 @@ def main() -> int:
     parser.add_argument("--model", default="storyteller")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--prompt", type=int, default=128)
-    parser.add_argument("--out", type=int, default=64, help="tokens a row, at least 2 (default 64)")
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds after one that is not")
+    parser.add_argument("--out", type=int, default=64, help="tokens per row, at least 2 (default 64)")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds, after a warm-up round (default 5)")
     parser.add_argument("--padded", action="store_true", help="decode with the engine's padding row")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    at_start = measure.begin()
+    at_start = measure.start()
     model, _ = load(options.model)
     loop = BareLoop(compiled_graph(model), max(options.rows), options.prompt + options.out)
     figures = {str(rows): figures_of(loop, model, rows, options) for rows in options.rows}
     for rows, found in figures.items():
         print(
             f"{rows:>4} rows: {found['output_tok_s']['median']:9.1f} output tok/s · "
-            f"decode {found['decode_tok_s']['median']:9.1f} tok/s ({found['step_ms']['median']:.2f} ms a step) · "
+            f"decode {found['decode_tok_s']['median']:9.1f} tok/s ({found['step_ms']['median']:.2f} ms per step) · "
             f"prefill {found['prefill_tok_s']['median']:9.1f} tok/s"
         )
     measure.write_report(options.json, "bare", figures, at_start)
@@ -211,4 +212,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measure.run_main(main)

@@ -1,4 +1,4 @@
-"""Small line charts as SVG that can be read on light and on dark pages. No library draws them."""
+"""Small line charts as SVG, for light and dark pages, without a plotting library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 
 WIDTH, HEIGHT = 420, 260
 LEFT, RIGHT, TOP, BOTTOM = 52, 24, 34, 64
-"""Pixels of a panel, and of the margins around its plot."""
+"""Size of a panel and of the margins around its plot, in pixels."""
 
 STYLE = """
   text { font: 12px system-ui, sans-serif; fill: #57606a }
@@ -24,14 +24,14 @@ STYLE = """
     circle.s0 { fill: #4493f8 } circle.s1 { fill: #f0883e } circle.s2 { fill: #3fb950 }
   }
 """
-COLOURS = 3
-MARKED = 40
-"""Points of a line from which on they are not marked."""
+MAX_SERIES = 3
+MAX_MARKED_POINTS = 40
+"""Lines with at least as many points are drawn without dots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line. Points are (x, y) in the order of x; where they are few, each is marked by a dot."""
+    """One line. Points are (x, y), sorted by x; if there are few, each is marked with a dot."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -39,7 +39,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One plot, at most three lines. Axes begin at 0; with `log_x` x has steps of two, with `log_y` y of ten."""
+    """One plot of at most MAX_SERIES lines. Axes start at 0; `log_x` has powers of two as ticks, `log_y` powers of
+    ten."""
 
     title: str
     x_label: str
@@ -50,14 +51,14 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From values to pixels. `ticks` are the values to name, least and greatest the ends of the axis."""
+    """A mapping from values to pixels. `ticks` are the labelled values; the lowest and highest end the axis."""
 
     ticks: Sequence[float]
     begin: float
     end: float
     log: bool
 
-    def place(self, value: float) -> float:
+    def pixel(self, value: float) -> float:
         low, high, at = self.ticks[0], self.ticks[-1], value
         if self.log:
             low, high, at = math.log(low), math.log(high), math.log(max(at, self.ticks[0]))
@@ -65,30 +66,30 @@ class Axis:
 
 
 def chart(panels: Sequence[Panel]) -> str:
-    """The panels side by side. ValueError for a panel without points or with too many lines."""
+    """Return an SVG of the panels side by side. Raises ValueError for a panel without points or with too many lines."""
     width = WIDTH * len(panels)
-    drawn = "\n".join(
+    groups = "\n".join(
         f'<g transform="translate({index * WIDTH} 0)">\n{_draw(panel)}\n</g>' for index, panel in enumerate(panels)
     )
     names = escape("; ".join(panel.title for panel in panels))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" width="{width}" height="{HEIGHT}" '
-        f'role="img">\n<title>{names}</title>\n<style>{STYLE}</style>\n{drawn}\n</svg>\n'
+        f'role="img">\n<title>{names}</title>\n<style>{STYLE}</style>\n{groups}\n</svg>\n'
     )
 
 
 def _draw(panel: Panel) -> str:
     points = [point for series in panel.series for point in series.points]
-    if not points or len(panel.series) > COLOURS:
-        raise ValueError(f"{panel.title}: a panel has points, and at most {COLOURS} lines")
+    if not points or len(panel.series) > MAX_SERIES:
+        raise ValueError(f"{panel.title}: a panel needs points and at most {MAX_SERIES} lines")
     across = Axis(_ticks([x for x, _ in points], 2 if panel.log_x else 0), LEFT, WIDTH - RIGHT, panel.log_x)
     up = Axis(_ticks([y for _, y in points], 10 if panel.log_y else 0), HEIGHT - BOTTOM, TOP, panel.log_y)
     parts = [_text(LEFT - 40, 18, panel.title, "start", "title")]
     for tick in up.ticks:
-        y = up.place(tick)
+        y = up.pixel(tick)
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
         parts.append(_text(LEFT - 6, y + 4, _number(tick), "end"))
-    parts += [_text(across.place(tick), HEIGHT - BOTTOM + 16, _number(tick), "middle") for tick in across.ticks]
+    parts += [_text(across.pixel(tick), HEIGHT - BOTTOM + 16, _number(tick), "middle") for tick in across.ticks]
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - BOTTOM + 32, panel.x_label, "middle"))
     for index, series in enumerate(panel.series):
         parts += _line(index, series, across, up)
@@ -96,17 +97,17 @@ def _draw(panel: Panel) -> str:
 
 
 def _line(index: int, series: Series, across: Axis, up: Axis) -> list[str]:
-    places = [f"{across.place(x):.1f} {up.place(y):.1f}" for x, y in series.points]
-    drawn = [f'<path class="line s{index}" d="M{"L".join(places)}"/>']
-    if len(places) < MARKED:
-        for place in places:
-            x, _, y = place.partition(" ")
-            drawn.append(f'<circle class="s{index}" cx="{x}" cy="{y}" r="2.5"/>')
-    return drawn
+    points = [f"{across.pixel(x):.1f} {up.pixel(y):.1f}" for x, y in series.points]
+    elements = [f'<path class="line s{index}" d="M{"L".join(points)}"/>']
+    if len(points) < MAX_MARKED_POINTS:
+        for point in points:
+            x, _, y = point.partition(" ")
+            elements.append(f'<circle class="s{index}" cx="{x}" cy="{y}" r="2.5"/>')
+    return elements
 
 
 def _legend(series: Sequence[Series]) -> list[str]:
-    """Below the axis, where there are several lines."""
+    """Return the legend below the axis; nothing for a single line."""
     if len(series) < 2:
         return []
     step = (WIDTH - LEFT) / len(series)
@@ -118,13 +119,13 @@ def _legend(series: Sequence[Series]) -> list[str]:
     return parts
 
 
-def _text(x: float, y: float, words: str, anchor: str, kind: str = "") -> str:
-    named = f' class="{kind}"' if kind else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}>{escape(words)}</text>'
+def _text(x: float, y: float, content: str, anchor: str, kind: str = "") -> str:
+    attribute = f' class="{kind}"' if kind else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{attribute}>{escape(content)}</text>'
 
 
 def _ticks(values: Sequence[float], base: int) -> list[float]:
-    """Values to name on an axis that holds all of `values`: powers of `base`, or for 0 round steps from zero."""
+    """Return the ticks of an axis that covers `values`: powers of `base`, or round steps from zero if `base` is 0."""
     greatest = max(values)
     if base:
         least = min((value for value in values if value > 0), default=1.0)

@@ -1,7 +1,7 @@
 """Onward's server and llama.cpp's llama-server on the same weights, in alternating rounds of one run.
 
-Each is a process of its own; both are alive, one at a time has work. Every ratio is taken within one round.
-`python -m benchmarks.compare storyteller`; `python -m benchmarks.pairs` makes the models.
+Each is a separate process; both run all the time, one at a time has work. Every ratio is taken within one round.
+`python -m benchmarks.compare storyteller`; `python -m benchmarks.pairs` creates the models.
 """
 
 from __future__ import annotations
@@ -10,64 +10,65 @@ import argparse
 import itertools
 import shlex
 import statistics
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
-from benchmarks.arms import ONWARD, PEER, TOP_K, Arm, Comparison, Shape, sampling
+from benchmarks.arms import ONWARD, PEER, TOP_K, Arm, Comparison, Shape, sampling_fields
 from benchmarks.engine import Round
 from benchmarks.llama_server import serve_peer, version
 from benchmarks.models import model_id
 from benchmarks.outcome import summarise
-from benchmarks.pairs import MODELS, Family, chosen, families
-from benchmarks.peer_build import SERVER, PeerError, find
-from benchmarks.peer_tuning import Tuned, fastest
+from benchmarks.pairs import MODELS, Family, families, select
+from benchmarks.peer_build import SERVER, find
+from benchmarks.peer_tuning import Tuned, tune
 from benchmarks.server_process import serve
 
 LATENCIES = {f"{key}_p{percent}": (f"{key}_ms", f"p{percent}") for key in ("ttft", "itl") for percent in (50, 95)}
 
 
 def start(family: Family, program: Path, tuned: dict[str, Tuned], extra: list[str], stack: ExitStack) -> list[Arm]:
-    """Start a server for every precision; their arms with top_k."""
-    ours = [
+    """Start a server for every precision; return their arms, with top_k."""
+    onward = [
         Arm(ONWARD, precision, stack.enter_context(serve(model)), model_id(model), TOP_K)
-        for precision, model in family.ours.items()
+        for precision, model in family.onward_models.items()
     ]
     peers = {
         precision: stack.enter_context(serve_peer(program, gguf, tuned[precision].slots, extra))
-        for precision, gguf in family.theirs.items()
+        for precision, gguf in family.peer_files.items()
     }
-    return ours + [Arm(PEER, precision, server, "peer", TOP_K) for precision, server in peers.items()]
+    return onward + [Arm(PEER, precision, server, "peer", TOP_K) for precision, server in peers.items()]
 
 
 def without_top_k(arm: Arm) -> Arm:
-    return Arm(arm.who, arm.precision, arm.server, arm.model, 0)
+    """Return the same arm without top_k."""
+    return Arm(arm.system, arm.precision, arm.server, arm.model, 0)
 
 
 def compare(rounds: list[dict[str, Round]]) -> dict[str, Any]:
-    """Per arm tokens a second and latencies; of every arm of Onward against every one of the peer that is asked
-    the same, ratios of the same round."""
+    """Return tokens per second and latencies of each arm, and ratios within a round of each arm of Onward to each arm
+    of the peer with the same sampling."""
     per_round = [{name: summarise(each.outcomes) for name, each in done.items()} for done in rounds]
     arms = {name: arm_figures([done[name] for done in rounds]) for name in sorted(rounds[0])}
     ratios: dict[str, dict[str, Any]] = {}
     for mine, peer in itertools.product(arms, arms):
-        alike = ("top_k off" in mine) == ("top_k off" in peer)
-        if mine.startswith(ONWARD) and peer.startswith(PEER) and alike:
+        is_comparable = ("top_k off" in mine) == ("top_k off" in peer)
+        if mine.startswith(ONWARD) and peer.startswith(PEER) and is_comparable:
             ratios.setdefault(mine, {})[peer] = ratio_figures([(done[mine], done[peer]) for done in per_round])
     return {"arms": arms, "ratios": ratios}
 
 
 def arm_figures(rounds: list[Round]) -> dict[str, Any]:
+    """Return tokens per second (median and range of rounds) and latencies (of all rounds) of one arm."""
     summary = summarise([outcome for each in rounds for outcome in each.outcomes])
     kept = {key: summary[key] for key in ("ttft_ms", "itl_ms", "e2e_ms", "requests", "output_tokens", "chunks")}
     return {"tok_s": measure.median_of([each.tok_s for each in rounds]), **kept}
 
 
 def ratio_figures(rounds: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
-    """Of pairs of summaries, first over second."""
+    """Return the ratios of pairs of summaries, first to second."""
     found = {"tok_s": measure.median_of([mine["output_tok_s"] / peer["output_tok_s"] for mine, peer in rounds])}
     for name, (key, column) in LATENCIES.items():
         values = [(mine[key][column], peer[key][column]) for mine, peer in rounds]
@@ -77,11 +78,11 @@ def ratio_figures(rounds: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[s
 
 
 def compare_family(family: Family, options: argparse.Namespace, program: Path, seeds: Iterator[int]) -> dict[str, Any]:
-    """All numbers of clients, each with servers started for it."""
+    """Compare with every number of clients, each with servers started for it."""
     shape = Shape(options.prompt, options.out, (256, family.vocabulary))
     extra, done = options.peer_flags, {}
     for clients in options.clients or family.clients:
-        tuned = {name: fastest(program, gguf, clients, shape, extra, seeds) for name, gguf in family.theirs.items()}
+        tuned = {name: tune(program, gguf, clients, shape, extra, seeds) for name, gguf in family.peer_files.items()}
         with ExitStack() as stack:
             arms = start(family, program, tuned, extra, stack)
             comparison = Comparison(shape, clients, [arm.server for arm in arms], seeds)
@@ -98,12 +99,12 @@ def compare_family(family: Family, options: argparse.Namespace, program: Path, s
 
 
 def alternate(arms: dict[str, Callable[[int], Round]], rounds: int, waves: int) -> list[dict[str, Round]]:
-    """Every arm once a round, another one first each time; a shorter round before them warms up and is not kept."""
+    """Run every arm once per round, a different one first each time; discard a shorter warm-up round before them."""
     names = list(arms)
     done = []
     for number in range(rounds + 1):
         first = number % len(names)
-        size = waves if number else measure.warming(waves)
+        size = waves if number else measure.warmup_size(waves)
         done.append({name: arms[name](size) for name in names[first:] + names[:first]})
     return done[1:]
 
@@ -113,7 +114,7 @@ def _runner(comparison: Comparison, arm: Arm) -> Callable[[int], Round]:
 
 
 def table(family: str, clients: int, found: dict[str, Any]) -> str:
-    """For a person: the arms, then the ratios."""
+    """Return a table for the terminal: the arms, then the ratios."""
     lines = [f"{family}, {clients} clients{'output tok/s':>20}{'TTFT p50':>10}{'p95':>9}{'ITL p50':>9}{'p95':>9}  ms"]
     lines += [f"  {PEER} {name}: {each['chosen']}" for name, each in found["peer_settings"].items()]
     for name, arm in found["arms"].items():
@@ -122,8 +123,8 @@ def table(family: str, clients: int, found: dict[str, Any]) -> str:
         lines.append(f"  {name:32}{arm['tok_s']['median']:8.1f}{numbers}")
     for mine, peers in found["ratios"].items():
         for peer, ratio in peers.items():
-            said = (f"{ratio[key]['median']:.2f}× {key}" for key in ("tok_s", *LATENCIES) if key in ratio)
-            lines.append(f"  {mine} / {peer}: {', '.join(said)}")
+            ratios = (f"{ratio[key]['median']:.2f}× {key}" for key in ("tok_s", *LATENCIES) if key in ratio)
+            lines.append(f"  {mine} / {peer}: {', '.join(ratios)}")
     return "\n".join(lines)
 
 
@@ -131,16 +132,22 @@ def arguments() -> argparse.ArgumentParser:
     known = families()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__)
     parser.add_argument("families", nargs="*", default=[*known], help=f"{', '.join(known)} (default: all)")
-    parser.add_argument("--models", type=Path, default=MODELS, help="where benchmarks.pairs put them")
-    parser.add_argument("--llama-server", type=Path, help="default: on the PATH, else built into .peers")
-    parser.add_argument("--precisions", nargs="+", help="only these, of both sides: int8, int4, Q8_0, Q4_0")
-    parser.add_argument("--clients", type=int, nargs="+", help="default: 1 8 32, storyteller also 64")
-    parser.add_argument("--prompt", type=int, default=128, help="tokens a prompt (default 128)")
-    parser.add_argument("--out", type=int, default=64, help="tokens a completion (default 64)")
-    parser.add_argument("--rounds", type=int, help="rounds that count (default: as fits the model)")
-    parser.add_argument("--waves", type=int, help="requests a client and round (default: as fits)")
-    parser.add_argument("--top-k-off", type=int, nargs="*", default=[8], help="clients at which to compare that too")
-    parser.add_argument("--peer-flags", type=shlex.split, default=[], help="more flags for llama-server, one string")
+    parser.add_argument("--models", type=Path, default=MODELS, help="folder in which benchmarks.pairs created them")
+    parser.add_argument("--llama-server", type=Path, help="default: the one on PATH, else built into .peers")
+    parser.add_argument("--precisions", nargs="+", help="only these, of both servers: int8, int4, Q8_0, Q4_0")
+    parser.add_argument("--clients", type=int, nargs="+", help="default: 1 8 32, and 64 for storyteller")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens per prompt (default 128)")
+    parser.add_argument("--out", type=int, default=64, help="tokens per completion (default 64)")
+    parser.add_argument("--rounds", type=int, help="measured rounds (default: depends on the model)")
+    parser.add_argument("--waves", type=int, help="requests per client and round (default: depends on the model)")
+    parser.add_argument(
+        "--top-k-off",
+        type=int,
+        nargs="*",
+        default=[8],
+        help="numbers of clients with which to compare without top_k too (default 8)",
+    )
+    parser.add_argument("--peer-flags", type=shlex.split, default=[], help="more flags for llama-server, as one string")
     parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
@@ -149,21 +156,17 @@ def main() -> int:
     parser = arguments()
     options = parser.parse_args()
     if unknown := set(options.families) - set(families()):
-        parser.error(f"no such family: {', '.join(unknown)}")
-    at_start = measure.begin()
+        parser.error(f"unknown family: {', '.join(unknown)} (choose from {', '.join(families())})")
+    at_start = measure.start()
     seeds = itertools.count(1)
-    try:
-        wanted = [family.only(options.precisions) for family in chosen(options.families, options.models)]
-        program = find(SERVER, options.llama_server)
-        figures = {family.name: compare_family(family, options, program, seeds) for family in wanted}
-    except PeerError as problem:
-        print(problem, file=sys.stderr)
-        return 1
-    requests = {who: sampling(who, TOP_K) for who in (ONWARD, PEER)}
+    wanted = [family.only(options.precisions) for family in select(options.families, options.models)]
+    program = find(SERVER, options.llama_server)
+    figures = {family.name: compare_family(family, options, program, seeds) for family in wanted}
+    requests = {system: sampling_fields(system, TOP_K) for system in (ONWARD, PEER)}
     report = {"families": figures, "peer": version(program), "requests": requests}
     measure.write_report(options.json, "compare", report, at_start)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measure.run_main(main)

@@ -1,6 +1,6 @@
-"""Texts that are copied with changes: a Python file and prose, and what an editor does to them.
+"""Texts that are copied with changes: a Python file and prose, and edits of them.
 
-`data/before.py.txt` is a file of this repository (src/onward/text/stops.py as it once was), `data/prose.txt` the
+`data/before.py.txt` is an old version of a file of this repository (src/onward/text/stops.py), `data/prose.txt` the
 beginning of Oscar Wilde's "The Happy Prince" (1888, public domain).
 """
 
@@ -14,9 +14,9 @@ DATA = Path(__file__).parent / "data"
 CODE = (DATA / "before.py.txt").read_text(encoding="utf-8")
 PROSE = (DATA / "prose.txt").read_text(encoding="utf-8")
 
-_PIECE = re.compile(r"\n\s*| ?[A-Za-z]{1,10}| ?\d{1,3}| ?[^\sA-Za-z\d]{1,2}|\s")
-"""About how tokenizers of today's models cut code and prose: a word with the space before it, a line break with the
-indentation behind it, punctuation by ones and twos."""
+_TOKEN = re.compile(r"\n\s*| ?[A-Za-z]{1,10}| ?\d{1,3}| ?[^\sA-Za-z\d]{1,2}|\s")
+"""Roughly how tokenizers of current models split code and prose: a word with the space before it, a line break with the
+indentation after it, punctuation in ones and twos."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +29,27 @@ class Edit:
     after: str
 
 
-class Words:
-    """Numbers for pieces of text, in order of appearance: the token ids of one benchmark run."""
+class WordTokenizer:
+    """Assigns token ids to words in order of appearance, for one benchmark run."""
 
     def __init__(self, first: int, end: int) -> None:
-        """Ids are first … end - 1."""
+        """Ids are in first … end - 1."""
         self._first, self._end = first, end
         self._ids: dict[str, int] = {}
 
-    def ids(self, text: str) -> tuple[int, ...]:
-        """ValueError when the ids run out."""
-        found = tuple(self._ids.setdefault(piece, self._first + len(self._ids)) for piece in _PIECE.findall(text))
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a text. Raises ValueError when the ids run out."""
+        found = tuple(self._ids.setdefault(word, self._first + len(self._ids)) for word in _TOKEN.findall(text))
         if self._first + len(self._ids) > self._end:
-            raise ValueError("more distinct pieces of text than token ids")
+            raise ValueError("more distinct words than token ids")
         return found
 
 
 def _replaced(text: str, *changes: tuple[str, str]) -> str:
-    """`text` with every occurrence of each first string replaced by the second. ValueError when there is none."""
+    """Return `text` with every first string of `changes` replaced by the second. Raises ValueError if one is absent."""
     for old, new in changes:
         if old not in text:
-            raise ValueError(f"nothing to edit: {old!r}")
+            raise ValueError(f"the text to edit does not contain {old!r}")
         text = text.replace(old, new)
     return text
 
@@ -68,8 +68,8 @@ _BEFORE_METHOD = "\n    def skip(self, text: str) -> str:"
 
 
 def code_edits() -> list[Edit]:
-    """Edits of CODE, from the sparsest to the densest."""
-    told = _replaced(CODE, ("the one that starts first.", "the longest of them."))
+    """Return edits of CODE, from the sparsest to the densest."""
+    documented = _replaced(CODE, ("the one that starts first.", "the longest of them."))
     inserted = _replaced(CODE, (_BEFORE_METHOD, _NEW_METHOD + _BEFORE_METHOD))
     without = _replaced(
         CODE,
@@ -93,7 +93,7 @@ def code_edits() -> list[Edit]:
         ("-> tuple[str, Match | None]", "-> Found"),
     )
     return [
-        Edit("a docstring changed", "Say that of several matches the longest wins.", CODE, told),
+        Edit("a docstring changed", "Say that of several matches the longest wins.", CODE, documented),
         Edit("a method put in", "Add a method that forgets all text.", CODE, inserted),
         Edit("a field removed", "Remove the count of released characters.", CODE, without),
         Edit("a variable renamed", "Rename the variable window to buffer.", CODE, renamed),
@@ -102,7 +102,7 @@ def code_edits() -> list[Edit]:
 
 
 def prose_edit() -> Edit:
-    """PROSE with another hero, and a copy-editor's changes."""
+    """Return PROSE with another hero and a copy editor's changes."""
     after = _replaced(
         PROSE,
         ("Happy Prince", "Golden Prince"),

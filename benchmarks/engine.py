@@ -1,8 +1,8 @@
-"""How much of the bare OpenVINO loop the engine and the server keep, in alternating rounds of one run.
+"""Throughput of the engine and the server as fractions of the bare OpenVINO loop, in alternating rounds of one run.
 
-Arms: the bare loop and the engine in this process; `onward serve` over HTTP with the client in this process. Each round
-every arm does the same work for each number of clients, and all take turns of two seconds; but the server only where
-it has one client, between two requests: a load of many cannot stand still half-way, and is a turn of its own.
+Arms: the bare loop and the engine in this process; `onward serve` over HTTP with the client in this process. In each
+round every arm does the same work with each number of clients, interleaved in turns of two seconds. The server takes
+turns only with one client, between two requests: a load of several cannot be paused, and is one turn.
 `python -m benchmarks.engine --rounds 7`.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +20,12 @@ from benchmarks import measure
 from benchmarks.bare import BareLoop, BareRun, compiled_graph, random_prompts
 from benchmarks.http_client import Target
 from benchmarks.in_process import InProcess
-from benchmarks.load import Bounds, Generator, Sent, runner
-from benchmarks.models import folder_of, load
+from benchmarks.interleave import Stepwise, TurnClock, interleave
+from benchmarks.load import Bounds, LoadGenerator, RawResult, event_loop_runner
+from benchmarks.measure import BenchmarkError
+from benchmarks.models import find_openvino_model, load
 from benchmarks.outcome import Outcome, steady_tok_s, summarise
-from benchmarks.server_process import Server, resident, serve
-from benchmarks.turns import OwnTime, Pieces, take_turns
+from benchmarks.server_process import Server, resident_memory, serve
 from benchmarks.workload import Workload
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
 
@@ -34,9 +34,11 @@ BARE, PADDED, ENGINE, SERVER = "bare", "bare, padded", "engine", "server"
 
 @dataclass(slots=True)
 class Round:
-    """What one arm did in one round: output tokens a second, tokens a second of full decode steps alone (None
-    where steps cannot be seen), its requests, and output tokens a second while all clients had work (None where that
-    cannot be told)."""
+    """One arm in one round, rates in tokens per second.
+
+    `tok_s` counts all output, `decode_tok_s` full decode steps alone (None if steps are not visible), `steady_tok_s`
+    output while all clients had work (None if unknown).
+    """
 
     tok_s: float
     decode_tok_s: float | None
@@ -45,7 +47,7 @@ class Round:
 
 
 class Arms:
-    """The arms over one model and one server. Prompts are new in every round, so no cache helps anyone."""
+    """The arms, for one model and one server. Prompts are new in every round, so that no prefix cache helps."""
 
     def __init__(self, options: argparse.Namespace, server: Server) -> None:
         model, folder = load(options.model)
@@ -54,45 +56,45 @@ class Arms:
         self._threads = int(compiled_graph(model).get_property("INFERENCE_NUM_THREADS"))
         graph, tokens = compiled_graph(model), options.prompt + options.out
         self._bare, self._padded = (BareLoop(graph, max(options.clients), tokens) for _ in range(2))
-        self._engine_time, self._server_time = OwnTime(), OwnTime()
-        self._engine = InProcess(model, HuggingFaceTokenizer(folder.path), clock=self._engine_time)
+        self._engine_clock, self._server_clock = TurnClock(), TurnClock()
+        self._engine = InProcess(model, HuggingFaceTokenizer(folder.path), clock=self._engine_clock)
         self._target = Target.parse(server.url)
         self.folder = folder
         self._seed = 0
-        self._begins = itertools.count()
-        gc.freeze()  # as the server does when it has loaded
+        self._rounds = itertools.count()
+        gc.freeze()  # as the server does after loading
 
     def round(self, clients: int, waves: int) -> dict[str, Round]:
-        """Every arm's round with so many clients and `waves` requests of each; another arm begins each time."""
-        works = {BARE: (self._bare_round(self._bare, clients, waves), OwnTime())}
+        """Run one round of every arm with `waves` requests per client; a different arm is first each time."""
+        computations = {BARE: (self._bare_round(self._bare, clients, waves), TurnClock())}
         if clients < max(2, self._threads):
-            works[PADDED] = (self._bare_round(self._padded, clients, waves, padded=True), OwnTime())
-        works[ENGINE] = (self._engine_round(clients, waves), self._engine_time)
-        load = self._load(clients * waves)  # before its time begins
-        works[SERVER] = (self._server_round(load, clients, clients * waves), self._server_time)
-        names = list(works)
-        first = next(self._begins) % len(names)
-        done = take_turns({name: works[name] for name in names[first:] + names[:first]})
-        return {name: done[name] for name in names}
+            computations[PADDED] = (self._bare_round(self._padded, clients, waves, padded=True), TurnClock())
+        computations[ENGINE] = (self._engine_round(clients, waves), self._engine_clock)
+        load = self._load(clients * waves)  # created before its clock starts
+        computations[SERVER] = (self._server_round(load, clients, clients * waves), self._server_clock)
+        names = list(computations)
+        first = next(self._rounds) % len(names)
+        results = interleave({name: computations[name] for name in names[first:] + names[:first]})
+        return {name: results[name] for name in names}
 
     def _prompts(self, count: int) -> list[list[int]]:
         self._seed += 1
         return random_prompts(self._vocab_size, count, self._options.prompt, self._seed)
 
-    def _bare_round(self, loop: BareLoop, clients: int, waves: int, *, padded: bool = False) -> Pieces[Round]:
+    def _bare_round(self, loop: BareLoop, clients: int, waves: int, *, padded: bool = False) -> Stepwise[Round]:
         runs: list[BareRun] = []
         for _ in range(waves):
-            runs.append((yield from loop.pieces(self._prompts(clients), self._options.out, padded=padded)))
+            runs.append((yield from loop.run_stepwise(self._prompts(clients), self._options.out, padded=padded)))
         tokens, seconds = sum(run.output_tokens for run in runs), sum(run.seconds for run in runs)
         steps = [step for run in runs for step in run.steps]
         return Round(tokens / seconds, _decode_rate(clients, steps), steady_tok_s=tokens / seconds)
 
-    def _engine_round(self, clients: int, waves: int) -> Pieces[Round]:
-        run = yield from self._engine.pieces(self._prompts(clients * waves), self._options.out, clients)
+    def _engine_round(self, clients: int, waves: int) -> Stepwise[Round]:
+        run = yield from self._engine.run_stepwise(self._prompts(clients * waves), self._options.out, clients)
         tok_s, decode_tok_s = summarise(run.outcomes)["output_tok_s"], _decode_rate(clients, run.full_steps)
         return Round(tok_s, decode_tok_s, run.outcomes, _steady_rate(clients, run.outcomes, tok_s))
 
-    def _load(self, requests: int) -> Generator:
+    def _load(self, requests: int) -> LoadGenerator:
         self._seed += 1
         workload = Workload(
             self.folder.id,
@@ -101,39 +103,40 @@ class Arms:
             out=self._options.out,
             seed=self._seed,
         )
-        return Generator(self._target, workload, Bounds(requests))
+        return LoadGenerator(self._target, workload, Bounds(requests))
 
-    def _server_round(self, load: Generator, clients: int, requests: int) -> Pieces[Round]:
-        """With one client a piece is a request, with more all are one piece."""
-        clock, piece = self._server_time, 1 if clients == 1 else requests
-        sent: list[Sent] = []
-        with runner() as loop:
+    def _server_round(self, load: LoadGenerator, clients: int, requests: int) -> Stepwise[Round]:
+        """Run the server's round. With one client each request is a step, with several all requests are one step."""
+        clock, step = self._server_clock, 1 if clients == 1 else requests
+        sent: list[RawResult] = []
+        with event_loop_runner() as loop:
             begin = clock()
-            for first in range(0, requests, piece):
-                sent += loop.run(load.send(range(first, first + piece), clients))
+            for first in range(0, requests, step):
+                sent += loop.run(load.send(range(first, first + step), clients))
                 yield
             seconds = clock() - begin
             outcomes = load.finish(sent)
         figures = summarise(outcomes)
         if figures["failed"]:
-            raise RuntimeError(f"requests failed: {figures['failed']}")
+            raise BenchmarkError(f"requests failed: {figures['failed']}")
         tok_s = figures["output_tokens"] / seconds
         return Round(tok_s, None, outcomes, _steady_rate(clients, outcomes, tok_s))
 
 
 def _decode_rate(rows: int, steps: list[float]) -> float | None:
-    """Tokens a second at the median step; None when no step was a full decode."""
+    """Return tokens per second at the median step; None if no step was a full decode."""
     median = measure.percentile(steps, 50)
     return rows / median if median else None
 
 
 def _steady_rate(clients: int, outcomes: list[Outcome], tok_s: float) -> float | None:
-    """One client always has work; others' turns may stand between its requests, so their times would not tell."""
+    """Return output tokens per second while all clients had work. A single client always has work, and other arms'
+    turns may be between its requests."""
     return steady_tok_s(outcomes, clients) if clients > 1 else tok_s
 
 
 def compare(rounds: list[dict[str, Round]]) -> dict[str, Any]:
-    """Per arm: tokens a second, ratios to the bare loop of the same round, and latencies of all rounds."""
+    """Return for each arm tokens per second, ratios to the bare loop of the same round, and latencies of all rounds."""
     figures: dict[str, Any] = defaultdict(dict)
     for name in rounds[0]:
         found = figures[name]
@@ -156,8 +159,8 @@ def compare(rounds: list[dict[str, Round]]) -> dict[str, Any]:
 
 
 def memory(server: Server, folder: Path) -> dict[str, Any] | None:
-    """Bytes that the server holds now that are neither weights nor KV cache in use, and its peak."""
-    found = resident(server.pid)
+    """Return the server's resident memory in bytes, with what is neither weights nor KV cache; None where unknown."""
+    found = resident_memory(server.pid)
     if found is None:
         return None
     weights = (folder / "openvino_model.bin").stat().st_size
@@ -169,11 +172,12 @@ def memory(server: Server, folder: Path) -> dict[str, Any] | None:
 
 
 def waves_for(clients: int) -> int:
-    """Requests a client and round: rounds of similar length whatever the number of clients."""
+    """Return requests per client and round: rounds of similar length for every number of clients."""
     return max(4, 16 // clients)
 
 
 def table(figures: dict[str, Any]) -> str:
+    """Return the figures as a table for the terminal."""
     lines = [
         f"{'clients':>7} {'arm':14}{'tok/s':>10}{'of bare':>9}{'steady':>9}{'decode':>9}"
         f"{'TTFT p50':>10}{'p95':>9}{'ITL p50':>9}{'p95':>9}  ms"
@@ -194,11 +198,14 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
     parser.add_argument("--model", default="storyteller", help="a built-in name or a folder")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--prompt", type=int, default=128, help="tokens a prompt (default 128)")
-    parser.add_argument("--out", type=int, default=64, help="tokens a completion (default 64)")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds that count (default 7)")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens per prompt (default 128)")
+    parser.add_argument("--out", type=int, default=64, help="tokens per completion (default 64)")
+    parser.add_argument("--rounds", type=int, default=7, help="measured rounds (default 7)")
     parser.add_argument(
-        "--waves", type=int, nargs="+", help="requests a client and round; one for all or each of --clients (as fits)"
+        "--waves",
+        type=int,
+        nargs="+",
+        help="requests per client and round: one number, or one for each of --clients (default: depends on it)",
     )
     parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
@@ -209,14 +216,14 @@ def main() -> int:
     options = parser.parse_args()
     waves = options.waves or [waves_for(clients) for clients in options.clients]
     if len(waves) not in (1, len(options.clients)):
-        parser.error(f"--waves takes one number, or {len(options.clients)}, as --clients has")
-    folder_of(options.model)  # or ends here, before a server starts
-    at_start = measure.begin()
+        parser.error(f"--waves takes 1 or {len(options.clients)} numbers, as many as --clients")
+    find_openvino_model(options.model)  # fails before a server starts
+    at_start = measure.start()
     figures: dict[str, Any] = {}
     with serve(options.model) as server:
         arms = Arms(options, server)
-        for clients, size in zip(options.clients, itertools.cycle(waves)):  # a single number goes for all
-            arms.round(clients, measure.warming(size))
+        for clients, size in zip(options.clients, itertools.cycle(waves)):  # a single number is for all
+            arms.round(clients, measure.warmup_size(size))
             figures[str(clients)] = compare([arms.round(clients, size) for _ in range(options.rounds)])
         held = memory(server, arms.folder.path)
     print(table(figures))
@@ -227,4 +234,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measure.run_main(main)

@@ -1,4 +1,4 @@
-"""Float weights by their names in transformers: from safetensors, or dequantised from an int8 OpenVINO IR."""
+"""Float weights by their transformers names: from safetensors, or dequantised from an int8 OpenVINO IR."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 Weights = Iterator[tuple[str, NDArray[np.float32]]]
 DTYPES = {"F32": np.float32, "F16": np.float16}
 NORM = re.compile(r"__module\.(model\.(?:layers\.\d+\.\w+_layernorm|norm))/aten::mul/Multiply_1")
-"""What the export calls the product of a norm with its weight."""
+"""The exported name of the product of a norm with its weight."""
 
 
 def read(folder: Path) -> Weights:
-    """The weights of a model folder of either kind. ValueError for what it cannot read."""
+    """Yield (name, float32 array) for each weight of a model folder of either kind. Raises ValueError for other
+    dtypes."""
     float_file = folder / "model.safetensors"
     return read_safetensors(float_file) if float_file.is_file() else read_ir(folder / "openvino_model.xml")
 
 
 def read_safetensors(path: Path) -> Weights:
-    """Every tensor, one at a time. The format: 8 bytes of header length, a JSON header, raw values."""
+    """Yield every tensor, one at a time. The format: 8 bytes of header length, a JSON header, raw values."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         header: dict[str, Any] = json.loads(file.read(size))
@@ -32,7 +33,7 @@ def read_safetensors(path: Path) -> Weights:
             if name == "__metadata__":
                 continue
             if entry["dtype"] not in DTYPES:
-                raise ValueError(f"{path}: {name} is {entry['dtype']}; only float32 and float16 are read here")
+                raise ValueError(f"{path}: {name} is {entry['dtype']}; only float32 and float16 are supported")
             begin, end = entry["data_offsets"]
             file.seek(8 + size + begin)
             values = np.frombuffer(file.read(end - begin), DTYPES[entry["dtype"]])
@@ -40,7 +41,8 @@ def read_safetensors(path: Path) -> Weights:
 
 
 def read_ir(path: Path) -> Weights:
-    """Matrices as (values - zero point) × scale; norms, whose constants have no names, by those of their products."""
+    """Yield matrices as (values - zero point) × scale; norms, whose constants have no names, by the names of their
+    products."""
     import openvino
 
     model = openvino.Core().read_model(path)

@@ -1,7 +1,7 @@
-"""A model of transformers' Llama or Qwen2 layout as a GGUF file of float16 matrices, for llama.cpp.
+"""Write a model in transformers' Llama or Qwen2 layout as a GGUF file of float16 matrices, for llama.cpp.
 
-Its own converter wants a tokenizer that it knows; ours are made here. Needs the `gguf` package: the one in
-llama.cpp's source when that was built here, else an installed one.
+llama.cpp's own converter accepts only tokenizers that it knows. Needs the `gguf` package: the one in llama.cpp's
+source if that was built here, else an installed one.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
-OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-SPLITS_OF_WORDS = {"llama": "llama-bpe", "qwen2": "qwen2"}
-"""How llama.cpp splits text before BPE; prompts come as ids, so it only has to be a name that it knows."""
+OUTER_TENSORS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+PRE_TOKENIZERS = {"llama": "llama-bpe", "qwen2": "qwen2"}
+"""How llama.cpp splits text before BPE. Prompts are sent as ids, so it only has to be a name that it knows."""
 TOKEN_NORMAL, TOKEN_CONTROL, TOKEN_UNUSED = 1, 3, 5
 
 
-def convert(weights: Path, described: Path, to: Path) -> None:
-    """Write `weights` (a folder of either kind) with config.json and tokenizer.json of the folder `described`.
+def convert(weights: Path, config_folder: Path, to: Path) -> None:
+    """Write `weights` (a folder of either kind) with config.json and tokenizer.json of `config_folder` to a GGUF file.
 
-    Raises PeerError without the gguf package, ValueError for a model of another layout.
+    Raises PeerError without the gguf package, ValueError for another layout.
     """
-    config = json.loads((described / "config.json").read_text(encoding="utf-8"))
-    if config["model_type"] not in SPLITS_OF_WORDS:
-        raise ValueError(f"{described}: a {config['model_type']} model; only Llama and Qwen2 are written here")
+    config = json.loads((config_folder / "config.json").read_text(encoding="utf-8"))
+    if config["model_type"] not in PRE_TOKENIZERS:
+        raise ValueError(f"{config_folder}: a {config['model_type']} model; only Llama and Qwen2 are supported")
     writer = _gguf().GGUFWriter(to, config["model_type"])
-    describe(writer, config)
-    tokenizer = json.loads((described / "tokenizer.json").read_text(encoding="utf-8"))
-    describe_tokenizer(writer, config, tokenizer)
+    write_architecture(writer, config)
+    tokenizer = json.loads((config_folder / "tokenizer.json").read_text(encoding="utf-8"))
+    write_tokenizer(writer, config, tokenizer)
     for name, values in read(weights):
-        writer.add_tensor(tensor_name(name), stored(name, values, config))
+        writer.add_tensor(tensor_name(name), to_gguf_layout(name, values, config))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -65,8 +65,8 @@ def _gguf() -> Any:
         raise PeerError(f"Writing GGUF needs {error.name}: `pip install gguf`.") from error
 
 
-def describe(writer: Any, config: dict[str, Any]) -> None:
-    """The network's shape."""
+def write_architecture(writer: Any, config: dict[str, Any]) -> None:
+    """Write the shape of the network."""
     heads = config["num_attention_heads"]
     size = config.get("head_dim") or config["hidden_size"] // heads
     writer.add_context_length(config["max_position_embeddings"])
@@ -84,8 +84,8 @@ def describe(writer: Any, config: dict[str, Any]) -> None:
     writer.add_file_type(1)  # mostly float16
 
 
-def describe_tokenizer(writer: Any, config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
-    """Byte-level BPE. Ids of the model that the tokenizer lacks become unused tokens."""
+def write_tokenizer(writer: Any, config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
+    """Write a byte-level BPE. Ids of the model that the tokenizer lacks become unused tokens."""
     words = {token: word for word, token in tokenizer["model"]["vocab"].items()}
     special = {entry["id"]: entry["content"] for entry in tokenizer["added_tokens"]}
     tokens, kinds = [], []
@@ -93,7 +93,7 @@ def describe_tokenizer(writer: Any, config: dict[str, Any], tokenizer: dict[str,
         tokens.append(special.get(token) or words.get(token) or f"[unused {token}]")
         kinds.append(TOKEN_CONTROL if token in special else TOKEN_NORMAL if token in words else TOKEN_UNUSED)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(SPLITS_OF_WORDS[config["model_type"]])
+    writer.add_tokenizer_pre(PRE_TOKENIZERS[config["model_type"]])
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     merges = tokenizer["model"]["merges"]
@@ -104,17 +104,20 @@ def describe_tokenizer(writer: Any, config: dict[str, Any], tokenizer: dict[str,
 
 
 def tensor_name(name: str) -> str:
-    """llama.cpp's name of transformers' tensor `name`."""
+    """Return llama.cpp's name of the transformers tensor `name`."""
     stem, _, kind = name.rpartition(".")
-    if stem in OUTER:
-        return f"{OUTER[stem]}.{kind}"
+    if stem in OUTER_TENSORS:
+        return f"{OUTER_TENSORS[stem]}.{kind}"
     layer, _, part = stem.removeprefix("model.layers.").partition(".")
     return f"blk.{layer}.{NAMES[part]}.{kind}"
 
 
-def stored(name: str, values: NDArray[np.float32], config: dict[str, Any]) -> NDArray[Any]:
-    """Matrices as float16, vectors as float32. llama.cpp's Llama turns neighbouring pairs where transformers
-    turns halves, so that queries' and keys' rows are reordered for it; its Qwen2 turns halves."""
+def to_gguf_layout(name: str, values: NDArray[np.float32], config: dict[str, Any]) -> NDArray[Any]:
+    """Return matrices as float16 and vectors as float32, of the same shape.
+
+    llama.cpp's Llama rotates neighbouring pairs where transformers rotates halves, so the rows of queries and keys are
+    reordered; its Qwen2 rotates halves.
+    """
     if config["model_type"] == "llama" and (".q_proj." in name or ".k_proj." in name):
         heads = config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
         values = interleaved(values, heads)
@@ -122,6 +125,6 @@ def stored(name: str, values: NDArray[np.float32], config: dict[str, Any]) -> ND
 
 
 def interleaved(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """Rows of each head in the order first half's first, second half's first, first half's second, …"""
+    """Return the rows of each head in the order: first half's first, second half's first, first half's second, …"""
     halves = values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:])
     return halves.swapaxes(1, 2).reshape(values.shape)

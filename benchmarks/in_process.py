@@ -1,4 +1,4 @@
-"""The engine without a server: as many jobs in flight as there are clients, one thread, every event timed."""
+"""The engine without a server: as many jobs in flight as clients, one thread, every event timed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from benchmarks.interleave import Stepwise, run_to_end
 from benchmarks.outcome import Outcome
-from benchmarks.turns import Pieces, finish
 from onward.engine.events import Piece
 from onward.engine.job import Job
 from onward.engine.model import Model, Vocabulary
@@ -18,24 +18,24 @@ from onward.text.assembler import TextRules
 
 
 @dataclass(slots=True)
-class Stay:
-    """One job from its submission to its end (seconds of the engine's clock)."""
+class InFlightJob:
+    """A job that was submitted and has not ended. Times are seconds of the engine's clock."""
 
     sent: float
-    moments: list[float] = field(default_factory=list)
+    chunk_times: list[float] = field(default_factory=list)
     tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRun:
-    """`full_steps`: seconds of each step in which all clients' rows decoded, no prompt was read and nothing guessed."""
+    """`full_steps`: seconds of each step that decoded one row per client, without prefill and without drafts."""
 
     outcomes: list[Outcome]
     full_steps: list[float]
 
 
 class InProcess:
-    """An engine driven step by step by the caller's thread."""
+    """An engine that the caller's thread drives step by step."""
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class InProcess:
         self._clock = clock
         self._temperature, self._top_p = temperature, top_p
         self._ids = itertools.count()
-        self._stays: dict[int, Stay] = {}
+        self._in_flight: dict[int, InFlightJob] = {}
 
     def run(self, prompts: list[list[int]], out: int, clients: int) -> EngineRun:
-        """A closed loop: `clients` jobs in flight until all prompts have been continued by `out` tokens."""
-        return finish(self.pieces(prompts, out, clients))
+        """Run a closed loop: `clients` jobs in flight until every prompt has a completion of `out` tokens."""
+        return run_to_end(self.run_stepwise(prompts, out, clients))
 
-    def pieces(self, prompts: list[list[int]], out: int, clients: int) -> Pieces[EngineRun]:
-        """The same, step by step."""
+    def run_stepwise(self, prompts: list[list[int]], out: int, clients: int) -> Stepwise[EngineRun]:
+        """Do the same as `run`, pausing after each step."""
         waiting = iter(prompts)
         outcomes: list[Outcome] = []
         steps: list[float] = []
@@ -65,11 +65,11 @@ class InProcess:
             self.submit(prompt, out)
         counters = self.engine.counters
         while not self.engine.idle:
-            read, decoded, drafted = counters.prefill_tokens, counters.decode_tokens, sum(counters.drafts.values())
+            prefilled, decoded, drafted = counters.prefill_tokens, counters.decode_tokens, sum(counters.drafts.values())
             begin = self._clock()
             ended = self.step()
-            plain = counters.prefill_tokens == read and sum(counters.drafts.values()) == drafted
-            if plain and counters.decode_tokens - decoded == clients:
+            is_plain = counters.prefill_tokens == prefilled and sum(counters.drafts.values()) == drafted
+            if is_plain and counters.decode_tokens - decoded == clients:
                 steps.append(self._clock() - begin)
             outcomes += ended
             for prompt in itertools.islice(waiting, len(ended)):
@@ -78,10 +78,10 @@ class InProcess:
         return EngineRun(outcomes, steps)
 
     def submit(self, prompt: list[int], out: int) -> None:
-        """Queue a job of one choice with `out` tokens; like the server's workload it asks for no seed."""
+        """Submit a job of one choice with `out` tokens; like a request of the server's workload it has no seed."""
         number = next(self._ids)
         sampling = SamplingParams(temperature=self._temperature, top_p=self._top_p, seed=number)
-        self._stays[number] = Stay(self._clock())
+        self._in_flight[number] = InFlightJob(self._clock())
         self.engine.add(
             Job(
                 id=number,
@@ -97,28 +97,28 @@ class InProcess:
         )
 
     def step(self) -> list[Outcome]:
-        """Do one step; the jobs that it ended."""
+        """Do one step; return the outcomes of the jobs that ended."""
         events = self.engine.step()
         now = self._clock()
         ended = []
         for event in events:
             if not isinstance(event, Piece):
                 continue
-            stay = self._stays[event.job]
-            stay.moments.append(now)
-            stay.tokens = event.billed
+            job = self._in_flight[event.job]
+            job.chunk_times.append(now)
+            job.tokens = event.billed
             if event.ending:
-                ended.append(_outcome(self._stays.pop(event.job)))
+                ended.append(_outcome(self._in_flight.pop(event.job)))
         return ended
 
 
-def _outcome(stay: Stay) -> Outcome:
-    moments = stay.moments
+def _outcome(job: InFlightJob) -> Outcome:
+    times = job.chunk_times
     return Outcome(
-        stay.sent,
-        moments[-1],
-        first=moments[0] - stay.sent,
-        gaps=[later - earlier for earlier, later in itertools.pairwise(moments)],
-        tokens=stay.tokens,
-        chunks=len(moments),
+        job.sent,
+        times[-1],
+        ttft=times[0] - job.sent,
+        gaps=[later - earlier for earlier, later in itertools.pairwise(times)],
+        tokens=job.tokens,
+        chunks=len(times),
     )

@@ -1,4 +1,4 @@
-"""llama-server as a process of its own, with the settings that serve a number of clients fastest."""
+"""llama-server as a separate process, and the settings to try for a number of clients."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ START_SECONDS = 120
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Room for `clients` requests at once of `tokens` tokens each, prompt and output together.
+    """Slots for `clients` concurrent requests of `tokens` tokens each, prompt and output together.
 
-    `unified`: one cache that all requests share, instead of a part for each. `threads` compute.
+    `unified`: one KV cache for all slots instead of one per slot. `threads`: compute threads.
     """
 
     clients: int
@@ -34,7 +34,7 @@ class Slots:
     unified: bool = False
 
     def flags(self) -> list[str]:
-        """The command line. Its own automatic choices stand where nothing is said (flash attention, batch sizes)."""
+        """Return the flags. What they do not set is llama-server's automatic choice (flash attention, batch sizes)."""
         return [
             *("--parallel", str(self.clients)),
             *("--ctx-size", str(self.clients * self.tokens)),
@@ -51,7 +51,7 @@ class Slots:
 
 
 def candidates(clients: int, tokens: int) -> list[Slots]:
-    """Settings of which one may be fastest: a thread a core or half as many, caches separate or shared."""
+    """Return the settings to try: one thread per core or half as many, KV caches separate or shared."""
     cores = os.cpu_count() or 1
     threads = sorted({cores, max(1, cores // 2)}, reverse=True)
     caches = (False, True) if clients > 1 else (False,)
@@ -60,11 +60,13 @@ def candidates(clients: int, tokens: int) -> list[Slots]:
 
 @contextmanager
 def serve_peer(program: Path, gguf: Path, slots: Slots, extra: Sequence[str] = ()) -> Iterator[Server]:
-    """Started when entered, told to end by SIGTERM when left; `extra` flags win. Raises PeerError when it does not
-    become ready."""
+    """Start llama-server, yield it when it is ready, and stop it on exit. `extra` flags take precedence.
+
+    Raises PeerError if it does not become ready.
+    """
     port = _free_port()
-    where = ("--model", str(gguf), "--host", "127.0.0.1", "--port", str(port))
-    command = [str(program), *where, *slots.flags(), *extra]
+    address = ("--model", str(gguf), "--host", "127.0.0.1", "--port", str(port))
+    command = [str(program), *address, *slots.flags(), *extra]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True)
         try:
@@ -75,24 +77,24 @@ def serve_peer(program: Path, gguf: Path, slots: Slots, extra: Sequence[str] = (
 
 
 def version(program: Path) -> str:
-    """What the program says it is, on one line."""
-    said = subprocess.run([str(program), "--version"], capture_output=True, text=True)
-    lines = [line for line in (said.stdout + said.stderr).splitlines() if line.startswith(("version", "built"))]
+    """Return the output of `--version` on one line."""
+    result = subprocess.run([str(program), "--version"], capture_output=True, text=True)
+    lines = [line for line in (result.stdout + result.stderr).splitlines() if line.startswith(("version", "built"))]
     return "; ".join(lines) or "unknown version"
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _wait_ready(process: subprocess.Popen[str], url: str, log: IO[str]) -> None:
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                if answer.status == 200:
+            with urllib.request.urlopen(url, timeout=5) as response:
+                if response.status == 200:
                     return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)

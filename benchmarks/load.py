@@ -20,18 +20,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks import measure
-from benchmarks.http_client import ClosedIdle, Connection, NotThere, Received, Target, connect
-from benchmarks.outcome import Objective, Outcome, outcome_of, summarise, table
+from benchmarks.http_client import Connection, ConnectionFailed, IdleConnectionClosed, Received, Target, connect
+from benchmarks.outcome import Objective, Outcome, parse_outcome, summarise, table
 from benchmarks.workload import Workload
 
 T = TypeVar("T")
-Sent = Received | Outcome
-"""A request's raw answer, or how it failed."""
+RawResult = Received | Outcome
+"""The raw response to a request, or how it failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """When a run ends: after so many requests, or when none is begun after `seconds`. A request that takes
+    """Limits of a run: the number of requests, and the `seconds` after which none is started. A request that takes
     longer than `timeout` seconds fails."""
 
     requests: int
@@ -39,75 +39,76 @@ class Bounds:
     timeout: float = 120.0
 
 
-class Generator:
-    """Sends a workload's requests to a target. Answers are parsed after the run, not while it is measured.
+class LoadGenerator:
+    """Sends the requests of a workload to a target. Responses are parsed after the run, not while it is measured.
 
-    `first` is the number of the first prompt: runs that must not share prompts take different ones.
+    `first_prompt` is the number of the first prompt: runs that must not share prompts start at different numbers.
     """
 
-    def __init__(self, target: Target, workload: Workload, bounds: Bounds, first: int = 0) -> None:
+    def __init__(self, target: Target, workload: Workload, bounds: Bounds, first_prompt: int = 0) -> None:
         self._target, self._bounds = target, bounds
-        self._requests = [target.request(workload.body(first + number)) for number in range(bounds.requests)]
+        self._requests = [target.request(workload.body(first_prompt + number)) for number in range(bounds.requests)]
         self._idle: list[Connection] = []
 
-    async def closed(self, clients: int) -> list[Outcome]:
-        """`clients` clients, each sending its next request when its last is answered."""
+    async def closed_loop(self, clients: int) -> list[Outcome]:
+        """Run `clients` clients, each of which sends its next request when the last one is complete."""
         return self.finish(await self.send(range(len(self._requests)), clients))
 
-    async def send(self, numbers: Iterable[int], clients: int) -> list[Sent]:
-        """The same with these requests only; `finish` makes outcomes of what several calls gave."""
-        left = iter(numbers)
+    async def send(self, numbers: Iterable[int], clients: int) -> list[RawResult]:
+        """Do the same with some requests only. Pass the results of all calls to `finish`."""
+        remaining = iter(numbers)
         deadline = time.perf_counter() + self._bounds.seconds
-        sent: list[Sent] = []
+        sent: list[RawResult] = []
 
         async def client() -> None:
-            while time.perf_counter() < deadline and (number := next(left, None)) is not None:
+            while time.perf_counter() < deadline and (number := next(remaining, None)) is not None:
                 sent.append(await self._send(number))
 
         await asyncio.gather(*(client() for _ in range(clients)))
         return sent
 
     async def poisson(self, rate: float, seed: int = 0) -> list[Outcome]:
-        """Requests at `rate` a second whatever the server does; times count from when a request was due."""
-        clock = random.Random(seed)
+        """Send `rate` requests per second on average, whatever the server does. Times count from when a request was
+        due."""
+        rng = random.Random(seed)
         begin = due = time.perf_counter()
-        tasks: list[asyncio.Task[Sent]] = []
+        tasks: list[asyncio.Task[RawResult]] = []
         for number in range(len(self._requests)):
-            due += clock.expovariate(rate)
+            due += rng.expovariate(rate)
             if due > begin + self._bounds.seconds:
                 break
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             tasks.append(asyncio.create_task(self._send(number, due)))
         return self.finish(list(await asyncio.gather(*tasks)))
 
-    def finish(self, sent: list[Sent]) -> list[Outcome]:
-        """Close the connections and parse what came."""
+    def finish(self, sent: list[RawResult]) -> list[Outcome]:
+        """Close the connections and parse the responses."""
         for connection in self._idle:
             connection.close()
         self._idle.clear()
-        return [each if isinstance(each, Outcome) else outcome_of(each) for each in sent]
+        return [each if isinstance(each, Outcome) else parse_outcome(each) for each in sent]
 
-    async def _send(self, number: int, due: float | None = None) -> Sent:
+    async def _send(self, number: int, due: float | None = None) -> RawResult:
         begin = time.perf_counter() if due is None else due
         try:
             async with asyncio.timeout(self._bounds.timeout):
-                return await self._ask(self._requests[number], due)
+                return await self._send_request(self._requests[number], due)
         except TimeoutError:
             return Outcome(begin, time.perf_counter(), error="timeout")
-        except NotThere as error:
+        except ConnectionFailed as error:
             return Outcome(begin, time.perf_counter(), error=str(error))
 
-    async def _ask(self, request: bytes, due: float | None) -> Received:
+    async def _send_request(self, request: bytes, due: float | None) -> Received:
         while True:
             try:
                 async with self._connection() as connection:
-                    return await connection.ask(request, due)
-            except ClosedIdle:
-                continue  # a new connection in the end: those that were kept are used up
+                    return await connection.send(request, due)
+            except IdleConnectionClosed:
+                continue  # ends with a new connection, when no kept-alive one is left
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        """An idle open connection, or a new one; kept for the next request unless the answer was cut short."""
+        """Yield an idle open connection or a new one; keep it for the next request unless this one fails."""
         connection = None
         while self._idle and connection is None:
             candidate = self._idle.pop()
@@ -121,8 +122,8 @@ class Generator:
         self._idle.append(connection)
 
 
-def runner() -> asyncio.Runner:
-    """Of uvloop where it is installed: it halves what the client costs."""
+def event_loop_runner() -> asyncio.Runner:
+    """Return a runner, of uvloop where it is installed: that halves the client's processor time."""
     try:
         import uvloop
     except ImportError:
@@ -131,20 +132,20 @@ def runner() -> asyncio.Runner:
 
 
 def run_async(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run to the end on an event loop of its own."""
-    with runner() as loop:
+    """Run a coroutine to its end on a new event loop."""
+    with event_loop_runner() as loop:
         return loop.run(work())
 
 
 def plot(outcomes: list[Outcome], path: Path) -> None:
-    """Time to first token and gaps as cumulative curves. Needs matplotlib; says so where it is missing."""
+    """Plot time to first token and gaps as cumulative curves. Without matplotlib, print that it is missing."""
     try:
         pyplot = importlib.import_module("matplotlib.pyplot")
     except ImportError:
-        print("no plot: matplotlib is not installed", file=sys.stderr)
+        print("warning: nothing was plotted because matplotlib is not installed", file=sys.stderr)
         return
     curves = {
-        "time to first token": [outcome.first * 1e3 for outcome in outcomes if outcome.first is not None],
+        "time to first token": [outcome.ttft * 1e3 for outcome in outcomes if outcome.ttft is not None],
         "between tokens": [gap * 1e3 for outcome in outcomes for gap in outcome.gaps],
     }
     figure, axes = pyplot.subplots(1, len(curves), figsize=(9, 3.5), layout="constrained")
@@ -159,32 +160,48 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("base_url", help="http://127.0.0.1:8000")
     parser.add_argument("--model", required=True)
     shape = parser.add_mutually_exclusive_group()
-    shape.add_argument("--clients", type=int, default=8, help="closed loop with so many clients (default 8)")
-    shape.add_argument("--rate", type=float, help="open loop: Poisson arrivals, requests a second")
-    parser.add_argument("--requests", type=int, default=64, help="requests in all (default 64)")
-    parser.add_argument("--seconds", type=float, default=600.0, help="begin no request after this time")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds after which a request fails")
-    parser.add_argument("--warmup", type=int, default=0, help="requests before the run, not counted")
-    parser.add_argument("--prompt", type=int, default=128, help="tokens a prompt (words with --text)")
-    parser.add_argument("--shared", type=int, default=0, help="of these, how many all prompts begin with")
+    shape.add_argument("--clients", type=int, default=8, help="number of clients of a closed loop (default 8)")
+    shape.add_argument(
+        "--rate", type=float, help="open loop: Poisson arrivals, this many requests per second on average"
+    )
+    parser.add_argument("--requests", type=int, default=64, help="total requests (default 64)")
+    parser.add_argument("--seconds", type=float, default=600.0, help="start no request after this time (default 600)")
+    parser.add_argument(
+        "--timeout", type=float, default=120.0, help="seconds after which a request fails (default 120)"
+    )
+    parser.add_argument("--warmup", type=int, default=0, help="requests before the measured run (default 0)")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens per prompt, words with --text (default 128)")
+    parser.add_argument(
+        "--shared", type=int, default=0, help="how many of them are the same at the start of every prompt (default 0)"
+    )
     parser.add_argument("--text", action="store_true", help="send prompts as text instead of token ids")
-    parser.add_argument("--token-range", default="256:8000", help="ids to draw from, LOW:HIGH")
+    parser.add_argument(
+        "--token-range", default="256:8000", help="range of prompt token ids, LOW:HIGH (default 256:8000)"
+    )
     parser.add_argument("--out", type=int, default=64, help="max_tokens (default 64)")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--top-p", type=float, default=0.95)
-    parser.add_argument("--request-seed", type=int, help="send a seed, this one plus the request's number")
-    parser.add_argument("--ignore-eos", action="store_true", help="always write max_tokens tokens")
-    parser.add_argument("--extra", type=json.loads, default={}, help="JSON object added to every request")
-    parser.add_argument("--seed", type=int, default=0, help="decides prompts and arrivals")
-    parser.add_argument("--slo-ttft", type=float, default=1000.0, help="ms to the first token (goodput)")
-    parser.add_argument("--slo-itl", type=float, default=100.0, help="ms between tokens, a request's mean")
-    parser.add_argument("--allow-remote", action="store_true", help="let the server be on another machine")
+    parser.add_argument("--request-seed", type=int, help="send a seed: this number plus the number of the request")
+    parser.add_argument("--ignore-eos", action="store_true", help="always generate max_tokens tokens")
+    parser.add_argument("--extra", type=json.loads, default={}, help="JSON object merged into every request")
+    parser.add_argument("--seed", type=int, default=0, help="seed of prompts and arrivals (default 0)")
+    parser.add_argument(
+        "--slo-ttft", type=float, default=1000.0, help="goodput: maximal ms to the first token (default 1000)"
+    )
+    parser.add_argument(
+        "--slo-itl",
+        type=float,
+        default=100.0,
+        help="goodput: maximal mean ms between tokens of a request (default 100)",
+    )
+    parser.add_argument("--allow-remote", action="store_true", help="allow a server on another machine")
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--plot", type=Path, help="draw the distributions here (needs matplotlib)")
+    parser.add_argument("--plot", type=Path, help="plot the distributions to this file (needs matplotlib)")
     return parser
 
 
 def workload_of(options: argparse.Namespace) -> Workload:
+    """Return the workload that the command line describes. Raises ValueError for a malformed range."""
     low, _, high = options.token_range.partition(":")
     return Workload(
         model=options.model,
@@ -203,17 +220,17 @@ def workload_of(options: argparse.Namespace) -> Workload:
 
 
 async def run(options: argparse.Namespace) -> list[Outcome]:
-    """Warm up, then the run that counts."""
+    """Warm up, then do the measured run. Raises ValueError for a URL that is not allowed."""
     target = Target.parse(options.base_url, key=os.environ.get("OPENAI_API_KEY"), allow_remote=options.allow_remote)
     workload = workload_of(options)
     if options.warmup:
-        warmup = Generator(target, workload, Bounds(options.warmup, timeout=options.timeout), options.requests)
-        await warmup.closed(min(options.clients, options.warmup))
+        warmup = LoadGenerator(target, workload, Bounds(options.warmup, timeout=options.timeout), options.requests)
+        await warmup.closed_loop(min(options.clients, options.warmup))
     bounds = Bounds(options.requests, options.seconds, options.timeout)
-    generator = Generator(target, workload, bounds)
+    generator = LoadGenerator(target, workload, bounds)
     if options.rate:
         return await generator.poisson(options.rate, options.seed)
-    return await generator.closed(options.clients)
+    return await generator.closed_loop(options.clients)
 
 
 def main() -> int:
@@ -221,8 +238,8 @@ def main() -> int:
     at_start = measure.machine()
     try:
         outcomes = run_async(lambda: run(options))
-    except ValueError as problem:
-        print(problem, file=sys.stderr)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
     figures = summarise(outcomes, Objective(options.slo_ttft / 1e3, options.slo_itl / 1e3))
     print(table(figures))
@@ -233,4 +250,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measure.run_main(main)

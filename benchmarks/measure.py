@@ -8,35 +8,48 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-BUSY_LOAD = 0.5
-"""One-minute load average above which figures are doubtful."""
+MAX_QUIET_LOAD = 0.5
+"""One-minute load average above which figures are not reliable."""
+
+
+class BenchmarkError(RuntimeError):
+    """A run cannot be measured; the message says why."""
+
+
+def run_main(main: Callable[[], int]) -> NoReturn:
+    """Exit with the status of `main`; for a BenchmarkError, print its message and exit with status 1."""
+    try:
+        sys.exit(main())
+    except BenchmarkError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """The value below which `percent` per cent of `values` lie, interpolated; None when there are none."""
+    """Return the value below which `percent` per cent of `values` are, interpolated; None if there are no values."""
     if not values:
         return None
     ordered = sorted(values)
-    place = (len(ordered) - 1) * percent / 100
-    low = int(place)
+    position = (len(ordered) - 1) * percent / 100
+    low = int(position)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
 def spread(values: Sequence[float], scale: float = 1.0) -> dict[str, float | None]:
-    """p50, p95, p99 and mean of `values`, each times `scale`."""
+    """Return p50, p95, p99 and mean of `values`, each multiplied by `scale`."""
     found = {f"p{percent}": percentile(values, percent) for percent in (50, 95, 99)}
     found["mean"] = statistics.fmean(values) if values else None
     return {name: None if value is None else value * scale for name, value in found.items()}
 
 
 def median_of(values: Sequence[float]) -> dict[str, float]:
-    """Median, least, greatest and count of rounds."""
+    """Return median, least, greatest and number of rounds. Raises StatisticsError without values."""
     return {
         "median": statistics.median(values),
         "least": min(values),
@@ -45,13 +58,14 @@ def median_of(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def warming(size: int) -> int:
-    """Size of the round before those that count, which warms up."""
+def warmup_size(size: int) -> int:
+    """Return the size of the warm-up round before measured rounds of `size`."""
     return max(1, size // 3)
 
 
 def machine() -> dict[str, Any]:
-    """What figures depend on beside the code. `load` is the one-minute load average now, None where unknown."""
+    """Describe the machine that figures depend on. `load` is the current one-minute load average, None where
+    unknown."""
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
@@ -65,7 +79,7 @@ def machine() -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """The processor's name, as far as the system tells it."""
+    """Return the name of the processor, 'unknown' where the system does not report it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -74,25 +88,28 @@ def cpu_name() -> str:
     return names[0] if names else "unknown"
 
 
-def begin() -> dict[str, Any]:
-    """Before the first measurement: warn when the machine is busy, and describe it for `write_report`."""
+def start() -> dict[str, Any]:
+    """Warn if the machine is busy, and return its description for `write_report`. Call before the first measurement."""
     warn_if_busy()
     return machine()
 
 
 def warn_if_busy() -> None:
-    """Say on stderr when other programs compute: figures from a busy machine are for nobody."""
-    if hasattr(os, "getloadavg") and os.getloadavg()[0] > BUSY_LOAD:
-        print(f"warning: the load average is {os.getloadavg()[0]:.1f}: these are no figures", file=sys.stderr)
+    """Warn on stderr if other programs are computing: figures from a busy machine are not reliable."""
+    if hasattr(os, "getloadavg") and os.getloadavg()[0] > MAX_QUIET_LOAD:
+        print(
+            f"warning: the load average is {os.getloadavg()[0]:.1f}; figures from a busy machine are not reliable",
+            file=sys.stderr,
+        )
 
 
 def command_line(module: str, arguments: Sequence[str]) -> str:
-    """The command as a reader would repeat it."""
+    """Return the command with which a reader can repeat the run."""
     return " ".join(["python", "-m", f"benchmarks.{module}", *arguments])
 
 
 def write_report(path: Path | None, module: str, figures: dict[str, Any], at_start: dict[str, Any]) -> None:
-    """Write command, machine (as it was `at_start`) and figures to `path`; nothing without one."""
+    """Write command, machine (as described `at_start`) and figures to `path` as JSON; do nothing if it is None."""
     if path is None:
         return
     report = {"command": command_line(module, sys.argv[1:]), "machine": at_start, "figures": figures}

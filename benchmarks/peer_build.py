@@ -1,6 +1,6 @@
-"""llama.cpp's programs: given, on the PATH, or built once from the source package of llama-cpp-python.
+"""Find llama.cpp's programs: a given path, on PATH, or built once from the source package of llama-cpp-python.
 
-`python -m benchmarks.peer_build` builds them (fourteen minutes of processor time) and prints where they are.
+`python -m benchmarks.peer_build` builds them (fourteen minutes of processor time) and prints their paths.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import sys
 import tarfile
 from pathlib import Path
 
+from benchmarks import measure
+from benchmarks.measure import BenchmarkError
+
 PEERS = Path(__file__).parent.parent / ".peers"
-"""What benchmarks build and make beside the repository's own files; git ignores it."""
+"""Where benchmarks put what they build and download; ignored by git."""
 PACKAGE, VERSION = "llama-cpp-python", "0.3.36"
 SOURCE = PEERS / f"llama_cpp_python-{VERSION}"
 LLAMA_CPP = SOURCE / "vendor" / "llama.cpp"
 PROGRAMS = SOURCE / "build" / "bin"
 SERVER, QUANTIZE = "llama-server", "llama-quantize"
-SETTINGS = {
+CMAKE_OPTIONS = {
     "CMAKE_BUILD_TYPE": "Release",
     "GGML_NATIVE": "ON",
     "BUILD_SHARED_LIBS": "OFF",
@@ -32,22 +35,24 @@ SETTINGS = {
     "LLAMA_BUILD_UI": "OFF",
     "LLAMA_USE_PREBUILT_UI": "OFF",
 }
-"""All instructions of this machine, nothing that reaches a network, no web page."""
+"""All instructions of this machine, no network access, no web page."""
 
 
-class PeerError(Exception):
-    """The peer cannot be found, built or started; the message says what to do."""
+class PeerError(BenchmarkError):
+    """llama.cpp cannot be found, built or started; the message says what to do."""
 
 
 def find(program: str, given: Path | None = None) -> Path:
-    """`given`, else the program on the PATH, else the one that is built here, built now if need be.
+    """Return the path of a program: `given`, else the one on PATH, else the one built here, built now if necessary.
 
-    `given` may be another program of the same folder. Raises PeerError.
+    `given` may be another program in the same folder. Raises PeerError.
     """
     if given is not None:
         path = given.with_name(given.name.replace(SERVER, program)) if program != SERVER else given
         if not os.access(path, os.X_OK):
-            raise PeerError(f"{path} is not a program: give the {program} of a llama.cpp build.")
+            raise PeerError(
+                f"{path} is not an executable program. Pass the path of the {program} of a llama.cpp build."
+            )
         return path
     if on_path := shutil.which(program):
         return Path(on_path)
@@ -56,27 +61,27 @@ def find(program: str, given: Path | None = None) -> Path:
 
 
 def build(program: str) -> Path:
-    """Download the source package if it is not there, and compile one program. Raises PeerError."""
+    """Download the source package if it is missing, and compile one program. Raises PeerError."""
     check_tools()
     if not LLAMA_CPP.is_dir():
         _download()
     configure = ["cmake", "-S", str(LLAMA_CPP), "-B", str(PROGRAMS.parent)]
     if shutil.which("ninja"):
         configure += ["-G", "Ninja"]
-    _run([*configure, *(f"-D{name}={value}" for name, value in SETTINGS.items())])
+    _run([*configure, *(f"-D{name}={value}" for name, value in CMAKE_OPTIONS.items())])
     _run(["cmake", "--build", str(PROGRAMS.parent), "--target", program, "--parallel", str(os.cpu_count() or 1)])
     return PROGRAMS / program
 
 
 def check_tools() -> None:
-    """Raises PeerError that names what a build lacks."""
+    """Raise PeerError if build tools are missing."""
     missing = [] if shutil.which("cmake") else ["cmake"]
     if not any(shutil.which(name) for name in (os.environ.get("CXX") or "c++", "g++", "clang++")):
         missing.append("a C++ compiler")
     if missing:
         raise PeerError(
             f"Building {SERVER} needs {' and '.join(missing)} (Debian: `apt install cmake ninja-build g++`). "
-            f"Or give a {SERVER} that you have: --llama-server PATH."
+            f"Or pass the path of an existing one: --llama-server PATH."
         )
 
 
@@ -84,8 +89,8 @@ def _download() -> None:
     PEERS.mkdir(exist_ok=True)
     archive = PEERS / f"{SOURCE.name}.tar.gz"
     if not archive.is_file():
-        wanted = ["--no-deps", "--no-binary", PACKAGE, f"{PACKAGE}=={VERSION}"]
-        _run([sys.executable, "-m", "pip", "download", "--dest", str(PEERS), *wanted])
+        arguments = ["--no-deps", "--no-binary", PACKAGE, f"{PACKAGE}=={VERSION}"]
+        _run([sys.executable, "-m", "pip", "download", "--dest", str(PEERS), *arguments])
     with tarfile.open(archive) as files:
         files.extractall(PEERS, filter="data")
 
@@ -95,19 +100,15 @@ def _run(command: list[str]) -> None:
     try:
         subprocess.run(command, check=True, stdout=sys.stderr)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise PeerError(f"{command[0]} failed ({error}); what it says stands above.") from error
+        raise PeerError(f"{command[0]} failed ({error}). Its output is above.") from error
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peer_build", description=__doc__)
     parser.parse_args()
-    try:
-        print(*(find(program) for program in (SERVER, QUANTIZE)), sep="\n")
-    except PeerError as problem:
-        print(problem, file=sys.stderr)
-        return 1
+    print(*(find(program) for program in (SERVER, QUANTIZE)), sep="\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measure.run_main(main)

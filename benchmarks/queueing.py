@@ -1,5 +1,5 @@
-"""What a longer queue costs: processor time of a completed request with 10 … 1,000 requests sent at once, and the
-scheduler's time in a step with up to 5,000 sequences waiting.
+"""The cost of a longer queue: processor time per request with 10 … 1,000 requests sent at once, and the scheduler's
+time per step with up to 5,000 sequences waiting.
 
 `python -m benchmarks.queueing`
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import Any
 
 from benchmarks import measure
 from benchmarks.http_client import Target
-from benchmarks.load import Bounds, Generator, run_async
+from benchmarks.load import Bounds, LoadGenerator, run_async
+from benchmarks.measure import BenchmarkError
 from benchmarks.observe import cpu_seconds
 from benchmarks.outcome import summarise
 from benchmarks.server_process import Server, serve
@@ -27,16 +27,16 @@ from onward.engine.scheduler import Scheduler, Work
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
 
-ROWS, BLOCKS, BUDGET = 64, 4096, 128
-"""Of the scheduler that is measured alone: sequences that run together, KV blocks, prompt tokens of a step."""
-OUT = 32
-STEPS = 200
+MAX_ROWS, NUM_BLOCKS, PREFILL_TOKENS = 64, 4096, 128
+"""Of the scheduler when measured alone: maximal running sequences, KV blocks, prompt tokens per step."""
+OUTPUT_TOKENS = 32
+NUM_STEPS = 200
 
 # --- over HTTP -------------------------------------------------------------------------------------------------
 
 
 class Bursts:
-    """Requests to one server, `depth` of them sent at once, until a round's number of requests is done."""
+    """Sends requests to one server, `depth` of them at once, until a round's number of requests is complete."""
 
     def __init__(self, server: Server, options: argparse.Namespace) -> None:
         low, _, high = options.token_range.partition(":")
@@ -45,27 +45,26 @@ class Bursts:
         self._first = 0
 
     def round(self, depth: int, requests: int) -> dict[str, float]:
-        """Processor milliseconds of the server for a request, and output tokens a second.
+        """Return the server's processor milliseconds per request, and output tokens per second.
 
-        RuntimeError when a request fails, or the system tells no processor time.
+        Raises BenchmarkError if a request fails or the system does not report processor time.
         """
-        before, spent, seconds, tokens, done = cpu_seconds(self._pid), 0.0, 0.0, 0, 0
+        before, seconds, tokens, done = cpu_seconds(self._pid), 0.0, 0, 0
         while done < requests:
-            generator = Generator(self._target, self._workload, Bounds(depth, timeout=600.0), self._first)
+            generator = LoadGenerator(self._target, self._workload, Bounds(depth, timeout=600.0), self._first)
             self._first += depth
-            figures = summarise(run_async(lambda sending=generator: sending.closed(depth)))  # type: ignore[misc]
+            figures = summarise(run_async(lambda generator=generator: generator.closed_loop(depth)))  # type: ignore[misc]
             if figures["failed"]:
-                raise RuntimeError(f"requests failed at depth {depth}: {figures['failed']}")
+                raise BenchmarkError(f"requests failed at depth {depth}: {figures['failed']}")
             seconds, tokens, done = seconds + figures["wall_s"], tokens + figures["output_tokens"], done + depth
         after = cpu_seconds(self._pid)
         if before is None or after is None:
-            raise RuntimeError("this system does not tell the processor time of a process")
-        spent = after - before
-        return {"cpu_ms": spent / done * 1e3, "tok_s": tokens / seconds}
+            raise BenchmarkError("this system does not report the processor time of a process")
+        return {"cpu_ms": (after - before) / done * 1e3, "tok_s": tokens / seconds}
 
 
 def over_http(options: argparse.Namespace) -> dict[str, Any]:
-    """Per depth the medians and ranges of rounds. A round goes through all depths; the first warms up."""
+    """Return medians and ranges of rounds per depth. A round goes through all depths; the first is a warm-up."""
     found: dict[int, list[dict[str, float]]] = {depth: [] for depth in options.depths}
     with serve(options.model) as server:
         bursts = Bursts(server, options)
@@ -83,15 +82,15 @@ def over_http(options: argparse.Namespace) -> dict[str, Any]:
 # --- the scheduler alone ---------------------------------------------------------------------------------------
 
 
-class Drive:
-    """A scheduler fed by hand: every step is decided and counted as done, nothing is computed."""
+class SchedulerDriver:
+    """Drives a scheduler without a model: every step is scheduled and counted as done, nothing is computed."""
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler(KVCache(BLOCKS), ROWS)
+        self.scheduler = Scheduler(KVCache(NUM_BLOCKS), MAX_ROWS)
         self._ids = itertools.count()
 
-    def add(self, request: int | None, prompt: tuple[int, ...], out: int = OUT) -> None:
-        """Queue a prompt as part of `request`, or of a request of its own."""
+    def add(self, request: int | None, prompt: tuple[int, ...], out: int = OUTPUT_TOKENS) -> None:
+        """Submit a prompt as part of `request`, or as a new request."""
         number = next(self._ids)
         self.scheduler.add(
             Job(
@@ -107,13 +106,13 @@ class Drive:
         )
 
     def step(self) -> tuple[float, int]:
-        """Do one step; the processor seconds of `schedule`, and how many sequences it ended."""
+        """Do one step; return the processor seconds of `schedule`, and how many sequences ended."""
         begin = time.thread_time()
-        works = self.scheduler.schedule(BUDGET)
+        works = self.scheduler.schedule(PREFILL_TOKENS)
         seconds = time.thread_time() - begin
-        return seconds, sum(self._do(work) for work in works)
+        return seconds, sum(self._complete(work) for work in works)
 
-    def _do(self, work: Work) -> bool:
+    def _complete(self, work: Work) -> bool:
         sequence = work.sequence
         self.scheduler.advance(work)
         if sequence.reading or not work.outputs:
@@ -126,81 +125,83 @@ class Drive:
 
 
 def prompt_of(number: int, length: int = 40) -> tuple[int, ...]:
-    """A prompt like no other's."""
-    return tuple(number * 7919 % 100_003 + place for place in range(length))
+    """Return a prompt that differs from all others."""
+    return tuple(number * 7919 % 100_003 + index for index in range(length))
 
 
-def distinct(drive: Drive, number: int) -> None:
-    """A request of its own for every prompt."""
-    drive.add(None, prompt_of(number))
+def add_distinct(driver: SchedulerDriver, number: int) -> None:
+    """Submit each prompt as a new request."""
+    driver.add(None, prompt_of(number))
 
 
-def one_request(drive: Drive, number: int) -> None:
-    """All prompts belong to one request."""
-    drive.add(0, prompt_of(number))
+def add_to_one_request(driver: SchedulerDriver, number: int) -> None:
+    """Submit all prompts as one request."""
+    driver.add(0, prompt_of(number))
 
 
 PREFIX = prompt_of(0, 1024)
 
 
-def one_prefix(drive: Drive, number: int) -> None:
-    """Requests of their own that begin alike: most wait for the one that reads the prefix."""
-    drive.add(None, PREFIX + prompt_of(number, 8))
+def add_with_one_prefix(driver: SchedulerDriver, number: int) -> None:
+    """Submit new requests with the same prefix: most wait for the one that prefills it."""
+    driver.add(None, PREFIX + prompt_of(number, 8))
 
 
-def steady(add: Callable[[Drive, int], None], waiting: int, steps: int) -> dict[str, float]:
-    """The scheduler with always so many waiting: processor microseconds of `schedule` a step, median and p95.
+def measure_steady(add: Callable[[SchedulerDriver, int], None], waiting: int, steps: int) -> dict[str, float]:
+    """Return processor microseconds of `schedule` per step, median and p95, with a constant number waiting.
 
-    Twice a sequence's steps go by first, so that those that run do not all end together.
+    The first steps, twice those of a sequence, do not count: afterwards running sequences do not all end together.
     """
-    drive, numbers, taken = Drive(), itertools.count(1), []
-    for _ in range(ROWS + waiting):
-        add(drive, next(numbers))
-    for step in range(2 * OUT + steps):
-        seconds, ended = drive.step()
+    driver, numbers, taken = SchedulerDriver(), itertools.count(1), []
+    for _ in range(MAX_ROWS + waiting):
+        add(driver, next(numbers))
+    for step in range(2 * OUTPUT_TOKENS + steps):
+        seconds, ended = driver.step()
         for _ in range(ended):
-            add(drive, next(numbers))
-        if step >= 2 * OUT:
+            add(driver, next(numbers))
+        if step >= 2 * OUTPUT_TOKENS:
             taken.append(seconds * 1e6)
     return {"p50_us": measure.percentile(taken, 50) or 0.0, "p95_us": measure.percentile(taken, 95) or 0.0}
 
 
-def behind_a_prefix(waiting: int) -> dict[str, float]:
-    """As `steady`, for the steps in which one request reads a prefix that all who wait begin with."""
-    drive, taken = Drive(), []
-    for number in range(1, ROWS // 2):
-        drive.add(None, prompt_of(number), 10_000)
-    for _ in range(ROWS // 2):
-        drive.step()
+def measure_shared_prefix(waiting: int) -> dict[str, float]:
+    """Return the same for steps in which one request prefills the common prefix of all waiting requests."""
+    driver, taken = SchedulerDriver(), []
+    for number in range(1, MAX_ROWS // 2):
+        driver.add(None, prompt_of(number), 10_000)
+    for _ in range(MAX_ROWS // 2):
+        driver.step()
     for number in range(waiting + 1):
-        one_prefix(drive, number)
-    for _ in range(len(PREFIX) // BUDGET - 1):
-        taken.append(drive.step()[0] * 1e6)
+        add_with_one_prefix(driver, number)
+    for _ in range(len(PREFIX) // PREFILL_TOKENS - 1):
+        taken.append(driver.step()[0] * 1e6)
     return {"p50_us": measure.percentile(taken, 50) or 0.0, "p95_us": measure.percentile(taken, 95) or 0.0}
 
 
-def arrival(add: Callable[[Drive, int], None], waiting: int) -> dict[str, float]:
-    """Microseconds for each of so many sequences to be queued, and for each request to be cancelled."""
+def measure_add_and_cancel(add: Callable[[SchedulerDriver, int], None], waiting: int) -> dict[str, float]:
+    """Return microseconds per submitted sequence, and per cancelled request."""
     if not waiting:
         return {}
-    drive = Drive()
+    driver = SchedulerDriver()
     begin = time.thread_time()
     for number in range(waiting):
-        add(drive, number)
+        add(driver, number)
     queued = time.thread_time()
     for request in range(waiting):
-        drive.scheduler.cancel(request)
+        driver.scheduler.cancel(request)
     cancelled = time.thread_time()
-    assert drive.scheduler.idle
+    assert driver.scheduler.idle
     return {"add_us": (queued - begin) / waiting * 1e6, "cancel_us": (cancelled - queued) / waiting * 1e6}
 
 
-def scheduler_alone(waiting: list[int], steps: int = STEPS) -> dict[str, Any]:
-    """Per kind of queue and number waiting."""
+def scheduler_alone(waiting: list[int], steps: int = NUM_STEPS) -> dict[str, Any]:
+    """Return the scheduler's times per kind of queue and number of waiting sequences."""
     figures: dict[str, Any] = {}
-    for name, add in (("distinct requests", distinct), ("one request", one_request)):
-        figures[name] = {str(count): steady(add, count, steps) | arrival(add, count) for count in waiting}
-    figures["one prefix, being read"] = {str(count): behind_a_prefix(count) for count in waiting}
+    for name, add in (("distinct requests", add_distinct), ("one request", add_to_one_request)):
+        figures[name] = {
+            str(count): measure_steady(add, count, steps) | measure_add_and_cancel(add, count) for count in waiting
+        }
+    figures["one prefix, being prefilled"] = {str(count): measure_shared_prefix(count) for count in waiting}
     return figures
 
 
@@ -208,12 +209,13 @@ def scheduler_alone(waiting: list[int], steps: int = STEPS) -> dict[str, Any]:
 
 
 def table(figures: dict[str, Any]) -> str:
+    """Return the figures as tables for the terminal."""
     lines = []
     if "http" in figures:
-        lines.append(f"{'at once':>8}{'CPU ms a request':>18}{'tok/s':>10}")
+        lines.append(f"{'at once':>8}{'CPU ms per request':>18}{'tok/s':>10}")
         for depth, found in figures["http"].items():
             lines.append(f"{depth:>8}{found['cpu_ms']['median']:18.2f}{found['tok_s']['median']:10.1f}")
-    lines.append(f"{'schedule, µs a step':26}{'waiting':>8}{'p50':>8}{'p95':>8}{'add':>8}{'cancel':>8}")
+    lines.append(f"{'schedule, µs per step':26}{'waiting':>8}{'p50':>8}{'p95':>8}{'add':>8}{'cancel':>8}")
     for name, by_waiting in figures["scheduler"].items():
         for waiting, found in by_waiting.items():
             cells = [f"{found[key]:8.1f}" if key in found else " " * 8 for key in COLUMNS]
@@ -227,13 +229,27 @@ COLUMNS = ("p50_us", "p95_us", "add_us", "cancel_us")
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.queueing", description=__doc__)
     parser.add_argument("--model", default="storyteller", help="a built-in name or a folder")
-    parser.add_argument("--depths", type=int, nargs="+", default=[10, 100, 300, 1000], help="requests at once")
-    parser.add_argument("--requests", type=int, default=1000, help="requests of a depth and round (default 1,000)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default 3)")
-    parser.add_argument("--prompt", type=int, default=64, help="tokens a prompt (default 64)")
-    parser.add_argument("--out", type=int, default=32, help="tokens a completion (default 32)")
-    parser.add_argument("--token-range", default="256:8000", help="ids to draw from, LOW:HIGH")
-    parser.add_argument("--waiting", type=int, nargs="+", default=[0, 100, 1000, 5000], help="for the scheduler alone")
+    parser.add_argument(
+        "--depths",
+        type=int,
+        nargs="+",
+        default=[10, 100, 300, 1000],
+        help="requests sent at once (default 10 100 300 1000)",
+    )
+    parser.add_argument("--requests", type=int, default=1000, help="requests per depth and round (default 1,000)")
+    parser.add_argument("--rounds", type=int, default=3, help="measured rounds (default 3)")
+    parser.add_argument("--prompt", type=int, default=64, help="tokens per prompt (default 64)")
+    parser.add_argument("--out", type=int, default=32, help="tokens per completion (default 32)")
+    parser.add_argument(
+        "--token-range", default="256:8000", help="range of prompt token ids, LOW:HIGH (default 256:8000)"
+    )
+    parser.add_argument(
+        "--waiting",
+        type=int,
+        nargs="+",
+        default=[0, 100, 1000, 5000],
+        help="waiting sequences, for the scheduler alone",
+    )
     parser.add_argument("--no-server", action="store_true", help="measure the scheduler only")
     parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
@@ -241,7 +257,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def main() -> int:
     options = arguments().parse_args()
-    at_start = measure.begin()
+    at_start = measure.start()
     figures: dict[str, Any] = {} if options.no_server else {"http": over_http(options)}
     figures["scheduler"] = scheduler_alone(options.waiting)
     print(table(figures))
@@ -250,4 +266,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measure.run_main(main)

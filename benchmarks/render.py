@@ -1,18 +1,18 @@
-"""Write the figures of JSON reports into README.md, each beside the command that made it.
+"""Write the figures of JSON reports to README.md, each with the command that measured it.
 
-`python -m benchmarks.render` reads the reports in benchmarks/figures/ and replaces what stands between the markers;
-a report that is not there is shown as not measured yet.
+`python -m benchmarks.render` reads the reports in benchmarks/figures/ and replaces the text between the markers; a
+missing report is shown as not measured yet.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import measure
 from benchmarks.render_reach import compare_section, reach_section
 from benchmarks.render_scale import queueing_section, soak_section, sweep_section
 from benchmarks.render_speculation import speculation_section
@@ -41,7 +41,7 @@ DEFAULT_COMMANDS = {
 
 
 def engine_section(figures: dict[str, Any]) -> list[str]:
-    """Throughput, latency and memory."""
+    """Return throughput, latency and memory as Markdown lines."""
     lines = [
         "| clients | | output tok/s | of bare (least to greatest round) | while all clients have work "
         "| full decode steps, of bare | TTFT p50 / p95, ms | between tokens p50 / p95, ms |",
@@ -76,18 +76,18 @@ def _spread(ratio: dict[str, float]) -> str:
 
 def _memory_line(memory: dict[str, Any] | None) -> str:
     if memory is None:
-        return "Memory: this system does not tell a process's peak."
-    memory = memory | {"held": memory["anonymous"] + memory["file"] + memory["kv"]}
+        return "Memory: this system does not report it."
+    memory = memory | {"resident": memory["anonymous"] + memory["file"] + memory["kv"]}
     sizes = {name: f"{size / 2**20:,.0f} MiB" for name, size in memory.items()}
     return (
-        f"Server's memory after these runs: {sizes['held']} resident (peak, while loading or later: "
+        f"Server's memory after these runs: {sizes['resident']} resident (peak, while loading or later: "
         f"{sizes['peak']}), of which weights {sizes['weights']} (the file's size) and KV cache {sizes['kv']}; "
         f"**{sizes['above_weights_and_kv']} above both**."
     )
 
 
 def startup_section(figures: dict[str, Any]) -> list[str]:
-    """Times of whole processes."""
+    """Return times of whole processes as Markdown lines."""
     rows = {
         "`import onward`, less an empty interpreter": figures["import"]["seconds"],
         "`onward serve` until it is ready": figures["serve"]["ready"],
@@ -101,7 +101,7 @@ def startup_section(figures: dict[str, Any]) -> list[str]:
     heaviest = ", ".join(
         f"`{entry['module']}` {entry['cumulative_ms']:.0f} ms" for entry in figures["imports_of_create"]
     )
-    return [*lines, "", f"Heaviest imports of the last, each with all that it imports: {heaviest}."]
+    return [*lines, "", f"Slowest imports of the last, each including what it imports: {heaviest}."]
 
 
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
@@ -111,7 +111,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "compare-qwen05b-steady": ("Against llama-server, 0.5B shape, three times as long", compare_section),
     "compare-storyteller": ("Against llama-server, storyteller", compare_section),
     "reach": ("Reach", reach_section),
-    "speculation": ("Guessing ahead", speculation_section),
+    "speculation": ("Speculation", speculation_section),
     "sweep": ("More clients", sweep_section),
     "queueing": ("A longer queue", queueing_section),
     "soak": ("Many requests", soak_section),
@@ -120,7 +120,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
 
 
 def section(name: str, report: dict[str, Any] | None) -> str:
-    """One report's heading, command, machine and tables."""
+    """Return heading, command, machine and tables of one report as Markdown."""
     title, write = SECTIONS[name]
     command = report["command"] if report else DEFAULT_COMMANDS[name]
     lines = [f"### {title}", "", f"`{command}`", ""]
@@ -138,16 +138,17 @@ def _machine_line(machine: dict[str, Any]) -> str:
 
 
 def fill(page: str, reports: dict[str, dict[str, Any] | None]) -> str:
-    """The page with its figures replaced. ValueError when the markers are missing."""
+    """Return the page with its figures replaced. Raises ValueError if the markers are missing."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError("the page has no place for figures: its markers are missing")
+        raise ValueError(f"the page lacks the markers {BEGIN} and {END}")
     sections = "\n\n".join(section(name, reports.get(name)) for name in SECTIONS)
     return f"{before}{BEGIN}\n\n{sections}\n\n{END}{after}"
 
 
 def read_report(path: Path) -> dict[str, Any] | None:
+    """Return a JSON report, None if the file does not exist."""
     if not path.is_file():
         return None
     report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -157,7 +158,7 @@ def read_report(path: Path) -> dict[str, Any] | None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.render", description=__doc__)
     parser.add_argument("--figures", type=Path, default=HERE / "figures", help="folder of JSON reports")
-    parser.add_argument("--page", type=Path, default=HERE / "README.md", help="the page to write into")
+    parser.add_argument("--page", type=Path, default=HERE / "README.md", help="the page to update")
     options = parser.parse_args()
     reports = {name: read_report(options.figures / f"{name}.json") for name in SECTIONS}
     page = options.page.read_text(encoding="utf-8")
@@ -166,4 +167,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measure.run_main(main)

@@ -1,4 +1,4 @@
-"""The tables of benchmarks.compare and benchmarks.reach."""
+"""README sections of `benchmarks.compare` and `benchmarks.reach`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SCENARIOS = ("| model | ratio | measured | aim | ms, medians |", "|---|---|--:|-
 
 
 def compare_section(figures: dict[str, Any]) -> list[str]:
-    """Both servers' figures, then the ratios."""
+    """Return the ratios and then both servers' figures as Markdown lines."""
     arms, ratios, settings, idle = [], [], [], [0.0]
     for family, by_clients in figures["families"].items():
         for clients, found in by_clients.items():
             idle.append(found["idle_cpu"])
             settings += [
-                f"{family} {name} with {clients} clients {each['chosen']}"
+                f"{family} {name} with {clients} clients: {each['chosen']}"
                 for name, each in found["peer_settings"].items()
             ]
             arms += [_arm_row(family, clients, name, arm) for name, arm in found["arms"].items()]
@@ -33,7 +33,7 @@ def compare_section(figures: dict[str, Any]) -> list[str]:
                 for peer, ratio in peers.items()
             ]
     return [
-        "Ratios of one round, the median round (least to greatest):",
+        "Ratios within one round, median of rounds (least to greatest):",
         "",
         *RATIOS,
         *ratios,
@@ -41,8 +41,8 @@ def compare_section(figures: dict[str, Any]) -> list[str]:
         *ARMS,
         *arms,
         "",
-        f"llama-server: {figures['peer']}. Servers without work took at most {max(idle):.1%} of a core. "
-        f"Settings that were fastest for it: {'; '.join(settings)}.",
+        f"llama-server: {figures['peer']}. Idle servers used at most {max(idle):.1%} of a core. "
+        f"Its fastest settings: {'; '.join(settings)}.",
     ]
 
 
@@ -59,7 +59,7 @@ def _ratio(ratio: dict[str, Any], key: str) -> str:
 
 
 def reach_section(figures: dict[str, Any]) -> list[str]:
-    """One row a model and scenario."""
+    """Return one row per model and scenario as Markdown lines."""
     lines = [*SCENARIOS]
     for model, scenarios in figures["models"].items():
         for found in scenarios.values():

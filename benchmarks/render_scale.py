@@ -6,7 +6,7 @@ from typing import Any
 
 
 def sweep_section(figures: dict[str, Any]) -> list[str]:
-    """Throughput and latency against clients."""
+    """Return throughput and latency by number of clients as Markdown lines."""
     lines = [
         "![Throughput and time to first token against clients](../docs/images/throughput.svg)",
         "",
@@ -30,17 +30,19 @@ def _pair(spread: dict[str, float | None]) -> str:
 
 
 def queueing_section(figures: dict[str, Any]) -> list[str]:
-    """Cost of a request against the length of the queue, then of the scheduler alone."""
+    """Return the cost of a request by queue length, then the scheduler's own, as Markdown lines."""
     lines: list[str] = []
     if "http" in figures:
-        lines += ["| requests at once | server's processor time a request, ms | output tok/s |", "|--:|--:|--:|"]
+        lines += ["| requests at once | server's processor time per request, ms | output tok/s |", "|--:|--:|--:|"]
         for depth, found in figures["http"].items():
             cost = found["cpu_ms"]
             spent = f"{cost['median']:.1f} ({cost['least']:.1f} to {cost['greatest']:.1f})"
             lines.append(f"| {int(depth):,} | {spent} | {found['tok_s']['median']:,.0f} |")
         lines.append("")
     waiting = list(next(iter(figures["scheduler"].values())))
-    lines.append("| scheduler, µs a step, by sequences waiting | " + " | ".join(f"{int(n):,}" for n in waiting) + " |")
+    lines.append(
+        "| scheduler, µs per step, by sequences waiting | " + " | ".join(f"{int(n):,}" for n in waiting) + " |"
+    )
     lines.append("|---|" + "--:|" * len(waiting))
     for name, found in figures["scheduler"].items():
         lines.append(f"| {name} | " + " | ".join(f"{found[n]['p50_us']:,.0f}" for n in waiting) + " |")
@@ -48,14 +50,14 @@ def queueing_section(figures: dict[str, Any]) -> list[str]:
 
 
 def soak_section(figures: dict[str, Any]) -> list[str]:
-    """Memory of the server over many requests."""
+    """Return the memory of the server over many requests as Markdown lines."""
     own, left = figures["verdict"]["anonymous"], figures["at_rest"]["left_behind"]
     nothing = "no KV block, sequence or request was left behind"
     return [
         "![Memory of the server against requests](../docs/images/memory.svg)",
         "",
-        f"{figures['requests']:,} requests, {figures['left_half_way']:,} of whose clients left half-way, "
-        f"{figures['problem_count']} unexpected answers. Over the second half the process's own memory went from "
-        f"{own['begin_mib']:.1f} to {own['end_mib']:.1f} MiB, {own['growth_mib_per_1000']:+.3f} MiB a thousand "
-        f"requests; at the end {nothing if not left else f'there was left: {left}'}.",
+        f"{figures['requests']:,} requests, {figures['left_half_way']:,} of whose clients disconnected early; "
+        f"{figures['problem_count']} unexpected responses. Over the second half, anonymous memory went from "
+        f"{own['begin_mib']:.1f} to {own['end_mib']:.1f} MiB, {own['growth_mib_per_1000']:+.3f} MiB per thousand "
+        f"requests; at the end {nothing if not left else f'this was left: {left}'}.",
     ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 HEAD = (
-    "| model | text | clients | tok/s without | all output (least to greatest race) | typical turn | writing alone "
-    "| processor | steps | guesses kept |",
+    "| model | text | clients | tok/s without | all output (least to greatest round) | median turn | decode only "
+    "| per CPU second | steps | drafts accepted |",
     "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
 )
 MEDIANS = (
-    "| model | kind of text, median case | all output (least case) | typical turn | writing alone | processor |",
+    "| model | kind of text, median case | all output (least case) | median turn | decode only | per CPU second |",
     "|---|---|--:|--:|--:|--:|",
 )
 TITLES = {
@@ -19,18 +19,19 @@ TITLES = {
     "unpredictable": "nothing to copy",
     "together": "copied by many, with `prediction`",
 }
-RATIOS = ("turn_ratio", "writing_ratio", "processor_ratio")
+RATIOS = ("turn_ratio", "decode_ratio", "cpu_ratio")
 
 
 def speculation_section(figures: dict[str, Any]) -> list[str]:
-    """Ratios of tokens a second, with speculation to without: medians of each kind of text, then all cases."""
+    """Return ratios of tokens per second, with speculation to without, as Markdown lines: medians per kind, all
+    cases."""
     medians, rows, forcing = [], [], [0.0]
     for model, found in figures.items():
         medians += [_medians_row(model, kind, each) for kind, each in found["medians"].items()]
         rows += [_case_row(model, case) for case in found["cases"]]
-        forcing += [case["forcing"] for case in found["cases"]]
+        forcing += [case["forcing_fraction"] for case in found["cases"]]
     return [
-        "Tokens a second with speculation as multiples of those without:",
+        "Tokens per second with speculation relative to without:",
         "",
         *MEDIANS,
         *medians,
@@ -54,7 +55,7 @@ def _medians_row(model: str, kind: str, found: dict[str, float]) -> str:
 
 def _case_row(model: str, case: dict[str, Any]) -> str:
     ratio, steps, drafts = case["ratio"], case["steps"], case["drafts"]
-    kept = sum(count for key, count in drafts.items() if key.endswith("accepted"))
+    accepted = sum(count for key, count in drafts.items() if key.endswith("accepted"))
     cells = [
         model,
         f"{case['name']} ({case['kind']})",
@@ -63,6 +64,6 @@ def _case_row(model: str, case: dict[str, Any]) -> str:
         f"{ratio['median']:.2f} ({ratio['least']:.2f} to {ratio['greatest']:.2f})",
         *(f"{case[key]['median']:.2f}" for key in RATIOS),
         f"{steps['off']:.0f} → {steps['on']:.0f}",
-        f"{kept:.0f} of {sum(drafts.values()):.0f}",
+        f"{accepted:.0f} of {sum(drafts.values()):.0f}",
     ]
     return f"| {' | '.join(cells)} |"

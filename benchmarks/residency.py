@@ -12,8 +12,9 @@ import json
 import sys
 import urllib.request
 
+from benchmarks import measure
 from benchmarks.models import model_id
-from benchmarks.server_process import Server, resident, serve
+from benchmarks.server_process import Server, resident_memory, serve
 
 MIB = 2**20
 WITHOUT_DROPPING = (
@@ -35,7 +36,7 @@ def measure_program(model: str, program: tuple[str, ...]) -> dict[str, tuple[flo
 
 
 def _mebibytes(server: Server) -> tuple[float, float]:
-    sizes = resident(server.pid)
+    sizes = resident_memory(server.pid)
     if sizes is None:
         raise SystemExit("This system does not report the resident memory of a process: run it on Linux.")
     return (sizes["anonymous"] + sizes["kv"]) / MIB, sizes["file"] / MIB
@@ -62,4 +63,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measure.run_main(main)

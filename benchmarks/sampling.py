@@ -1,9 +1,8 @@
-"""Microseconds a row from logits to drawn tokens: the kernels against the plain numpy reference, one thread.
+"""Microseconds per row from logits to sampled tokens: the kernels and the plain numpy reference, one thread.
 
-Run `python benchmarks/sampling.py`. Each figure is the best of several calls, each of which draws for `--rows`
-rows of normally distributed logits (standard deviation 3) that do not stay in the processor's inner caches;
-Python's share of the call is included. Normal logits are flatter than a trained model's, so top_p meets more
-tokens here.
+`python -m benchmarks.sampling`. Each figure is the best of several calls, each of which samples from `--rows` rows of
+normally distributed logits (standard deviation 3), more than the processor's inner caches hold. The Python part of the
+call is included. Normal logits are flatter than a trained model's, so top_p keeps more tokens here.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import measure
 from onward.sampling.choice import ChoiceSampler
 from onward.sampling.params import SamplingParams
 from onward.sampling.reference import ReferenceSampler
 from onward.sampling.sampler import Sampler
 
-VOCABULARIES = (8192, 151_936)
+VOCAB_SIZES = (8192, 151_936)
 BIAS = tuple((token, 1.0) for token in range(0, 3000, 10))
 CASES: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
@@ -38,12 +38,13 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def microseconds_a_row(
+def sample_us_per_row(
     sampler: Sampler | ReferenceSampler,
     logits: np.ndarray[Any, np.dtype[np.float32]],
     params: dict[str, Any],
     calls: int,
 ) -> float:
+    """Return the microseconds per row of the fastest of `calls` calls of `sample`; `logits` is [rows, vocab_size]."""
     rows = range(len(logits))
     choices = [ChoiceSampler(SamplingParams(seed=row, **params), 0) for row in rows]
     for choice in choices:
@@ -57,9 +58,10 @@ def microseconds_a_row(
     return min(times) / len(logits) * 1e6
 
 
-def score_microseconds_a_row(
+def score_us_per_row(
     sampler: Sampler | ReferenceSampler, logits: np.ndarray[Any, np.dtype[np.float32]], calls: int
 ) -> float:
+    """Return the microseconds per row of the fastest of `calls` calls of `score`; `logits` is [rows, vocab_size]."""
     times = []
     for _ in range(calls):
         start = time.perf_counter()
@@ -68,25 +70,25 @@ def score_microseconds_a_row(
     return min(times) / len(logits) * 1e6
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=16, help="rows in a step (default 16)")
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sampling", description=__doc__)
+    parser.add_argument("--rows", type=int, default=16, help="rows per step (default 16)")
     parser.add_argument("--calls", type=int, default=20, help="timed calls of the kernels (default 20)")
-    parser.add_argument("--without-reference", action="store_true", help="leave the slow numpy column out")
+    parser.add_argument("--without-reference", action="store_true", help="omit the slow numpy column")
     arguments = parser.parse_args()
-    for vocabulary in VOCABULARIES:
-        shape = (arguments.rows, vocabulary)
+    for vocab_size in VOCAB_SIZES:
+        shape = (arguments.rows, vocab_size)
         logits = (np.random.default_rng(0).standard_normal(shape) * 3).astype(np.float32)
         start = time.perf_counter()
-        kernels, reference = Sampler(vocabulary, num_threads=1), ReferenceSampler(vocabulary)
-        made = time.perf_counter() - start
-        print(f"\nvocabulary {vocabulary:,}, {arguments.rows} rows (sampler made in {made:.2f} s)")
-        print(f"{'us a row':42}{'kernels':>10}{'numpy':>12}{'ratio':>8}")
+        kernels, reference = Sampler(vocab_size, num_threads=1), ReferenceSampler(vocab_size)
+        load_seconds = time.perf_counter() - start
+        print(f"\nvocabulary {vocab_size:,}, {arguments.rows} rows (kernels loaded in {load_seconds:.2f} s)")
+        print(f"{'us per row':42}{'kernels':>10}{'numpy':>12}{'ratio':>8}")
         for name, params in {**CASES, "score, top 5": None}.items():
             figures = [
-                score_microseconds_a_row(sampler, rows, calls)
+                score_us_per_row(sampler, rows, calls)
                 if params is None
-                else microseconds_a_row(sampler, rows, params, calls)
+                else sample_us_per_row(sampler, rows, params, calls)
                 for sampler, rows, calls in ((kernels, logits, arguments.calls), (reference, logits[:2], 2))
                 if sampler is kernels or not arguments.without_reference
             ]
@@ -94,7 +96,8 @@ def main() -> None:
             if len(figures) > 1:
                 columns += f"{figures[1]:12.0f}{figures[1] / figures[0]:8.0f}"
             print(f"{name:42}{columns}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    measure.run_main(main)

@@ -1,7 +1,7 @@
-"""A real model made to say what a benchmark wants, so that text which no small model could write costs what it costs.
+"""A real model whose output is forced to a script, to measure text that no small model could generate.
 
-Every step is evaluated by the model; then the logit of the scripted token is raised in each row of logits, far enough
-that the sampler draws it. The text is forced; steps, kernels, sampling and the engine's decisions are real.
+The model evaluates every step; then the logit of the scripted token is raised in each row of logits, so far that it is
+sampled. The text is forced; steps, kernels, sampling and the engine's decisions are real.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from onward.engine.job import Job
 from onward.engine.model import Hook, Model, Row, nothing
 from onward.engine.step import Engine
 
-FORCE = 60.0
-"""Added to a scripted token's logit: more than logits of one row differ by."""
+SCRIPT_BIAS = 60.0
+"""Added to the logit of a scripted token: more than the differences within a row."""
 
 
 class Script(NamedTuple):
-    """What a sequence is to say: `tokens`, the first of them at position `start`."""
+    """The tokens forced on a sequence, the first of them at position `start`."""
 
     start: int
     tokens: Sequence[int]
 
 
 class ScriptedModel:
-    """Implements engine.model.Model around another. Owned by the caller, who drives the engine: no threads.
+    """Implements engine.model.Model around another. For the thread that drives the engine.
 
-    `seconds` counts what forcing took. A sequence without a script says what the model says.
+    `seconds` is the time that forcing took. A sequence without a script samples from the model's logits.
     """
 
     def __init__(self, model: Model) -> None:
@@ -44,18 +44,20 @@ class ScriptedModel:
         self.seconds = 0.0
 
     def add(self, engine: Engine, job: Job, script: Sequence[int]) -> None:
-        """Hand the engine a job of one choice that is going to say `script`; () lets it speak freely."""
+        """Submit a job of one choice to the engine and force `script` on it; () forces nothing."""
         engine.add(job)
         (sequence,) = (each for each in engine.scheduler.sequences() if each.job is job)
         if script:
             self._scripts[sequence.id] = Script(len(job.prompt), script)
 
-    def forget(self) -> None:
-        """Drop all scripts: sequence ids are an engine's own, so no two engines may have scripts at a time."""
+    def clear_scripts(self) -> None:
+        """Remove all scripts. Sequence ids are unique within an engine only, so two engines must not have scripts at
+        a time."""
         self._scripts.clear()
 
     def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
-        """See engine.model.Model. Writes into the model's view of logits where it may, else into a copy."""
+        """Evaluate a step as engine.model.Model does. Writes to the model's logits if they are writable, else to a
+        copy."""
         logits = self._model.evaluate(rows, before_compute)
         if not self._scripts:
             return logits
@@ -74,11 +76,11 @@ class ScriptedModel:
         script = self._scripts.get(row.sequence)
         if script is None:
             return
-        next_place = row.start + len(row.tokens) - row.outputs + 1 - script.start
+        next_index = row.start + len(row.tokens) - row.outputs + 1 - script.start
         for output in range(row.outputs):
-            place = next_place + output
-            if 0 <= place < len(script.tokens):
-                logits[first + output, script.tokens[place]] += FORCE
+            index = next_index + output
+            if 0 <= index < len(script.tokens):
+                logits[first + output, script.tokens[index]] += SCRIPT_BIAS
 
     def copy_block(self, source: int, target: int) -> None:
         self._model.copy_block(source, target)

@@ -1,4 +1,4 @@
-"""A real `onward serve` on a free port, its resident memory, and its end."""
+"""`onward serve` as a separate process on a free port, and its resident memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from benchmarks.measure import BenchmarkError
+
 READY = "Onward is ready at "
 STOP_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that is ready. `url` is its base URL, with /v1."""
+    """A server that is ready. `url` is its base URL, including /v1."""
 
     url: str
     pid: int
@@ -26,9 +28,9 @@ class Server:
 
 @contextmanager
 def serve(model: str, *flags: str, program: Sequence[str] = (sys.executable, "-m", "onward")) -> Iterator[Server]:
-    """Start a server, yield it when it is ready, and stop it on exit. Raises RuntimeError if it does not start."""
+    """Start a server, yield it when it is ready, and stop it on exit. Raises BenchmarkError if it does not start."""
     command = [*program, "serve", "--port", "0", "--drain", "1", "--model", model, *flags]
-    with tempfile.TemporaryFile("w+") as log:  # a pipe that nobody reads would stop the server when full
+    with tempfile.TemporaryFile("w+") as log:  # a pipe that nobody reads would block the server when full
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
             yield Server(_ready(process, log), process.pid)
@@ -42,11 +44,11 @@ def _ready(process: subprocess.Popen[str], log: IO[str]) -> str:
         if line.startswith(READY):
             return line.removeprefix(READY).split()[0]
     log.seek(0)
-    raise RuntimeError(f"the server did not start:\n{log.read()}")
+    raise BenchmarkError(f"the server did not start:\n{log.read()}")
 
 
 def stop(process: subprocess.Popen[str]) -> None:
-    """End a process that we started, by force if it does not listen."""
+    """Terminate a child process; kill it if it does not end in time."""
     process.terminate()
     try:
         process.wait(STOP_SECONDS)
@@ -57,13 +59,15 @@ def stop(process: subprocess.Popen[str]) -> None:
         process.stdout.close()
 
 
-def resident(pid: int) -> dict[str, int] | None:
-    """Bytes: `peak` resident so far, and now `kv` (the KV cache), `anonymous` without it, and `file`. None where the
-    system does not tell."""
+def resident_memory(pid: int) -> dict[str, int] | None:
+    """Return resident bytes: `peak` so far, and now `kv` (KV cache), `anonymous` (without it) and `file`.
+
+    None where the system does not report them.
+    """
     process = Path(f"/proc/{pid}")
     try:
         status = process.joinpath("status").read_text(encoding="ascii")
-        kv = kv_cache(process.joinpath("smaps").read_text(encoding="utf-8", errors="replace"))
+        kv = kv_cache_bytes(process.joinpath("smaps").read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
     names = {"peak": "VmHWM", "anonymous": "RssAnon", "file": "RssFile"}
@@ -71,17 +75,19 @@ def resident(pid: int) -> dict[str, int] | None:
     return sizes | {"kv": kv, "anonymous": max(0, sizes["anonymous"] - kv)}
 
 
-def kv_cache(smaps: str) -> int:
-    """Resident bytes of the KV cache: the only memory for which a server asks for huge pages ("hg" in proc(5)), but
-    for large arrays of numpy's, which a server does not keep; the heap stays marked where one was. A kernel without
-    huge pages tells nothing: 0."""
+def kv_cache_bytes(smaps: str) -> int:
+    """Return the resident bytes of the KV cache, from the text of /proc/PID/smaps; 0 on a kernel without huge pages.
+
+    It is the only memory for which a server requests huge pages ("hg" in proc(5)), except large numpy arrays, which a
+    server does not keep; the heap stays marked where one was.
+    """
     mappings = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", smaps, flags=re.MULTILINE)
-    asked = [each for each in mappings if re.search(r"^VmFlags:.* hg\b", each, re.MULTILINE) and not _is_named(each)]
-    return sum(_kib(each, "Rss") for each in asked) * 1024
+    huge = [each for each in mappings if re.search(r"^VmFlags:.* hg\b", each, re.MULTILINE) and not _is_named(each)]
+    return sum(_kib(each, "Rss") for each in huge) * 1024
 
 
 def _is_named(mapping: str) -> bool:
-    """Whether a mapping is a file's, or the heap: its first line has a sixth field."""
+    """Return whether a mapping is of a file or the heap: its first line has a sixth field."""
     return len(mapping.partition("\n")[0].split()) > 5
 
 

@@ -1,7 +1,7 @@
-"""What guessing ahead gains and costs: the engine with and without speculation, in alternating rounds of one run.
+"""Gain and cost of speculation: the engine with and without it, in alternating rounds of one run.
 
-Copy-editing with `prediction`, code edits found by prompt lookup, text that nothing foretells, and many of them at
-once. The texts are forced (benchmarks/scripted.py), everything else is real. Fails when the two arms differ in a token.
+Copy-editing with `prediction`, code edits found by prompt lookup, text that cannot be predicted, and many edits at
+once. The texts are forced (benchmarks/scripted.py), everything else is real. Fails if the two arms differ in a token.
 `python -m benchmarks.speculation --model storyteller --rounds 5`.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
-from benchmarks.copying import KINDS, Case, Task, Workloads
+from benchmarks.measure import BenchmarkError
 from benchmarks.models import load
 from benchmarks.scripted import ScriptedModel
+from benchmarks.speculation_cases import KINDS, Case, Task, Workloads
 from onward.engine.events import Piece
 from onward.engine.job import Job
 from onward.engine.model import Model, Vocabulary
@@ -32,44 +32,46 @@ from onward.text.assembler import TextRules
 
 ON, OFF = "on", "off"
 ARMS = (ON, OFF)
-TURNS = 20
-"""How often each arm has its turn in a race, at most."""
-TURN_STEPS = 16
-"""Steps of one turn, at least: the first ones find the other arm's data in the caches."""
+MAX_TURNS = 20
+"""Turns of each arm in a round, at most."""
+MIN_TURN_STEPS = 16
+"""Steps of one turn, at least: the first ones find the other arm's data in the processor's caches."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What one arm did with a case's tasks (seconds of perf_counter and of the process's processors).
+    """One arm's run of a case: wall-clock `seconds` and `cpu_seconds` of the process.
 
-    `writing` counts only steps that read no prompt, `written` the tokens that came from them. `forcing` is the share
-    of `seconds` that the script took.
+    `decode_seconds` counts steps without prefill only, `decode_tokens` the tokens they generated. `forcing_seconds` is
+    the part of `seconds` that forcing the text took.
     """
 
     seconds: float = 0.0
-    processor: float = 0.0
-    writing: float = 0.0
-    written: int = 0
+    cpu_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    decode_tokens: int = 0
     tokens: int = 0
     steps: int = 0
-    forcing: float = 0.0
-    said: dict[int, list[int]] = field(default_factory=dict)
-    """The tokens of each task, by its place among the tasks."""
+    forcing_seconds: float = 0.0
+    generated: dict[int, list[int]] = field(default_factory=dict)
+    """The tokens of each task, by index."""
     drafts: Counter[str] = field(default_factory=Counter)
-    turns: list[float] = field(default_factory=list)
-    """Tokens a second of each of its turns."""
+    turn_rates: list[float] = field(default_factory=list)
+    """Tokens per second of each turn."""
 
 
 class Arm:
-    """A model and an engine that go on from case to case, as a server does, so that the engine has learnt what steps
-    cost. Prefixes are not shared: every round asks the same."""
+    """A model and an engine, kept from case to case as in a server, so that the engine has measured what steps cost.
+
+    Prefixes are not shared, because every round has the same prompts.
+    """
 
     def __init__(self, model: Model, vocabulary: Vocabulary, *, speculate: bool) -> None:
         self._model = ScriptedModel(model)
         self._engine = Engine(self._model, vocabulary, share_prefixes=False, speculate=speculate)
         self._ids = itertools.count()
         self._waiting: Iterator[tuple[int, Task]] = iter(())
-        self._places: dict[int, int] = {}
+        self._task_indices: dict[int, int] = {}
         self.run = Run()
 
     @property
@@ -77,31 +79,31 @@ class Arm:
         return self._engine.idle
 
     def begin(self, case: Case) -> None:
-        """Start a closed loop: so many tasks at a time, until all are done."""
+        """Start a closed loop of `case.clients` tasks at a time."""
         self.run = Run()
-        self._model.forget()
-        self._places.clear()
+        self._model.clear_scripts()
+        self._task_indices.clear()
         self._waiting = iter(enumerate(case.tasks))
         self._submit(case.clients)
 
-    def go(self, tokens: int) -> None:
-        """Step on until so many tokens have been said since `begin`, or all have been."""
+    def advance(self, tokens: int) -> None:
+        """Run steps until so many tokens have been generated since `begin`, or all."""
         run, counters = self.run, self._engine.counters
         forced, steps, drafts = self._model.seconds, counters.steps, dict(counters.drafts)
-        said = run.tokens
-        processor, begin = time.process_time(), time.perf_counter()
+        tokens_before = run.tokens
+        cpu_begin, begin = time.process_time(), time.perf_counter()
         while not self.idle and run.tokens < tokens:
             self._submit(self._step())
         seconds = time.perf_counter() - begin
         run.seconds += seconds
-        run.turns.append((run.tokens - said) / seconds)
-        run.processor += time.process_time() - processor
-        run.forcing += self._model.seconds - forced
+        run.turn_rates.append((run.tokens - tokens_before) / seconds)
+        run.cpu_seconds += time.process_time() - cpu_begin
+        run.forcing_seconds += self._model.seconds - forced
         run.steps += counters.steps - steps
         run.drafts.update({" ".join(key): count - drafts[key] for key, count in counters.drafts.items()})
 
     def _submit(self, count: int) -> None:
-        for place, task in itertools.islice(self._waiting, count):
+        for index, task in itertools.islice(self._waiting, count):
             number = next(self._ids)
             job = Job(
                 id=number,
@@ -109,63 +111,65 @@ class Arm:
                 prompt=task.prompt,
                 choices=1,
                 max_tokens=task.tokens,
-                sampling=SamplingParams(temperature=0.8, top_p=0.95, seed=place),
+                sampling=SamplingParams(temperature=0.8, top_p=0.95, seed=index),
                 rules=TextRules(),
                 end_tokens=frozenset(),
                 prediction=task.prediction,
             )
-            self._places[number] = place
+            self._task_indices[number] = index
             self._model.add(self._engine, job, task.script)
 
     def _step(self) -> int:
-        """One step; how many jobs it ended."""
+        """Do one step; return how many jobs ended."""
         run, counters = self.run, self._engine.counters
-        read, written = counters.prefill_tokens, counters.decode_tokens
+        prefilled, decoded = counters.prefill_tokens, counters.decode_tokens
         begin = time.perf_counter()
         events = self._engine.step()
-        if counters.prefill_tokens == read:
-            run.writing += time.perf_counter() - begin
-            run.written += counters.decode_tokens - written
+        if counters.prefill_tokens == prefilled:
+            run.decode_seconds += time.perf_counter() - begin
+            run.decode_tokens += counters.decode_tokens - decoded
         ended = 0
         for event in events:
             if isinstance(event, Piece):
-                run.said.setdefault(self._places[event.job], []).extend(record.token for record in event.records)
+                run.generated.setdefault(self._task_indices[event.job], []).extend(
+                    record.token for record in event.records
+                )
                 run.tokens += len(event.records)
                 ended += event.ending is not None
         return ended
 
 
-def race(case: Case, arms: dict[str, Arm]) -> dict[str, Run]:
-    """Both arms do the same tasks, taking turns at every twentieth of the tokens: what disturbs one disturbs both."""
+def run_case(case: Case, arms: dict[str, Arm]) -> dict[str, Run]:
+    """Run the same tasks on both arms, interleaved every twentieth of the tokens, so that disturbances affect both."""
     for arm in arms.values():
         arm.begin(case)
     total = sum(task.tokens for task in case.tasks)
-    turns = max(2, min(TURNS, total // case.clients // TURN_STEPS))
+    turns = max(2, min(MAX_TURNS, total // case.clients // MIN_TURN_STEPS))
     for turn in range(1, turns + 1):
         for name in ARMS if turn % 2 else ARMS[::-1]:
-            arms[name].go(total * turn // turns)
-    assert all(arm.idle for arm in arms.values()), "an arm has not said all that it was to say"
+            arms[name].advance(total * turn // turns)
+    assert all(arm.idle for arm in arms.values()), "an arm did not generate all its tokens"
     return {name: arm.run for name, arm in arms.items()}
 
 
 def compare(case: Case, run: Callable[[Case], dict[str, Run]], rounds: int) -> dict[str, Any]:
-    """So many races, and one before them that warms up and is not kept.
+    """Run a case for so many rounds, after a warm-up round; return its figures.
 
-    Raises RuntimeError when an arm says other tokens than the other, or than the script.
+    Raises BenchmarkError if the arms' tokens differ from each other or from the script.
     """
-    kept = []
+    done = []
     for _ in range(rounds + 1):
-        kept.append(run(case))
-        _check(case, kept[-1])
-    return _figures(case, kept[1:])
+        done.append(run(case))
+        _check(case, done[-1])
+    return _figures(case, done[1:])
 
 
 def _check(case: Case, done: dict[str, Run]) -> None:
-    if done[ON].said != done[OFF].said:
-        raise RuntimeError(f"{case.name}: speculation changed tokens")
-    for place, task in enumerate(case.tasks):
-        if task.script and done[OFF].said[place] != list(task.script):
-            raise RuntimeError(f"{case.name}: the model did not follow its script")
+    if done[ON].generated != done[OFF].generated:
+        raise BenchmarkError(f"{case.name}: speculation changed tokens")
+    for index, task in enumerate(case.tasks):
+        if task.script and done[OFF].generated[index] != list(task.script):
+            raise BenchmarkError(f"{case.name}: the model did not follow its script")
 
 
 def _figures(case: Case, rounds: list[dict[str, Run]]) -> dict[str, Any]:
@@ -182,28 +186,28 @@ def _figures(case: Case, rounds: list[dict[str, Run]]) -> dict[str, Any]:
         "tokens": rounds[0][OFF].tokens,
         "tok_s": each_arm(lambda run: run.tokens / run.seconds),
         "ratio": ratio(lambda run: run.tokens / run.seconds),
-        "writing_ratio": ratio(lambda run: run.written / run.writing),
-        "turn_ratio": measure.median_of([mine / its for each in rounds for mine, its in _turns(each)]),
-        "processor_ratio": ratio(lambda run: run.tokens / run.processor),
+        "decode_ratio": ratio(lambda run: run.decode_tokens / run.decode_seconds),
+        "turn_ratio": measure.median_of([on / off for each in rounds for on, off in _turn_rates(each)]),
+        "cpu_ratio": ratio(lambda run: run.tokens / run.cpu_seconds),
         "steps": {arm: statistics.median(each[arm].steps for each in rounds) for arm in ARMS},
         "drafts": {key: statistics.median(each[ON].drafts[key] for each in rounds) for key in rounds[0][ON].drafts},
-        "forcing": max(each[arm].forcing / each[arm].seconds for each in rounds for arm in ARMS),
+        "forcing_fraction": max(each[arm].forcing_seconds / each[arm].seconds for each in rounds for arm in ARMS),
     }
 
 
-def _turns(round_: dict[str, Run]) -> list[tuple[float, float]]:
-    """Rates of both arms' turns, where both had something to say."""
-    pairs = zip(round_[ON].turns, round_[OFF].turns, strict=True)
-    return [(mine, its) for mine, its in pairs if mine and its]
+def _turn_rates(round_: dict[str, Run]) -> list[tuple[float, float]]:
+    """Return pairs of both arms' turn rates, where both generated tokens."""
+    pairs = zip(round_[ON].turn_rates, round_[OFF].turn_rates, strict=True)
+    return [(on, off) for on, off in pairs if on and off]
 
 
 def medians(cases: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """For each kind of case the median of its cases' ratios, and the least."""
+    """Return for each kind of case the median of its cases' ratios, and the least."""
     found: dict[str, dict[str, float]] = {}
     for kind in KINDS:
         ratios = {
             key: [case[key]["median"] for case in cases if case["kind"] == kind]
-            for key in ("ratio", "writing_ratio", "turn_ratio", "processor_ratio")
+            for key in ("ratio", "decode_ratio", "turn_ratio", "cpu_ratio")
         }
         if ratios["ratio"]:
             found[kind] = {key: statistics.median(values) for key, values in ratios.items()}
@@ -212,7 +216,7 @@ def medians(cases: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def line(case: dict[str, Any]) -> str:
-    """A case's figures for the terminal."""
+    """Return the figures of a case for the terminal."""
     ratio, steps, drafts = case["ratio"], case["steps"], case["drafts"]
     outcomes = {
         outcome: sum(count for key, count in drafts.items() if key.endswith(outcome))
@@ -222,41 +226,43 @@ def line(case: dict[str, Any]) -> str:
         f"{case['kind']:14}{case['name']:26}{case['clients']:>3} clients {case['tok_s'][OFF]['median']:9.1f} tok/s "
         f"x {ratio['median']:.3f} ({ratio['least']:.3f} to {ratio['greatest']:.3f}), "
         f"turns x {case['turn_ratio']['median']:.3f}, "
-        f"writing x {case['writing_ratio']['median']:.3f}, processor x {case['processor_ratio']['median']:.3f}, "
+        f"decode x {case['decode_ratio']['median']:.3f}, per CPU second x {case['cpu_ratio']['median']:.3f}, "
         f"steps {steps[OFF]:.0f} -> {steps[ON]:.0f}, drafts {outcomes['accepted']:.0f} of "
-        f"{outcomes['accepted'] + outcomes['rejected']:.0f}, forcing {case['forcing']:.2%}"
+        f"{outcomes['accepted'] + outcomes['rejected']:.0f}, forcing {case['forcing_fraction']:.2%}"
     )
 
 
-def measured(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The cases of one model, one after another."""
+def measure_model(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the figures of each case of one model."""
     models = {arm: load(name) for arm in ARMS}
     arms = {
         arm: Arm(model, HuggingFaceTokenizer(folder.path), speculate=arm == ON)
         for arm, (model, folder) in models.items()
     }
     for case in Workloads(models[ON][0].vocab_size, options.out).cases(options.kinds):
-        yield compare(case, lambda case: race(case, arms), options.rounds)
+        yield compare(case, lambda case: run_case(case, arms), options.rounds)
 
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speculation", description=__doc__)
     parser.add_argument("--model", nargs="+", default=["storyteller"], help="built-in names or folders")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="which cases (default: all)")
-    parser.add_argument("--out", type=int, default=256, help="tokens a completion of text that nothing foretells")
-    parser.add_argument("--rounds", type=int, default=5, help="races that count (default 5)")
+    parser.add_argument(
+        "--out", type=int, default=256, help="tokens per completion of unpredictable text (default 256)"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
     parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
 
 def main() -> int:
     options = arguments().parse_args()
-    at_start = measure.begin()
+    at_start = measure.start()
     figures: dict[str, Any] = {}
     for name in options.model:
         print(name)
         cases: list[dict[str, Any]] = []
-        for case in measured(name, options):
+        for case in measure_model(name, options):
             print(line(case), flush=True)
             cases.append(case)
             figures[Path(name).name] = {"cases": cases, "medians": medians(cases)}
@@ -265,4 +271,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measure.run_main(main)

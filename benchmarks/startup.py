@@ -1,8 +1,8 @@
-"""From process start to the first token: whole processes, one after another, medians of `--runs`.
+"""Time from process start to the first token: whole processes in sequence, medians of `--runs`.
 
-`serve`: until the first byte of a streamed completion's text from `onward serve`. `create`: until the first
-character that `onward completions create --stream true` prints. `import`: `import onward`, less an empty
-interpreter. `python -m benchmarks.startup`.
+`serve`: until the first byte of text of a completion streamed by `onward serve`. `create`: until the first character
+that `onward completions create --stream true` prints. `import`: `import onward`, minus an empty interpreter. `python -m
+benchmarks.startup`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from typing import Any
 from benchmarks import measure
 from benchmarks.http_client import Received, Target, connect
 from benchmarks.load import run_async
+from benchmarks.measure import BenchmarkError
 from benchmarks.models import model_id
-from benchmarks.outcome import outcome_of
+from benchmarks.outcome import parse_outcome
 from benchmarks.server_process import READY, stop
 from benchmarks.workload import Workload
 
 PROMPT = "Once upon a time"
-HEAVIEST = 8
+NUM_SLOWEST_IMPORTS = 8
 
 
 def serve_seconds(model: str) -> dict[str, float]:
-    """Seconds from process start to `ready` and to the first `token`."""
+    """Return the seconds from process start to `ready` and to the first `token`."""
     begin = time.perf_counter()
     command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--drain", "1", "--model", model]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -37,12 +38,12 @@ def serve_seconds(model: str) -> dict[str, float]:
         url = _ready_url(process)
         ready = time.perf_counter() - begin
         workload = Workload(model_id(model), out=2, extra={"prompt": PROMPT})
-        outcome = outcome_of(run_async(lambda: _ask(url, workload)))
+        outcome = parse_outcome(run_async(lambda: _complete(url, workload)))
     finally:
         stop(process)
-    if outcome.first is None:
-        raise RuntimeError(f"the server's first answer failed: {outcome.error}")
-    return {"ready": ready, "token": outcome.sent + outcome.first - begin}
+    if outcome.ttft is None:
+        raise BenchmarkError(f"the first request failed: {outcome.error}")
+    return {"ready": ready, "token": outcome.sent + outcome.ttft - begin}
 
 
 def _ready_url(process: subprocess.Popen[str]) -> str:
@@ -50,20 +51,20 @@ def _ready_url(process: subprocess.Popen[str]) -> str:
     for line in process.stdout:
         if line.startswith(READY):
             return line.removeprefix(READY).split()[0]
-    raise RuntimeError("`onward serve` ended before it was ready: run it by hand to see why")
+    raise BenchmarkError("`onward serve` ended before it was ready. Run it in a terminal to see why.")
 
 
-async def _ask(url: str, workload: Workload) -> Received:
+async def _complete(url: str, workload: Workload) -> Received:
     target = Target.parse(url)
     connection = await connect(target)
     try:
-        return await connection.ask(target.request(workload.body(0)))
+        return await connection.send(target.request(workload.body(0)))
     finally:
         connection.close()
 
 
 def create_seconds(model: str) -> dict[str, float]:
-    """Seconds from process start to the first character of the text (`token`) and to the `end`."""
+    """Return the seconds from process start to the first character of the text (`token`) and to the `end`."""
     begin = time.perf_counter()
     command = create_command(model)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_local_environment())
@@ -77,23 +78,25 @@ def create_seconds(model: str) -> dict[str, float]:
         process.kill()
         process.stdout.close()
     if status or not first:
-        raise RuntimeError(f"`onward completions create` ended with status {status}: run it by hand to see why")
+        raise BenchmarkError(
+            f"`onward completions create` ended with status {status}. Run it in a terminal to see why."
+        )
     return {"token": token, "end": time.perf_counter() - begin}
 
 
 def create_command(model: str) -> list[str]:
-    """A streamed completion by the command line, in its own process, written as text."""
+    """Return the command of a streamed completion in its own process, printed as text."""
     options = ["--stream", "true", "--format", "text", "--max-tokens", "16", "--seed", "1"]
     return [sys.executable, "-m", "onward", "completions", "create", "-m", model, *options, PROMPT]
 
 
 def _local_environment() -> dict[str, str]:
-    """Ours, without the variables that would send the command to a server."""
+    """Return our environment without the variables that would send the request to a server."""
     return {name: value for name, value in os.environ.items() if name not in ("OPENAI_BASE_URL", "ONWARD_BASE_URL")}
 
 
 def import_seconds() -> dict[str, float]:
-    """Seconds of an interpreter that imports onward, less those of one that does nothing."""
+    """Return the seconds of an interpreter that imports onward, minus those of one that does nothing."""
     return {"seconds": _python("import onward") - _python("pass")}
 
 
@@ -103,20 +106,21 @@ def _python(code: str) -> float:
     return time.perf_counter() - begin
 
 
-def heaviest_imports(command: list[str]) -> list[dict[str, Any]]:
-    """Milliseconds of the packages whose import, all they import included, costs a command most.
+def slowest_imports(command: list[str]) -> list[dict[str, Any]]:
+    """Return the cumulative milliseconds of the slowest imports of a command.
 
-    Imports that run in several threads at once count the time they wait for each other.
+    Imports that run in several threads at once include the time they wait for each other.
     """
     traced = [command[0], "-X", "importtime", *command[1:]]
-    said = subprocess.run(traced, capture_output=True, text=True, env=_local_environment()).stderr
-    return parse_importtime(said)[:HEAVIEST]
+    output = subprocess.run(traced, capture_output=True, text=True, env=_local_environment()).stderr
+    return parse_importtime(output)[:NUM_SLOWEST_IMPORTS]
 
 
-def parse_importtime(said: str) -> list[dict[str, Any]]:
-    """Top-level packages by cumulative milliseconds, from what `-X importtime` wrote."""
+def parse_importtime(output: str) -> list[dict[str, Any]]:
+    """Return top-level packages and modules of onward by cumulative milliseconds, from the output of `-X
+    importtime`."""
     found: dict[str, float] = {}
-    for line in said.splitlines():
+    for line in output.splitlines():
         parts = line.removeprefix("import time:").split("|")
         if not line.startswith("import time:") or len(parts) != 3 or not parts[1].strip().isdecimal():
             continue
@@ -128,7 +132,7 @@ def parse_importtime(said: str) -> list[dict[str, Any]]:
 
 
 def repeat(measurement: Callable[[], dict[str, float]], runs: int) -> dict[str, Any]:
-    """Medians of `runs` whole processes, after one that warms the file cache."""
+    """Return medians of `runs` whole processes, after one that warms the file cache."""
     measurement()
     found = [measurement() for _ in range(runs)]
     return {name: measure.median_of([each[name] for each in found]) for name in found[0]}
@@ -137,24 +141,24 @@ def repeat(measurement: Callable[[], dict[str, float]], runs: int) -> dict[str, 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__)
     parser.add_argument("--model", default="storyteller", help="a built-in name or a folder")
-    parser.add_argument("--runs", type=int, default=5, help="processes of each kind that count (default 5)")
+    parser.add_argument("--runs", type=int, default=5, help="measured processes of each kind (default 5)")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
-    at_start = measure.begin()
+    at_start = measure.start()
     figures: dict[str, Any] = {
         "import": repeat(import_seconds, options.runs),
         "serve": repeat(lambda: serve_seconds(options.model), options.runs),
         "create": repeat(lambda: create_seconds(options.model), options.runs),
-        "imports_of_create": heaviest_imports(create_command(options.model)),
+        "imports_of_create": slowest_imports(create_command(options.model)),
     }
     for kind in ("import", "serve", "create"):
         for name, found in figures[kind].items():
             print(f"{kind:8}{name:10}{found['median'] * 1e3:9.0f} ms")
     for entry in figures["imports_of_create"]:
-        print(f"import  {entry['module']:34}{entry['cumulative_ms']:9.0f} ms, with all it imports")
+        print(f"import  {entry['module']:34}{entry['cumulative_ms']:9.0f} ms, including what it imports")
     measure.write_report(options.json, "startup", figures, at_start)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measure.run_main(main)

@@ -1,4 +1,4 @@
-"""What a load generator asks for: seeded prompts and the body of each request."""
+"""The requests of a load generator: seeded prompts and the body of each request."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ WORDS = ("the", "old", "sea", "and", "a", "bird", "that", "sang", "near", "our",
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests of one shape. `prompt` counts tokens (or words, with `text`), the first `shared` of them the same
-    in every prompt. Token ids are drawn from `tokens` (low, high), high left out. `seed` decides all prompts;
-    `request_seed` is sent as the requests' own seed, plus their number.
+    """Requests of one shape. `prompt` is the number of tokens (words with `text`), the first `shared` of them the same
+    in every prompt. Token ids are in `tokens` (low, high), high excluded. `seed` is that of all prompts; `request_seed`
+    plus the number of the request is sent as its seed.
     """
 
     model: str
@@ -30,20 +30,20 @@ class Workload:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def prompt_ids(self, number: int) -> list[int]:
-        """The token ids of prompt `number`: a function of (seed, number) alone."""
+        """Return the token ids of prompt `number`: a function of (seed, number) alone."""
         shared = random.Random(f"{self.seed} shared")
         own = random.Random(f"{self.seed} {number}")
         low, high = self.tokens
-        return [(shared if place < self.shared else own).randrange(low, high) for place in range(self.prompt)]
+        return [(shared if index < self.shared else own).randrange(low, high) for index in range(self.prompt)]
 
     def prompt_text(self, number: int) -> str:
-        """Prompt `number` as so many words."""
+        """Return prompt `number` as words."""
         shared = random.Random(f"{self.seed} shared")
         own = random.Random(f"{self.seed} {number}")
-        return " ".join((shared if place < self.shared else own).choice(WORDS) for place in range(self.prompt))
+        return " ".join((shared if index < self.shared else own).choice(WORDS) for index in range(self.prompt))
 
     def body(self, number: int) -> dict[str, Any]:
-        """The JSON of request `number`."""
+        """Return the body of request `number`."""
         body: dict[str, Any] = {
             "model": self.model,
             "prompt": self.prompt_text(number) if self.text else self.prompt_ids(number),

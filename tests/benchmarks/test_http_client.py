@@ -1,4 +1,4 @@
-"""What the load generator reads from raw bytes, however they were cut."""
+"""The load generator parses raw bytes however they were split into reads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import itertools
 from contextlib import closing
 
 import pytest
-from benchmarks.http_client import Received, Target, parse
-from benchmarks.load import Bounds, Generator
+from benchmarks.http_client import Received, Target, parse_response
+from benchmarks.load import Bounds, LoadGenerator
 from benchmarks.outcome import Outcome
 from benchmarks.workload import Workload
 from hypothesis import given, settings
@@ -25,39 +25,39 @@ def chunk(data: bytes) -> bytes:
 STREAM = HEAD + b"".join(chunk(b"data: " + event + b"\n\n") for event in EVENTS) + b"0\r\n\r\n"
 
 
-def received(pieces: list[bytes]) -> Received:
-    return Received(0.0, pieces, [float(number) for number in range(1, len(pieces) + 1)], float(len(pieces)))
+def received(reads: list[bytes]) -> Received:
+    return Received(0.0, reads, [float(number) for number in range(1, len(reads) + 1)], float(len(reads)))
 
 
 @given(st.sets(st.integers(1, len(STREAM) - 1)))
 @settings(max_examples=60)
-def test_events_are_the_same_however_the_stream_is_cut(cuts: set[int]) -> None:
-    places = [0, *sorted(cuts), len(STREAM)]
-    pieces = [STREAM[begin:end] for begin, end in itertools.pairwise(places)]
-    answered = parse(received(pieces))
-    assert (answered.status, [data for _, data in answered.events]) == (200, EVENTS)
+def test_events_are_the_same_however_the_stream_is_split(cuts: set[int]) -> None:
+    bounds = [0, *sorted(cuts), len(STREAM)]
+    reads = [STREAM[begin:end] for begin, end in itertools.pairwise(bounds)]
+    response = parse_response(received(reads))
+    assert (response.status, [data for _, data in response.events]) == (200, EVENTS)
 
 
-def test_an_event_has_the_time_its_last_byte_came() -> None:
+def test_an_event_has_the_arrival_time_of_its_last_byte() -> None:
     end_of_first = len(HEAD + chunk(b"data: " + EVENTS[0] + b"\n\n"))
-    pieces = [STREAM[: end_of_first - 3], STREAM[end_of_first - 3 : end_of_first], STREAM[end_of_first:]]
-    assert [moment for moment, _ in parse(received(pieces)).events] == [2.0, 3.0, 3.0]
+    reads = [STREAM[: end_of_first - 3], STREAM[end_of_first - 3 : end_of_first], STREAM[end_of_first:]]
+    assert [arrived for arrived, _ in parse_response(received(reads)).events] == [2.0, 3.0, 3.0]
 
 
 def test_an_event_split_over_two_http_chunks_is_one_event_of_the_second() -> None:
     first, second = chunk(b'data: {"a"'), chunk(b":1}\n\ndata: [DONE]\n\n") + b"0\r\n\r\n"
-    answered = parse(received([HEAD + first, second]))
-    assert answered.events == [(2.0, b'{"a":1}'), (2.0, b"[DONE]")]
+    response = parse_response(received([HEAD + first, second]))
+    assert response.events == [(2.0, b'{"a":1}'), (2.0, b"[DONE]")]
 
 
-def test_keep_alive_comments_are_no_events() -> None:
-    answered = parse(received([HEAD + chunk(b": keep-alive\n\ndata: [DONE]\n\n") + b"0\r\n\r\n"]))
-    assert answered.events == [(1.0, b"[DONE]")]
+def test_keep_alive_comments_are_not_events() -> None:
+    response = parse_response(received([HEAD + chunk(b": keep-alive\n\ndata: [DONE]\n\n") + b"0\r\n\r\n"]))
+    assert response.events == [(1.0, b"[DONE]")]
 
 
-def test_an_error_with_a_length_is_read_whole() -> None:
-    answered = parse(received([b'HTTP/1.1 503 Busy\r\nContent-Length: 12\r\n\r\n{"error":{}}']))
-    assert (answered.status, answered.body, answered.events) == (503, b'{"error":{}}', [])
+def test_an_error_with_a_content_length_is_complete() -> None:
+    response = parse_response(received([b'HTTP/1.1 503 Busy\r\nContent-Length: 12\r\n\r\n{"error":{}}']))
+    assert (response.status, response.body, response.events) == (503, b'{"error":{}}', [])
 
 
 @pytest.mark.parametrize("url", ["http://example.com", "https://127.0.0.1:8000"])
@@ -67,13 +67,13 @@ def test_other_machines_and_https_are_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "http://127.0.0.1:8000/", "http://127.0.0.1:8000/v1"])
-def test_a_base_url_may_have_or_lack_scheme_and_version(url: str) -> None:
+def test_scheme_and_version_of_a_base_url_are_optional(url: str) -> None:
     target = Target.parse(url)
     assert (target.host, target.port, target.path) == ("127.0.0.1", 8000, "/v1/completions")
 
 
-def test_a_kept_connection_that_the_server_closes_costs_no_request() -> None:
-    """As llama-server does: keep-alive is promised, and after each answer the connection is closed."""
+def test_no_request_fails_when_the_server_closes_a_kept_alive_connection() -> None:
+    """As llama-server does: it announces keep-alive and closes the connection after each response."""
 
     async def answer_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):
@@ -90,6 +90,6 @@ def test_a_kept_connection_that_the_server_closes_costs_no_request() -> None:
         port = server.sockets[0].getsockname()[1]
         async with server:
             target = Target.parse(f"http://127.0.0.1:{port}")
-            return await Generator(target, Workload(model="any"), Bounds(40)).closed(4)
+            return await LoadGenerator(target, Workload(model="any"), Bounds(40)).closed_loop(4)
 
     assert [outcome.error for outcome in asyncio.run(load())] == [None] * 40

@@ -1,4 +1,4 @@
-"""From requests to figures."""
+"""From responses to figures."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import json
 import pytest
 from benchmarks.http_client import Received
 from benchmarks.measure import percentile
-from benchmarks.outcome import Objective, Outcome, outcome_of, steady_tok_s, summarise, table
+from benchmarks.outcome import Objective, Outcome, parse_outcome, steady_tok_s, summarise, table
 from benchmarks.workload import Workload
 
 
 def stream(*events: object) -> Received:
-    """Received so that event i came i seconds after the request."""
+    """Return a stream whose event i arrives i seconds after the request."""
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-    pieces = []
+    reads = []
     for event in (*events, "[DONE]"):
         data = b"data: " + (event if isinstance(event, str) else json.dumps(event)).encode() + b"\n\n"
-        pieces.append(b"%x\r\n%s\r\n" % (len(data), data))
-    pieces[0] = head + pieces[0]
-    pieces[-1] += b"0\r\n\r\n"
-    times = [float(number) for number in range(1, len(pieces) + 1)]
-    return Received(0.0, pieces, times, times[-1])
+        reads.append(b"%x\r\n%s\r\n" % (len(data), data))
+    reads[0] = head + reads[0]
+    reads[-1] += b"0\r\n\r\n"
+    times = [float(number) for number in range(1, len(reads) + 1)]
+    return Received(0.0, reads, times, times[-1])
 
 
 CHOICE = {"choices": [{"text": "a", "index": 0}]}
@@ -29,40 +29,40 @@ USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}
 
 
 def test_tokens_come_from_usage_and_times_from_chunks_with_a_choice() -> None:
-    outcome = outcome_of(stream(CHOICE, CHOICE, CHOICE, USAGE))
+    outcome = parse_outcome(stream(CHOICE, CHOICE, CHOICE, USAGE))
     assert (outcome.tokens, outcome.chunks, outcome.prompt_tokens) == (4, 3, 9)
-    assert (outcome.first, outcome.gaps, outcome.error) == (1.0, [1.0, 1.0], None)
+    assert (outcome.ttft, outcome.gaps, outcome.error) == (1.0, [1.0, 1.0], None)
 
 
-def test_a_stream_without_its_end_has_failed() -> None:
-    whole = stream(CHOICE, {"error": {"message": "broken"}})
-    whole.pieces[-1] = b"0\r\n\r\n"
-    assert outcome_of(whole).error == "stream without [DONE]"
+def test_a_stream_without_done_has_failed() -> None:
+    complete = stream(CHOICE, {"error": {"message": "broken"}})
+    complete.reads[-1] = b"0\r\n\r\n"
+    assert parse_outcome(complete).error == "stream without [DONE]"
 
 
 def test_an_error_status_has_failed() -> None:
     refused = Received(0.0, [b"HTTP/1.1 503 Busy\r\ncontent-length: 2\r\n\r\n{}"], [1.0], 1.0)
-    assert outcome_of(refused).error == "status 503"
+    assert parse_outcome(refused).error == "status 503"
 
 
-def test_while_all_clients_have_work_neither_the_first_nor_the_last_requests_count() -> None:
-    """Two clients, each a token a second from a second after its request, and slower alone: at the end."""
+def test_the_steady_rate_counts_neither_the_first_nor_the_last_requests() -> None:
+    """Two clients, each with one chunk per second, and slower when alone at the end."""
 
     def one(sent: float, pace: float = 1.0) -> Outcome:
-        return Outcome(sent, sent + 4 * pace, first=pace, gaps=[pace] * 3, tokens=8, chunks=4)
+        return Outcome(sent, sent + 4 * pace, ttft=pace, gaps=[pace] * 3, tokens=8, chunks=4)
 
     outcomes = [one(0.0), one(1.0), one(4.0), one(5.0), one(8.0), one(9.0), one(12.0, 3.0)]
     assert steady_tok_s(outcomes, 2) == 4.0
     assert steady_tok_s(outcomes[:5], 2) is None
 
 
-def test_rates_count_whole_answers_over_the_time_from_first_request_to_last_answer() -> None:
+def test_rates_count_complete_responses_from_the_first_request_to_the_last_response() -> None:
     outcomes = [
-        Outcome(10.0, 12.0, first=0.5, gaps=[0.5], tokens=6, chunks=2),
-        Outcome(11.0, 14.0, first=1.5, gaps=[1.0], tokens=2, chunks=2),
+        Outcome(10.0, 12.0, ttft=0.5, gaps=[0.5], tokens=6, chunks=2),
+        Outcome(11.0, 14.0, ttft=1.5, gaps=[1.0], tokens=2, chunks=2),
         Outcome(11.0, 11.5, error="status 503"),
     ]
-    figures = summarise(outcomes, Objective(first=1.0, gap=1.0))
+    figures = summarise(outcomes, Objective(ttft=1.0, mean_itl=1.0))
     assert (figures["output_tok_s"], figures["wall_s"]) == (2.0, 4.0)
     assert figures["failed"] == {"status 503": 1}
     assert (figures["goodput_requests_s"], figures["good_share"]) == (0.25, pytest.approx(1 / 3))
@@ -70,7 +70,7 @@ def test_rates_count_whole_answers_over_the_time_from_first_request_to_last_answ
     assert "FAILED 1 × status 503" in table(figures)
 
 
-def test_a_run_without_answers_has_no_latencies() -> None:
+def test_a_run_without_responses_has_no_latencies() -> None:
     figures = summarise([Outcome(0.0, 1.0, error="timeout")])
     assert figures["itl_ms"]["p99"] is None and figures["output_tok_s"] == 0
     assert "–" in table(figures)
@@ -89,7 +89,7 @@ def test_prompts_are_repeatable_and_differ_after_the_shared_part() -> None:
     assert workload.prompt_text(1).split()[:12] == workload.prompt_text(2).split()[:12]
 
 
-def test_extra_fields_win_and_a_request_seed_counts_up() -> None:
+def test_extra_fields_take_precedence_and_the_request_seed_counts_up() -> None:
     body = Workload("m", request_seed=40, extra={"temperature": 0, "n": 2}).body(2)
     assert (body["seed"], body["temperature"], body["n"]) == (42, 0, 2)
     assert "seed" not in Workload("m").body(2)

@@ -1,4 +1,4 @@
-"""The peer: finding and starting it, and that it is given the same weights and asked for the same distribution."""
+"""llama-server is found and started, and gets the same weights and the same sampling parameters."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.arms import ONWARD, PEER, Arm, Comparison, Shape, check_whole, cpu_seconds, sampling
+from benchmarks.arms import ONWARD, PEER, Arm, Comparison, Shape, check_complete, sampling_fields
 from benchmarks.compare import without_top_k
 from benchmarks.engine import Round
 from benchmarks.float_weights import read, read_safetensors
-from benchmarks.gguf_file import TOKEN_CONTROL, TOKEN_NORMAL, TOKEN_UNUSED, describe_tokenizer, interleaved, tensor_name
+from benchmarks.gguf_file import TOKEN_CONTROL, TOKEN_NORMAL, TOKEN_UNUSED, interleaved, tensor_name, write_tokenizer
 from benchmarks.llama_server import Slots, serve_peer
 from benchmarks.outcome import Outcome
-from benchmarks.pairs import BUILT_IN, chosen, families
+from benchmarks.pairs import BUILT_IN, families, select
 from benchmarks.peer_build import SERVER, PeerError, check_tools, find
 from benchmarks.random_model import tokenizer
 from benchmarks.server_process import Server, serve
@@ -36,17 +36,17 @@ def program(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_a_given_server_wins_and_its_quantizer_lies_beside_it(tmp_path: Path) -> None:
+def test_a_given_server_is_used_and_its_quantizer_is_in_the_same_folder(tmp_path: Path) -> None:
     server, quantizer = program(tmp_path, SERVER, ""), program(tmp_path, "llama-quantize", "")
     assert find(SERVER, server) == server and find("llama-quantize", server) == quantizer
 
 
-def test_a_given_path_that_is_no_program_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PeerError, match="is not a program"):
+def test_a_given_path_that_is_not_a_program_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PeerError, match="is not an executable program"):
         find(SERVER, tmp_path / "nothing")
 
 
-def test_a_server_on_the_path_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_on_the_path_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find(SERVER, program(tmp_path, SERVER, "")).parent == tmp_path
 
@@ -71,21 +71,21 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])
 """
 
 
-def test_the_peer_gets_a_slot_and_a_context_for_every_client_and_later_flags_win(tmp_path: Path) -> None:
+def test_the_peer_has_a_slot_and_a_context_for_every_client_and_later_flags_take_precedence(tmp_path: Path) -> None:
     fake = program(tmp_path, SERVER, HEALTHY)
     with serve_peer(fake, Path("model.gguf"), Slots(8, 192, 2), ["--threads", "1"]) as server:
-        said = json.loads(urllib.request.urlopen(server.url).read())
-    assert said[said.index("--parallel") + 1] == "8" and said[said.index("--ctx-size") + 1] == "1536"
-    assert said[said.index("--model") + 1] == "model.gguf" and said[-2:] == ["--threads", "1"]
+        flags = json.loads(urllib.request.urlopen(server.url).read())
+    assert flags[flags.index("--parallel") + 1] == "8" and flags[flags.index("--ctx-size") + 1] == "1536"
+    assert flags[flags.index("--model") + 1] == "model.gguf" and flags[-2:] == ["--threads", "1"]
 
 
-def test_a_peer_that_does_not_start_shows_what_it_said(tmp_path: Path) -> None:
+def test_the_error_of_a_peer_that_does_not_start_includes_its_output(tmp_path: Path) -> None:
     fake = program(tmp_path, SERVER, "raise SystemExit('no such model')")
     with pytest.raises(PeerError, match="no such model"), serve_peer(fake, Path("m"), Slots(1, 9, 1)):
         raise AssertionError("entered without a server")
 
 
-def test_the_peer_gets_the_settings_that_were_fastest_in_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peer_has_the_settings_that_were_fastest_in_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     rates = {"4 threads, separate caches": 10.0, "4 threads, shared caches": 30.0, "2 threads, shared caches": 20.0}
     runs: dict[str, int] = {}
@@ -95,27 +95,27 @@ def test_the_peer_gets_the_settings_that_were_fastest_in_trials(monkeypatch: pyt
         return [rates.get(slots.name, 1.0)] * rest[-1]
 
     monkeypatch.setattr(peer_tuning, "_rates", run)
-    tuned = peer_tuning.fastest(Path("p"), Path("g"), 8, Shape(128, 64, (1, 9)), [], iter([1]))
+    tuned = peer_tuning.tune(Path("p"), Path("g"), 8, Shape(128, 64, (1, 9)), [], iter([1]))
     assert tuned.slots == Slots(8, 192, 4, unified=True) and len(tuned.tried) == 4
     assert runs["4 threads, shared caches"] == 4, "the fastest is tried again"
-    assert runs["4 threads, separate caches"] == 1, "the hopeless is not"
+    assert runs["4 threads, separate caches"] == 1, "a slow setting is not"
     assert "--kv-unified" in tuned.report(["--x"])["flags"] and tuned.report(["--x"])["flags"][-1] == "--x"
 
 
-def test_models_that_were_not_made_are_named_with_the_command_that_makes_them(tmp_path: Path) -> None:
+def test_missing_models_are_named_with_the_command_that_creates_them(tmp_path: Path) -> None:
     with pytest.raises(PeerError, match=r"Q8_0\.gguf.*benchmarks\.pairs storyteller"):
-        chosen(["storyteller"], tmp_path)
-    made = families(tmp_path)["storyteller"].theirs["Q8_0"]
-    made.parent.mkdir()
-    made.touch()
-    assert [family.name for family in chosen(["storyteller"], tmp_path)] == ["storyteller"]
+        select(["storyteller"], tmp_path)
+    path = families(tmp_path)["storyteller"].peer_files["Q8_0"]
+    path.parent.mkdir()
+    path.touch()
+    assert [family.name for family in select(["storyteller"], tmp_path)] == ["storyteller"]
 
 
-def test_a_comparison_may_be_of_some_precisions() -> None:
+def test_a_comparison_can_be_limited_to_some_precisions() -> None:
     qwen = families()["qwen05b"]
     assert qwen.only(None) == qwen
     some = qwen.only(["int8", "Q4_0"])
-    assert [*some.ours] == ["int8"] and [*some.theirs] == ["Q4_0"]
+    assert [*some.onward_models] == ["int8"] and [*some.peer_files] == ["Q4_0"]
     for precisions in (["int8"], ["Q4_0"], ["int8", "Q4_0", "int5"]):
         with pytest.raises(PeerError, match=r"int8, int4 and Q8_0, Q4_0"):
             qwen.only(precisions)
@@ -141,7 +141,7 @@ def test_safetensors_are_read_without_their_library(tmp_path: Path) -> None:
     assert all(found[name].dtype == np.float32 and np.array_equal(found[name], values[name]) for name in values)
 
 
-def test_weights_of_the_built_in_model_are_all_found_and_have_names_in_llama_cpp() -> None:
+def test_all_weights_of_the_built_in_model_are_found_and_have_names_in_llama_cpp() -> None:
     config = json.loads((BUILT_IN / "config.json").read_text(encoding="utf-8"))
     found = dict(read(BUILT_IN))
     names = {tensor_name(name) for name in found}
@@ -152,88 +152,88 @@ def test_weights_of_the_built_in_model_are_all_found_and_have_names_in_llama_cpp
     assert {"token_embd.weight", "output_norm.weight", "blk.3.attn_q.weight", "blk.0.ffn_norm.weight"} <= names
 
 
-def turn_halves(values: Any, angles: Any) -> Any:
+def rotate_halves(values: Any, angles: Any) -> Any:
     first, second = np.split(values, 2)
     return np.concatenate(
         [first * np.cos(angles) - second * np.sin(angles), second * np.cos(angles) + first * np.sin(angles)]
     )
 
 
-def turn_pairs(values: Any, angles: Any) -> Any:
+def rotate_pairs(values: Any, angles: Any) -> Any:
     first, second = values[0::2], values[1::2]
-    turned = np.empty_like(values)
-    turned[0::2] = first * np.cos(angles) - second * np.sin(angles)
-    turned[1::2] = second * np.cos(angles) + first * np.sin(angles)
-    return turned
+    rotated = np.empty_like(values)
+    rotated[0::2] = first * np.cos(angles) - second * np.sin(angles)
+    rotated[1::2] = second * np.cos(angles) + first * np.sin(angles)
+    return rotated
 
 
 @given(st.integers(1, 4), st.integers(0, 1000), st.integers(0, 1000))
 @settings(max_examples=30)
-def test_reordered_rows_give_the_same_attention_under_the_other_rotation(heads: int, one: int, other: int) -> None:
+def test_reordered_rows_have_the_same_attention_with_the_other_rotation(heads: int, one: int, other: int) -> None:
     random = np.random.default_rng(heads)
     size, hidden = 8, 5
     query, key = random.normal(size=(2, heads * size, hidden)).astype(np.float32)
     state = random.normal(size=hidden)
     frequencies = 1.0 / 10.0 ** np.arange(size // 2)
 
-    def scores(turn: Any, query: Any, key: Any) -> list[float]:
+    def scores(rotate: Any, query: Any, key: Any) -> list[float]:
         queries, keys = (query @ state).reshape(heads, size), (key @ state).reshape(heads, size)
-        turned = zip(queries, keys, strict=True)
-        return [float(turn(a, one * frequencies) @ turn(b, other * frequencies)) for a, b in turned]
+        rotated = zip(queries, keys, strict=True)
+        return [float(rotate(a, one * frequencies) @ rotate(b, other * frequencies)) for a, b in rotated]
 
-    theirs = scores(turn_pairs, interleaved(query, heads), interleaved(key, heads))
-    assert theirs == pytest.approx(scores(turn_halves, query, key), rel=1e-4, abs=1e-4)
+    interleaved_scores = scores(rotate_pairs, interleaved(query, heads), interleaved(key, heads))
+    assert interleaved_scores == pytest.approx(scores(rotate_halves, query, key), rel=1e-4, abs=1e-4)
 
 
 class Recorder:
-    """Keeps what would be written."""
+    """Records what would be written."""
 
     def __init__(self) -> None:
-        self.said: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
-        return lambda value: self.said.update({name: value})
+        return lambda value: self.values.update({name: value})
 
 
 def test_every_id_of_the_model_has_a_token_for_the_peer() -> None:
-    spoken = {
+    config = {
         "model": {"vocab": {"<|end|>": 0, "a": 1, "b": 2, "ab": 3}, "merges": [["a", "b"]]},
         "added_tokens": [{"id": 0, "content": "<|end|>"}],
     }
     writer = Recorder()
-    describe_tokenizer(writer, {"model_type": "llama", "vocab_size": 5, "eos_token_id": 0}, spoken)
-    assert writer.said["add_token_list"] == ["<|end|>", "a", "b", "ab", "[unused 4]"]
-    assert writer.said["add_token_types"] == [TOKEN_CONTROL, *[TOKEN_NORMAL] * 3, TOKEN_UNUSED]
-    assert writer.said["add_token_merges"] == ["a b"] and writer.said["add_add_bos_token"] is False
+    write_tokenizer(writer, {"model_type": "llama", "vocab_size": 5, "eos_token_id": 0}, config)
+    assert writer.values["add_token_list"] == ["<|end|>", "a", "b", "ab", "[unused 4]"]
+    assert writer.values["add_token_types"] == [TOKEN_CONTROL, *[TOKEN_NORMAL] * 3, TOKEN_UNUSED]
+    assert writer.values["add_token_merges"] == ["a b"] and writer.values["add_add_bos_token"] is False
 
 
-def test_a_made_tokenizer_spells_every_id_and_reads_its_own_words() -> None:
-    made = tokenizer(3000)
-    assert made.get_vocab_size() == 3000
-    assert all(made.decode([token]) for token in range(257, 3000))
-    word = made.id_to_token(2999)
-    assert len(word) == 4 and made.encode(word).ids == [2999]
+def test_a_created_tokenizer_has_text_for_every_id_and_encodes_its_own_words() -> None:
+    created = tokenizer(3000)
+    assert created.get_vocab_size() == 3000
+    assert all(created.decode([token]) for token in range(257, 3000))
+    word = created.id_to_token(2999)
+    assert len(word) == 4 and created.encode(word).ids == [2999]
 
 
-def test_both_are_asked_for_one_distribution() -> None:
-    ours, theirs = sampling(ONWARD, 40), sampling(PEER, 40)
-    assert {name: theirs[name] for name in ours} == ours
-    assert theirs["samplers"] == ["top_k", "temperature", "top_p"]
-    assert sampling(PEER, 0)["samplers"] == ["temperature", "top_p"] and sampling(ONWARD, 0)["top_k"] == 0
+def test_both_servers_get_the_same_sampling_parameters() -> None:
+    onward, peer = sampling_fields(ONWARD, 40), sampling_fields(PEER, 40)
+    assert {name: peer[name] for name in onward} == onward
+    assert peer["samplers"] == ["top_k", "temperature", "top_p"]
+    assert sampling_fields(PEER, 0)["samplers"] == ["temperature", "top_p"] and sampling_fields(ONWARD, 0)["top_k"] == 0
 
 
-def answer(first: float, gap: float) -> Round:
-    return Round(0.0, None, [Outcome(0.0, 1.0, first=first, gaps=[gap, gap], tokens=int(10 / gap), chunks=3)])
+def one_round(ttft: float, gap: float) -> Round:
+    return Round(0.0, None, [Outcome(0.0, 1.0, ttft=ttft, gaps=[gap, gap], tokens=int(10 / gap), chunks=3)])
 
 
-def test_ratios_compare_arms_that_are_asked_the_same_within_a_round() -> None:
-    ours, theirs, wide = f"{ONWARD} int8", f"{PEER} Q8_0", f"{ONWARD} int8, top_k off"
+def test_ratios_compare_arms_with_the_same_sampling_within_a_round() -> None:
+    mine, peer, wide = f"{ONWARD} int8", f"{PEER} Q8_0", f"{ONWARD} int8, top_k off"
     rounds = [
-        {ours: answer(0.1, 0.5), theirs: answer(0.4, 1.0), wide: answer(0.1, 0.5)},
-        {ours: answer(0.1, 1.0), theirs: answer(0.2, 5.0), wide: answer(0.1, 0.5)},
+        {mine: one_round(0.1, 0.5), peer: one_round(0.4, 1.0), wide: one_round(0.1, 0.5)},
+        {mine: one_round(0.1, 1.0), peer: one_round(0.2, 5.0), wide: one_round(0.1, 0.5)},
     ]
     found = compare.compare(rounds)
-    ratio = found["ratios"][ours][theirs]
+    ratio = found["ratios"][mine][peer]
     assert (ratio["tok_s"]["least"], ratio["tok_s"]["greatest"]) == (2.0, 5.0)
     assert ratio["ttft_p50"]["median"] == pytest.approx(0.375) and ratio["itl_p95"]["least"] == pytest.approx(0.2)
     assert wide not in found["ratios"]
@@ -242,18 +242,17 @@ def test_ratios_compare_arms_that_are_asked_the_same_within_a_round() -> None:
 @pytest.mark.parametrize(
     "bad", [Outcome(0, 1, error="timeout"), Outcome(0, 1, tokens=63), Outcome(0, 1, tokens=64, cached_tokens=32)]
 )
-def test_a_request_that_did_less_work_ends_the_run(bad: Outcome) -> None:
+def test_a_request_that_did_less_work_aborts_the_run(bad: Outcome) -> None:
     with pytest.raises(RuntimeError, match="arm"):
-        check_whole("arm", [Outcome(0, 1, tokens=64), bad], 64)
+        check_complete("arm", [Outcome(0, 1, tokens=64), bad], 64)
 
 
-def test_an_arm_runs_on_a_real_server_and_no_prompt_comes_twice() -> None:
+def test_an_arm_runs_on_a_real_server_and_no_prompt_is_sent_twice() -> None:
     seeds = iter(range(1, 9))
     with serve("toy") as server:
         arm = Arm(ONWARD, "toy", server, "toy", 40)
         idle = Server("http://127.0.0.1:1/v1", 1)
         comparison = Comparison(Shape(40, 5, (97, 123)), 2, [server, idle], seeds)
         rounds = [comparison.run(each, 3) for each in (arm, without_top_k(arm))]
-        used = cpu_seconds(server.pid)
     assert [outcome.tokens for each in rounds for outcome in each.outcomes] == [5] * 12
-    assert next(seeds) == 3 and len(comparison.idle_cpu) == 2 and used >= 0
+    assert next(seeds) == 3 and len(comparison.idle_cpu) == 2 and min(comparison.idle_cpu) >= 0

@@ -1,9 +1,10 @@
-"""The harness itself, on the weightless model and tiny settings: that it counts right, not how fast it is."""
+"""The harness counts correctly, on the toy model and with tiny settings. Speed is not tested."""
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,14 @@ from benchmarks.compare import alternate
 from benchmarks.engine import BARE, Round, compare
 from benchmarks.http_client import Target
 from benchmarks.in_process import InProcess
-from benchmarks.load import Bounds, Generator, run_async
-from benchmarks.models import folder_of
+from benchmarks.load import Bounds, LoadGenerator, run_async
+from benchmarks.models import find_model, find_openvino_model
 from benchmarks.outcome import Outcome
-from benchmarks.server_process import kv_cache, resident, serve
+from benchmarks.server_process import kv_cache_bytes, resident_memory, serve
 from benchmarks.startup import parse_importtime
 from benchmarks.workload import Workload
 
-from benchmarks import engine, render, turns
+from benchmarks import engine, interleave, measure, render
 from onward.runtimes.openvino.kv_cache import SCRATCH_BLOCKS, KVCache, Layer
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.toy.model import ToyModel
@@ -40,16 +41,16 @@ def test_load_on_a_real_server_closed_and_open() -> None:
     workload = Workload("toy", prompt=20, tokens=LETTERS, out=5)
     with serve("toy") as server:
         target = Target.parse(server.url)
-        closed = run_async(lambda: Generator(target, workload, Bounds(6)).closed(2))
-        poisson = run_async(lambda: Generator(target, workload, Bounds(4), first=6).poisson(200.0))
-        unknown = run_async(lambda: Generator(target, Workload("nobody"), Bounds(2)).closed(1))
-        held = resident(server.pid)
+        closed = run_async(lambda: LoadGenerator(target, workload, Bounds(6)).closed_loop(2))
+        poisson = run_async(lambda: LoadGenerator(target, workload, Bounds(4), first_prompt=6).poisson(200.0))
+        unknown = run_async(lambda: LoadGenerator(target, Workload("nobody"), Bounds(2)).closed_loop(1))
+        memory = resident_memory(server.pid)
     assert [outcome.tokens for outcome in closed + poisson] == [5] * 10
     assert [outcome.error for outcome in unknown] == ["status 404"] * 2
-    assert held is None or held["peak"] >= held["anonymous"] > 0
+    assert memory is None or memory["peak"] >= memory["anonymous"] > 0
 
 
-LISTING = """\
+SMAPS = """\
 7f0000000000-7f0000400000 rw-p 00000000 00:00 0
 Size:               4096 kB
 Rss:                2048 kB
@@ -70,41 +71,41 @@ VmFlags: rd wr mr mw me ac hg
 """
 
 
-def test_the_kv_cache_is_told_from_other_memory() -> None:
-    assert kv_cache(LISTING) == 2060 * 1024
-    assert kv_cache("") == 0
+def test_the_kv_cache_is_distinguished_from_other_memory() -> None:
+    assert kv_cache_bytes(SMAPS) == 2060 * 1024
+    assert kv_cache_bytes("") == 0
 
 
 @pytest.mark.skipif(
-    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="only Linux with huge pages marks such memory"
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="Linux with transparent huge pages only"
 )
-def test_a_kv_cache_is_resident_only_as_far_as_it_was_written() -> None:
+def test_only_the_written_part_of_a_kv_cache_is_resident() -> None:
     tensor_bytes = 2**24
 
-    def held() -> int:
-        found = resident(os.getpid())
+    def kv_bytes() -> int:
+        found = resident_memory(os.getpid())
         assert found is not None
         return found["kv"]
 
-    before = held()
+    before = kv_bytes()
     cache = KVCache([Layer("key_cache.0", ov.Type.u8, (2**20,))], tensor_bytes // 2**20 - SCRATCH_BLOCKS)
-    assert held() == before
+    assert kv_bytes() == before
     cache.tensors[0][1].data[3] = 1
-    assert 0 < held() - before <= tensor_bytes // 2
+    assert 0 < kv_bytes() - before <= tensor_bytes // 2
 
 
-def test_no_request_begins_after_the_time_is_over() -> None:
-    generator = Generator(Target("127.0.0.1", 9, "/"), Workload("m"), Bounds(5, seconds=-1.0))
-    assert run_async(lambda: generator.closed(2)) == []
+def test_no_request_starts_after_the_time_limit() -> None:
+    generator = LoadGenerator(Target("127.0.0.1", 9, "/"), Workload("m"), Bounds(5, seconds=-1.0))
+    assert run_async(lambda: generator.closed_loop(2)) == []
 
 
-def test_a_server_that_is_not_there_fails_the_requests_not_the_run() -> None:
-    generator = Generator(Target("127.0.0.1", 1, "/"), Workload("m"), Bounds(2))
-    outcomes = run_async(lambda: generator.closed(1))
+def test_a_missing_server_fails_the_requests_but_not_the_run() -> None:
+    generator = LoadGenerator(Target("127.0.0.1", 1, "/"), Workload("m"), Bounds(2))
+    outcomes = run_async(lambda: generator.closed_loop(1))
     assert len(outcomes) == 2 and all(outcome.error for outcome in outcomes)
 
 
-def test_arms_alternate_and_the_first_round_is_not_kept() -> None:
+def test_arms_alternate_and_the_warm_up_round_is_discarded() -> None:
     order: list[str] = []
 
     def arm(name: str, rate: float) -> Round:
@@ -117,22 +118,22 @@ def test_arms_alternate_and_the_first_round_is_not_kept() -> None:
     assert compare(rounds)["engine"]["of_bare"]["median"] == pytest.approx(0.9)
 
 
-def test_works_take_turns_and_the_clock_of_each_stands_still_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_computations_are_interleaved_and_each_clock_is_stopped_between_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(turns.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
     order: list[str] = []
 
-    def work(name: str, pieces: int, seconds: float) -> turns.Pieces[str]:
+    def steps(name: str, count: int, seconds: float) -> interleave.Stepwise[str]:
         nonlocal now
-        for _ in range(pieces):
+        for _ in range(count):
             order.append(name)
             now += seconds
             yield
         return name.upper()
 
-    clocks = [turns.OwnTime(), turns.OwnTime()]
-    works = {"a": (work("a", 5, 1.0), clocks[0]), "b": (work("b", 3, 4.0), clocks[1])}
-    assert turns.take_turns(works, seconds=2.0) == {"a": "A", "b": "B"}
+    clocks = [interleave.TurnClock(), interleave.TurnClock()]
+    computations = {"a": (steps("a", 5, 1.0), clocks[0]), "b": (steps("b", 3, 4.0), clocks[1])}
+    assert interleave.interleave(computations, seconds=2.0) == {"a": "A", "b": "B"}
     assert "".join(order) == "aabaabab"
     assert [clock() for clock in clocks] == [5.0, 12.0]
 
@@ -146,11 +147,11 @@ def test_ratios_are_taken_within_a_round() -> None:
     found = compare(rounds)["engine"]
     assert (found["of_bare"]["median"], found["of_bare"]["least"]) == (0.8, 0.5)
     assert found["decode_of_bare"]["median"] == 0.8
-    assert "steady_of_bare" not in found, "no round told it"
+    assert "steady_of_bare" not in found, "no round measured it"
 
 
-def test_figures_are_written_into_the_page_and_can_be_written_again() -> None:
-    outcome = Outcome(0.0, 1.0, first=0.25, gaps=[0.1], tokens=2, chunks=2)
+def test_rendering_figures_into_the_page_is_idempotent() -> None:
+    outcome = Outcome(0.0, 1.0, ttft=0.25, gaps=[0.1], tokens=2, chunks=2)
     rounds = [{BARE: Round(10.0, 10.0), "engine": Round(9.0, 9.5, [outcome], 9.2)}]
     figures = {"clients": {"1": compare(rounds)}, "memory": None}
     machine = dict.fromkeys(("cpu", "cores", "system", "python", "openvino", "load", "date"), "x")
@@ -165,24 +166,39 @@ def test_figures_are_written_into_the_page_and_can_be_written_again() -> None:
     assert render.fill(filled, {"engine": report, "startup": None}) == filled
 
 
-def test_the_page_has_a_place_for_figures() -> None:
+def test_the_page_has_the_markers_for_figures() -> None:
     assert "### Start" in render.fill((render.HERE / "README.md").read_text(encoding="utf-8"), {})
 
 
-def test_import_times_are_ranked_and_submodules_of_others_left_out() -> None:
-    said = (
+def test_import_times_are_ranked_and_submodules_of_other_packages_omitted() -> None:
+    output = (
         "import time: self [us] | cumulative | imported package\n"
         "import time:       100 |       1500 | numpy\n"
         "import time:        10 |       9000 |   numba.core\n"
         "import time:        10 |       2500 | onward.compose\n"
     )
-    assert [entry["module"] for entry in parse_importtime(said)] == ["onward.compose", "numpy"]
+    assert [entry["module"] for entry in parse_importtime(output)] == ["onward.compose", "numpy"]
 
 
-def test_rounds_have_work_for_every_number_of_clients() -> None:
+def test_the_number_of_waves_depends_on_the_number_of_clients() -> None:
     assert [engine.waves_for(clients) for clients in (1, 8, 32)] == [16, 4, 4]
 
 
-def test_a_name_that_no_model_has_ends_a_benchmark_with_one_sentence() -> None:
+def test_an_unknown_model_ends_a_benchmark_with_an_error_message() -> None:
     with pytest.raises(SystemExit, match=r"^error: There is no model named 'nobody'\."):
-        folder_of("nobody")
+        find_model("nobody")
+
+
+def test_a_benchmark_of_the_runtime_rejects_the_toy_model_with_an_error_message() -> None:
+    with pytest.raises(SystemExit, match=r"^error: The model 'toy' does not run on OpenVINO"):
+        find_openvino_model("toy")
+
+
+def test_an_error_of_a_run_is_printed_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> int:
+        raise measure.BenchmarkError("requests failed: {'timeout': 2}")
+
+    with pytest.raises(SystemExit) as ended:
+        measure.run_main(fail)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "error: requests failed: {'timeout': 2}\n"

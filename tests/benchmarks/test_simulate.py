@@ -1,47 +1,58 @@
-"""Pacing in virtual time: what its constants must not do, on a model that takes as long as a 0.5B one on two cores."""
+"""Limits of the pacing constants, in virtual time, with the step durations of a 0.5B model on two cores."""
 
 from __future__ import annotations
 
 import pytest
-from benchmarks.simulate import Load, behind, beside, figures, lockstep_tok_s, padded, simulate, step_ms
+from benchmarks.simulate import (
+    Load,
+    figures,
+    lockstep_tok_s,
+    padded,
+    simulate,
+    step_ms,
+    step_seconds_beside_prompt,
+    ttft_behind_prompts,
+)
 
 from benchmarks import measure
 from onward.engine import pacing
 from onward.runtimes.openvino.batch import padded_count
 
-STUCK = 1500.0
-"""Milliseconds to the first token, as a median, where so little is read that most clients wait."""
+STALLED_TTFT_MS = 1500.0
+"""Median milliseconds to the first token when so little is prefilled that most clients wait."""
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("clients", [32, 64])
-def test_many_clients_do_not_settle_where_few_write_and_many_wait(clients: int, seed: int) -> None:
+def test_many_clients_do_not_settle_in_a_state_where_few_decode_and_many_wait(clients: int, seed: int) -> None:
     load = Load(clients, prompt=128, out=64, waves=8)
     found = figures(load, simulate(load, seed))
-    assert found["ttft_p50"] < STUCK
+    assert found["ttft_p50"] < STALLED_TTFT_MS
 
 
-def test_some_would_settle_there_if_nothing_ever_told_what_writing_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_would_settle_in_that_state_if_decode_costs_were_never_measured_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pacing, "STALE", 10**9)
     load = Load(64, prompt=128, out=64, waves=8)
-    assert any(figures(load, simulate(load, seed))["ttft_p50"] > STUCK for seed in range(12))
+    assert any(figures(load, simulate(load, seed))["ttft_p50"] > STALLED_TTFT_MS for seed in range(12))
 
 
-def test_requests_that_take_turns_are_answered_nearly_as_fast_as_in_lockstep() -> None:
+def test_staggered_requests_have_nearly_the_throughput_of_lockstep() -> None:
     load = Load(8, prompt=128, out=64, waves=12)
-    found = figures(load, simulate(load, unsteady=0.0))
+    found = figures(load, simulate(load, jitter=0.0))
     assert found["of_lockstep"] > 0.95
     assert found["ttft_p50"] < 250.0
 
 
-def test_a_long_prompt_makes_the_steps_of_running_streams_less_than_three_times_as_long() -> None:
-    quiet, reading = beside(4, 4000)
-    late, usual = measure.percentile(reading, 95), measure.percentile(quiet, 50)
-    assert late is not None and usual is not None
-    assert 1.5 < late / usual < 3.0
+def test_a_long_prompt_slows_the_steps_of_running_streams_by_less_than_a_factor_of_three() -> None:
+    quiet, prefilling = step_seconds_beside_prompt(4, 4000)
+    slow, usual = measure.percentile(prefilling, 95), measure.percentile(quiet, 50)
+    assert slow is not None and usual is not None
+    assert 1.5 < slow / usual < 3.0
 
 
-def test_a_load_is_simulated_the_same_way_every_time() -> None:
+def test_a_simulation_is_deterministic() -> None:
     load = Load(4, prompt=40, out=8, waves=2)
     outcomes = simulate(load, seed=3)
     assert outcomes == simulate(load, seed=3)
@@ -49,19 +60,19 @@ def test_a_load_is_simulated_the_same_way_every_time() -> None:
 
 
 @pytest.mark.parametrize("singles", [True, False])
-def test_steps_have_the_sizes_that_the_runtime_gives_them(singles: bool) -> None:
+def test_steps_are_padded_as_in_the_runtime(singles: bool) -> None:
     sizes = range(1, 600)
     assert [padded(size, singles=singles) for size in sizes] == [padded_count(size, singles=singles) for size in sizes]
 
 
-def test_steps_cost_what_the_table_says_and_long_ones_several_times_that() -> None:
+def test_step_durations_follow_the_table_and_its_multiples() -> None:
     assert step_ms(8) == 20.8
     assert step_ms(12) == pytest.approx((20.8 + 27.4) / 2)
     assert step_ms(1024) == 2 * step_ms(512)
     assert lockstep_tok_s(Load(32, 128, 64, 1)) > lockstep_tok_s(Load(8, 128, 64, 1)) > 200.0
 
 
-@pytest.mark.parametrize("writers", [0, 4])
-def test_a_short_prompt_behind_a_dozen_long_ones_is_read_nearly_as_soon_as_behind_one(writers: int) -> None:
-    """In one line with them it took 35 s, and 47 beside four streams."""
-    assert behind(12, writers) < 2 * behind(1, writers)
+@pytest.mark.parametrize("streams", [0, 4])
+def test_a_short_prompt_behind_a_dozen_long_ones_starts_nearly_as_soon_as_behind_one(streams: int) -> None:
+    """In a single first-come queue it took 35 s, and 47 s beside four streams."""
+    assert ttft_behind_prompts(12, streams) < 2 * ttft_behind_prompts(1, streams)

@@ -1,19 +1,22 @@
-"""The benchmark of guessing ahead: that its texts are what it says, and that it sees when an arm goes wrong."""
+"""The speculation benchmark: its texts are as described, and it detects an arm with wrong tokens."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from benchmarks.copying import KINDS, Case, Task, Workloads
-from benchmarks.edits import CODE, PROSE, Words, code_edits, prose_edit
+from benchmarks.edits import CODE, PROSE, WordTokenizer, code_edits, prose_edit
 from benchmarks.render_speculation import speculation_section
 from benchmarks.scripted import ScriptedModel
-from benchmarks.speculation import OFF, ON, TURN_STEPS, Arm, Run, compare, medians, race
+from benchmarks.speculation import MIN_TURN_STEPS, OFF, ON, Arm, Run, compare, medians, run_case
+from benchmarks.speculation_cases import KINDS, Case, Task, Workloads
+from numpy.typing import NDArray
 
-from onward.engine.model import Row, nothing
+from onward.engine.model import Hook, Row, nothing
 from onward.runtimes.toy.model import ToyModel
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 
@@ -36,26 +39,26 @@ def case(*tasks: Task, clients: int = 1) -> Case:
 
 
 @pytest.mark.parametrize("text", [CODE, PROSE, *(edit.after for edit in code_edits())])
-def test_a_text_is_cut_into_pieces_of_a_usual_length_and_none_is_lost(text: str) -> None:
-    words = Words(0, 2000)
-    ids = words.ids(text)
-    pieces = {number: piece for piece, number in words._ids.items()}
-    assert "".join(pieces[number] for number in ids) == text
+def test_a_text_is_split_into_words_of_a_usual_length_and_none_is_lost(text: str) -> None:
+    tokenizer = WordTokenizer(0, 2000)
+    ids = tokenizer.encode(text)
+    words = {number: word for word, number in tokenizer._ids.items()}
+    assert "".join(words[number] for number in ids) == text
     assert 3.5 < len(text) / len(ids) < 4.5
 
 
-def test_every_edit_changes_its_text_and_leaves_most_of_it() -> None:
-    words = Words(0, 2000)
+def test_every_edit_changes_its_text_and_keeps_most_of_it() -> None:
+    tokenizer = WordTokenizer(0, 2000)
     for edit in [*code_edits(), prose_edit()]:
-        before, after = words.ids(edit.before), words.ids(edit.after)
+        before, after = tokenizer.encode(edit.before), tokenizer.encode(edit.after)
         assert before != after
         assert 400 < len(after) < 900
         assert len(set(pairwise(before)) & set(pairwise(after))) > 150
 
 
-def test_words_run_out_loudly() -> None:
-    with pytest.raises(ValueError, match="more distinct pieces"):
-        Words(0, 20).ids(PROSE)
+def test_too_many_distinct_words_are_an_error() -> None:
+    with pytest.raises(ValueError, match="more distinct words"):
+        WordTokenizer(0, 20).encode(PROSE)
 
 
 def test_cases_fit_the_vocabulary_and_only_those_with_predictions_have_them() -> None:
@@ -73,19 +76,19 @@ def test_cases_fit_the_vocabulary_and_only_those_with_predictions_have_them() ->
 # --- forcing ---------------------------------------------------------------------------------------------------
 
 
-def test_several_scripts_at_once_are_said_to_the_letter_and_who_has_none_speaks_freely() -> None:
+def test_scripts_are_followed_exactly_and_a_job_without_one_samples_freely() -> None:
     scripts = [tuple(b"first of all"), tuple(b"and then another"), ()]
-    tasks = [Task(PROMPT[place:], 12, script[:12]) for place, script in enumerate(scripts)]
-    done = race(case(*tasks, clients=3), arms())
+    tasks = [Task(PROMPT[index:], 12, script[:12]) for index, script in enumerate(scripts)]
+    done = run_case(case(*tasks, clients=3), arms())
     for run in done.values():
-        assert [bytes(run.said[place]) for place in (0, 1)] == [b"first of all", b"and then ano"]
-    assert done[ON].said[2] == done[OFF].said[2] != list(scripts[0])
-    assert done[OFF].forcing > 0
+        assert [bytes(run.generated[index]) for index in (0, 1)] == [b"first of all", b"and then ano"]
+    assert done[ON].generated[2] == done[OFF].generated[2] != list(scripts[0])
+    assert done[OFF].forcing_seconds > 0
 
 
-def test_logits_that_may_not_be_written_are_copied() -> None:
+def test_read_only_logits_are_copied() -> None:
     class ReadOnly(ToyModel):
-        def evaluate(self, rows, before_compute=nothing):
+        def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
             logits = super().evaluate(rows, before_compute)
             logits.flags.writeable = False
             return logits
@@ -93,8 +96,8 @@ def test_logits_that_may_not_be_written_are_copied() -> None:
     model = ScriptedModel(ReadOnly(blocks=200, context_length=1024))
     arm = Arm(model, ToyTokenizer(), speculate=False)
     arm.begin(case(Task(PROMPT, 3, tuple(b"abc"))))
-    arm.go(3)
-    assert bytes(arm.run.said[0]) == b"abc"
+    arm.advance(3)
+    assert bytes(arm.run.generated[0]) == b"abc"
 
 
 def test_only_the_scripted_logit_changes() -> None:
@@ -103,12 +106,12 @@ def test_only_the_scripted_logit_changes() -> None:
     assert np.array_equal(plain.evaluate(rows), model.evaluate(rows))
 
 
-# --- racing ----------------------------------------------------------------------------------------------------
+# --- rounds ----------------------------------------------------------------------------------------------------
 
 
-def test_a_race_saves_steps_where_the_prediction_is_right() -> None:
+def test_a_correct_prediction_saves_steps() -> None:
     script, racers = tuple(range(97, 123)) * 4, arms()
-    found = compare(case(Task(PROMPT, len(script), script, script)), lambda each: race(each, racers), 1)
+    found = compare(case(Task(PROMPT, len(script), script, script)), lambda each: run_case(each, racers), 1)
     assert found["tokens"] == len(script)
     assert found["steps"][OFF] >= len(script)
     assert found["drafts"]["prediction accepted"] > 0
@@ -117,19 +120,19 @@ def test_a_race_saves_steps_where_the_prediction_is_right() -> None:
     )
 
 
-def test_arms_take_turns_and_say_everything() -> None:
+def test_arms_are_interleaved_and_generate_all_tokens() -> None:
     tasks = [Task(PROMPT, 30) for _ in range(5)]
-    done = race(case(*tasks, clients=2), arms())
+    done = run_case(case(*tasks, clients=2), arms())
     assert done[ON].tokens == done[OFF].tokens == 150
-    assert len(done[ON].turns) == len(done[OFF].turns) == 75 // TURN_STEPS
-    assert sum(map(len, done[ON].said.values())) == 150
+    assert len(done[ON].turn_rates) == len(done[OFF].turn_rates) == 75 // MIN_TURN_STEPS
+    assert sum(map(len, done[ON].generated.values())) == 150
 
 
 @pytest.mark.parametrize("wrong", ["arms differ", "script not followed"])
-def test_a_wrong_token_ends_the_benchmark(wrong: str) -> None:
+def test_a_wrong_token_aborts_the_benchmark(wrong: str) -> None:
     task = Task(PROMPT, 3, tuple(b"abc"))
-    right = Run(said={0: list(b"abc")}, tokens=3)
-    broken = dataclasses.replace(right, said={0: list(b"abd")})
+    right = Run(generated={0: list(b"abc")}, tokens=3)
+    broken = dataclasses.replace(right, generated={0: list(b"abd")})
     done = {ON: broken, OFF: right if wrong == "arms differ" else broken}
     with pytest.raises(RuntimeError, match="changed tokens" if wrong == "arms differ" else "script"):
         compare(case(task), lambda _: done, 1)
@@ -138,8 +141,8 @@ def test_a_wrong_token_ends_the_benchmark(wrong: str) -> None:
 # --- figures ---------------------------------------------------------------------------------------------------
 
 
-def test_figures_become_rows_of_the_page() -> None:
-    drafts = {"prediction accepted": 60, "prediction rejected": 20, "lookup accepted": 0, "lookup rejected": 0}
+def test_figures_are_rendered_as_rows() -> None:
+    drafts = Counter({"prediction accepted": 60, "prediction rejected": 20, "lookup accepted": 0, "lookup rejected": 0})
 
     def run(seconds: float, steps: int) -> Run:
         return Run(seconds, seconds * 2, seconds / 2, 100, 100, steps, seconds / 100, {0: []}, drafts, [100 / seconds])

@@ -1,4 +1,4 @@
-"""What `benchmarks.speculation` asks for: texts copied with changes, and texts that nothing foretells."""
+"""The cases of `benchmarks.speculation`: texts copied with changes, and texts that cannot be predicted."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from benchmarks.bare import random_prompts
-from benchmarks.edits import PROSE, Edit, Words, code_edits, prose_edit
+from benchmarks.edits import PROSE, Edit, WordTokenizer, code_edits, prose_edit
 
 FIRST_ID = 300
-"""Where the ids of pieces of text begin: above bytes and special tokens."""
+"""First id of words: above bytes and special tokens."""
 LOADS = (1, 8, 32)
 KINDS = ("prediction", "lookup", "unpredictable", "together")
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One job to be. `script` is what it says, () when it speaks freely."""
+    """One job to submit. `script` is the text forced on it, () if the model samples freely."""
 
     prompt: tuple[int, ...]
     tokens: int
@@ -27,7 +27,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Tasks and how many of them run at a time; `kind` is one of KINDS."""
+    """Tasks, and how many of them run at a time; `kind` is one of KINDS."""
 
     kind: str
     name: str
@@ -36,17 +36,17 @@ class Case:
 
 
 class Workloads:
-    """The cases, for a model's vocabulary and context."""
+    """Creates the cases for the vocabulary of a model."""
 
     def __init__(self, vocab_size: int, tokens: int) -> None:
-        """`tokens`: what each unforced job writes."""
-        self._words = Words(FIRST_ID, vocab_size)
+        """`tokens`: how many each job generates whose text is not an edit."""
+        self._tokenizer = WordTokenizer(FIRST_ID, vocab_size)
         self._vocab_size = vocab_size
         self._tokens = tokens
         self._edits = [*code_edits(), prose_edit()]
 
     def cases(self, kinds: Iterable[str]) -> list[Case]:
-        """In the order of KINDS."""
+        """Return the cases of these kinds, in the order of KINDS."""
         makers = {
             "prediction": self._predicted,
             "lookup": self._looked_up,
@@ -66,15 +66,15 @@ class Workloads:
         return [Case("together", "copying with predictions", 8, [self._task(edit, predicted=True) for edit in edits])]
 
     def _unpredictable(self) -> list[Case]:
-        prose = self._words.ids(PROSE)
-        wrong = self._words.ids(self._edits[0].before)
+        prose = self._tokenizer.encode(PROSE)
+        wrong = self._tokenizer.encode(self._edits[0].before)
         cases = []
         for clients in LOADS:
             prompts = random_prompts(self._vocab_size, clients, 64, clients)
             free = [Task(tuple(prompt), self._tokens) for prompt in prompts]
-            told = [self._prose(prose, 32 + place % 8) for place in range(clients)]
+            forced = [self._prose(prose, 32 + index % 8) for index in range(clients)]
             cases.append(Case("unpredictable", "the model's own text", clients, free))
-            cases.append(Case("unpredictable", "prose", clients, told))
+            cases.append(Case("unpredictable", "prose", clients, forced))
         cases.append(Case("unpredictable", "prose, wrong prediction", 1, [self._prose(prose, 32, wrong)]))
         return cases
 
@@ -83,6 +83,6 @@ class Workloads:
         return Task(text[:begin], len(script), script, prediction)
 
     def _task(self, edit: Edit, *, predicted: bool) -> Task:
-        before, after = self._words.ids(edit.before), self._words.ids(edit.after)
-        prompt = self._words.ids(f"{edit.instruction}\n\n") + before + self._words.ids("\n\n")
+        before, after = self._tokenizer.encode(edit.before), self._tokenizer.encode(edit.after)
+        prompt = self._tokenizer.encode(f"{edit.instruction}\n\n") + before + self._tokenizer.encode("\n\n")
         return Task(prompt, len(after), after, before if predicted else ())
