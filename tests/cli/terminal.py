@@ -1,4 +1,4 @@
-"""Runs `onward` on a pseudo-terminal and tells what a person sees."""
+"""Runs `onward` on a pseudo-terminal and returns what is on its screen."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 import time
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -20,15 +21,16 @@ _TAGS = {"0": "}", "1": "{bold:", "2": "{dim:", "31": "{red:", "32": "{green:", 
 
 
 class Terminal:
-    """One run: its terminal is standard input, output and error, 100 columns wide."""
+    """One run: its terminal, 100 columns wide, is standard input, output and error, and sends it signals."""
 
     def __init__(self, *arguments: str, piped: bytes | None = None, **environment: str) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
         stdin = slave if piped is None else subprocess.PIPE
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments], stdin=stdin, stdout=slave, stderr=slave, env={**os.environ, **environment}
-        )
+            [*COMMAND, *arguments], stdin=stdin, stdout=slave, stderr=slave, env={**os.environ, **environment},
+            start_new_session=True, preexec_fn=partial(fcntl.ioctl, 1, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
         os.close(slave)
         if piped is not None and self.process.stdin is not None:
             self.process.stdin.write(piped)
@@ -54,10 +56,20 @@ class Terminal:
             if not self._read(0.1) and self.process.poll() is not None:
                 raise AssertionError(f"ended without {text!r}: {self.raw!r}")
 
-    def end(self) -> int:
-        """Read to the end; the exit code."""
+    def press(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def read_for(self, seconds: float) -> None:
+        """Read for so long, or until the command has ended."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and self.process.poll() is None:
+            self._read(left)
+
+    def end(self, seconds: float = 120) -> int:
+        """Read to the end; return the exit code."""
+        until = time.monotonic() + seconds
         while self._read(0.1) or self.process.poll() is None:
-            pass
+            assert time.monotonic() < until, f"does not end; there is {self.raw!r}"
         return self.process.wait()
 
     def _read(self, seconds: float) -> bool:

@@ -15,6 +15,7 @@ EXIT_CODE = 130
 _CLEAR_LINE = b"\r\x1b[K"
 """Erases a progress line and the `^C` that the terminal echoes."""
 
+_exiting = _thread.allocate_lock()
 _farewell = _CLEAR_LINE
 _pipe: tuple[int, int] | None = None
 _is_installed = False
@@ -68,6 +69,9 @@ def _watch(descriptor: int) -> None:
 
 
 def _exit() -> None:
+    """End the process; return at once if the other thread is already doing so."""
+    if not _exiting.acquire(blocking=False):
+        return
     try:
         if os.isatty(2):
             os.write(2, _farewell)

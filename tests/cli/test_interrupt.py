@@ -1,0 +1,120 @@
+"""Ctrl-C: exit code 130 and no message, whatever a command is doing; a ready server drains and exits with 0."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .terminal import Terminal
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="counts threads in /proc")
+
+SERVE = ("serve", "--port", "0")
+CREATE = ("completions", "create", "Once", "--max-tokens", "900", "--ignore-eos", "--n", "16")
+MAX_START_SECONDS = 3.0
+"""Ctrl-C is pressed at a random time within this period."""
+NATIVE_CALL = "__import__('hashlib').pbkdf2_hmac('sha256', b'', b'', 1 << 30)"
+"""Takes minutes without running Python code on the main thread."""
+
+
+def wait_for_handler(pid: int) -> None:
+    """Return when the command handles Ctrl-C: before that the interpreter itself starts, and prints a traceback."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        if int(next(line for line in lines if line.startswith("Threads:")).split()[1]) > 1:
+            return
+        time.sleep(0.001)
+    raise AssertionError("the command does not handle Ctrl-C")
+
+
+def interrupted(command: tuple[str, ...], delay: float) -> tuple[int, str]:
+    """(exit code, screen) of a command whose terminal gets Ctrl-C after `delay` seconds."""
+    with Terminal(*command) as terminal:
+        wait_for_handler(terminal.process.pid)
+        terminal.read_for(delay)
+        terminal.press(b"\x03")
+        return terminal.end(seconds=30), terminal.screen
+
+
+def check_interrupted(command: tuple[str, ...], delay: float) -> None:
+    code, screen = interrupted(command, delay)
+    words = f"Ctrl-C after {delay:.3f} s"
+    assert "Traceback" not in screen, words
+    if command is SERVE and "Onward is ready" in screen:
+        assert code == 0, words
+    else:
+        assert code == 130, words
+        assert not screen or command is CREATE, words
+
+
+@pytest.mark.parametrize("command", [SERVE, CREATE], ids=["serve", "create"])
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.2, 0.4, 0.8])
+def test_ctrl_c_during_a_start_is_quiet(command: tuple[str, ...], delay: float) -> None:
+    check_interrupted(command, delay)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [SERVE, CREATE], ids=["serve", "create"])
+def test_ctrl_c_at_200_random_times_is_quiet(command: tuple[str, ...]) -> None:
+    times = random.Random(20)
+    for _ in range(200):
+        check_interrupted(command, times.uniform(0, MAX_START_SECONDS))
+
+
+def program(*lines: str) -> subprocess.Popen[str]:
+    """A program that has printed "ready"."""
+    code = "\n".join(["import signal, time", "from onward.cli.interrupt import *", *lines])
+    started = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert line_of(started) == "ready\n"
+    return started
+
+
+def line_of(started: subprocess.Popen[str]) -> str:
+    assert started.stdout is not None
+    return started.stdout.readline()
+
+
+READY = "print('ready', flush=True)"
+
+
+def test_ctrl_c_does_not_wait_for_native_code() -> None:
+    with program("exit_on_interrupt()", READY, NATIVE_CALL) as started:
+        started.send_signal(signal.SIGINT)
+        assert started.communicate(timeout=10) == ("", None)
+    assert started.returncode == 130
+
+
+def test_the_second_ctrl_c_does_not_wait_for_a_command_that_saves_its_progress() -> None:
+    saving = f"except KeyboardInterrupt:\n print('saved', flush=True)\n {NATIVE_CALL}"
+    lines = ("exit_on_interrupt()", "raise_on_interrupt()", f"try:\n {READY}\n time.sleep(60)", saving)
+    with program(*lines) as started:
+        started.send_signal(signal.SIGINT)
+        assert line_of(started) == "saved\n"
+        started.send_signal(signal.SIGINT)
+        assert started.communicate(timeout=10) == ("", None)
+    assert started.returncode == 130
+
+
+def test_a_program_that_calls_commands_keeps_its_own_handler() -> None:
+    lines = ("signal.signal(signal.SIGINT, signal.SIG_IGN)", "raise_on_interrupt()", READY)
+    with program(*lines, "print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)") as started:
+        assert started.communicate(timeout=10) == ("True\n", None)
+
+
+def test_ctrl_c_leaves_the_text_and_clears_the_progress_line() -> None:
+    with Terminal(*CREATE) as terminal:
+        terminal.wait_for("Once")
+        terminal.press(b"\x03")
+        assert terminal.end() == 130
+    assert terminal.screen.startswith("{bold:── Choice 1 of 16 ──}\n{dim:Once}")
+    assert "Loading" not in terminal.screen
+    assert terminal.screen.endswith("^C\n")
