@@ -21,6 +21,7 @@ from onward.cli.output.terminal import Style, style_of
 from onward.cli.output.words import pluralize
 from onward.cli.session import Session
 from onward.errors import SetupError
+from onward.machine import available_memory, cpu_quota
 
 State = Literal["good", "note", "bad"]
 MIN_FREE_MEMORY_BYTES = 1_000_000_000
@@ -77,7 +78,9 @@ def _processor() -> Iterator[Finding]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     flags = _processor_flags()
     best = next((words for flag, words in _INSTRUCTIONS if flag in flags), None)
-    words = f"{cores} cores" + (f", {best}" if best else "")
+    quota = cpu_quota()
+    limit = f"limited to {quota} by a quota" if quota is not None else None
+    words = ", ".join(filter(None, (pluralize(cores, "core"), limit, best)))
     if flags and best is None:
         yield Finding("Processor", "note", words, "Without AVX2 models run, but slowly.")
     else:
@@ -94,14 +97,16 @@ def _processor_flags() -> set[str]:
 
 
 def _memory() -> Iterator[Finding]:
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
-        free = int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return
-    state: State = "good" if free >= MIN_FREE_MEMORY_BYTES else "note"
-    advice = "" if state == "good" else "Close other programs, or set --kv-memory to a small size."
-    yield Finding("Memory", state, f"{bytes_in_words(free)} free", advice)
+    memory = available_memory()
+    words = f"{bytes_in_words(memory.free_bytes)} free"
+    if memory.limit_bytes is not None:
+        words += f" within the limit of {bytes_in_words(memory.limit_bytes)} for this container or service"
+    if memory.free_bytes >= MIN_FREE_MEMORY_BYTES:
+        yield Finding("Memory", "good", words)
+    elif memory.limit_bytes is None:
+        yield Finding("Memory", "note", words, "Close other programs, or set --kv-memory to a small size.")
+    else:
+        yield Finding("Memory", "note", words, "Raise that limit, or set --kv-memory to a small size.")
 
 
 def _disk(folder: Path) -> Finding:

@@ -1,0 +1,75 @@
+"""`onward doctor` sees what a container or service may use, not only what the machine has."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from onward.cli.commands import doctor
+from onward.machine import available_memory, cpu_quota
+from tests.cli.conftest import onward
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The root of a machine with 8 GiB free and 16 cores."""
+    root = tmp_path / "root"
+    write(root / "proc/meminfo", f"MemAvailable: {8 * GIB // 1024} kB\n")
+    monkeypatch.setattr(doctor, "available_memory", partial(available_memory, root))
+    monkeypatch.setattr(doctor, "cpu_quota", partial(cpu_quota, root))
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    return root
+
+
+def write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+
+
+def limit_memory(root: Path, maximum: int, current: int) -> None:
+    write(root / "sys/fs/cgroup/memory.max", str(maximum))
+    write(root / "sys/fs/cgroup/memory.current", str(current))
+    write(root / "sys/fs/cgroup/memory.stat", "inactive_file 0\n")
+
+
+def finding(subject: str) -> dict[str, str | None]:
+    found = json.loads(onward("doctor").stdout)["findings"]
+    return next(each for each in found if each["subject"] == subject)
+
+
+def test_free_memory_without_a_limit(root: Path) -> None:
+    assert finding("Memory") == {"subject": "Memory", "state": "good", "words": "8.6 GB free", "advice": None}
+
+
+def test_memory_within_the_limit_of_a_container(root: Path) -> None:
+    limit_memory(root, 4 * GIB, 2 * GIB)
+    found = finding("Memory")
+    assert found["words"] == "2.1 GB free within the limit of 4.3 GB for this container or service"
+    assert found["state"] == "good"
+
+
+def test_too_little_memory_within_a_limit_is_noted_though_the_machine_has_plenty(root: Path) -> None:
+    limit_memory(root, GIB, GIB // 2)
+    found = finding("Memory")
+    assert (found["state"], found["advice"]) == ("note", "Raise that limit, or set --kv-memory to a small size.")
+
+
+def test_too_little_memory_of_the_machine_is_noted(root: Path) -> None:
+    write(root / "proc/meminfo", f"MemAvailable: {GIB // 2048} kB\n")
+    found = finding("Memory")
+    assert (found["state"], found["advice"]) == (
+        "note",
+        "Close other programs, or set --kv-memory to a small size.",
+    )
+
+
+def test_a_cpu_quota_is_named(root: Path) -> None:
+    assert "quota" not in str(finding("Processor")["words"])
+    write(root / "sys/fs/cgroup/cpu.max", "200000 100000")
+    assert ", limited to 2 by a quota" in str(finding("Processor")["words"])
