@@ -1,4 +1,4 @@
-"""The servers that the parity rows ask, started once a session."""
+"""The servers of the parity rows, started once per session."""
 
 from __future__ import annotations
 

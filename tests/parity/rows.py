@@ -36,4 +36,4 @@ ELSEWHERE: dict[int, tuple[str, ...]] = {
     80: ("tests/clients (openai for Python, Node; the Java rules)",),
     81: ("tests/clients/programs/lm_eval_scores.py",),
 }
-"""Golden cases that need other machinery, and the tests that cover them."""
+"""Golden cases that other tests cover, and these tests."""

@@ -11,7 +11,7 @@ FREE = {"ignore_eos": True}
 
 LENGTH.served(
     "max_tokens.5",
-    "max_tokens: that many, and finish_reason length",
+    "max_tokens limits the completion, with finish_reason length",
     {"max_tokens": 5, **FREE},
     counts(completion_tokens=5),
     finishes("length"),
@@ -27,14 +27,14 @@ LENGTH.served(
 )
 LENGTH.served(
     "context.exact",
-    "prompt and completion may fill the context exactly",
+    "prompt and completion can fill the context exactly",
     {"prompt": "x" * 40, "max_tokens": 2008, "logit_bias": {"256": 100}},
     finishes("stop"),
     golden=(73,),
 )
 LENGTH.refused(
     "context.over",
-    "one token more is refused, in the words and punctuation of OpenAI",
+    "one more token is rejected, with OpenAI's message and punctuation",
     {"prompt": "x" * 40, "max_tokens": 2009},
     "This model's maximum context length is 2048 tokens, however you requested 2049 tokens (40 in your prompt; "
     "2009 for the completion). Please reduce your prompt; or completion length.",
@@ -49,7 +49,7 @@ LENGTH.refused(
 )
 LENGTH.served(
     "end",
-    "the model's end of text finishes with stop and is not billed",
+    "the model's end token finishes with stop and is not counted",
     {"logit_bias": {"256": 100}},
     text_is(""),
     finishes("stop"),
@@ -59,7 +59,7 @@ LENGTH.served(
 )
 LENGTH.served(
     "min_tokens",
-    "min_tokens: no end before that many",
+    "min_tokens: the completion does not end before",
     {"logit_bias": {"256": 100}, "min_tokens": 3},
     counts(completion_tokens=3),
     finishes("stop"),
@@ -67,7 +67,7 @@ LENGTH.served(
 )
 LENGTH.refused(
     "min_tokens.above",
-    "min_tokens above max_tokens is refused",
+    "min_tokens above max_tokens is rejected",
     {"min_tokens": 5, "max_tokens": 4},
     "Invalid 'min_tokens': integer above maximum value. Expected a value <= 4, but got 5 instead.",
     param="min_tokens",
@@ -76,7 +76,7 @@ LENGTH.refused(
 )
 LENGTH.served(
     "ignore_eos",
-    "ignore_eos: the end of text does not end",
+    "ignore_eos: the end token does not end the completion",
     {"logit_bias": {"256": 100}, "ignore_eos": True, "max_tokens": 4},
     counts(completion_tokens=4),
     finishes("length"),
@@ -84,7 +84,7 @@ LENGTH.served(
 )
 LENGTH.served(
     "skip_special.false",
-    "skip_special_tokens false: special tokens are shown",
+    "skip_special_tokens false: special tokens are in the text",
     {"logit_bias": {"257": 100}, "max_tokens": 2, "skip_special_tokens": False},
     text_is("<|fim_prefix|><|fim_prefix|>"),
     golden=(78,),
@@ -92,7 +92,7 @@ LENGTH.served(
 )
 LENGTH.served(
     "skip_special.true",
-    "special tokens are left out of the text otherwise, and still billed",
+    "by default, special tokens are not in the text, but are counted",
     {"logit_bias": {"257": 100}, "max_tokens": 2},
     text_is(""),
     counts(completion_tokens=2),
@@ -110,7 +110,7 @@ def greedy(server: Server, length: int = 40) -> str:
 
 @STOP.law("stop.one", '"stop": two characters of the known continuation', golden=(34, 35))
 def stop_cuts(server: Server) -> None:
-    """The text ends before the stop, even one that spans tokens; its tokens are not billed."""
+    """The text ends before the stop string, also if it spans tokens; its tokens are not counted."""
     text = greedy(server)
     stop = text[6:8]
     answer = server.ask(max_tokens=40, stop=stop, **FREE)
@@ -122,7 +122,7 @@ def stop_cuts(server: Server) -> None:
 
 @STOP.law("stop.first", '"stop": the first character of the known continuation', golden=(5,))
 def stop_at_once(server: Server) -> None:
-    """A stop at the very start leaves an empty text and bills nothing."""
+    """After a stop string at the start, the text is empty and no tokens are counted."""
     answer = server.ask(stop=greedy(server)[0])
     assert answer.text == "" and answer.finish == "stop"
     assert answer.usage["completion_tokens"] == 0
@@ -133,21 +133,21 @@ def stop_at_once(server: Server) -> None:
     "stop.earliest",
     '"stop": [later in the text, earlier in the text]',
     golden=(39,),
-    weak="Only inferred; one other server takes the first of the list.",
+    weak="Only inferred; one other server uses the first of the list.",
 )
 def earliest_wins(server: Server) -> None:
-    """Of several stops the one that comes first in the text wins."""
+    """Of several stop strings, the first one in the text wins."""
     text = greedy(server)
     late, early = text[20:23], text[8:10]
     answer = server.ask(max_tokens=40, stop=[late, early], **FREE)
     assert answer.text == text[: min(text.index(late), text.index(early))]
 
 
-STOP.served("stop.4", "four stops pass", {"stop": ["1", "2", "3", "4"]}, golden=(36,))
+STOP.served("stop.4", "four stop strings are accepted", {"stop": ["1", "2", "3", "4"]}, golden=(36,))
 for profile in ("default", "strict"):
     STOP.refused(
         f"stop.5.{profile}",
-        f"five are refused ({profile} profile)",
+        f"five are rejected ({profile} profile)",
         {"stop": ["1", "2", "3", "4", "5"]},
         "Invalid 'stop': array too long. Expected an array with maximum length 4, but got an array with length 5 "
         "instead.",
@@ -159,42 +159,42 @@ for profile in ("default", "strict"):
     )
 STOP.served(
     "stop.14.lenient",
-    "lenient profile: any number of stops",
+    "lenient profile: any number of stop strings",
     {"stop": [f"{n}!" for n in range(14)]},
     on="lenient",
     source="spec/wire-rules 20",
 )
 STOP.same(
     "stop.empty",
-    "an empty array is none",
+    "an empty array means none",
     {"stop": []},
     {},
     golden=(37,),
     source="spec/wire-rules 20",
-    weak="OpenAI refused it years ago; lm-eval and Zed send it, so it passes.",
+    weak="OpenAI rejected it years ago; lm-eval and Zed send it, so we accept it.",
 )
 for name, value, path in (("empty_string", "", "stop"), ("empty_item", ["a", ""], "stop[1]")):
     STOP.refused(
         f"stop.{name}",
-        "an empty stop is refused",
+        "an empty stop is rejected",
         {"stop": value},
         f"Invalid '{path}': empty string. Expected a string with minimum length 1, but got an empty string instead.",
         param=path,
         code="empty_string",
-        weak="Unrecorded (§12.7).",
+        weak="Not recorded (§12.7).",
     )
 
 
 @STOP.law("stop.prompt", '"echo": true, "stop": a word of the prompt', golden=(38,))
 def stop_in_prompt(server: Server) -> None:
-    """A stop that stands in the echoed prompt does nothing there."""
+    """A stop string in the echoed prompt has no effect."""
     answer = server.ask(echo=True, stop="Say", max_tokens=4, **FREE)
     assert answer.text.startswith("Say this is a test") and len(answer.text) > 18
 
 
 @STOP.law("stop.stream", '"stop": …, "stream": true', golden=(40,))
 def nothing_retracted(server: Server) -> None:
-    """A stream never shows what a stop would take back."""
+    """A stream never sends text that a stop string would remove."""
     text = greedy(server)
     for start in range(4, 16):
         stop = text[start : start + 3]
@@ -207,7 +207,7 @@ def nothing_retracted(server: Server) -> None:
 
 @STOP.law("stop.included", '"stop": …, "include_stop_str_in_output": true', golden=(41,), source="spec/completions §10")
 def stop_included(server: Server) -> None:
-    """include_stop_str_in_output keeps the stop at the end."""
+    """include_stop_str_in_output keeps the stop string at the end."""
     text = greedy(server)
     stop = text[6:8]
     answer = server.ask(max_tokens=40, stop=stop, include_stop_str_in_output=True, **FREE)
@@ -216,7 +216,7 @@ def stop_included(server: Server) -> None:
 
 @STOP.law("stop.at_limit", '"max_tokens": exactly up to the stop', source="spec/completions §3")
 def stop_beats_length(server: Server) -> None:
-    """A stop that is complete with the last allowed token finishes with stop."""
+    """A stop string that is complete at the last allowed token finishes with stop."""
     text = greedy(server)
     at = next(n for n in range(3, 30) if text[n] not in text[:n])
     assert server.ask(max_tokens=at + 1, stop=text[at], **FREE).finish == "stop"
@@ -224,7 +224,7 @@ def stop_beats_length(server: Server) -> None:
 
 STOP.served(
     "stop.special",
-    "the end token's own words may be a stop",
+    "the text of the end token can be a stop string",
     {"stop": ["<|endoftext|>"], "logit_bias": {"256": 100}},
     finishes("stop"),
     text_is(""),

@@ -1,4 +1,4 @@
-"""Every error of the catalogue: words, type, param, code, status, layout (spec/completions §11)."""
+"""Errors: message, type, param, code, status and format (spec/completions §11)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ for name, body, reason in (
 ):
     AREA.sends(
         f"json.{name}",
-        f"a body that is not JSON ({name}) is refused; the message says what is wrong and where",
+        f"a body that is not JSON ({name}) is rejected; the message says what is wrong and where",
         post(body),
         GATEWAY,
         ORDER,
@@ -51,17 +51,17 @@ for name, body, reason in (
 for name, body in (("array", b"[]"), ("string", b'"x"'), ("number", b"5"), ("null", b"null")):
     AREA.sends(
         f"json.{name}",
-        f"a body that is JSON but no object ({name}) is refused",
+        f"a body that is JSON but not an object ({name}) is rejected",
         post(body),
         status=400,
         error=error_of("Invalid type for the request body: expected an object…", code="invalid_type"),
-        weak="Unrecorded.",
+        weak="Not recorded.",
     )
 
 for kind in ("multipart/form-data", "text/plain", "application/x-www-form-urlencoded"):
     AREA.sends(
         f"content_type.{kind}",
-        f"content type {kind} is refused",
+        f"content type {kind} is rejected",
         post(base(), content_type=kind),
         GATEWAY,
         status=400,
@@ -82,7 +82,7 @@ for kind in ("application/json; charset=utf-8", "application/json;charset=UTF-8"
 
 AREA.refused(
     "unknown.one",
-    "an unknown field is refused",
+    "an unknown field is rejected",
     {"foo": 1},
     "Unrecognized request argument supplied: foo",
     golden=(72,),
@@ -118,7 +118,7 @@ for name, wrong, words in (
     AREA.refused(f"order.{name}", f"order of checks: {name.replace('_', ' ')}", wrong, words)
 AREA.refused(
     "order.type_before_together",
-    "order of checks: types before rules that tie fields",
+    "order of checks: types before rules between fields",
     {"n": 3, "best_of": 1, "top_p": "x"},
     "Invalid type for 'top_p': expected a decimal, but got a string instead.",
     param="top_p",
@@ -126,7 +126,7 @@ AREA.refused(
 )
 AREA.refused(
     "order.together_before_model",
-    "order of checks: rules that tie fields before the model",
+    "order of checks: rules between fields before the model",
     {"n": 3, "best_of": 1, "model": "nope"},
     "You requested that the server return more choices than it will generate…",
 )
@@ -142,7 +142,7 @@ AREA.refused(
 
 @AREA.law("engine.layout", '"temperature": 3', golden=(74,))
 def engine_layout(server: Server) -> None:
-    """Errors about a request's meaning are indented by two, without charset, with all four keys."""
+    """Errors of the request itself are indented by two, without charset, with all four keys."""
     answer = server.ask(temperature=3)
     ENGINE(answer)
     ORDER(answer)
@@ -200,7 +200,7 @@ AREA.sends(
 )
 AREA.sends(
     "url.outside",
-    "an unknown URL outside /v1 has other words and another order of keys",
+    "an unknown URL outside /v1 has another message and another order of keys",
     post(base(), "/nope"),
     says("keys type, code, message, param", lambda a: list(a.error) == ["type", "code", "message", "param"]),
     status=404,
@@ -220,7 +220,7 @@ for method in ("GET", "PUT", "DELETE", "PATCH"):
     )
 AREA.sends(
     "method.models",
-    "POST /v1/models is a 405 in the words of other routes",
+    "POST /v1/models is a 405 with the message of other routes",
     post(base(), "/v1/models"),
     status=405,
     error=error_of("Not allowed to POST on /v1/models. (HINT: Perhaps you meant to use a different HTTP method?)"),
@@ -253,12 +253,12 @@ for name, headers in (("none", {}), ("empty", {"authorization": "Bearer "}), ("b
         error=NO_KEY,
         golden=(66,),
         on="guarded",
-        weak="The last sentence, where to get a key, names the operator instead of a web page.",
+        weak="The last sentence, where to get a key, mentions the operator instead of a web page.",
     )
 WRONG = "sk-wrong-secret-part-key"
 AREA.sends(
     "key.wrong",
-    "keys on, wrong key: 401 with the key masked, eight and four characters left",
+    "keys on, wrong key: 401 with the key masked except for eight and four characters",
     post(base(), authorization=f"Bearer {WRONG}"),
     *AUTH,
     status=401,
@@ -268,7 +268,7 @@ AREA.sends(
 )
 AREA.sends(
     "key.short",
-    "a short wrong key is masked whole",
+    "a short incorrect key is masked completely",
     post(base(), authorization="Bearer abc"),
     status=401,
     error=error_of("Incorrect API key provided: ***. …", code="invalid_api_key"),
@@ -298,30 +298,30 @@ for name, headers in (("empty", {"authorization": "Bearer "}), ("any", {"authori
         source="spec/wire-rules 24",
     )
 AREA.sends(
-    "key.order", "a missing key is told before a broken body", post(b"{"), status=401, error=NO_KEY, on="guarded"
+    "key.order", "a missing key is reported before an invalid body", post(b"{"), status=401, error=NO_KEY, on="guarded"
 )
 AREA.sends(
     "key.order_url",
-    "an unknown URL is told before a missing key",
+    "an unknown URL is reported before a missing key",
     post(b"{", "/v1/nope"),
     status=404,
     error=error_of("Invalid URL (POST /v1/nope)"),
     on="guarded",
 )
 AREA.sends("key.health", "/health needs no key", get("/health"), on="guarded")
-AREA.sends("key.metrics", "/metrics does", get("/metrics"), status=401, error=NO_KEY, on="guarded")
+AREA.sends("key.metrics", "/metrics needs a key", get("/metrics"), status=401, error=NO_KEY, on="guarded")
 
 # --- limits -----------------------------------------------------------------------------------------------------
 
 AREA.sends(
     "large",
-    "a body over the limit is a 413 in the envelope",
+    "a body over the limit is a 413 with an error body",
     post(b'{"prompt":"' + b"x" * 5000 + b'"}', api_key=KEY),
     GATEWAY,
     status=413,
     error=error_of("The request body is larger than the 4000 bytes that this server accepts."),
     on="guarded",
-    weak="OpenAI's edge answers with a page of HTML; clients need the envelope.",
+    weak="OpenAI's proxy responds with an HTML page; clients need the error body.",
 )
 OVERLOADED = (
     "That model is currently overloaded with other requests. You can retry your request, or contact us through "
@@ -330,10 +330,10 @@ OVERLOADED = (
 
 
 @AREA.law(
-    "overload", "one request more than the queue holds", on="guarded", source="spec/completions §11; wire-rules 21"
+    "overload", "one request more than the queue can hold", on="guarded", source="spec/completions §11; wire-rules 21"
 )
 def overload(server: Server) -> None:
-    """A full queue is a 503 with Retry-After; when the work is gone, requests are served again."""
+    """A full waiting queue is a 503 with Retry-After; later requests are served again."""
     busy = base(stream=True, n=20, max_tokens=1900, ignore_eos=True, temperature=1)
     with server.http.stream("POST", COMPLETIONS, json=busy, headers={"api-key": KEY}) as running:
         chunks = running.iter_bytes()  # kept: httpx hangs up when its iterator is dropped
@@ -352,7 +352,7 @@ OURS = error_of("The server had an error while processing your request. Sorry ab
 FORCED = {"logit_bias": {"113": 100}, "ignore_eos": True}
 AREA.sends(
     "internal",
-    "an error of ours: OpenAI's words, nothing of the cause",
+    "an internal error has OpenAI's message, without the cause",
     post(base(**FORCED)),
     ENGINE,
     header("x-request-id", "req_[0-9a-f]{32}"),
@@ -362,9 +362,9 @@ AREA.sends(
 )
 
 
-@AREA.law("internal.stream", "a stream that breaks", on="broken", source="spec/completions §4; wire-rules 2")
+@AREA.law("internal.stream", "a stream that fails", on="broken", source="spec/completions §4; wire-rules 2")
 def broken_stream(server: Server) -> None:
-    """An error in the middle of a stream is one event, wrapped in `error`; then the body ends."""
+    """An error in the middle of a stream is one event with an `error` object; then the body ends."""
     for seed in range(40):
         answer = server.stream(temperature=1, seed=seed, max_tokens=40, ignore_eos=True)
         if answer.status == 200 and len(answer.data) > 3 and answer.data[-1] != "[DONE]":
@@ -374,17 +374,17 @@ def broken_stream(server: Server) -> None:
     raise AssertionError("no stream broke in its middle")
 
 
-@AREA.law("internal.others", "another request beside one that breaks", on="broken")
+@AREA.law("internal.others", "another request next to one that fails", on="broken")
 def others_go_on(server: Server) -> None:
-    """A request that breaks harms no other, and holds no block."""
+    """A request that fails does not affect others, and frees its KV blocks."""
     assert server.ask(**FORCED).status == 500
     assert server.ask(logit_bias={"97": 100}).text == "a" * 16
     assert server.metric("onward_kv_blocks_used") == 0
 
 
-@AREA.law("not_http", "bytes that are no HTTP", source="spec/wire-rules 6", weak="Unrecorded.")
+@AREA.law("not_http", "bytes that are not HTTP", source="spec/wire-rules 6", weak="Not recorded.")
 def not_http(server: Server) -> None:
-    """Bytes that are no HTTP get a 400 in the envelope, and the connection is closed."""
+    """Bytes that are not HTTP get a 400 with an error body, and the connection is closed."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
         received = b""

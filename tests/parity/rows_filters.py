@@ -1,4 +1,4 @@
-"""finish_reason content_filter: documented, and made by filters that the operator configures."""
+"""finish_reason content_filter: documented by OpenAI, set by filters that the operator configures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .table import Area, choices, counts, finishes, says, text_is
 
 AREA = Area("Content filters", "§3")
 FREE: dict[str, Any] = {"ignore_eos": True, "max_tokens": 60}
-WEAK = "OpenAI documents the reason alone; what is cut, omitted and billed is our choice."
+WEAK = "OpenAI documents only the finish_reason; the rest is our choice."
 
 
 def forced(text: str) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def forced(text: str) -> dict[str, Any]:
 
 AREA.served(
     "filter.omit",
-    "omit: flagged text is left out, the rest comes, the reason is content_filter; all tokens are billed",
+    "omit: flagged text is removed, finish_reason is content_filter; all tokens are counted",
     forced("z"),
     text_is("z"),
     finishes("content_filter"),
@@ -29,7 +29,7 @@ AREA.served(
 )
 AREA.served(
     "filter.none",
-    "text that nothing flags is as it was",
+    "text without flagged parts is not changed",
     forced("y"),
     text_is("y" * 9),
     finishes("length"),
@@ -46,9 +46,9 @@ AREA.served(
 )
 
 
-@AREA.law("filter.stop", "samples that hold q…u", on="filtered", weak=WEAK)
+@AREA.law("filter.stop", "choices that contain q…u", on="filtered", weak=WEAK)
 def stop(server: Server) -> None:
-    """stop: the text ends before the match, the reason is content_filter, tokens are billed to the match's end."""
+    """stop: the text ends before the match, finish_reason is content_filter; tokens count to the match's end."""
     found = 0
     for seed in range(6):
         fields = {**FREE, "temperature": 1, "seed": seed, "logit_bias": {"113": 2, "117": 2}, "logprobs": 1}
@@ -65,7 +65,7 @@ def stop(server: Server) -> None:
 
 @AREA.law("filter.stream", "the same, streamed", on="filtered", source="DESIGN law 1")
 def streamed(server: Server) -> None:
-    """A stream shows what the whole answer shows, and bills the same; no chunk holds what is flagged."""
+    """A stream has the text and the counts of the completion; no chunk contains flagged text."""
     for seed in range(4):
         fields = {**FREE, "temperature": 1, "seed": seed, "logit_bias": {"113": 2, "117": 2, "122": 3}}
         whole = server.ask(**fields)
@@ -77,7 +77,7 @@ def streamed(server: Server) -> None:
 
 AREA.served(
     "filter.n",
-    "each choice is filtered by itself",
+    "each choice is filtered separately",
     {**forced("z"), "n": 3},
     choices(3),
     says("three times z", lambda answer: answer.texts == ["z"] * 3),
@@ -87,5 +87,5 @@ AREA.served(
 
 @AREA.law("filter.fingerprint", "the same request to a server with and without filters", on="filtered")
 def other_fingerprint(server: Server) -> None:
-    """A server with filters answers differently, so its fingerprint differs."""
+    """A server with filters has another fingerprint."""
     assert server.ask().json["system_fingerprint"] != "fp_toy"

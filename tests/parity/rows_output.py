@@ -1,4 +1,4 @@
-"""`echo` and `logprobs`: what the answer shows besides the text."""
+"""`echo` and `logprobs`: what the response contains besides the text."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ AREA.served(
 )
 AREA.served(
     "logprobs.off",
-    "logprobs: the key is there and null where none were asked for",
+    "logprobs: the key is present, and null if the request has none",
     {},
     says("logprobs null", lambda answer: answer.choices[0]["logprobs"] is None),
     golden=(1,),
@@ -77,7 +77,7 @@ AREA.served(
 
 @AREA.law("score", '"echo": true, "logprobs": 1, "max_tokens": 0', golden=(19,), source=ECHO)
 def scoring(server: Server) -> None:
-    """Scoring a prompt: its text, one entry a token, the first without a number, offsets from 0."""
+    """Scoring a prompt returns its text, one entry per token, the first without a value, and offsets from 0."""
     answer = server.ask(echo=True, logprobs=1, max_tokens=0)
     logprobs = answer.logprobs
     assert answer.text == PROMPT == "".join(logprobs["tokens"])
@@ -88,7 +88,7 @@ def scoring(server: Server) -> None:
 
 @AREA.law("score.one_more", '"prompt": [ids], "echo": true, "logprobs": 1, "max_tokens": 1', golden=(20, 21))
 def one_more(server: Server) -> None:
-    """With max_tokens 1 exactly one entry follows the prompt's, also when it is the end of the text."""
+    """With max_tokens 1, exactly one entry follows the prompt's, also if it is the end token."""
     for number in range(20):
         ids = [97 + number, 98, 32, 120 - number]
         bias = {"256": 100} if number % 2 else {}
@@ -112,7 +112,7 @@ def zero_and_one(server: Server) -> None:
 
 @AREA.law("score.batch", '"prompt": four token arrays of different lengths, scored', golden=(23,))
 def scored_batch(server: Server) -> None:
-    """A batch of prompts is scored as each is alone."""
+    """The prompts of a batch get the same scores as alone."""
     prompts = [[97 + place for place in range(length)] for length in (2, 5, 9, 40)]
     fields = {"echo": True, "logprobs": 1, "max_tokens": 1}
     batch = server.ask(prompt=prompts, **fields)
@@ -125,17 +125,17 @@ def scored_batch(server: Server) -> None:
     "score.single_token",
     '"prompt": [97], "echo": true, "logprobs": 0, "max_tokens": 0',
     source="spec/completions §2.3",
-    weak="OpenAI refuses a prompt of one token with max_tokens 0 in unknown words (§12.7); we serve it.",
+    weak="OpenAI rejects a prompt of one token with max_tokens 0, with an unknown message (§12.7); we accept it.",
 )
 def one_token(server: Server) -> None:
-    """A prompt of one token can be scored: one entry without a number."""
+    """A prompt of one token can be scored: one entry without a value."""
     logprobs = server.ask(prompt=[97], echo=True, logprobs=0, max_tokens=0).logprobs
     assert logprobs == {"tokens": ["a"], "token_logprobs": [None], "top_logprobs": None, "text_offset": [0]}
 
 
 @AREA.law("logprobs.3", '"logprobs": 3, "max_tokens": 4', golden=(24,))
 def alternatives(server: Server) -> None:
-    """Offsets count the prompt, even without echo; each token has 3 alternatives, or 4 with itself."""
+    """Offsets include the prompt, also without echo; each token has 3 alternatives, or 4 with itself."""
     logprobs = server.ask(logprobs=3, max_tokens=4).logprobs
     check_record(logprobs, 3, first_null=False)
     offsets, tokens = logprobs["text_offset"], logprobs["tokens"]
@@ -145,12 +145,12 @@ def alternatives(server: Server) -> None:
 
 AREA.served(
     "logprobs.0",
-    "logprobs 0: tokens and numbers, no alternatives",
+    "logprobs 0: tokens and log probabilities, no alternatives",
     {"logprobs": 0, "max_tokens": 3, "ignore_eos": True},
     entries(3),
     says("top_logprobs null", lambda answer: answer.logprobs["top_logprobs"] is None),
     golden=(25,),
-    weak="Whether top_logprobs is null or a list then is unknown (§12.2); we send null.",
+    weak="It is unknown whether top_logprobs is null or a list in this case (§12.2); we send null.",
 )
 AREA.served(
     "logprobs.keys",
@@ -160,7 +160,7 @@ AREA.served(
 )
 AREA.served(
     "logprobs.10",
-    "more than the documented 5 is no error",
+    "more than the documented 5 is not an error",
     {"logprobs": 10, "max_tokens": 1},
     says("at least 10", lambda answer: len(answer.logprobs["top_logprobs"][0]) >= 10),
     golden=(28,),
@@ -168,14 +168,14 @@ AREA.served(
 )
 AREA.served(
     "logprobs.21",
-    "more than 20 is taken as 20",
+    "more than 20 is lowered to 20",
     {"logprobs": 21, "max_tokens": 1},
     says("20 or 21 keys", lambda answer: len(answer.logprobs["top_logprobs"][0]) in (20, 21)),
     source="spec/completions §0.8",
 )
 AREA.refused(
     "logprobs.strict",
-    "strict profile: more than the documented 5 is refused",
+    "strict profile: more than the documented 5 is rejected",
     {"logprobs": 6},
     "Invalid 'logprobs': integer above maximum value. Expected a value <= 5, but got 6 instead.",
     param="logprobs",
@@ -192,7 +192,7 @@ AREA.refused(
     source="spec/completions §0.7",
 )
 def raw_of_temperature(server: Server) -> None:
-    """Numbers are the model's own: temperature and top_p do not change them."""
+    """Log probabilities are the model's: temperature and top_p do not change them."""
     seen = []
     for fields in ({"temperature": 0}, {"temperature": 1.5}, {"temperature": 1, "top_p": 0.1}, {"top_k": 1}):
         logprobs = server.ask(logprobs=5, max_tokens=1, seed=1, **fields).logprobs
@@ -207,7 +207,7 @@ def raw_of_temperature(server: Server) -> None:
     source="spec/completions §0.7",
 )
 def raw_of_bias(server: Server) -> None:
-    """A bias changes what is drawn, not the numbers."""
+    """A bias changes the sampled tokens, not the log probabilities."""
     free = server.ask(logprobs=5, max_tokens=1).logprobs
     best = free["tokens"][0]
     banned = server.ask(logprobs=5, max_tokens=1, logit_bias={str(server.tokens(best)[0]): -100}).logprobs
@@ -220,10 +220,10 @@ def raw_of_bias(server: Server) -> None:
     "logprobs.raw.penalty",
     '"logprobs": 3 with penalties',
     source="spec/completions §2.7",
-    weak="Known of bias only; penalties are assumed to leave the numbers raw as well.",
+    weak="Known for biases only; for penalties it is assumed.",
 )
 def raw_of_penalty(server: Server) -> None:
-    """Penalties do not change the numbers of the first token."""
+    """Penalties do not change the log probabilities of the first token."""
     plain, punished = (
         server.ask(logprobs=3, max_tokens=1, **fields).logprobs
         for fields in ({}, {"frequency_penalty": 2, "presence_penalty": 2, "repetition_penalty": 5})
@@ -235,10 +235,10 @@ def raw_of_penalty(server: Server) -> None:
     "logprobs.outside",
     '"temperature": 2, "logprobs": 2, "max_tokens": 100',
     golden=(30,),
-    weak="Whether the drawn token is added beyond k was seen both ways (§12.3); the documents say it is.",
+    weak="Both were seen, with and without an additional entry (§12.3); OpenAI's documents say that it is added.",
 )
 def outside_the_top(server: Server) -> None:
-    """A drawn token that is not among the top k is added to them, first."""
+    """A sampled token that is not among the top k is added to them, as the first."""
     logprobs = server.ask(temperature=2, logprobs=2, max_tokens=100, seed=3, ignore_eos=True).logprobs
     check_record(logprobs, 2, first_null=False)
     assert {len(alternatives) for alternatives in logprobs["top_logprobs"]} >= {3}
@@ -246,7 +246,7 @@ def outside_the_top(server: Server) -> None:
 
 @AREA.law("logprobs.bytes", '"prompt": "naïve 🙂" as bytes, scored', golden=(31, 32))
 def partial_characters(server: Server) -> None:
-    """Tokens that are parts of characters are written `bytes:\\x..`; together they are the text's bytes."""
+    """Tokens that are parts of characters are written `bytes:\\x..`; joined, they are the bytes of the text."""
     text = "naïve 🙂 x"
     ids = list(text.encode())
     answer = server.ask(prompt=ids, echo=True, logprobs=1, max_tokens=0)
@@ -260,12 +260,12 @@ def partial_characters(server: Server) -> None:
 
 AREA.served(
     "logprobs.echo_default",
-    "echo and logprobs go together on every model here",
+    "echo and logprobs can be combined on every model",
     {"echo": True, "logprobs": 1, "max_tokens": 0},
     entries(17),
     golden=(33,),
     source="spec/completions §0.9",
-    weak="gpt-3.5-turbo-instruct refused the pair, davinci-002 took it; we serve as davinci-002 did.",
+    weak="gpt-3.5-turbo-instruct rejected the combination, davinci-002 accepted it; we accept it.",
 )
 AREA.served(
     "logprobs.end",
@@ -273,13 +273,13 @@ AREA.served(
     {"logprobs": 1, "logit_bias": {"256": 100}},
     text_is(""),
     entries(0),
-    weak="Seen on one model's stream (§2.7).",
+    weak="Seen in the stream of one model (§2.7).",
 )
 
 
 @AREA.law("logprobs.stop", '"logprobs": 1, "stop": …')
 def stopped_records(server: Server) -> None:
-    """Entries end where the text does: those of the stop's tokens are left out."""
+    """Entries end with the text: the tokens of the stop string have none."""
     whole = server.ask(max_tokens=12, ignore_eos=True).text
     stop = whole[5:7]
     answer = server.ask(max_tokens=12, stop=stop, logprobs=1)
@@ -290,10 +290,10 @@ def stopped_records(server: Server) -> None:
     "logprobs.stop_echo",
     '"echo": true, "logprobs": 1, "stop": …',
     source="spec/completions §0.12",
-    weak="Only inferred from what lm-eval needs (§12.4).",
+    weak="Only inferred from the needs of lm-eval (§12.4).",
 )
 def stopped_records_with_echo(server: Server) -> None:
-    """With echo the stop's tokens keep an entry, at the end of the text."""
+    """With echo, the tokens of the stop string have entries, at the end of the text."""
     whole = server.ask(max_tokens=12, ignore_eos=True).text
     stop = whole[3]
     answer = server.ask(max_tokens=12, stop=stop, logprobs=1, echo=True)
@@ -309,7 +309,7 @@ def stopped_records_with_echo(server: Server) -> None:
     source="spec/completions §10",
 )
 def as_token_ids(server: Server) -> None:
-    """return_tokens_as_token_ids spells tokens and keys `token_id:N`; text and offsets stay."""
+    """return_tokens_as_token_ids names tokens and keys `token_id:N`; text and offsets do not change."""
     fields = {"logprobs": 2, "echo": True, "max_tokens": 4, "ignore_eos": True}
     plain, ids = server.ask(**fields), server.ask(**fields, return_tokens_as_token_ids=True)
     assert plain.text == ids.text and plain.logprobs["text_offset"] == ids.logprobs["text_offset"]

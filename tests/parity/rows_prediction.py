@@ -1,4 +1,4 @@
-"""Predicted outputs (`prediction`): the completion stays as it is, and usage tells what was right."""
+"""Predicted outputs (`prediction`): the completion does not change, and usage counts accepted tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .table import Area
 
 AREA = Area("Predicted outputs", "§10")
 SHAPE = "OpenAI's Chat API, `prediction`"
-WEAK = "OpenAI takes it on the Chat API only; shape and words are taken from there."
+WEAK = "OpenAI has it in the Chat API only; format and messages are those of the Chat API."
 FREE: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True}
 SEEDED: dict[str, Any] = {**FREE, "temperature": 1, "seed": 3}
 WRONG = "Nothing of the kind will ever be written here. " * 4
@@ -51,17 +51,17 @@ for name, fields in (
 for name, value in (("empty", content("")), ("empty_part", content([{"type": "text", "text": ""}]))):
     AREA.same(
         f"prediction.{name}",
-        "an empty prediction is none",
+        "an empty prediction means none",
         {**SEEDED, "prediction": value},
         SEEDED,
         source=SHAPE,
-        weak="Unrecorded.",
+        weak="Not recorded.",
     )
 
 
-@AREA.law("prediction.right", '"prediction": the text that is going to be written', source=SHAPE)
+@AREA.law("prediction.right", '"prediction": the text of the completion', source=SHAPE)
 def right(server: Server) -> None:
-    """A right prediction changes no token, and usage counts the tokens that came true."""
+    """A correct prediction changes no token, and usage counts the accepted tokens."""
     plain, none_accepted, none_rejected = drafted(server, **SEEDED)
     assert none_accepted == none_rejected == 0
     accepted = 0
@@ -91,7 +91,7 @@ def parts(server: Server) -> None:
     "prediction.stream", '"prediction": …, "stream": true, "stream_options": {"include_usage": true}', source=SHAPE
 )
 def stream(server: Server) -> None:
-    """A stream with a prediction has the same text, an event for each token, and counts in its last chunk."""
+    """A stream with a prediction has the same text, one event per token, and the counts in its last chunk."""
     plain = server.ask(**SEEDED)
     fields = {**SEEDED, "prediction": content(plain.text), "stream_options": {"include_usage": True}}
     answer = server.stream(**fields)
@@ -104,7 +104,7 @@ def stream(server: Server) -> None:
 
 @AREA.law("prediction.billing", '"prediction": a long text', source=SHAPE)
 def billing(server: Server) -> None:
-    """A prediction counts neither as prompt nor as completion, and may be longer than the context."""
+    """A prediction counts neither as prompt nor as completion, and can be longer than the context."""
     plain = server.ask(**FREE).usage
     answer, accepted, rejected = drafted(server, **FREE, prediction=content("zq " * 5000))
     usage = answer.usage
@@ -148,7 +148,7 @@ for name, shape, path, message, code in (
 ):  # fmt: skip
     AREA.refused(
         f"prediction.refused.{name}",
-        f"a prediction of another shape is refused ({name.replace('_', ' ')})",
+        f"an invalid prediction is rejected ({name.replace('_', ' ')})",
         {"prediction": shape},
         message,
         param=f"prediction{path}",
@@ -166,7 +166,7 @@ AREA.refused(
 )
 AREA.served(
     "prediction.lenient",
-    "lenient profile: unknown fields of a prediction pass",
+    "lenient profile: unknown fields of a prediction are ignored",
     {"prediction": {**content("a"), "foo": 1}, "model": ABSENT},
     on="lenient",
     source="spec/wire-rules 25",

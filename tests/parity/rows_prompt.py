@@ -1,4 +1,4 @@
-"""`prompt`, `model`, `suffix`: what is continued, and by whom."""
+"""`prompt`, `model`, `suffix`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORDS = ["a fox", "once upon a time"]
 
 @AREA.law("prompt.tokens", '"prompt": the token ids of a text', golden=(9,))
 def text_and_ids(server: Server) -> None:
-    """A text and its token ids are the same prompt: same count, same greedy text."""
+    """A text and its token ids are equivalent prompts: the same count, the same greedy text."""
     by_text = server.ask(prompt=WORDS[1])
     by_ids = server.ask(prompt=server.tokens(WORDS[1]))
     assert by_text.texts == by_ids.texts
@@ -20,7 +20,7 @@ def text_and_ids(server: Server) -> None:
 
 @AREA.law("prompt.batch", '"prompt": ["a fox", "once upon a time"]', golden=(10,), source="spec/wire-rules 14")
 def batch_of_texts(server: Server) -> None:
-    """A batch gives each prompt's own completion, in order."""
+    """A batch returns the completion of each prompt, in order."""
     batch = server.ask(prompt=WORDS)
     assert [choice["index"] for choice in batch.choices] == [0, 1]
     assert batch.texts == [server.ask(prompt=word).text for word in WORDS]
@@ -28,7 +28,7 @@ def batch_of_texts(server: Server) -> None:
 
 @AREA.law("prompt.token_batch", '"prompt": [[ids], [ids]]', golden=(11,))
 def batch_of_ids(server: Server) -> None:
-    """A batch of token arrays is a batch of their texts."""
+    """A batch of token arrays is equivalent to a batch of their texts."""
     assert server.ask(prompt=[server.tokens(word) for word in WORDS]).choices == server.ask(prompt=WORDS).choices
 
 
@@ -53,11 +53,11 @@ for name, fields in (
         {**fields, "max_tokens": 8},
         {"prompt": "<|endoftext|>", "max_tokens": 8},
         golden=(13,),
-        weak="usage.prompt_tokens of an empty prompt is unrecorded; we count the start token that was fed.",
+        weak="usage.prompt_tokens of an empty prompt is not recorded; we count the start token.",
     )
 AREA.refused(
     "prompt.empty_ids",
-    "prompt: an empty token array in a batch is refused",
+    "prompt: an empty token array in a batch is rejected",
     {"prompt": [[]]},
     "Invalid 'prompt[0]': empty array. Expected an array with minimum length 1, but got an empty array instead.",
     param="prompt[0]",
@@ -73,7 +73,7 @@ for token in (283, 273, -1):
     )
 AREA.served(
     "prompt.counted_once",
-    "usage sums the prompts of a batch; n does not multiply them",
+    "usage is the sum over the prompts of a batch; n does not multiply it",
     {"prompt": ["abc", "abc"], "n": 3, "max_tokens": 1, "ignore_eos": True},
     counts(prompt_tokens=6, completion_tokens=6, total_tokens=12),
     choices(6),
@@ -81,20 +81,20 @@ AREA.served(
 )
 AREA.served(
     "prompt.special",
-    "a special token written in a text prompt is that token",
+    "a special token spelled in a text prompt becomes that token",
     {"prompt": "a<|endoftext|>b", "max_tokens": 0},
     counts(prompt_tokens=3),
     weak="Seen on GPT-3 engines only (HELM).",
 )
 AREA.served(
     "prompt.unicode",
-    "a prompt may hold any Unicode text, echoed as it came",
+    "a prompt can contain any Unicode text, which is echoed unchanged",
     {"prompt": 'naïve 🙂 \u0000\u2028"\\', "echo": True, "max_tokens": 1},
     starts_with('naïve 🙂 \u0000\u2028"\\'),
 )
 AREA.served(
     "prompt.verbatim",
-    "a token array is used as it is: no start token is added",
+    "a token array is used unchanged: no start token is added",
     {"prompt": [97, 98], "max_tokens": 0, "echo": True, "logprobs": 1},
     counts(prompt_tokens=2),
     says("tokens a, b", lambda answer: answer.logprobs["tokens"] == ["a", "b"]),
@@ -106,7 +106,7 @@ AREA.served(
 NO_MODEL = "you must provide a model parameter"
 MODEL = "spec/completions §2.1"
 for name, value in (("absent", ABSENT), ("null", None), ("empty", "")):
-    AREA.refused(f"model.{name}", f"model {name} is refused", {"model": value}, NO_MODEL, golden=(68,), source=MODEL)
+    AREA.refused(f"model.{name}", f"model {name} is rejected", {"model": value}, NO_MODEL, golden=(68,), source=MODEL)
 AREA.refused(
     "model.unknown",
     "an unknown model is a 404",
@@ -119,7 +119,7 @@ AREA.refused(
 )
 AREA.refused(
     "model.after_shape",
-    "a wrong field is told before an unknown model",
+    "an invalid field is reported before an unknown model",
     {"model": "nope", "temperature": 9},
     "Invalid 'temperature': decimal above maximum value…",
     param="temperature",
@@ -128,7 +128,7 @@ AREA.refused(
 )
 AREA.served(
     "model.alias",
-    "an alias answers, and the answer names the model behind it",
+    "an alias can be used; the response has the id of its model",
     {"model": "gpt-3.5-turbo-instruct", "max_tokens": 1},
     says("model toy", lambda answer: answer.json["model"] == "toy" == answer.headers["openai-model"]),
     on="lenient",
@@ -137,7 +137,7 @@ AREA.served(
 for name, value in (("absent", ABSENT), ("null", None), ("empty", ""), ("unknown", "nope")):
     AREA.served(
         f"model.{name}.lenient",
-        f"model {name}, lenient profile: the only model there is",
+        f"model {name}, lenient profile: the only model is used",
         {"model": value, "max_tokens": 1},
         says("model toy", lambda answer: answer.json["model"] == "toy"),
         on="lenient",
@@ -149,7 +149,7 @@ for name, value in (("absent", ABSENT), ("null", None), ("empty", ""), ("unknown
 SUFFIX = "spec/completions §2.12"
 AREA.served(
     "suffix",
-    "suffix: the answer is the infill alone; suffix tokens are counted in the prompt",
+    "suffix: the text is the infill alone; suffix tokens count as prompt tokens",
     {"prompt": "ab", "suffix": "cd", "max_tokens": 4, "ignore_eos": True},
     counts(prompt_tokens=7, completion_tokens=4),
     finishes("length"),
@@ -176,7 +176,7 @@ AREA.served(
 )
 AREA.refused(
     "suffix.echo_logprobs",
-    "suffix, echo and logprobs together are refused: the prompt has no scores of its own there",
+    "suffix, echo and logprobs together are rejected: the prompt has no log probabilities of its own",
     {"suffix": "cd", "echo": True, "logprobs": 1},
     "Setting 'echo' and 'logprobs' at the same time is not supported with 'suffix'.",
     source=SUFFIX,
@@ -186,7 +186,7 @@ AREA.refused(
 
 @AREA.law("suffix.ends", '"suffix": "cd", and a bias towards <|fim_pad|>', source=SUFFIX)
 def infill_ends(server: Server) -> None:
-    """With a suffix the family's padding token ends the infill; without one it is a token like others."""
+    """With a suffix, the model family's padding token ends the infill; without one, it is an ordinary token."""
     bias = {"260": 100}
     assert server.ask(suffix="cd", logit_bias=bias).finish == "stop"
     assert server.ask(logit_bias=bias).finish == "length"
@@ -194,20 +194,20 @@ def infill_ends(server: Server) -> None:
 
 AREA.sends(
     "engine",
-    "the engine in the path stands for the model",
+    "the engine in the path is the model",
     post({"prompt": "a", "max_tokens": 1}, "/v1/engines/toy/completions"),
     says("model toy", lambda answer: answer.json["model"] == "toy"),
     source="spec/completions §1",
 )
 AREA.sends(
     "engine.model_null",
-    "model: null beside an engine is no model",
+    "model: null with an engine in the path means no model",
     post({"model": None, "prompt": "a", "max_tokens": 1}, "/v1/engines/toy/completions"),
     source="spec/wire-rules 10",
 )
 AREA.sends(
     "engine.and_model",
-    "two names at once that differ are refused",
+    "an engine and a different model are rejected",
     post({"model": "other", "prompt": "a"}, "/v1/engines/toy/completions"),
     status=400,
     error={
@@ -217,5 +217,5 @@ AREA.sends(
         "code": None,
     },
     source="spec/completions §1",
-    weak="Words of the engines era, from memory.",
+    weak="The message is from the time of engines, not from a recording.",
 )

@@ -1,4 +1,4 @@
-"""Routes, headers, and the shape of the whole answer."""
+"""Routes, headers, and the format of completions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jsonschema  # type: ignore[import-untyped]
 from .servers import COMPLETIONS, Answer, Server
 from .table import Area, base, get, header, no_header, post, says
 
-SHAPE = Area("Shape of the answer", "§3")
+SHAPE = Area("Format of completions", "§3")
 ROUTES = Area("Routes and headers", "§1")
 
 
@@ -36,10 +36,10 @@ def shape(server: Server) -> None:
     "usage",
     "{}",
     source="DESIGN, rules of meaning",
-    weak="Recordings leave completion_tokens out when 0 and have no details; the documented schema wins here.",
+    weak="Recordings omit a completion_tokens of 0 and the details; we follow the documented schema.",
 )
 def usage(server: Server) -> None:
-    """usage: three counts that add up, and both details, always, in the documented order."""
+    """usage has three counts that add up and both details objects, always in the documented order."""
     counts = server.ask(max_tokens=5, ignore_eos=True).usage
     assert list(counts) == [
         *("prompt_tokens", "completion_tokens", "total_tokens"),
@@ -58,7 +58,7 @@ def usage(server: Server) -> None:
 
 @SHAPE.law("usage.cached", "a long prompt twice", source="DESIGN law 3")
 def cached(server: Server) -> None:
-    """cached_tokens tells what was not computed again; the answer is the same."""
+    """cached_tokens counts the prompt tokens from the prefix cache; the result is the same."""
     prompt = f"{time.time_ns()} " + "once more " * 30
     first, second = server.ask(prompt=prompt, logprobs=2), server.ask(prompt=prompt, logprobs=2)
     assert first.usage["prompt_tokens_details"]["cached_tokens"] == 0
@@ -73,7 +73,7 @@ def cached(server: Server) -> None:
     weak="Documented, never recorded on this endpoint (§0.4); we send it.",
 )
 def fingerprint(server: Server) -> None:
-    """system_fingerprint is one for whole answers and chunks, whatever is asked."""
+    """system_fingerprint is the same in completions and chunks of all requests."""
     seen = {server.ask().json["system_fingerprint"], server.ask(n=2, seed=3).json["system_fingerprint"]}
     seen |= {chunk["system_fingerprint"] for chunk in server.stream().chunks}
     assert len(seen) == 1 and re.fullmatch(r"fp_\w+", seen.pop())
@@ -81,7 +81,7 @@ def fingerprint(server: Server) -> None:
 
 SHAPE.served(
     "unicode",
-    "non-ASCII text is written as it is",
+    "non-ASCII text is not escaped",
     {"logit_bias": {"271": 100}, "max_tokens": 2},
     says("raw 🙂", lambda answer: '"🙂🙂"'.encode() in answer.raw),
     source="spec/completions §1",
@@ -90,14 +90,14 @@ SHAPE.served(
 
 @SHAPE.law("no_error_key", "{}", source="spec/wire-rules 1")
 def no_error_key(server: Server) -> None:
-    """No good answer has an `error` key, not even null."""
+    """A successful response has no `error` key, not even null."""
     assert "error" not in server.ask().json
     assert all("error" not in chunk for chunk in server.stream(n=2).chunks)
 
 
-@SHAPE.law("schema.whole", "/openai/schemas/Completion.json against real answers", source="spec/completions §10")
+@SHAPE.law("schema.whole", "/openai/schemas/Completion.json against real responses", source="spec/completions §10")
 def whole_answers_fit_the_schema(server: Server) -> None:
-    """/openai/schemas/Completion.json is a JSON Schema that every answer fits, and nothing less than an answer."""
+    """/openai/schemas/Completion.json is a JSON Schema of all completions; incomplete ones do not conform to it."""
     schema = server.send("GET", "/openai/schemas/Completion.json").json
     kind = jsonschema.validators.validator_for(schema)
     kind.check_schema(schema)
@@ -121,9 +121,9 @@ def whole_answers_fit_the_schema(server: Server) -> None:
         assert not validator.is_valid({name: value for name, value in good.items() if name != key})
 
 
-@SHAPE.law("schema.openapi", "/openapi.json against requests, answers, chunks and errors", source="the API itself")
+@SHAPE.law("schema.openapi", "/openapi.json against requests, responses, chunks and errors", source="the API itself")
 def openapi_fits(server: Server) -> None:
-    """/openapi.json describes what is sent and answered: body examples, answers, chunks, errors, models."""
+    """/openapi.json describes requests, completions, chunks, errors and models."""
     document = server.send("GET", "/openapi.json").json
     assert document["openapi"].startswith("3.1")
 
@@ -143,7 +143,7 @@ def openapi_fits(server: Server) -> None:
 
 ROUTES.served(
     "headers",
-    "headers of a good answer",
+    "headers of a successful response",
     {},
     header("content-type", "application/json"),
     header("x-request-id", "req_[0-9a-f]{32}"),
@@ -159,7 +159,7 @@ ROUTES.served(
 )
 ROUTES.sends(
     "headers.error",
-    "headers of a refusal: no model, no caching rule, but an id",
+    "headers of a rejection: no model, no caching rule, but an id",
     post(base(n=0)),
     header("x-request-id", "req_[0-9a-f]{32}"),
     header("openai-version", "2020-10-01"),
@@ -181,7 +181,7 @@ def ids_differ(server: Server) -> None:
 
 ROUTES.sends(
     "preflight",
-    "OPTIONS answers a browser's question before the real one",
+    "OPTIONS responds to a browser's preflight request",
     ("OPTIONS", COMPLETIONS, b"", {"origin": "https://e.x", "access-control-request-headers": "authorization"}),
     header("access-control-allow-methods", "OPTIONS, POST"),
     header("access-control-allow-headers", "authorization"),
@@ -190,7 +190,7 @@ ROUTES.sends(
 
 ROUTES.sends(
     "upgrade",
-    "an offer of HTTP/2, as Java's client makes it, is passed over; the body is not lost",
+    "an offer to upgrade to HTTP/2, as from Java's client, is ignored; the body is not lost",
     post(base(), connection="Upgrade, HTTP2-Settings", upgrade="h2c", http2_settings="AAEAAEAAAAIAAAABAAMAAABk"),
     says("an answer", lambda answer: len(answer.choices) == 1),
     source="RFC 9110 §7.8; HttpClient of Java 17",
@@ -201,7 +201,7 @@ ROUTES.sends(
 
 @ROUTES.law("openai.schema", "POST /openai/v1/completions", golden=(79,), source="spec/completions §10")
 def linked(server: Server) -> None:
-    """/openai/v1/completions: `$schema` is the first key and leads to the schema; Link says describedBy."""
+    """/openai/v1/completions: `$schema` is the first key, the URL of the schema; Link has rel=describedBy."""
     answer = server.ask(path="/openai/v1/completions")
     assert next(iter(answer.json)) == "$schema"
     assert answer.json["$schema"] == f"{server.url}/openai/schemas/Completion.json"
@@ -214,13 +214,13 @@ def linked(server: Server) -> None:
 
 @ROUTES.law("openai.stream", 'POST /openai/v1/completions, "stream": true', source="spec/completions §10")
 def linked_stream(server: Server) -> None:
-    """A stream there is a stream like others: chunks carry no `$schema`."""
+    """Streams of this route are the same as others: chunks have no `$schema`."""
     assert all("$schema" not in chunk for chunk in server.ask(path="/openai/v1/completions", stream=True).chunks)
 
 
 @ROUTES.law("openai.forwarded", "X-Forwarded-Host, X-Forwarded-Proto, Forwarded", source="spec/completions §10")
 def forwarded(server: Server) -> None:
-    """Behind a proxy `$schema` names the address that the client knows."""
+    """Behind a proxy, `$schema` has the address that the client uses."""
     body = json.dumps(base()).encode()
     for headers, url in (
         ({"x-forwarded-host": "api.e.x", "x-forwarded-proto": "https"}, "https://api.e.x"),
@@ -272,7 +272,7 @@ for name in ("toy", "gpt-3.5-turbo-instruct"):
     )
 ROUTES.sends(
     "engines.list",
-    "GET /v1/engines, as the first clients knew them",
+    "GET /v1/engines, as used by the first clients",
     get("/v1/engines"),
     says("engines", lambda a: a.json["data"][0]["object"] == "engine"),
     source="spec/wire-rules B3",
@@ -293,7 +293,7 @@ ROUTES.sends(
 
 @ROUTES.law("detokenize", "POST /tokenize, then /detokenize", source=TOKENS)
 def there_and_back(server: Server) -> None:
-    """/detokenize gives back what /tokenize took."""
+    """/detokenize returns the text that /tokenize was given."""
     for text in ("once upon a time 🙂", "", "naïve\n", "<|endoftext|>"):
         body = json.dumps({"tokens": server.tokens(text)}).encode()
         assert server.send("POST", "/detokenize", body).json == {"prompt": text}
@@ -301,7 +301,7 @@ def there_and_back(server: Server) -> None:
 
 ROUTES.sends(
     "tokenizer_info",
-    "GET /tokenizer_info names the end token",
+    "GET /tokenizer_info has the end token",
     get("/tokenizer_info"),
     says("eos_token", lambda a: a.json["eos_token"] == "<|endoftext|>"),
     source=TOKENS,
@@ -317,7 +317,7 @@ ROUTES.sends(
 )
 ROUTES.sends(
     "landing",
-    "GET / is a page",
+    "GET / is a web page",
     get("/"),
     header("content-type", "text/html; charset=utf-8"),
     says("a command with this server's address", lambda a: b"curl http://127.0.0.1:" in a.raw),

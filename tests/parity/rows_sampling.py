@@ -1,4 +1,4 @@
-"""Sampling and choices: which tokens are drawn, and how often."""
+"""Sampling and choices."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ SAMPLING = Area("Sampling", "§2.4")
 CHOICES = Area("n and best_of", "§2.5")
 FREE = {"ignore_eos": True}
 
-SAMPLING.same("greedy", "temperature 0 twice gives one text", {"max_tokens": 30}, {"max_tokens": 30}, golden=(42,))
+SAMPLING.same(
+    "greedy",
+    "two requests with temperature 0 return the same text",
+    {"max_tokens": 30},
+    {"max_tokens": 30},
+    golden=(42,),
+)
 SEEDED: dict[str, Any] = {"temperature": 1, "max_tokens": 30, "ignore_eos": True}
 
 
 @SAMPLING.law("seed", '"seed": 7, 7 and 8, "temperature": 1', golden=(43,), source="spec/completions §2.10")
 def seeds(server: Server) -> None:
-    """One seed, one text; another seed, another text; no seed, a new text each time."""
+    """The same seed returns the same text, another seed another text; without a seed, texts differ."""
     texts = [server.ask(**SEEDED, seed=seed).text for seed in (7, 7, 8)]
     assert texts[0] == texts[1] != texts[2]
     assert server.ask(**SEEDED).text != server.ask(**SEEDED).text
@@ -27,7 +33,7 @@ def seeds(server: Server) -> None:
 
 @SAMPLING.law("seed.neighbours", '"n": 5, "temperature": 1', source="spec/completions §2.10")
 def samples_differ(server: Server) -> None:
-    """The samples of one request do not share their first tokens."""
+    """The first tokens of a request's choices differ."""
     answer = server.ask(temperature=1.5, n=20, max_tokens=1, seed=1, **FREE)
     assert len(set(answer.texts)) > 3
 
@@ -39,15 +45,15 @@ for name, fields, golden in (
 ):
     SAMPLING.same(
         name,
-        f"{shown(fields)} draws the most likely token only",
+        f"{shown(fields)} samples only the most likely token",
         {"temperature": 1, "max_tokens": 30, **fields},
         {"max_tokens": 30},
         golden=(golden,),
-        weak="Allowed by the schema; what it does is only inferred." if name == "top_p.0" else "",
+        weak="Allowed by the schema; its effect is only inferred." if name == "top_p.0" else "",
     )
 SAMPLING.same(
     "top_k.-1",
-    "top_k -1 is off",
+    "top_k -1 means no limit",
     {**SEEDED, "seed": 1, "top_k": -1},
     {**SEEDED, "seed": 1},
     source="spec/completions §10",
@@ -63,7 +69,7 @@ SAMPLING.served(
 )
 SAMPLING.served(
     "bias.fraction",
-    "a bias may be a fraction",
+    "a bias can be a fraction",
     {"logit_bias": {"97": 99.5}, "max_tokens": 2},
     text_is("aa"),
     source=BIAS,
@@ -72,7 +78,7 @@ SAMPLING.served(
 
 @SAMPLING.law("bias.end", '"logit_bias": {"256": -100}', golden=(48,), source=BIAS)
 def end_banned(server: Server) -> None:
-    """A banned end token never ends a text."""
+    """A banned end token never ends a completion."""
     answer = server.ask(temperature=1, n=8, seed=1, max_tokens=100, logit_bias={"256": -100})
     assert {choice["finish_reason"] for choice in answer.choices} == {"length"}
 
@@ -80,7 +86,7 @@ def end_banned(server: Server) -> None:
 for key in ("abc", "-1", "1.5", "", "١"):
     SAMPLING.refused(
         f"bias.key.{key.encode('unicode_escape').decode()}",
-        "a key that is no token id is refused",
+        "a key that is not a token id is rejected",
         {"logit_bias": {key: 1}},
         f"Invalid key in 'logit_bias': {key}. You should only be submitting non-negative integers.",
         param="logit_bias",
@@ -89,7 +95,7 @@ for key in ("abc", "-1", "1.5", "", "١"):
     )
 SAMPLING.refused(
     "bias.large",
-    "a token id outside the vocabulary is refused",
+    "a token id outside the vocabulary is rejected",
     {"logit_bias": {"278": 1}},
     "Invalid key in 'logit_bias': 278. Maximum value is 272.",
     param="logit_bias",
@@ -100,27 +106,27 @@ for value, side in ((101, "above maximum value. Expected a value <= 100"), (-101
     word = "above_max" if value > 0 else "below_min"
     SAMPLING.refused(
         f"bias.value.{value}",
-        "a bias outside −100 … 100 is refused",
+        "a bias outside −100 … 100 is rejected",
         {"logit_bias": {"5": value}},
         f"Invalid 'logit_bias.5': decimal {side}".removesuffix(" …") + "…",
         param="logit_bias.5",
         code=f"decimal_{word}_value",
         source=BIAS,
-        weak="Exact words unknown (§12.7).",
+        weak="The exact message is unknown (§12.7).",
     )
 PENALTY = "spec/completions §2.9"
 
 
 @SAMPLING.law("penalty.prompt", '"frequency_penalty": 2 on a prompt full of one token', golden=(50,), source=PENALTY)
 def prompt_not_counted(server: Server) -> None:
-    """Penalties count generated tokens only, not the prompt's."""
+    """Penalties apply to generated tokens only, not to the prompt's."""
     fields = {"prompt": "e " * 40, "max_tokens": 1, "logprobs": 5}
     assert server.ask(**fields).choices == server.ask(**fields, frequency_penalty=2, presence_penalty=2).choices
 
 
 @SAMPLING.law("penalty.repeats", "a forced token with and without penalties", source=PENALTY)
 def penalties_act(server: Server) -> None:
-    """Each penalty makes a text repeat itself less; a negative one more."""
+    """Each penalty makes repetition less likely; a negative one more likely."""
     kinds = {}
     for name, fields in (
         ("none", {}),
@@ -138,7 +144,7 @@ def penalties_act(server: Server) -> None:
 
 CHOICES.served(
     "n.greedy",
-    "n at temperature 0 gives the same choice n times",
+    "n at temperature 0 returns the same choice n times",
     {"n": 3},
     choices(3),
     says("one text", lambda answer: len(set(answer.texts)) == 1),
@@ -146,24 +152,24 @@ CHOICES.served(
 )
 CHOICES.refused(
     "best_of.below",
-    "best_of below n is refused",
+    "best_of below n is rejected",
     {"n": 2, "best_of": 1},
     "You requested that the server return more choices than it will generate (HINT: you must set "
     "'n' (currently 2) to be at most 'best_of' (currently 1), or omit either parameter if you don't "
     "specifically want to use them.)",
     golden=(53,),
 )
-CHOICES.served("best_of.equal", "best_of equal to n is taken", {"n": 2, "best_of": 2}, choices(2), golden=(54,))
+CHOICES.served("best_of.equal", "best_of equal to n is accepted", {"n": 2, "best_of": 2}, choices(2), golden=(54,))
 CHOICES.same(
     "best_of.0",
-    "best_of 0 is not given",
+    "best_of 0 means not set",
     {"best_of": 0, "n": 2},
     {"n": 2},
-    weak="The schema's minimum is 0; what it does is unrecorded.",
+    weak="The schema's minimum is 0; its effect is not recorded.",
 )
 CHOICES.served(
     "best_of.billed",
-    "all candidates are billed",
+    "all candidates are counted",
     {"best_of": 5, "max_tokens": 4, "temperature": 1, **FREE},
     choices(1),
     counts(completion_tokens=20, prompt_tokens=17),
@@ -172,7 +178,7 @@ CHOICES.served(
 
 @CHOICES.law("best_of.best", '"best_of": 6, "n": 2, "logprobs": 0, "seed": 3', golden=(54,))
 def best_first(server: Server) -> None:
-    """best_of answers with the n candidates of the highest mean log-probability, best first."""
+    """best_of returns the n candidates with the highest mean log probability, best first."""
     fields = {"temperature": 1.3, "max_tokens": 12, "seed": 3, "logprobs": 0, **FREE}
     all_of_them = server.ask(n=6, **fields)
     ranked = sorted(all_of_them.choices, key=lambda choice: -mean(choice["logprobs"]["token_logprobs"]))
@@ -183,43 +189,43 @@ def best_first(server: Server) -> None:
 
 @CHOICES.law("best_of.silent", '"best_of": 4 with and without logprobs')
 def ranks_without_logprobs(server: Server) -> None:
-    """best_of ranks in the same way when no log-probabilities are shown."""
+    """best_of ranks in the same way without logprobs."""
     fields = {"temperature": 1.3, "max_tokens": 12, "seed": 3, "best_of": 4, **FREE}
     assert server.ask(**fields).texts == server.ask(**fields, logprobs=0).texts
 
 
 CHOICES.refused(
     "best_of.stream",
-    "the best of more candidates than choices cannot be streamed",
+    "best_of above n cannot be streamed",
     {"best_of": 3, "stream": True},
     "Results cannot be streamed when 'best_of' (currently 3) is greater than 'n' (currently 1): the best "
     "candidates are known only when all of them are complete.",
     param="best_of",
-    weak="The documents say so; in 2023 one event with the whole text was seen (§12.6). We follow the documents.",
+    weak="In 2023, one event with the complete text was seen (§12.6). We follow OpenAI's documents.",
 )
 
 
 @CHOICES.law("best_of.stream_equal", '"best_of": 1, "stream": true')
 def equal_streams(server: Server) -> None:
-    """best_of up to n streams as if it were not given."""
+    """best_of up to n is streamed as if it were absent."""
     assert server.stream(best_of=1).joined() == server.ask().text
 
 
 CHOICES.refused(
     "parallel",
-    "more choices than the operator allows are refused",
+    "more choices than the operator allows are rejected",
     {"prompt": ["a"] * 7, "n": 3},
     "Too many parallel completions requested. You submitted 7 prompts with 3 completions each, but you can "
     "currently request up to at most a total of 20…",
     on="guarded",
     source="spec/completions §2.2",
-    weak="The recorded words name no completions per prompt and have an unbalanced parenthesis.",
+    weak="The recorded message has no number of completions per prompt, and an unbalanced parenthesis.",
 )
 
 
 @CHOICES.law("n.fork", '"n": 4 of a long prompt', source="spec/completions §2.2")
 def prompt_once(server: Server) -> None:
-    """The prompt of n choices is evaluated and counted once."""
+    """The prompt of n choices is computed and counted once."""
     before = server.metric("onward_engine_prefill_tokens_total")
     prompt = "zqj " * 60 + json.dumps(before)
     answer = server.ask(prompt=prompt, n=4, max_tokens=1)

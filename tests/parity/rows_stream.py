@@ -1,4 +1,4 @@
-"""`stream` and `stream_options`: the same answer, in events (spec/completions §4)."""
+"""`stream` and `stream_options`: the same completion as events (spec/completions §4)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wire_format(server: Server) -> None:
 
 @AREA.law("stream.chunk", '"stream": true', golden=(56,), source=f"{WIRE} 1, 7, 8")
 def chunk_shape(server: Server) -> None:
-    """Chunks share id, created and model, and hold one choice with all four keys; no `error`, no `usage`."""
+    """Chunks share id, created and model, and have one choice with all four keys, no `error` and no `usage`."""
     chunks = server.stream(n=2).chunks
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
     for chunk in chunks:
@@ -55,7 +55,7 @@ def finish_comes_last(server: Server) -> None:
 
 @AREA.law("stream.length_pattern", '"stream": true, "max_tokens": 5')
 def length_on_last_token(server: Server) -> None:
-    """A chunk a token; `length` comes on the last token's own chunk."""
+    """One chunk per token; `length` is in the chunk of the last token."""
     choices = [chunk["choices"][0] for chunk in server.stream(max_tokens=5, ignore_eos=True).chunks]
     assert len(choices) == 5 and all(choice["text"] for choice in choices)
     assert [choice["finish_reason"] for choice in choices] == [None] * 4 + ["length"]
@@ -63,7 +63,7 @@ def length_on_last_token(server: Server) -> None:
 
 @AREA.law("stream.stop_pattern", '"stream": true, and an end of text')
 def stop_in_its_own_chunk(server: Server) -> None:
-    """`stop` comes in a chunk of its own, without text, with empty arrays."""
+    """`stop` is in a separate chunk, without text, with empty arrays."""
     text = server.ask(max_tokens=20, ignore_eos=True).text
     last = server.stream(max_tokens=20, stop=text[9:11], logprobs=2).chunks[-1]["choices"][0]
     assert last["text"] == "" and last["finish_reason"] == "stop"
@@ -72,7 +72,7 @@ def stop_in_its_own_chunk(server: Server) -> None:
 
 @AREA.law("stream.usage", '"stream_options": {"include_usage": true}', golden=(58,), source=f"{WIRE} 12")
 def usage_chunk(server: Server) -> None:
-    """include_usage: `usage` is null on every chunk; one more chunk without choices has the whole's."""
+    """include_usage: `usage` is null in every chunk; one more chunk, without choices, has the token counts."""
     for fields in ({**SEEDED, "n": 2}, {"stop": "e"}, {"max_tokens": 0}, {"echo": True, "prompt": ["a", "b"]}):
         whole = server.ask(**fields)
         *chunks, last = server.stream(**fields, stream_options={"include_usage": True}).chunks
@@ -84,7 +84,7 @@ def usage_chunk(server: Server) -> None:
 
 @AREA.law("stream.usage_running", '"continuous_usage_stats": true', source="spec/completions §9")
 def running_usage(server: Server) -> None:
-    """continuous_usage_stats: every chunk counts the tokens so far."""
+    """continuous_usage_stats: every chunk has the token counts so far."""
     options = {"include_usage": True, "continuous_usage_stats": True}
     chunks = server.stream(max_tokens=5, ignore_eos=True, stream_options=options).chunks
     assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 2, 3, 4, 5, 5]
@@ -100,14 +100,14 @@ for name, options in (
 
     @AREA.law(f"stream.options_{name}", f'"stream_options": {json.dumps(options)}', golden=(60,))
     def no_usage(server: Server, options: dict[str, Any] | None = options) -> None:
-        """Stream options that ask for nothing change nothing."""
+        """Stream options at their defaults change nothing."""
         chunks = server.stream(stream_options=options).chunks
         assert all(not {"usage", "obfuscation"} & set(chunk) for chunk in chunks)
 
 
 AREA.refused(
     "stream_options.alone",
-    "stream_options without stream is refused",
+    "stream_options without stream is rejected",
     {"stream_options": {"include_usage": True}},
     "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
     param="stream_options",
@@ -119,10 +119,10 @@ AREA.refused(
 @AREA.law(
     "stream.obfuscation",
     '"stream_options": {"include_obfuscation": true}',
-    weak="Documented as on by default, seen on chat only (§4); here it acts when asked for.",
+    weak="Documented as on by default, but seen in the Chat API only (§4); here it is off by default.",
 )
 def lengths_tell_nothing(server: Server) -> None:
-    """include_obfuscation: tokens of every length make events of one length; the text stays the same."""
+    """include_obfuscation: events have the same size for tokens of any length; the text does not change."""
     options = {"include_obfuscation": True}
     lengths: dict[int, set[int]] = {}
     for token in (97, 261, 268, 270, 271):  # one to five characters, one of four bytes
@@ -174,7 +174,7 @@ for name, fields in (
 
     @AREA.law(f"fold.{name}", json.dumps({**SEEDED, **fields}), golden=(61, 63), source="DESIGN law 1; §8")
     def equal(server: Server, fields: dict[str, Any] = fields) -> None:
-        """Chunks put together are the whole answer: texts, logprobs, reasons."""
+        """Joined chunks equal the completion: texts, logprobs, finish reasons."""
         asked = {**SEEDED, **fields}
         whole = server.ask(**asked)
         assert whole.status == 200, whole.raw
@@ -185,17 +185,17 @@ for name, fields in (
     "stream.interleaved",
     '"n": 2, "stream": true',
     golden=(61,),
-    weak="One report of 2023 saw one choice only; every client expects tagged chunks.",
+    weak="One report of 2023 has one choice only; all clients expect chunks with an index.",
 )
 def interleaved(server: Server) -> None:
-    """The choices of a stream come side by side, not one after the other."""
+    """The choices of a stream are interleaved."""
     order = [chunk["choices"][0]["index"] for chunk in server.stream(**SEEDED, n=2).chunks]
     assert order[:4] in ([0, 1, 0, 1], [1, 0, 1, 0])
 
 
 @AREA.law("stream.echo", '"echo": true, "stream": true', golden=(62,))
 def echo_first(server: Server) -> None:
-    """The first chunk holds the whole prompt and the first token, with the logprobs of both."""
+    """The first chunk has the prompt and the first token, with the logprobs of both."""
     first = server.stream(echo=True, logprobs=1, max_tokens=3, ignore_eos=True).chunks[0]["choices"][0]
     assert first["text"].startswith("Say this is a test") and len(first["text"]) == 19
     assert len(first["logprobs"]["tokens"]) == 18
@@ -203,7 +203,7 @@ def echo_first(server: Server) -> None:
 
 @AREA.law("stream.echo_score", '"echo": true, "max_tokens": 0, "stream": true')
 def score_streams(server: Server) -> None:
-    """A prompt that is only scored is one chunk with finish_reason length."""
+    """Scoring a prompt streams one chunk with finish_reason length."""
     (only,) = server.stream(echo=True, max_tokens=0).chunks
     assert only["choices"][0]["text"] == "Say this is a test"
     assert only["choices"][0]["finish_reason"] == "length"
@@ -216,9 +216,9 @@ def offsets_absolute(server: Server) -> None:
     assert [chunk["choices"][0]["logprobs"]["text_offset"][0] for chunk in chunks] == [18, 19, 20]
 
 
-@AREA.law("stream.characters", "bytes of é and 🙂 forced one by one", golden=(64,))
+@AREA.law("stream.characters", "the bytes of é and 🙂, forced one by one", golden=(64,))
 def whole_characters(server: Server) -> None:
-    """A chunk never holds a part of a character."""
+    """A chunk never contains an incomplete character."""
     bias = {str(byte): 30 for byte in "é".encode()}
     answer = server.stream(prompt="x", logit_bias=bias, max_tokens=40, temperature=1, seed=2)
     whole = server.ask(prompt="x", logit_bias=bias, max_tokens=40, temperature=1, seed=2)
@@ -229,16 +229,16 @@ def whole_characters(server: Server) -> None:
 
 @AREA.law("stream.accept", '"stream": true with Accept: application/json', source=f"{WIRE} 11")
 def accept_is_ignored(server: Server) -> None:
-    """The Accept header does not matter."""
+    """The Accept header has no effect."""
     body = json.dumps(base(stream=True, max_tokens=1)).encode()
     for accept in ("application/json", "text/event-stream", "image/png"):
         answer = server.send("POST", COMPLETIONS, body, {"accept": accept})
         assert answer.status == 200 and answer.headers["content-type"] == "text/event-stream"
 
 
-@AREA.law("stream.departure", "a client that leaves after the first chunk", golden=(65,), source=f"{WIRE} 23")
+@AREA.law("stream.departure", "a client that disconnects after the first chunk", golden=(65,), source=f"{WIRE} 23")
 def departure(server: Server) -> None:
-    """A client that leaves stops its work; the next request is served at once, and no block is lost."""
+    """A disconnect stops the request; the next request is served at once, and no KV block is lost."""
     body = base(stream=True, n=8, max_tokens=1900, ignore_eos=True, temperature=1)
     with server.http.stream("POST", COMPLETIONS, json=body) as answer, contextlib.suppress(httpx.HTTPError):
         next(answer.iter_bytes())

@@ -1,7 +1,7 @@
-"""Every parameter in every form: valid, null, absent, edge, wrong type, out of range.
+"""All parameters with all kinds of values: valid, null, absent, at the limits, of another type, out of range.
 
-Names, ranges and defaults are written here by hand from spec/completions §2 and §10, not taken from the product's
-own table, so that the two can disagree.
+Names, ranges and defaults are copied by hand from spec/completions §2 and §10, not imported from the parameter table,
+so that errors in the table are found.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 from .servers import ABSENT
 from .table import Area, counts
 
-AREA = Area("Every parameter in every form", "§2")
+AREA = Area("All parameters, all kinds of values", "§2")
 GENERATION = (
-    "No recording shows how /v1/completions worded this after 2024 (§12.1); "
-    "we use the wording that current clients meet."
+    "There is no recording of this message on /v1/completions after 2024 (§12.1); "
+    "we use the message that current clients receive."
 )
 
 INTEGERS: dict[str, tuple[int | None, int | None]] = {
@@ -67,7 +67,7 @@ DEFAULTS: dict[str, Any] = {
     "return_tokens_as_token_ids": False,
     "add_special_tokens": True,
 }
-"""Those that have one; the others are off when absent."""
+"""Defaults of parameters that have one."""
 NULLABLE = (
     *(name for name in (*INTEGERS, *NUMBERS, *BOOLEANS, *STRINGS) if name != "model"),
     *("prompt", "logit_bias", "stop", "stream_options", "options", "keep_alive", "prediction"),
@@ -98,7 +98,7 @@ def wrong_types(name: str, expected: str, fits: tuple[type, ...], **more: Any) -
             more_here["golden"] = (15 if name == "prompt" else 29,)
         AREA.refused(
             where,
-            f"{name}: {got} is refused",
+            f"{name}: {got} is rejected",
             {name: value},
             message,
             param=name,
@@ -117,7 +117,7 @@ def out_of_range(name: str, noun: str, low: float | None, high: float | None, va
         golden |= {"n": (52,), "logprobs": (29,)}
         AREA.refused(
             f"{name}.{'below' if below else 'above'}.{value}",
-            f"{name}: {value} is refused",
+            f"{name}: {value} is rejected",
             {name: value},
             f"Invalid '{name}': {noun} {side} value. Expected a value {sign} {bound}, but got {value} instead.",
             param=name,
@@ -146,19 +146,17 @@ for name, (low, high) in INTEGERS.items():
     fields: dict[str, Any] = {"max_tokens": 2, name: low}
     if name in ("max_completion_tokens", "n_predict"):
         fields = {name: low}
-    AREA.served(f"{name}.least", f"{name}: the smallest value {low} is taken", fields, **spec_of(name))
+    AREA.served(f"{name}.least", f"{name}: the smallest value {low} is accepted", fields, **spec_of(name))
     if high is not None:
         fields = {"max_tokens": 1, name: high}
-        AREA.served(f"{name}.most", f"{name}: the largest value {high} is taken", fields, **spec_of(name))
-AREA.served("logprobs.20", "logprobs: 20 alternatives are given", {"logprobs": 20, "max_tokens": 1})
+        AREA.served(f"{name}.most", f"{name}: the largest value {high} is accepted", fields, **spec_of(name))
+AREA.served("logprobs.20", "logprobs: 20 alternatives are returned", {"logprobs": 20, "max_tokens": 1})
 AREA.served(
     "max_tokens.context",
-    "max_tokens: all that the context holds is taken",
+    "max_tokens: as many as the context can hold are accepted",
     {"max_tokens": 2048 - 17, "stop": ["e", " "]},
 )
-AREA.served(
-    "top_k.large", "top_k: more than the vocabulary is the whole vocabulary", {"top_k": 10**6}, source=EXTENSION
-)
+AREA.served("top_k.large", "top_k: more than the vocabulary size means no limit", {"top_k": 10**6}, source=EXTENSION)
 out_of_range("seed", "integer", -(2**63), 2**63 - 1, [2**63, -(2**63) - 1])
 
 for name, (lowest, highest) in NUMBERS.items():
@@ -168,35 +166,33 @@ for name, (lowest, highest) in NUMBERS.items():
         outside = [0, 100.5]
     out_of_range(name, "decimal", lowest, highest, outside, **spec_of(name))
     for edge, bound in (("least", lowest), ("most", highest)):
-        AREA.served(f"{name}.{edge}", f"{name}: {bound} is taken", {name: bound, "seed": 1}, **spec_of(name))
+        AREA.served(f"{name}.{edge}", f"{name}: {bound} is accepted", {name: bound, "seed": 1}, **spec_of(name))
 
 for name in BOOLEANS:
     wrong_types(name, "a boolean", (bool,), **spec_of(name))
     for value in (True, False):
         if name != "stream":
             fields = {name: value}
-            AREA.served(f"{name}.{str(value).lower()}", f"{name}: {value} is taken", fields, **spec_of(name))
+            AREA.served(f"{name}.{str(value).lower()}", f"{name}: {value} is accepted", fields, **spec_of(name))
 
 for name in STRINGS:
     wrong_types(name, "a string", (str,), **spec_of(name))
 AREA.same(
     "user",
-    "user: a name changes nothing in the answer",
+    "user: has no effect on the completion",
     {"user": "u"},
     {},
     golden=(8,),
     source="spec/completions §2.14",
 )
-AREA.same(
-    "$schema", "$schema: accepted in the body, changes nothing", {"$schema": "https://e.x/s"}, {}, source=EXTENSION
-)
-AREA.same("suffix.empty", "suffix: an empty one is none", {"suffix": ""}, {}, weak="Unrecorded (§2.12).")
+AREA.same("$schema", "$schema: has no effect on the completion", {"$schema": "https://e.x/s"}, {}, source=EXTENSION)
+AREA.same("suffix.empty", "suffix: an empty string means none", {"suffix": ""}, {}, weak="Not recorded (§2.12).")
 
 wrong_types("logit_bias", "an object", (dict,))
 wrong_types("stop", "one of a string or array of strings", (str, list))
 AREA.refused(
     "stop.type.list",
-    "stop: an array of something else is refused",
+    "stop: an array of something else is rejected",
     {"stop": [1]},
     "Invalid type for 'stop[0]': expected a string, but got an integer instead.",
     param="stop[0]",
@@ -210,7 +206,7 @@ wrong_types(
 )
 AREA.refused(
     "prompt.mixed",
-    "prompt: token ids and strings together are refused",
+    "prompt: token ids and strings together are rejected",
     {"prompt": [1, "a"]},
     "Invalid type for 'prompt[1]': expected an integer, but got a string instead.",
     param="prompt[1]",
@@ -221,7 +217,7 @@ AREA.refused(
 for name, value in (("prompt.object", {"a": 1}), ("prompt.number", 5)):
     AREA.refused(
         name,
-        f"prompt: {value} is refused",
+        f"prompt: {value} is rejected",
         {"prompt": value},
         "Invalid type for 'prompt': expected one of a string…",
         param="prompt",
@@ -232,7 +228,7 @@ wrong_types("stream_options", "an object", (dict,))
 for name in ("include_usage", "include_obfuscation", "continuous_usage_stats"):
     AREA.refused(
         f"stream_options.{name}.type",
-        f"stream_options.{name}: a string is refused",
+        f"stream_options.{name}: a string is rejected",
         {"stream": True, "stream_options": {name: "yes"}},
         f"Invalid type for 'stream_options.{name}': expected a boolean, but got a string instead.",
         param=f"stream_options.{name}",
@@ -242,12 +238,12 @@ for name in ("include_usage", "include_obfuscation", "continuous_usage_stats"):
     )
 AREA.refused(
     "stream_options.unknown",
-    "stream_options: an unknown field in it is refused",
+    "stream_options: an unknown field is rejected",
     {"stream": True, "stream_options": {"foo": 1}},
     "Unknown parameter: 'stream_options.foo'.",
     param="stream_options.foo",
     code="unknown_parameter",
-    weak="Unrecorded on this endpoint; the words are those of OpenAI's newer endpoints.",
+    weak="Not recorded on this endpoint; the message is that of OpenAI's newer endpoints.",
     source="spec/completions §2.13",
 )
 
@@ -271,7 +267,7 @@ for name, value in DEFAULTS.items():
         )
 AREA.served(
     "max_tokens.sixteen",
-    "max_tokens: 16 when absent",
+    "max_tokens: 16 by default",
     {"ignore_eos": True},
     counts(completion_tokens=16),
     golden=(2,),
@@ -289,7 +285,7 @@ for name, value, words in (
 ):
     AREA.refused(
         f"{name}.unsupported",
-        f"{name}: a value that would change what happens is refused, not ignored",
+        f"{name}: a value that this server does not support is rejected, not ignored",
         {name: value},
         f"Unsupported value: '{name}' {words}",
         param=name,
@@ -306,7 +302,7 @@ for name, value in (
 ):
     AREA.same(
         f"{name}.{value}",
-        f"{name}: the value that describes what happens anyway passes",
+        f"{name}: the value that describes the server's behaviour is accepted",
         {name: value},
         {},
         source="spec/wire-rules 25",
@@ -316,14 +312,14 @@ wrong_types("options", "an object", (dict,), source=EXTENSION)
 wrong_types("prediction", "an object", (dict,), source="OpenAI's Chat API, `prediction`")
 AREA.same(
     "options.alias",
-    "options: Ollama's fields act",
+    "options: Ollama's fields have an effect",
     {"temperature": ABSENT, "options": {"num_predict": 4, "temperature": 0, "stop": ["e"]}},
     {"max_tokens": 4, "stop": "e"},
     source="spec/applications C1 (twinny)",
 )
 AREA.same(
     "options.loses",
-    "options: the request's own field wins",
+    "options: a field of the request wins",
     {"max_tokens": 3, "options": {"num_predict": 9}},
     {"max_tokens": 3},
     source="spec/applications C1 (twinny)",
@@ -335,7 +331,7 @@ AREA.same(
     {"max_tokens": 3},
     golden=(77,),
     source=EXTENSION,
-    weak="Servers disagree when both are given; the newer name wins.",
+    weak="Servers disagree if both are present; here the newer name wins.",
 )
 AREA.same("n_predict", "n_predict: llama.cpp's max_tokens", {"n_predict": 3}, {"max_tokens": 3}, source=EXTENSION)
 AREA.same(
@@ -354,4 +350,4 @@ AREA.same(
 )
 
 COVERED: frozenset[str] = frozenset(row.id.split(".")[0] for row in AREA.rows)
-"""Names of the parameters that have rows here; a test compares them with the product's."""
+"""Names of the parameters that have rows here; a test compares them with the parameter table."""

@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -184,7 +184,3 @@ class Servers:
     def close(self) -> dict[str, str]:
         """Stop all servers and return their standard errors by name."""
         return {name: server.close() for name, server in self._running.items()}
-
-
-Check = Callable[[Server], None]
-Texts = Sequence[str]

@@ -1,24 +1,22 @@
-"""What a row of the parity table is, and how rows are written."""
+"""Rows of the parity table, and the functions that declare them."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .servers import ABSENT, BASE, COMPLETIONS, Answer, Server
 
-Golden = Iterable[int]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One behaviour. `check` asks the server `on` and asserts; the strings are what the page shows.
+    """One behaviour. `check` sends requests to the server `on` and asserts; the strings are shown on the page.
 
-    `golden` are the numbers of the golden cases (spec/completions §13) that the row covers. `weak` says where
-    the evidence is weak (§12) and what was chosen.
+    `golden` are the numbers of the golden cases (spec/completions §13) that the row covers. `weak` explains where the
+    evidence is weak (§12) and what was chosen.
     """
 
     id: str
@@ -35,7 +33,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """A condition on an answer, with words for the page."""
+    """A condition on a response, with its description for the page."""
 
     words: str
     holds: Callable[[Answer], bool]
@@ -53,7 +51,7 @@ class Area:
         self.rows: list[Row] = []
 
     def served(self, id: str, says: str, fields: Mapping[str, Any], *expected: Expect, **more: Any) -> None:
-        """The request is answered with 200 and what is expected."""
+        """Declare that a request returns 200 and the expected response."""
 
         def check(server: Server) -> None:
             answer = server.ask(**fields)
@@ -65,7 +63,7 @@ class Area:
         self._add(id, says, shown(fields), words, check, **more)
 
     def same(self, id: str, says: str, fields: Mapping[str, Any], other: Mapping[str, Any], **more: Any) -> None:
-        """Two requests get the same choices and the same counts."""
+        """Declare that two requests return the same choices and the same counts."""
 
         def check(server: Server) -> None:
             first, second = server.ask(**fields), server.ask(**other)
@@ -88,7 +86,7 @@ class Area:
         status: int = 400,
         **more: Any,
     ) -> None:
-        """The request is refused with exactly these words; a trailing … stands for any rest."""
+        """Declare that a request is rejected with exactly this message; a trailing … matches any rest."""
         error = error_of(message, param, code)
 
         def check(server: Server) -> None:
@@ -106,7 +104,7 @@ class Area:
         error: dict[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        """A raw request, and what comes back: an answer or an error."""
+        """Declare the response to a raw request, or its error."""
         method, path, body, headers = request
 
         def check(server: Server) -> None:
@@ -123,12 +121,12 @@ class Area:
         self._add(id, says, sent, ", ".join([words, *(expect.words for expect in expected)]), check, **more)
 
     def law(self, id: str, sent: str, **more: Any) -> Callable[[Callable[[Server], None]], Callable[[Server], None]]:
-        """Decorates a function that asks and asserts by itself; its docstring says what holds."""
+        """Return a decorator for a function that sends requests and asserts; its docstring is the behaviour."""
 
         def take(check: Callable[[Server], None]) -> Callable[[Server], None]:
             says = " ".join((check.__doc__ or "").split()).removesuffix(".")
             assert says
-            self._add(id, says, sent, "as said", check, **more)
+            self._add(id, says, sent, "as described", check, **more)
             return check
 
         return take
@@ -141,7 +139,7 @@ class Area:
 
 
 def shown(fields: Mapping[str, Any]) -> str:
-    """A request's fields as the page shows them: what differs from BASE."""
+    """Return a request's fields for the page: those that differ from BASE."""
     absent = [name for name, value in fields.items() if value is ABSENT]
     given = {name: value for name, value in fields.items() if value is not ABSENT and name != "path"}
     words = json.dumps(given, ensure_ascii=False)
@@ -161,7 +159,7 @@ def error_words(status: int, error: Mapping[str, Any]) -> str:
 
 
 def assert_error(answer: Answer, status: int, error: Mapping[str, Any]) -> None:
-    """The envelope, all four keys, every value; `…` at the end of the words stands for any rest."""
+    """Assert the error's four keys and their values; a `…` at the end of the message matches any rest."""
     assert answer.status == status, answer.raw
     assert answer.headers["content-type"].startswith("application/json")
     assert set(answer.json) == {"error"}
@@ -177,7 +175,7 @@ def assert_error(answer: Answer, status: int, error: Mapping[str, Any]) -> None:
 
 
 def post(body: bytes | Mapping[str, Any], path: str = COMPLETIONS, **headers: str) -> tuple[Any, ...]:
-    """A raw POST for `Area.sends`."""
+    """Return a raw POST request for `Area.sends`."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     return "POST", path, raw, {name.replace("_", "-"): value for name, value in headers.items()}
 
@@ -187,7 +185,7 @@ def get(path: str, **headers: str) -> tuple[Any, ...]:
 
 
 def base(**fields: Any) -> dict[str, Any]:
-    """A whole body."""
+    """Return a complete body."""
     return {**BASE, **fields}
 
 
@@ -207,7 +205,7 @@ def starts_with(text: str) -> Expect:
 
 
 def counts(**wanted: int) -> Expect:
-    """Counts of usage."""
+    """Expect these counts in usage."""
     words = ", ".join(f"{name} {value}" for name, value in wanted.items())
     return Expect(words, lambda answer: all(answer.usage[name] == value for name, value in wanted.items()))
 
@@ -217,7 +215,7 @@ def choices(number: int) -> Expect:
 
 
 def entries(number: int) -> Expect:
-    """Length of the four logprobs arrays."""
+    """Expect logprobs arrays of this length."""
 
     def holds(answer: Answer) -> bool:
         logprobs = answer.logprobs

@@ -1,4 +1,4 @@
-"""/openapi.json against a validator that others keep."""
+"""/openapi.json against an independent validator."""
 
 from __future__ import annotations
 

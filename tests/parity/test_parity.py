@@ -1,4 +1,4 @@
-"""The parity table against real servers: a test a row."""
+"""The parity table against real servers, one test per row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table itself: complete, without doubles, and shown on its page as it is."""
+"""The parity table is complete, without duplicates, and its page is up to date."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def test_every_golden_case_has_a_row_or_names_its_test() -> None:
 
 
 def test_no_two_rows_share_an_id() -> None:
-    doubles = [name for name, count in Counter(row.id for row in ROWS).items() if count > 1]
-    assert doubles == []
+    duplicates = [name for name, count in Counter(row.id for row in ROWS).items() if count > 1]
+    assert duplicates == []
 
 
 def test_every_parameter_of_the_product_has_rows_of_its_own() -> None:
@@ -31,7 +31,7 @@ def test_every_row_names_its_source() -> None:
 
 
 def test_every_status_that_the_product_answers_with_has_a_row_or_names_its_test() -> None:
-    """429 has no cause in a server of one's own yet."""
+    """This server has no rate limits, so nothing is a 429."""
     elsewhere = {408: "tests/server", 429: "", 431: "tests/server"}
     kinds: list[type[ApiError]] = [ApiError, *_descendants(ApiError)]
     for kind in kinds:
