@@ -1,4 +1,4 @@
-"""An environment for each client, made on demand: their pins contradict each other, so none is shared."""
+"""One environment per client, created on demand: their pinned dependencies conflict with each other."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ INSTALL_SECONDS = 900
 
 
 class Unavailable(Exception):
-    """The client cannot be installed here, and why: a missing tool, or a registry that does not answer."""
+    """The client cannot be installed: a tool is missing, or a package registry does not respond."""
 
 
 @dataclass(frozen=True, slots=True)
 class PythonEnvironment:
-    """A virtual environment with `requirements` in it."""
+    """A virtual environment with `requirements` installed."""
 
     name: str
     requirements: tuple[str, ...]
@@ -31,7 +31,7 @@ class PythonEnvironment:
         return HOME / self.name
 
     def make(self) -> None:
-        """Create it where it is not there or not what is wanted. Raises Unavailable."""
+        """Create it unless it exists with these packages. Raises Unavailable."""
         stamp = self.folder / "requirements.txt"
         wanted = "\n".join(self.requirements)
         if stamp.is_file() and stamp.read_text() == wanted:
@@ -46,7 +46,7 @@ class PythonEnvironment:
         return self.folder / ("Scripts" if os.name == "nt" else "bin") / name
 
     def version(self, package: str) -> str:
-        """The installed version of `package`."""
+        """Return the installed version of `package`."""
         words = f"import importlib.metadata as m; print(m.version({package!r}))"
         ran = subprocess.run([self.program("python"), "-c", words], capture_output=True, text=True, check=True)
         return ran.stdout.strip()
@@ -54,7 +54,7 @@ class PythonEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class NodeEnvironment:
-    """An npm folder with `packages` in it."""
+    """An npm folder with `packages` installed."""
 
     name: str
     packages: tuple[str, ...]
@@ -64,10 +64,10 @@ class NodeEnvironment:
         return HOME / self.name
 
     def make(self) -> None:
-        """Create it where it is not there or not what is wanted. Raises Unavailable."""
+        """Create it unless it exists with these packages. Raises Unavailable."""
         npm = shutil.which("npm")
         if npm is None:
-            raise Unavailable("npm is not on this machine")
+            raise Unavailable("npm is not installed")
         stamp, wanted = self.folder / "packages.txt", "\n".join(self.packages)
         if stamp.is_file() and stamp.read_text() == wanted:
             return
@@ -78,11 +78,11 @@ class NodeEnvironment:
         stamp.write_text(wanted)
 
     def program(self, name: str) -> Path:
-        """`node` of this folder where it has one of its own, else the machine's."""
+        """Return the path of a program: the folder's own if it has one, else the machine's. Raises Unavailable."""
         own = self.folder / "node_modules" / "node" / "bin" / name
         found = own if own.is_file() else Path(shutil.which(name) or "")
         if not found.name:
-            raise Unavailable(f"{name} is not on this machine")
+            raise Unavailable(f"{name} is not installed")
         return found
 
     def version(self, package: str) -> str:
@@ -99,7 +99,7 @@ def _install(command: list[str], cwd: Path) -> None:
     try:
         ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=INSTALL_SECONDS)
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"installing took more than {INSTALL_SECONDS} s") from None
+        raise Unavailable(f"installation took more than {INSTALL_SECONDS} s") from None
     if ran.returncode:
         lines = (ran.stderr or ran.stdout).strip().splitlines() or [f"exit code {ran.returncode}"]
         raise Unavailable(lines[-1])
@@ -129,9 +129,10 @@ NODE = {
 
 
 def main(names: list[str]) -> int:
-    """Make the named environments, or all."""
+    """Create the named environments, or all; return how many failed."""
     failed = 0
-    for environment in (*PYTHON.values(), *NODE.values()):
+    environments: list[Environment] = [*PYTHON.values(), *NODE.values()]
+    for environment in environments:
         if names and environment.name not in names:
             continue
         try:

@@ -1,8 +1,8 @@
-"""A proxy that misbehaves on purpose, in front of a real server: it makes clients retry and streams break.
+"""A fault-injecting proxy in front of a real server: it makes clients retry, and breaks streams.
 
-`/retry/ID/…` answers the first two requests of each ID with 429; `/stop/ID/…` answers with 429 and
-`x-should-retry: false`; `/seen/ID` lists the retry counters that an ID's requests carried. `/error/…` puts an
-error event into a stream, `/cut/…` cuts the connection after the first event.
+`/retry/ID/…` returns 429 for the first two requests of each ID; `/stop/ID/…` returns 429 with `x-should-retry: false`;
+`/seen/ID` lists the retry counters in an ID's requests. `/error/…` inserts an error event into a stream, `/cut/…`
+closes the connection after the first event.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class FaultProxy:
         ):
             head = [(key, value) for key, value in got.headers.raw if key.lower() == b"content-type"]
             await send({"type": "http.response.start", "status": got.status_code, "headers": head})
-            async for piece in got.aiter_raw():
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            async for chunk in got.aiter_raw():
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 if fault == "error":
                     await send({"type": "http.response.body", "body": BROKEN, "more_body": False})
                     return
                 if fault == "cut":
-                    raise ConnectionResetError("cut on purpose")
+                    raise ConnectionResetError("closed on purpose")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -1,4 +1,4 @@
-"""docs/reference/clients.md: the table that the last run printed, with versions."""
+"""Writes docs/reference/clients.md: the table that the last run printed, with versions."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "clients.md"
 HEAD = """\
 # Clients that work with Onward
 
-<!-- Made by `make clients ARGS=--write`. Do not edit. -->
+<!-- Written by `make clients ARGS=--write`. Do not edit. -->
 
 `make clients` starts real servers, installs every client below into an environment of its own (under
 `.venv-clients/`, on demand) and runs it against them over a socket. A client that cannot be installed is skipped
 with the reason, and the command then fails. To point a client at Onward, change its base URL to
-`http://127.0.0.1:8000/v1` and give any key (or one of the server's, where it asks for keys).
+`http://127.0.0.1:8000/v1` and use any API key (or one of the server's, if it requires keys).
 
-One of them needs `onward serve --profile lenient`, and is run against that: lm-eval's `gguf`. Editors and others that
-need it, and what it lifts, stand in [Serve it](../how-to/serve.md#programs-that-the-default-refuses).
+One of them, lm-eval's `gguf`, needs `onward serve --profile lenient` and is tested with it. [Serve
+it](../how-to/serve.md#programs-that-the-default-refuses) lists editors and other programs that need this profile, and
+what it permits.
 
 | client | version | checks | result |
 |---|---|---|---|
 """
 TAIL = """
-"Its rules" and "its reader" are clients that are not installed here: what they demand of an answer is checked by a
-strict reader written after their sources (`tests/clients/wire.py`).
+"Its rules" and "its reader" are clients that are not installed: a strict reader modelled on their sources
+(`tests/clients/wire.py`) checks what they require of a response.
 
-## What each was checked for
+## What is checked
 """
 
 
 def write_page(reports: Sequence[Report], python: str) -> None:
+    """Write the page. `python` is the version that the clients ran on."""
     rows = "".join(
         f"| {report.client} | {report.version} | {len(report.checks)} | {report.verdict} |\n" for report in reports
     )

@@ -1,4 +1,4 @@
-"""What a client's checks found."""
+"""Results of a client's checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Report:
-    """Checks of one client, in order: name and, where one failed, why. `skipped` says why there are none."""
+    """Checks of one client, in order: the name, and the reason if it failed. `skipped` says why there are none."""
 
     client: str
     version: str = ""
@@ -28,7 +28,7 @@ class Report:
         return f"{len(self.failed)} of {len(self.checks)} FAILED" if self.failed else "passed"
 
     def check(self, name: str) -> Callable[[Callable[[], object]], None]:
-        """Run the decorated function at once and keep how it went."""
+        """Run the decorated function at once and record the result."""
 
         def run(function: Callable[[], object]) -> None:
             try:
@@ -40,7 +40,7 @@ class Report:
         return run
 
     def read(self, output: str) -> None:
-        """Take the lines of a client program; other output is passed over."""
+        """Record the results that a client program printed; other output is ignored."""
         for line in output.splitlines():
             if line.startswith('{"check"'):
                 value = json.loads(line)

@@ -1,4 +1,4 @@
-"""`make clients`: every real client against real servers; prints a table, and writes it to the documentation.
+"""`make clients`: runs every real client against real servers, prints a table and writes it to the documentation.
 
 `python -m tests.clients.run [CLIENT …] [--write]`. Exit code: 1 when a check failed, 2 when one was skipped.
 """
@@ -34,7 +34,7 @@ CLIENT_SECONDS = 600
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A client with an environment of its own. `package` is whose version the table shows."""
+    """A client with an environment of its own. The table shows the version of `package`."""
 
     name: str
     environment: Environment
@@ -45,7 +45,7 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """A client whose rules are checked from here."""
+    """A client that is not installed: `check` applies its rules."""
 
     name: str
     version: str
@@ -75,7 +75,7 @@ CLIENTS: tuple[Installed | Shaped, ...] = (
 
 
 class Bench:
-    """The servers that clients talk to, and what evaluations must find. Each is started when first asked for."""
+    """The servers that clients connect to, and the scores that evaluations must find. Each is started on first use."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -86,7 +86,7 @@ class Bench:
         self._stack.close()
 
     def urls(self, model: str) -> dict[str, str]:
-        """Roots by the names that programs/report.py knows."""
+        """Return base URLs by the names that programs/report.py uses."""
         if model == "toy":
             return self._toy_urls()
         url = self._lenient(model).url
@@ -106,7 +106,7 @@ class Bench:
 
     @cache  # noqa: B019
     def expected(self, model: str) -> Path:
-        """A file of the scores that the engine gives, below the API."""
+        """Return a file with the scores that the engine computes, below the API."""
         path = self._folder / f"{model}.json"
         path.write_text(json.dumps(expected_scores(model)))
         return path
@@ -119,13 +119,13 @@ class Bench:
 
 @contextmanager
 def bench() -> Iterator[Bench]:
-    """Servers and the misbehaving proxy; all end with it."""
+    """Run servers and the fault-injecting proxy until the block ends."""
     with closing(Bench()) as on:
         yield on
 
 
 def run_client(client: Installed | Shaped, on: Bench) -> Report:
-    """All checks of one client. A client that cannot be installed is skipped with the reason, never in silence."""
+    """Run all checks of one client. A client that cannot be installed is reported as skipped, with the reason."""
     report = Report(client.name)
     if isinstance(client, Shaped):
         report.version = client.version or _version(client.name)
@@ -156,7 +156,7 @@ def _run_program(client: Installed, interpreter: Path, on: Bench, report: Report
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
     program = PROGRAMS / client.program
-    if isinstance(client.environment, NodeEnvironment):  # imports are looked up from the program's own folder
+    if isinstance(client.environment, NodeEnvironment):  # node resolves imports from the program's folder
         program = Path(shutil.copy(program, client.environment.folder))
     ran = subprocess.run(
         [interpreter, program], capture_output=True, text=True, env=environment, timeout=CLIENT_SECONDS, cwd=ROOT
@@ -167,7 +167,7 @@ def _run_program(client: Installed, interpreter: Path, on: Bench, report: Report
 
 
 def _version(client: str) -> str:
-    """The version of a program of this machine."""
+    """Return the version of a program on this machine; empty if it is not installed."""
     program = "java" if "Java" in client else "curl"
     if shutil.which(program) is None:
         return ""

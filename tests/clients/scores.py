@@ -1,4 +1,4 @@
-"""What an evaluation must get: log-probabilities taken from the engine itself, below every layer of the API."""
+"""Reference scores for evaluations: log-probabilities from the engine itself, below every layer of the API."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ Row = tuple[str, str, float, bool]
 
 
 def expected_scores(model: str) -> list[Row]:
-    """Rows for each pair of TEXTS, and for the greedy continuation of each.
+    """Return a row for each pair of TEXTS, and for the greedy continuation of each.
 
-    Pairs that the tokenizer would join at their seam are left out: who evaluates them decides where to cut.
+    Pairs that the tokenizer would merge at the boundary are left out: harnesses split them in different ways.
     """
     runtime, tokenizer = _load(model)
     engine = Engine(runtime, tokenizer)
@@ -74,7 +74,7 @@ def _load(name: str) -> tuple[Model, Tokenizer]:
 
 
 def _score(engine: Engine, ids: list[int], wanted: int, number: int) -> list[Sampled]:
-    """The scores of the last `wanted` of these ids."""
+    """Return the scores of the last `wanted` of these ids."""
     engine.add(_job(number, ids))
     scores = None
     while not engine.idle:
@@ -88,7 +88,7 @@ def _score(engine: Engine, ids: list[int], wanted: int, number: int) -> list[Sam
 
 
 def _as_read(logprob: float) -> float:
-    """What a reader of the shortest decimal spelling of this float32 gets; no bit of the float32 is lost."""
+    """Return the float64 that the shortest decimal representation of this float32 is parsed to."""
     spelled = float(str(np.float32(logprob)))
     assert np.float32(spelled) == np.float32(logprob)
     return spelled

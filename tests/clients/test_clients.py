@@ -1,4 +1,4 @@
-"""Every real client against real servers. `make clients` shows the same as a table."""
+"""Every real client works against real servers. `make clients` prints the same checks as a table."""
 
 from __future__ import annotations
 

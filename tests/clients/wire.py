@@ -1,4 +1,4 @@
-"""Clients that cannot be installed here, by their rules: what each would accept, and what would break it.
+"""Rules of clients that are not installed: what each accepts in a response, and what would break it.
 
 The Java SDK (coerces nothing, reads to the end of the body), Tabby (needs a finish_reason before [DONE]),
 `vllm bench serve` (splits events on blank lines, strips `data: `), and editors that drive curl.
@@ -32,7 +32,7 @@ PROMPTS: tuple[dict[str, Any], ...] = (
 
 
 class Http:
-    """One request on a socket of its own, read by hand: its bytes, and whether the body ends by itself."""
+    """One request on a socket of its own, parsed without a library, to see its bytes and the end of its body."""
 
     def __init__(self, server: Server, fields: dict[str, Any], headers: str = "") -> None:
         body = json.dumps(BASE | fields).encode()
@@ -46,8 +46,8 @@ class Http:
             name, _, value = line.decode().partition(":")
             self.headers[name.lower()] = value.strip()
 
-    def pieces(self) -> Iterator[bytes]:
-        """The chunks of a chunked body, to its end."""
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the chunks of a chunked body, to its end."""
         while size := int(self._file.readline(), 16):
             yield self._file.read(size)
             self._file.readline()
@@ -62,7 +62,7 @@ class Http:
 
 
 def java_rules(value: Any, *, stream: bool) -> None:
-    """Raise where the Java SDK's mapper and accessors would: it coerces no type and reads `error` first."""
+    """Raise AssertionError where the Java SDK would raise: its mapper coerces no type and checks `error` first."""
     assert "error" not in value, "a key `error` throws SseException, even when null"
     assert isinstance(value["id"], str) and isinstance(value["model"], str)
     assert value["object"] == "text_completion" and type(value["created"]) is int
@@ -83,11 +83,11 @@ def java_rules(value: Any, *, stream: bool) -> None:
 
 
 def seconds_after_done(server: Server) -> float:
-    """How long after its last event the body of a stream ends."""
+    """Return how many seconds after its last event the body of a stream ends."""
     asked = Http(server, {"stream": True, "max_tokens": 20}, "Accept: text/event-stream\r\n")
     done_at = None
-    for piece in asked.pieces():
-        if b"[DONE]" in piece:
+    for chunk in asked.chunks():
+        if b"[DONE]" in chunk:
             done_at = time.perf_counter()
     asked.close()
     assert done_at is not None
@@ -95,7 +95,7 @@ def seconds_after_done(server: Server) -> float:
 
 
 def check_java(server: Server, report: Report) -> None:
-    @report.check("whole answers: no coercion, all required fields")
+    @report.check("whole completions: no coercion, all required fields")
     def whole() -> None:
         for fields in PROMPTS:
             if "stream_options" not in fields:
@@ -109,7 +109,7 @@ def check_java(server: Server, report: Report) -> None:
 
     @report.check("the body ends within 200 ms of [DONE]")
     def end_of_body() -> None:
-        assert min(seconds_after_done(server) for _ in range(3)) < 0.2  # the machine may be busy for once
+        assert min(seconds_after_done(server) for _ in range(3)) < 0.2  # the machine may be busy
 
     @report.check("error objects: message and type are strings, param and code strings or null")
     def errors() -> None:
@@ -122,10 +122,10 @@ def check_java(server: Server, report: Report) -> None:
 def check_jvm(server: Server, report: Report) -> None:
     java = shutil.which("java")
     if java is None:
-        report.skipped = "java is not on this machine"
+        report.skipped = "java is not installed"
         return
     program = Path(__file__).parent / "programs" / "Sse.java"
-    for version in ("HTTP_1_1", "HTTP_2"):  # the second offers an upgrade, which the server must pass over
+    for version in ("HTTP_1_1", "HTTP_2"):  # the second offers an upgrade, which the server must ignore
 
         @report.check(f"a stream on a JVM's own client, {version}: lines, [DONE], end of body at once")
         def stream(version: str = version) -> None:
@@ -158,7 +158,7 @@ def check_tabby(server: Server, report: Report) -> None:
 
 def bench(server: Server, tokens: int) -> dict[str, Any]:
     """`vllm bench serve --backend openai`, one request: how it reads events, and what it counts."""
-    fields = {
+    fields: dict[str, Any] = {
         "repetition_penalty": 1.0,
         "max_tokens": tokens,
         "logprobs": None,
@@ -169,8 +169,8 @@ def bench(server: Server, tokens: int) -> dict[str, Any]:
     asked = Http(server, fields, "x-request-id: bench-0\r\n")
     assert asked.status == 200
     text, chunks, usage, buffer = "", 0, None, b""
-    for piece in asked.pieces():
-        buffer += piece
+    for chunk in asked.chunks():
+        buffer += chunk
         while b"\n\n" in buffer:
             event, _, buffer = buffer.partition(b"\n\n")
             message = event.decode().strip()
@@ -190,12 +190,12 @@ def bench(server: Server, tokens: int) -> dict[str, Any]:
 
 
 def check_bench(server: Server, report: Report) -> None:
-    @report.check("one chunk a token, then the usage")
+    @report.check("one chunk per token, then the usage")
     def one_each() -> None:
         seen = bench(server, 50)
         assert seen["chunks"] == 50 == seen["usage"]["completion_tokens"]
 
-    @report.check("one chunk a token also where tokens show no text")
+    @report.check("one chunk per token, also for tokens without text")
     def no_text() -> None:
         body = {"max_tokens": 10, "logit_bias": {"257": 100}}
         assert len(server.stream(**body).chunks) == 10
@@ -207,7 +207,7 @@ def check_bench(server: Server, report: Report) -> None:
 def check_curl(server: Server, report: Report) -> None:
     curl = shutil.which("curl")
     if curl is None:
-        report.skipped = "curl is not on this machine"
+        report.skipped = "curl is not installed"
         return
     url = server.url + COMPLETIONS
     base = [curl, "-sS", "-N", "-H", "Content-Type: application/json"]
@@ -237,7 +237,7 @@ def check_curl(server: Server, report: Report) -> None:
                     running.kill()
             until(lambda: server.metric("onward_engine_running") == 0 == server.metric("onward_kv_blocks_used"))
 
-    @report.check("a keystroke a request: each aborts the one before")
+    @report.check("one request per keystroke: each cancels the previous one")
     def keystrokes() -> None:
         body = BASE | {"stream": True, "max_tokens": 1500, "ignore_eos": True}
         for _ in range(10):
@@ -248,8 +248,8 @@ def check_curl(server: Server, report: Report) -> None:
 
 
 def until(holds: Any, seconds: float = 10) -> None:
-    """Wait until `holds()`, but not for ever."""
+    """Wait until `holds()` is true. Raises AssertionError after `seconds`."""
     end = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < end, "this never came true"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.01)

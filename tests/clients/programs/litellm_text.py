@@ -34,7 +34,7 @@ def asynchronous():
     asyncio.run(main())
 
 
-@check("a refusal comes as BadRequestError")
+@check("a rejected request raises BadRequestError")
 def refused():
     try:
         litellm.text_completion(**FIELDS, prompt=PROMPT, n=0, num_retries=0)

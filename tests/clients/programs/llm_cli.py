@@ -28,14 +28,14 @@ def listed():
     assert "local" in llm("models")
 
 
-@check("a prompt streams, and without streaming gives the same")
+@check("streamed and whole completions agree")
 def prompted():
     options = ("-m", "local", "-o", "temperature", "0", "-o", "max_tokens", "12")
     streamed = llm(*options, PROMPT)
     assert streamed.strip() and llm(*options, "--no-stream", PROMPT) == streamed
 
 
-@check("log-probabilities are kept in its log")
+@check("log-probabilities are stored in its log")
 def logged():
     llm("-m", "local", "-o", "logprobs", "2", "-o", "max_tokens", "3", "-o", "temperature", "0", PROMPT)
     entry = json.loads(llm("logs", "--json", "-n", "1"))[0]

@@ -41,18 +41,18 @@ def local(**options):
     return LocalCompletionsAPI(model=MODEL, base_url=url, max_retries=1, **options)
 
 
-@check("local-completions: scores equal the engine's to the last bit, is_greedy equal")
+@check("local-completions: scores equal the engine's bit for bit, is_greedy equal")
 def scores():
     compare(local(batch_size=4).loglikelihood(requests(PAIRS), disable_tqdm=True))
 
 
-@check("local-completions: the same one at a time, and concurrently")
+@check("local-completions: equal results one at a time and concurrently")
 def alone():
     compare(local(batch_size=1).loglikelihood(requests(PAIRS), disable_tqdm=True))
     compare(local(batch_size=3, num_concurrent=3).loglikelihood(requests(PAIRS), disable_tqdm=True))
 
 
-@check("local-completions: generate_until stops where it should")
+@check("local-completions: generate_until stops at the right place")
 def generates():
     arguments = ("Once upon", {"until": [" ", "\n\n"], "max_gen_toks": 40, "temperature": 0, "top_p": 1})
     instances = [Instance("generate_until", {}, arguments, index) for index in range(3)]
@@ -60,7 +60,7 @@ def generates():
     assert len(set(texts)) == 1 and " " not in texts[0]
 
 
-@check("gguf: scores equal the engine's to the last bit, is_greedy equal")
+@check("gguf: scores equal the engine's bit for bit, is_greedy equal")
 def gguf():
     with contextlib.redirect_stderr(io.StringIO()):
         model = GGUFLM(base_url=URLS["lenient"])

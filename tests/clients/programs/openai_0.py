@@ -50,7 +50,7 @@ def models():
     assert openai.Engine.list().data[0].id == "toy"
 
 
-@check("errors come as the right classes")
+@check("errors have the right classes")
 def errors():
     def ask(**fields):
         return lambda: openai.Completion.create(**{"model": "toy", "prompt": PROMPT, **fields})

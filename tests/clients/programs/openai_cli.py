@@ -44,7 +44,7 @@ def more():
     assert code == 0 and out.count("===== Completion") in (0, 2), (out, err)
 
 
-@check("an unknown model is told, with a failing exit code")
+@check("an unknown model is an error, with a failing exit code")
 def unknown():
     code, out, err = run(*(MODEL[0], "nope"), "-p", PROMPT)
     assert code != 0 and "does not exist" in out + err

@@ -32,7 +32,7 @@ async function thrown(run) {
   throw new Error("nothing was thrown");
 }
 
-await check("a whole answer, with every parameter", async () => {
+await check("a whole completion, with every parameter", async () => {
   const completion = await client.completions.create({
     ...greedy, n: 2, best_of: 2, echo: true, logprobs: 2, seed: 1, stop: ["\n\n\n"], suffix: null, user: "u",
     top_p: 0.9, presence_penalty: 0.1, frequency_penalty: 0.1, logit_bias: { 50: -100 },
@@ -77,7 +77,7 @@ await check("raw responses: headers and request ids", async () => {
   assert(data._request_id === request_id);
 });
 
-await check("errors come as the right classes, with param and code", async () => {
+await check("errors have the right classes, with param and code", async () => {
   const bad = await thrown(() => client.completions.create({ ...greedy, temperature: 9 }));
   assert(bad instanceof OpenAI.BadRequestError && bad.param === "temperature", bad);
   const missing = await thrown(() => client.completions.create({ ...greedy, model: "nope" }));

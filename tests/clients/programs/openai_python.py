@@ -29,7 +29,7 @@ EVERYTHING = {
 }
 
 
-@check("a whole answer, with every parameter, alone and together")
+@check("a whole completion, with every parameter, alone and together")
 def whole():
     completion = client.completions.create(**GREEDY)
     assert completion.object == "text_completion" and completion.id.startswith("cmpl-")
@@ -96,7 +96,7 @@ def raw():
     assert lines[-2:] == ["data: [DONE]", ""] or [line for line in lines if line][-1] == "data: [DONE]"
 
 
-@check("errors come as the right classes, with param and code")
+@check("errors have the right classes, with param and code")
 def errors():
     problem = raises(openai.BadRequestError, lambda: client.completions.create(**{**GREEDY, "temperature": 9}))
     assert (problem.param, problem.code, problem.type) == (
@@ -116,7 +116,7 @@ def errors():
     raises(openai.NotFoundError, lambda: wrong_url.completions.create(**GREEDY))
 
 
-@check("retries: twice after 429, counted in the header; none when told not to")
+@check("retries: twice after 429, counted in the header; none when retries are disabled")
 def retries():
     name = uuid.uuid4().hex
     retrying = openai.OpenAI(base_url=f"{URLS['faults']}/retry/{name}/v1", api_key="any")

@@ -1,4 +1,4 @@
-"""What every client program shares: where the servers are, and how a check is told. Standard library only."""
+"""Shared by all client programs: the servers' addresses, and reporting of checks. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import traceback
 from collections.abc import Callable
 
 URLS: dict[str, str] = json.loads(os.environ["ONWARD_CLIENT_URLS"])
-"""Roots: "default", "lenient", "keyed" (asks for KEY) and "faults" (a proxy that misbehaves on purpose)."""
+"""Base URLs: "default", "lenient", "keyed" (requires KEY) and "faults" (the fault-injecting proxy)."""
 KEY = os.environ["ONWARD_CLIENT_KEY"]
 PROMPT = "Say this is a test"
 _failed: list[str] = []
 
 
 def check(name: str) -> Callable[[Callable[[], object]], None]:
-    """Run the decorated function at once and print how it went, as a line of JSON."""
+    """Run the decorated function at once and print the result as a line of JSON."""
 
     def run(function: Callable[[], object]) -> None:
         try:
@@ -38,7 +38,7 @@ def _exit_code() -> None:
 
 
 def raises(kind: type[Exception], function: Callable[[], object]) -> Exception:
-    """The exception that `function` must raise, of exactly this class."""
+    """Return the exception that `function` must raise, of exactly this class."""
     try:
         function()
     except kind as problem:
