@@ -108,7 +108,7 @@ def test_the_help_of_serve_shows_every_setting_in_its_group(onward_command: Call
         (["serve", "--prot", "1"], "--port"),
         (["serve", "--port", "x"], "Invalid value 'x' for --port: must be an integer from 0 to 65535."),
         (["serve", "--api-key", "my secret"], "Invalid value (hidden) for --api-key"),
-        (["serve", "surplus"], "unexpected extra argument"),
+        (["version", "surplus"], "unexpected extra argument"),
         (["serve", "--port"], "requires an argument"),
     ],
 )

@@ -1,7 +1,8 @@
-"""Values that a shell offers for a flag: model names, words, and files after an @."""
+"""Values that a shell offers for flags and arguments: model names, words, and files after an @."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,9 @@ def completer(row: Parameter) -> Completer | None:
     if row.name == "model":
         return model_names
     if row.kind == "boolean":
-        return _words
+        return one_of("true", "false", "null")
+    if row.only:
+        return one_of(*(value if isinstance(value, str) else json.dumps(value) for value in row.only))
     return _files if row.kind in ("prompt", "prediction", "string", "stop") else None
 
 
@@ -29,8 +32,9 @@ def model_names(context: click.Context, parameter: click.Parameter, begun: str) 
     return [name for name in (*BUILT_IN, *map(str, models_here())) if name.startswith(begun)]
 
 
-def _words(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    return [word for word in ("true", "false", "null") if word.startswith(begun)]
+def one_of(*words: str) -> Completer:
+    """Return a function that completes these words."""
+    return lambda context, parameter, begun: [word for word in words if word.startswith(begun)]
 
 
 def _files(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:

@@ -6,9 +6,9 @@ import asyncio
 import difflib
 import json
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from onward.cli.interrupt import keep_line
@@ -26,10 +26,15 @@ from onward.protocol.decode import check_request
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request and how to print its result. `max_items` limits the chunks of a stream; None: no limit."""
+    """A request and how to print its result.
+
+    `settings`, texts by name, are for a model in this process; they override the environment and the settings file.
+    `max_items` limits the chunks of a stream; None: no limit.
+    """
 
     fields: dict[str, Any]
     session: Session
+    settings: Mapping[str, str] = field(default_factory=dict)
     show_stats: bool = False
     max_items: int | None = None
 
@@ -51,7 +56,7 @@ def send(call: Call) -> None:
     if call.session.connection.base_url is None:
         # Reject an invalid request before loading a model for it; checks that need the model follow.
         check_request({**call.fields, "model": "any"} if model is None else call.fields)
-    source = open_source(call.session.connection, [model] if isinstance(model, str) else [])
+    source = open_source(call.session.connection, [model] if isinstance(model, str) else [], settings=call.settings)
     asyncio.run(_send(source, call))
 
 

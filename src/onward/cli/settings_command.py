@@ -1,4 +1,4 @@
-"""A command whose flags are the settings, shown in groups in its help."""
+"""Settings as flags, and a command whose flags are the settings, in groups in its help."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from onward import values
+from onward.cli.argument import Argument
+from onward.cli.completers import model_names
 from onward.errors import SetupError
 from onward.settings import GROUPS, Group, Option, Resolved, home_folder, options, resolve
 
@@ -27,21 +30,30 @@ class SettingType(click.ParamType):  # type: ignore[type-arg]  # not generic bef
             raise click.UsageError(str(problem), ctx) from None
         return value
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        parser = self._option.parser
+        if parser is values.path:
+            return click.Path().shell_complete(ctx, param, incomplete)
+        words = [*getattr(parser, "choices", ()), *(["auto"] if parser is values.size_or_auto else [])]
+        if self._option.name == "model":
+            words = model_names(ctx, param, incomplete)
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
 
 class SettingsCommand(click.Command):
     """A command whose help shows the settings by group. Its callback receives them as `resolved`."""
 
     def __init__(self, name: str, *, groups: Iterable[Group] = GROUPS, **attributes: Any) -> None:
         self._settings = [option for option in options() if option.group in set(groups)]
-        parameters: list[click.Parameter] = [_click_option(option) for option in self._settings]
-        parameters.append(_config_option())
-        super().__init__(name, params=parameters, **attributes)
+        parameters: list[click.Parameter] = [setting_flag(option) for option in self._settings]
+        super().__init__(name, params=[_models_argument(), *parameters, _config_option()], **attributes)
 
     def invoke(self, ctx: click.Context) -> Any:
         ctx.params = {"resolved": self._resolved(ctx.params)}
         return super().invoke(ctx)
 
     def _resolved(self, given: dict[str, Any]) -> Resolved:
+        given = {**given, "model": (*given["models"], *given.get("model", ()))}
         flags: dict[str, str | list[str]] = {}
         for option in self._settings:
             value = given[option.name]
@@ -53,17 +65,23 @@ class SettingsCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
-        by_name = {option.name: option for option in self._settings}
+        groups = {option.name: option.group for option in self._settings} | {"models": "Model"}
         for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Argument) and hasattr(self, "format_arguments"):  # click 8.5 and later
+                continue
             if (record := parameter.get_help_record(ctx)) is not None:
-                option = by_name.get(parameter.name or "")
-                sections.setdefault(option.group if option else "Other", []).append(record)
+                sections.setdefault(groups.get(parameter.name or "", "Other"), []).append(record)
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
 
 
-def _click_option(option: Option) -> click.Option:
+def setting(name: str) -> Option:
+    return next(option for option in options() if option.name == name)
+
+
+def setting_flag(option: Option) -> click.Option:
+    """Return the flag of a setting. Its value is the validated text; a tuple of texts for a repeatable setting."""
     help = f"{option.help}  [{_default_text(option)}{option.environment}]"
     if option.is_boolean:
         off = "/--no-" + option.flag.removeprefix("--") if option.default else ""
@@ -82,6 +100,11 @@ def _default_text(option: Option) -> str:
     else:
         words = "on" if shown is True else f"{shown:g}" if isinstance(shown, float) else str(shown)
     return f"default {words.replace(str(home_folder()), '~')}; "
+
+
+def _models_argument() -> Argument:
+    description = "Models to serve, in addition to those of --model and before them."
+    return Argument("models", description, nargs=-1, metavar="[NAME_OR_PATH]...", type=SettingType(setting("model")))
 
 
 def _config_option() -> click.Option:

@@ -1,11 +1,8 @@
-"""models, tokenize, config, doctor, completion."""
+"""models, tokenize, config, doctor."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from onward.settings import options
 from onward.text.rendering import render_token
 
 from ..conftest import onward
-from ..terminal import COMMAND, Terminal
+from ..terminal import Terminal
 from ..test_command_line import modules_after
 
 HEAVY = {
@@ -198,35 +195,6 @@ def test_the_doctor_finds_a_missing_model(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert result.exit_code == 1
     found = {each["subject"]: each for each in json.loads(result.stdout)["findings"]}
     assert found["storyteller"]["state"] == "bad"
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_gets_its_script(shell: str) -> None:
-    script = onward("completion", shell).stdout
-    assert f"_ONWARD_COMPLETE={shell}_complete" in script
-    if program := shutil.which(shell):
-        subprocess.run([program, "-n", "/dev/stdin"], input=script, text=True, check=True, capture_output=True)
-
-
-def complete(*words: str) -> list[str]:
-    """What a shell is offered for the last word."""
-    asked = {"COMP_WORDS": " ".join(["onward", *words]), "COMP_CWORD": str(len(words))}
-    environment = {**os.environ, "_ONWARD_COMPLETE": "bash_complete", **asked}
-    done = subprocess.run([*COMMAND], env=environment, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    return [line.partition(",")[2] for line in done.stdout.splitlines()]
-
-
-def test_commands_flags_and_values_are_completed() -> None:
-    assert complete("comp") == ["completions", "completion"]
-    assert complete("completions", "cr") == ["create"]
-    assert complete("completions", "create", "--max-t") == ["--max-tokens"]
-    assert complete("completions", "create", "--format", "j") == ["json", "jsonl"]
-    assert complete("completions", "create", "--format", "explore", "--max-t") == ["--max-tokens"]
-    assert complete("completions", "create", "--model", "sto") == ["storyteller"]
-    assert complete("completions", "create", "--echo", "t") == ["true"]
-    Path("story.txt").write_text("x")
-    assert complete("completions", "create", "--prompt", "@st") == ["@story.txt"]
 
 
 def test_a_character_split_over_tokens_is_shown_whole() -> None:

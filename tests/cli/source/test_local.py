@@ -213,3 +213,34 @@ def test_stats_of_a_stream_are_asked_for_and_not_shown() -> None:
 
 def test_one_token_is_told_in_the_singular() -> None:
     assert "completion 1 token ·" in create("Once", "--model", "toy", "--max-tokens", "1", "--stats").stderr
+
+
+def fingerprint(*arguments: str) -> str:
+    result = create("Once", "--max-tokens", "1", "--transform", "system_fingerprint", "-r", *arguments)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_precision_is_a_flag_of_a_local_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = fingerprint("--precision", "exact")
+    assert exact != fingerprint("--precision", "fast") == fingerprint()
+    monkeypatch.setenv("ONWARD_PRECISION", "exact")
+    assert exact == fingerprint() != fingerprint("--precision", "fast")
+
+
+def test_an_unknown_precision_is_a_usage_error() -> None:
+    result = create("Once", "--precision", "sloppy")
+    assert result.exit_code == 2
+    assert "Invalid value 'sloppy' for --precision: must be one of fast, exact." in result.stderr
+
+
+def test_a_server_has_its_own_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("Once", "--model", "m", "--precision", "exact")
+    words = "--precision is for a model in this process, but {} names a server: {}."
+    result = create(*arguments, "--base-url", "http://127.0.0.1:1/v1")
+    assert result.exit_code == 2
+    assert words.format("--base-url", "leave out one of them") in result.stderr
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    result = create(*arguments)
+    assert result.exit_code == 2
+    assert words.format("OPENAI_BASE_URL", "unset OPENAI_BASE_URL to use one") in result.stderr

@@ -8,6 +8,7 @@ import click
 
 from onward.cli.argument import Argument
 from onward.cli.command import CONTEXT, Group, session_command
+from onward.cli.completers import model_names
 from onward.cli.output.errors import REQUEST, report_errors
 from onward.cli.session import Session
 
@@ -71,7 +72,8 @@ command = Group(
                     help=f"Maximum number of concurrent requests.  [default {DEFAULT_CONCURRENCY}]",
                 ),
                 click.Option(
-                    ["--model", "-m"], metavar="NAME_OR_PATH", help="Use this model for all lines, whatever they name."
+                    ["--model", "-m"], metavar="NAME_OR_PATH", shell_complete=model_names,
+                    help="Use this model for all lines, whatever they name."
                 ),
             ],
             has_results=False,

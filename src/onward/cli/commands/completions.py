@@ -12,6 +12,7 @@ from onward.cli.global_flags import connection_options, output_options
 from onward.cli.output.errors import list_models_command, report_errors
 from onward.cli.request.flags import click_options, complete_bare_booleans, request_flags
 from onward.cli.session import Session, session_of
+from onward.cli.settings_command import setting, setting_flag
 
 SECTIONS = {
     "prompt": "Prompt",
@@ -44,6 +45,7 @@ class RequestCommand(click.Command):
         for flag, option in zip(request_flags(), click_options(), strict=True):
             self._sections[SECTIONS[flag.row.group]].append(option)
         self._sections["Output"] = [*_own_options(), *output_options()]
+        self._sections["Model in this process"] = _local_options()
         self._sections["Connection"] = connection_options(short_organization=True)
         options = [option for section in self._sections.values() for option in section]
         super().__init__(name, params=[argument, *options], **attributes)
@@ -87,6 +89,11 @@ def _own_options() -> list[click.Parameter]:
     ]
 
 
+def _local_options() -> list[click.Parameter]:
+    """Return the flags of a model in this process."""
+    return [setting_flag(setting("precision"))]
+
+
 def create(positional: str | None, **params: Any) -> None:
     session = session_of(params)
     with report_errors(session):
@@ -102,7 +109,20 @@ def create(positional: str | None, **params: Any) -> None:
             return
         from onward.cli.send import Call, send
 
-        send(Call(fields, session, show_stats=params["stats"], max_items=params["max_items"]))
+        settings = _local_settings(params, session)
+        send(Call(fields, session, settings=settings, show_stats=params["stats"], max_items=params["max_items"]))
+
+
+def _local_settings(params: dict[str, Any], session: Session) -> dict[str, str]:
+    """Return the settings that flags give a model in this process. Raises UsageError if a server is used."""
+    given = {name: params[name] for name in ("precision",) if params[name] is not None}
+    if given and session.connection.base_url is not None:
+        origin = session.connection.origin
+        remedy = "leave out one of them" if origin == "--base-url" else f"unset {origin} to use one"
+        raise click.UsageError(
+            f"--{next(iter(given))} is for a model in this process, but {origin} names a server: {remedy}."
+        )
+    return given
 
 
 def _check_required(fields: dict[str, Any], list_models: str | None) -> None:

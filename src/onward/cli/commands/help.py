@@ -24,10 +24,23 @@ def _inner(context: click.Context, name: str) -> click.Context:
     return click.Context(command, context, info_name=name, **command.context_settings)
 
 
+def _complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Return the commands, or the subcommands of those already named."""
+    inner = context.find_root()
+    for name in context.params.get("names") or ():
+        if not isinstance(inner.command, click.Group) or name not in inner.command.list_commands(inner):
+            return []
+        inner = _inner(inner, name)
+    group = inner.command
+    if not isinstance(group, click.Group):
+        return []
+    return [name for name in group.list_commands(inner) if name.startswith(begun)]
+
+
 command = click.Command(
     "help",
     callback=show,
     help="Show help for a command, such as `onward help completions create`; without a command, for onward.",
-    params=[Argument("names", "Command and subcommand.", nargs=-1, metavar="[COMMAND]...")],
+    params=[Argument("names", "Command and subcommand.", nargs=-1, metavar="[COMMAND]...", shell_complete=_complete)],
     context_settings=CONTEXT,
 )

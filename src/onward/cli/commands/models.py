@@ -10,6 +10,7 @@ import click
 
 from onward.cli.argument import Argument
 from onward.cli.command import CONTEXT, Group, session_command
+from onward.cli.completers import model_names
 from onward.cli.output.emit import bytes_in_words, emit, table
 from onward.cli.output.words import pluralize
 from onward.cli.session import Session
@@ -113,7 +114,7 @@ def _remote(session: Session, path: str) -> dict[str, Any]:
 
 
 def _named(words: str) -> list[click.Parameter]:
-    return [Argument("name", words, metavar="NAME_OR_PATH")]
+    return [Argument("name", words, metavar="NAME_OR_PATH", shell_complete=model_names)]
 
 
 command = Group(
@@ -139,8 +140,19 @@ command = Group(
             retrieve_model,
             "Same as `models show`, under its name in OpenAI's tool.",
             [
-                Argument("name", "Same as for `models show`.", metavar="[NAME_OR_PATH]", required=False),
-                click.Option(["--model", "-m"], metavar="NAME_OR_PATH", help="The model, if not given as an argument."),
+                Argument(
+                    "name",
+                    "Same as for `models show`.",
+                    metavar="[NAME_OR_PATH]",
+                    required=False,
+                    shell_complete=model_names,
+                ),
+                click.Option(
+                    ["--model", "-m"],
+                    metavar="NAME_OR_PATH",
+                    help="The model, if not given as an argument.",
+                    shell_complete=model_names,
+                ),
             ],
             example="id",
         ),

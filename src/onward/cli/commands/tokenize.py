@@ -14,6 +14,7 @@ import click
 
 from onward.cli.argument import Argument
 from onward.cli.command import session_command
+from onward.cli.completers import model_names
 from onward.cli.output.emit import emit
 from onward.cli.output.terminal import style_of, visible
 from onward.cli.output.words import pluralize
@@ -123,7 +124,10 @@ command = session_command(
             required=False,
         ),
         click.Option(
-            ["--model", "-m"], metavar="NAME_OR_PATH", help="Model whose tokenizer is used; its weights are not loaded."
+            ["--model", "-m"],
+            metavar="NAME_OR_PATH",
+            shell_complete=model_names,
+            help="Model whose tokenizer is used; its weights are not loaded.",
         ),
         click.Option(
             ["special", "--add-special-tokens/--no-add-special-tokens"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -53,12 +53,12 @@ class LocalSource:
         return {**fields, "model": self._names.get(asked, asked) if isinstance(asked, str) else asked}
 
 
-def open_local(models: list[str]) -> LocalSource:
+def open_local(models: list[str], flags: Mapping[str, str]) -> LocalSource:
     """Load these models, or the default model of the settings if there are none. A terminal shows the progress.
 
-    Slow; blocks. Raises SetupError.
+    `flags` override other settings. Slow; blocks. Raises SetupError.
     """
-    settings = resolve().settings
+    settings = resolve(flags).settings
     asked = list(dict.fromkeys(models)) or [settings.model[0]]
     aliases = dict(settings.alias)
     targets = [aliases.get(name, name) for name in asked]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from onward.cli.output.terminal import note
 from onward.cli.session import Connection
 from onward.cli.source.base import Source
 
 
-def open_source(connection: Connection, models: list[str], *, quiet: bool = False) -> Source:
+def open_source(
+    connection: Connection, models: list[str], *, settings: Mapping[str, str] | None = None, quiet: bool = False
+) -> Source:
     """Open the session's source. Slow for a model in this process: it is loaded.
 
-    A terminal shows which server is used and, unless `quiet`, which requests are retried. Raises SetupError, and
-    ConnectionFailed for an invalid URL.
+    `settings`, texts by name, are for a model in this process. A terminal shows which server is used and, unless
+    `quiet`, which requests are retried. Raises SetupError, and ConnectionFailed for an invalid URL.
     """
     if connection.base_url is not None:
         from onward.cli.source.http import HttpSource
@@ -20,7 +24,7 @@ def open_source(connection: Connection, models: list[str], *, quiet: bool = Fals
         return HttpSource(connection, quiet=quiet)
     from onward.cli.source.local import open_local
 
-    return open_local(models)
+    return open_local(models, settings or {})
 
 
 def unknown_models(connection: Connection, models: list[str]) -> dict[str, str]:
