@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from benchmarks import measure
 from benchmarks.interleave import Stepwise, run_to_end
 from benchmarks.models import load
-from onward.engine.model import BLOCK_TOKENS, blocks_for
-from onward.engine.pacing import MOST_PROMPT_TOKENS as CHUNK
+from onward.engine.model import BLOCK_TOKENS, StepShape, blocks_for
 from onward.runtimes.openvino.graph import ROWS_INPUT
 from onward.runtimes.openvino.kv_cache import KVCache, cache_layers
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.openvino.model import OpenVINOModel
+
+CHUNK = StepShape().max_prefill_tokens
 
 TOKEN = 300
 """The input of every decode step."""

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 from benchmarks.interleave import Stepwise, run_to_end
 from benchmarks.outcome import Outcome
-from onward.engine.events import Piece
+from onward.engine.events import Decoded
 from onward.engine.job import Job
 from onward.engine.model import Model, Vocabulary
 from onward.engine.step import Engine
 from onward.sampling.params import SamplingParams
+from onward.sampling.sampler import Sampler
 from onward.text.assembler import TextRules
 
 
@@ -46,7 +47,7 @@ class InProcess:
         top_p: float = 0.95,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.engine = Engine(model, vocabulary, clock=clock)
+        self.engine = Engine(model, vocabulary, Sampler(model.vocab_size), clock=clock)
         self._clock = clock
         self._temperature, self._top_p = temperature, top_p
         self._ids = itertools.count()
@@ -65,11 +66,11 @@ class InProcess:
             self.submit(prompt, out)
         counters = self.engine.counters
         while not self.engine.idle:
-            prefilled, decoded, drafted = counters.prefill_tokens, counters.decode_tokens, sum(counters.drafts.values())
+            prefilled, decoded, drafted = counters.num_prefill_tokens, counters.num_decode_tokens, counters.drafts.total
             begin = self._clock()
             ended = self.step()
-            is_plain = counters.prefill_tokens == prefilled and sum(counters.drafts.values()) == drafted
-            if is_plain and counters.decode_tokens - decoded == clients:
+            is_plain = counters.num_prefill_tokens == prefilled and counters.drafts.total == drafted
+            if is_plain and counters.num_decode_tokens - decoded == clients:
                 steps.append(self._clock() - begin)
             outcomes += ended
             for prompt in itertools.islice(waiting, len(ended)):
@@ -87,7 +88,7 @@ class InProcess:
                 id=number,
                 request=number,
                 prompt=tuple(prompt),
-                choices=1,
+                num_choices=1,
                 max_tokens=out,
                 sampling=sampling,
                 rules=TextRules(),
@@ -102,12 +103,12 @@ class InProcess:
         now = self._clock()
         ended = []
         for event in events:
-            if not isinstance(event, Piece):
+            if not isinstance(event, Decoded):
                 continue
             job = self._in_flight[event.job]
             job.chunk_times.append(now)
-            job.tokens = event.billed
-            if event.ending:
+            job.tokens += len(event.tokens)
+            if event.finish_reason:
                 ended.append(_outcome(self._in_flight.pop(event.job)))
         return ended
 

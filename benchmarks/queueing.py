@@ -23,7 +23,8 @@ from benchmarks.server_process import Server, serve
 from benchmarks.workload import Workload
 from onward.engine.cache import KVCache
 from onward.engine.job import Job
-from onward.engine.scheduler import Scheduler, Work
+from onward.engine.model import StepShape
+from onward.engine.scheduler import ScheduledSequence, Scheduler
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
 
@@ -86,7 +87,7 @@ class SchedulerDriver:
     """Drives a scheduler without a model: every step is scheduled and counted as done, nothing is computed."""
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler(KVCache(NUM_BLOCKS), MAX_ROWS)
+        self.scheduler = Scheduler(KVCache(NUM_BLOCKS, StepShape()), MAX_ROWS)
         self._ids = itertools.count()
 
     def add(self, request: int | None, prompt: tuple[int, ...], out: int = OUTPUT_TOKENS) -> None:
@@ -97,7 +98,7 @@ class SchedulerDriver:
                 id=number,
                 request=number if request is None else request,
                 prompt=prompt,
-                choices=1,
+                num_choices=1,
                 max_tokens=out,
                 sampling=SamplingParams(),
                 rules=TextRules(),
@@ -108,17 +109,17 @@ class SchedulerDriver:
     def step(self) -> tuple[float, int]:
         """Do one step; return the processor seconds of `schedule`, and how many sequences ended."""
         begin = time.thread_time()
-        works = self.scheduler.schedule(PREFILL_TOKENS)
+        output = self.scheduler.schedule(PREFILL_TOKENS)
         seconds = time.thread_time() - begin
-        return seconds, sum(self._complete(work) for work in works)
+        return seconds, sum(map(self._complete, output.scheduled))
 
-    def _complete(self, work: Work) -> bool:
-        sequence = work.sequence
-        self.scheduler.advance(work)
-        if sequence.reading or not work.outputs:
+    def _complete(self, scheduled: ScheduledSequence) -> bool:
+        sequence = scheduled.sequence
+        self.scheduler.advance(scheduled)
+        if sequence.is_prefilling or not scheduled.num_outputs:
             return False
         sequence.tokens.append(0)
-        if sequence.generated < sequence.job.max_tokens:
+        if sequence.num_generated < sequence.job.max_tokens:
             return False
         self.scheduler.release(sequence)
         return True

@@ -22,7 +22,6 @@ from benchmarks import measure
 from benchmarks.in_process import InProcess
 from benchmarks.outcome import Outcome
 from onward.engine.model import Hook, Row, StepShape, nothing
-from onward.engine.pacing import MOST_PROMPT_TOKENS
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 STEP_MS = {
@@ -40,6 +39,8 @@ ROW_MS = 0.09
 """Added per row of logits: output layer and sampling."""
 ATTENTION_MS = 0.0002
 """Added per token of a step and token of its context."""
+
+MAX_PREFILL_TOKENS = StepShape().max_prefill_tokens
 
 
 class TimedModel:
@@ -90,9 +91,9 @@ class TimedModel:
 
 def step_ms(tokens: int) -> float:
     """Return milliseconds of a step of so many tokens without context."""
-    full_steps, rest = divmod(tokens, MOST_PROMPT_TOKENS)
+    full_steps, rest = divmod(tokens, MAX_PREFILL_TOKENS)
     remainder = float(np.interp(rest, list(STEP_MS), list(STEP_MS.values()))) if rest else 0.0
-    return full_steps * STEP_MS[MOST_PROMPT_TOKENS] + remainder
+    return full_steps * STEP_MS[MAX_PREFILL_TOKENS] + remainder
 
 
 def padded(tokens: int, *, singles: bool) -> int:
@@ -175,7 +176,7 @@ def lockstep_tok_s(load: Load) -> float:
     """Return output tokens per second if all prompts prefill together and all rows decode together, without an
     engine."""
     prompts = load.clients * load.prompt
-    chunks = [min(MOST_PROMPT_TOKENS, prompts - done) for done in range(0, prompts, MOST_PROMPT_TOKENS)]
+    chunks = [min(MAX_PREFILL_TOKENS, prompts - done) for done in range(0, prompts, MAX_PREFILL_TOKENS)]
     milliseconds = sum(map(step_ms, chunks)) + 2 * SIZE_CHANGE_MS
     milliseconds += ATTENTION_MS * load.clients * load.prompt**2 / 2
     for position in range(load.prompt, load.prompt + load.out - 1):

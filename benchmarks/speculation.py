@@ -17,17 +17,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks import measure
 from benchmarks.measure import BenchmarkError
 from benchmarks.models import load
 from benchmarks.scripted import ScriptedModel
 from benchmarks.speculation_cases import KINDS, Case, Task, Workloads
-from onward.engine.events import Piece
+from onward.engine.events import Decoded
 from onward.engine.job import Job
 from onward.engine.model import Model, Vocabulary
 from onward.engine.step import Engine
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
 from onward.sampling.params import SamplingParams
+from onward.sampling.sampler import Sampler
 from onward.text.assembler import TextRules
 
 ON, OFF = "on", "off"
@@ -68,7 +71,9 @@ class Arm:
 
     def __init__(self, model: Model, vocabulary: Vocabulary, *, speculate: bool) -> None:
         self._model = ScriptedModel(model)
-        self._engine = Engine(self._model, vocabulary, share_prefixes=False, speculate=speculate)
+        self._engine = Engine(
+            self._model, vocabulary, Sampler(model.vocab_size), share_prefixes=False, speculate=speculate
+        )
         self._ids = itertools.count()
         self._waiting: Iterator[tuple[int, Task]] = iter(())
         self._task_indices: dict[int, int] = {}
@@ -89,7 +94,7 @@ class Arm:
     def advance(self, tokens: int) -> None:
         """Run steps until so many tokens have been generated since `begin`, or all."""
         run, counters = self.run, self._engine.counters
-        forced, steps, drafts = self._model.seconds, counters.steps, dict(counters.drafts)
+        forced, steps, drafts = self._model.seconds, counters.num_steps, msgspec.structs.asdict(counters.drafts)
         tokens_before = run.tokens
         cpu_begin, begin = time.process_time(), time.perf_counter()
         while not self.idle and run.tokens < tokens:
@@ -99,8 +104,9 @@ class Arm:
         run.turn_rates.append((run.tokens - tokens_before) / seconds)
         run.cpu_seconds += time.process_time() - cpu_begin
         run.forcing_seconds += self._model.seconds - forced
-        run.steps += counters.steps - steps
-        run.drafts.update({" ".join(key): count - drafts[key] for key, count in counters.drafts.items()})
+        run.steps += counters.num_steps - steps
+        now = msgspec.structs.asdict(counters.drafts)
+        run.drafts.update({key.replace("_", " "): count - drafts[key] for key, count in now.items()})
 
     def _submit(self, count: int) -> None:
         for index, task in itertools.islice(self._waiting, count):
@@ -109,7 +115,7 @@ class Arm:
                 id=number,
                 request=number,
                 prompt=task.prompt,
-                choices=1,
+                num_choices=1,
                 max_tokens=task.tokens,
                 sampling=SamplingParams(temperature=0.8, top_p=0.95, seed=index),
                 rules=TextRules(),
@@ -122,20 +128,20 @@ class Arm:
     def _step(self) -> int:
         """Do one step; return how many jobs ended."""
         run, counters = self.run, self._engine.counters
-        prefilled, decoded = counters.prefill_tokens, counters.decode_tokens
+        prefilled, decoded = counters.num_prefill_tokens, counters.num_decode_tokens
         begin = time.perf_counter()
         events = self._engine.step()
-        if counters.prefill_tokens == prefilled:
+        if counters.num_prefill_tokens == prefilled:
             run.decode_seconds += time.perf_counter() - begin
-            run.decode_tokens += counters.decode_tokens - decoded
+            run.decode_tokens += counters.num_decode_tokens - decoded
         ended = 0
         for event in events:
-            if isinstance(event, Piece):
+            if isinstance(event, Decoded):
                 run.generated.setdefault(self._task_indices[event.job], []).extend(
-                    record.token for record in event.records
+                    sampled.token for sampled in event.tokens
                 )
-                run.tokens += len(event.records)
-                ended += event.ending is not None
+                run.tokens += len(event.tokens)
+                ended += event.finish_reason is not None
         return ended
 
 

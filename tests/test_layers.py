@@ -41,7 +41,7 @@ SIDEWAYS = {
 """Imports within one level that are meant."""
 
 FORBIDDEN = {
-    "engine": {"onward.protocol", "asyncio", "json", "msgspec", "starlette"},
+    "engine": {"onward.protocol", "asyncio", "json", "msgspec.json", "starlette"},
     "text": {"numpy"},
     "server": {"onward.engine", "onward.sampling", "onward.text"},
     "cli": {"onward.engine", "onward.sampling", "onward.runtimes", "onward.server"},

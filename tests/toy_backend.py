@@ -1,4 +1,4 @@
-"""The embedded backend over the toy model, asked as the server asks it."""
+"""The embedded backend over the toy model, called as the server calls it."""
 
 from __future__ import annotations
 
@@ -9,27 +9,43 @@ from typing import Any, TypeVar
 
 import pytest
 
-from onward.backends.embedded import EmbeddedBackend, EmbeddedModel, Limits
+from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.fold import fold_chunks, fold_whole
-from onward.engine.pacing import StepCost
+from onward.completions.plan import ServedModel
+from onward.engine.step import Engine
+from onward.engine.step_cost import StepCost
+from onward.engine.thread import EngineThread
 from onward.protocol.decode import check_request
 from onward.protocol.models import Model
 from onward.protocol.response import Chunk, Completion
 from onward.runtimes.toy.model import ToyModel
 from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.sampling.sampler import Sampler
 
 T = TypeVar("T")
 
 
-def make_backend(limits: Limits | None = None, **model_options: int) -> EmbeddedBackend:
-    limits = limits or Limits()
-    model = EmbeddedModel("toy", ToyModel(**model_options), ToyTokenizer(), "fp_toy", limits)
+def make_backend(*, max_waiting: int = 1024, speculate: bool = True, **model_options: int) -> EmbeddedBackend:
+    model, tokenizer = ToyModel(**model_options), ToyTokenizer()
+    engine = Engine(model, tokenizer, Sampler(model.vocab_size), speculate=speculate)
+    served = ServedModel.create("toy", tokenizer, model.vocab_size, model.context_length)
+    toy = EmbeddedModel(served, EngineThread(engine, max_waiting=max_waiting), "fp_toy")
     listed = [Model(id="toy", created=1, owned_by="onward"), Model(id="gpt-old", created=1, owned_by="onward")]
-    return EmbeddedBackend({"toy": model}, listed, {"gpt-old": "toy"}, limits)
+    return EmbeddedBackend({"toy": toy}, listed, {"gpt-old": "toy"})
+
+
+def engine_thread(model: EmbeddedModel) -> EngineThread:
+    """The engine behind a model's client, for tests that look inside."""
+    assert isinstance(model.engine, EngineThread)
+    return model.engine
+
+
+def toy_engine(backend: EmbeddedBackend) -> Engine:
+    return engine_thread(backend.served["toy"]).engine
 
 
 def let_steps_count_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every step counts as taking as long as any other: so guessing always pays, and what is guessed does not hang on
+    """Every step counts as taking as long as any other: so drafts always pay, and what is drafted does not depend on
     how busy the machine is."""
     observe = StepCost.observe
     monkeypatch.setattr(StepCost, "observe", lambda cost, prompt, rows, seconds: observe(cost, prompt, rows, 1.0))
@@ -48,13 +64,14 @@ async def running(backend: EmbeddedBackend) -> AsyncIterator[EmbeddedBackend]:
 async def settle(backend: EmbeddedBackend) -> None:
     """Wait until the engines have nothing to do, then check their books."""
     for model in backend.served.values():
+        thread = engine_thread(model)
         for _ in range(2000):
-            if model.engine.idle and not model.thread.waiting:
+            if thread.engine.idle and not thread.num_waiting:
                 break
             await asyncio.sleep(0.005)
-        assert model.engine.idle, "work is left over"
-        model.engine.check()
-        assert model.engine.cache.pool.used == 0
+        assert thread.engine.idle, "work is left over"
+        thread.engine.check()
+        assert thread.engine.cache.pool.used == 0
         assert not model.answers
 
 

@@ -22,11 +22,12 @@ from onward.settings import Settings
 if TYPE_CHECKING:
     from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
     from onward.completions.filters import ContentFilters
+    from onward.engine.client import EngineClient
     from onward.engine.model import Model as RuntimeModel
     from onward.engine.model import Tokenizer
 
 SAMPLING_REVISION = 2
-"""Raised with every change of `sampling` that may change a drawn token or a reported log-probability."""
+"""Raised with every change of `sampling` that may change a sampled token or a reported log-probability."""
 
 _LOADING_ONLY_FILES = ("libllvmlite.", "libcrypto.")
 """Beginnings of the names of mapped files that serving hardly reads, beside those of the models' formats: LLVM has
@@ -100,31 +101,44 @@ def _filters(settings: Settings) -> ContentFilters | None:
 def _start(
     settings: Settings, loaded: dict[str, _Loaded], aliases: dict[str, str], filters: ContentFilters | None
 ) -> EmbeddedBackend:
-    from onward.backends.embedded import EmbeddedBackend, EmbeddedModel, Limits
+    from onward.backends.embedded import EmbeddedBackend
 
-    limits = Limits(
-        rows=settings.max_rows,
-        max_waiting=settings.max_waiting,
-        max_parallel=settings.max_parallel,
-        share_prefixes=settings.prefix_cache,
-        speculate=settings.speculation == "auto",
-        threads=settings.threads or None,
-    )
-    served: dict[str, EmbeddedModel] = {
-        model.id: EmbeddedModel(
-            model.id, model.runtime, model.tokenizer, _filtered(model.fingerprint, settings), limits, filters
-        )
-        for model in loaded.values()
-    }
+    served = {model.id: _start_model(model, settings, filters) for model in loaded.values()}
     created = {model.id: model.created for model in loaded.values()}
     names = {name: model.id for name, model in loaded.items()}
     return EmbeddedBackend(
         served,
         listed_models(created, aliases),
         names | aliases,
-        limits,
+        max_parallel=settings.max_parallel,
         any_name=settings.profile == "lenient",
     )
+
+
+def _start_model(model: _Loaded, settings: Settings, filters: ContentFilters | None) -> EmbeddedModel:
+    from onward.backends.embedded import EmbeddedModel
+    from onward.completions.plan import ServedModel
+
+    runtime = model.runtime
+    served = ServedModel.create(model.id, model.tokenizer, runtime.vocab_size, runtime.context_length)
+    return EmbeddedModel(served, _engine(model, settings), _filtered(model.fingerprint, settings), filters)
+
+
+def _engine(model: _Loaded, settings: Settings) -> EngineClient:
+    """The engine that computes a model: today a thread in this process. Not started yet."""
+    from onward.engine.step import Engine
+    from onward.engine.thread import EngineThread
+    from onward.sampling.sampler import Sampler
+
+    engine = Engine(
+        model.runtime,
+        model.tokenizer,
+        Sampler(model.runtime.vocab_size, settings.threads or None),
+        max_rows=settings.max_rows,
+        share_prefixes=settings.prefix_cache,
+        speculate=settings.speculation == "auto",
+    )
+    return EngineThread(engine, max_waiting=settings.max_waiting, name=model.id)
 
 
 def _load(name: str, settings: Settings, progress: Progress) -> _Loaded:
@@ -177,7 +191,7 @@ def _options(settings: Settings) -> RuntimeOptions:
 
 
 def _fingerprint(runtime: str) -> str:
-    """`system_fingerprint`: what the runtime's results depend on, and the code that draws from them."""
+    """`system_fingerprint`: what the runtime's results depend on, and the code that samples from them."""
     return "fp_" + hashlib.blake2b(f"{runtime} {SAMPLING_REVISION}".encode(), digest_size=6).hexdigest()
 
 

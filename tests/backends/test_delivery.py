@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from onward.backends import delivery
-from onward.backends.delivery import BLOCKED, MOMENT, MOST_BEHIND, Delivery
+from onward.backends.delivery import BLOCKED_PENDING_STEPS, MAX_PENDING_STEPS, YIELD_SECONDS, Delivery
 from onward.engine.events import Event, Failed
 
 
@@ -98,25 +98,25 @@ def test_what_is_posted_while_readers_are_fed_is_not_forgotten() -> None:
 def test_an_engine_far_ahead_of_a_loop_lets_it_have_a_moment_each_step(slept: list[float]) -> None:
     loop, reader = Loop(), Reader()
     way = Delivery(loop)
-    for number in range(MOST_BEHIND):
+    for number in range(MAX_PENDING_STEPS):
         way.post({reader: [event(number)]}.items())
     assert slept == []
     for number in range(3):
         way.post({reader: [event(number)]}.items())
-    assert slept == [MOMENT] * 3
+    assert slept == [YIELD_SECONDS] * 3
     loop.run()
     way.post({reader: [event(0)]}.items())
-    assert slept == [MOMENT] * 3
+    assert slept == [YIELD_SECONDS] * 3
 
 
 def test_a_loop_that_is_blocked_for_long_delays_nobody(slept: list[float]) -> None:
     loop, reader = Loop(), Reader()
     way = Delivery(loop)
-    for number in range(BLOCKED + 100):
+    for number in range(BLOCKED_PENDING_STEPS + 100):
         way.post({reader: [event(number)]}.items())
-    assert len(slept) == BLOCKED - 1 - MOST_BEHIND
+    assert len(slept) == BLOCKED_PENDING_STEPS - 1 - MAX_PENDING_STEPS
     loop.run()
-    assert len(reader.fed) == BLOCKED + 100
+    assert len(reader.fed) == BLOCKED_PENDING_STEPS + 100
 
 
 @pytest.mark.parametrize("called_before", [True, False])

@@ -33,7 +33,7 @@ def test_many_clients_do_not_settle_in_a_state_where_few_decode_and_many_wait(cl
 def test_some_would_settle_in_that_state_if_decode_costs_were_never_measured_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pacing, "STALE", 10**9)
+    monkeypatch.setattr(pacing, "MAX_PREFILL_STEPS", 10**9)
     load = Load(64, prompt=128, out=64, waves=8)
     assert any(figures(load, simulate(load, seed))["ttft_p50"] > STALLED_TTFT_MS for seed in range(12))
 

@@ -26,6 +26,7 @@ from onward.protocol.response import Completion
 from onward.sampling import sampler
 
 from ..engine.harness import slow_down
+from ..toy_backend import toy_engine
 
 Ask = Callable[..., Any]
 """Sends one request: returns the completion, or a list of the chunks of a stream."""
@@ -101,7 +102,7 @@ def test_a_stream_that_is_left_stops_its_work() -> None:
             next(stream)
         backend = client._client._backend
         for _ in range(500):
-            if backend.served["toy"].engine.idle:
+            if toy_engine(backend).idle:
                 break
             client.completions.create(prompt="x", max_tokens=1)
         assert not backend.served["toy"].answers
@@ -130,28 +131,30 @@ def idle_soon(engine: Engine) -> bool:
 @pytest.mark.parametrize("read", [0, 1])
 def test_a_stream_that_is_dropped_stops_its_work_even_before_its_first_chunk(read: int) -> None:
     with onward.Onward("toy") as client:
-        served = client._client._backend.served["toy"]
-        slow_down(served.engine)
+        backend = client._client._backend
+        served = backend.served["toy"]
+        slow_down(toy_engine(backend))
         stream = client.completions.create(**LONG)
         for _ in range(read):
             next(stream)
         assert served.answers
         del stream
-        assert idle_soon(served.engine) and not served.answers
+        assert idle_soon(toy_engine(backend)) and not served.answers
 
 
 @pytest.mark.parametrize("read", [0, 1])
 def test_a_stream_dropped_on_an_event_loop_stops_its_work(read: int) -> None:
     async def ask() -> None:
         async with onward.AsyncOnward("toy") as client:
-            served = client._backend.served["toy"]
-            slow_down(served.engine)
+            backend = client._backend
+            served = backend.served["toy"]
+            slow_down(toy_engine(backend))
             stream = await client.completions.create(**LONG)
             for _ in range(read):
                 await anext(stream)
             assert served.answers
             del stream
-            assert idle_soon(served.engine) and not served.answers
+            assert idle_soon(toy_engine(backend)) and not served.answers
 
     asyncio.run(ask())
 
@@ -159,7 +162,7 @@ def test_a_stream_dropped_on_an_event_loop_stops_its_work(read: int) -> None:
 def test_a_stream_that_is_kept_runs_on_and_its_drop_after_the_end_cancels_nothing() -> None:
     with onward.Onward("toy") as client:
         cancelled: list[int] = []
-        client._client._backend.served["toy"].thread.cancel = cancelled.append
+        client._client._backend.served["toy"].engine.cancel = cancelled.append
         stream = client.completions.create(prompt="x", max_tokens=20, ignore_eos=True, stream=True)
         gc.collect()
         assert len(list(stream)) == 20

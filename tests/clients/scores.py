@@ -18,6 +18,7 @@ from onward.runtimes.toy.model import ToyModel
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
+from onward.sampling.sampler import Sampler
 from onward.settings import Settings
 from onward.text.assembler import TextRules
 
@@ -45,7 +46,7 @@ def expected_scores(model: str) -> list[Row]:
     Pairs that the tokenizer would merge at the boundary are left out: harnesses split them in different ways.
     """
     runtime, tokenizer = _load(model)
-    engine = Engine(runtime, tokenizer)
+    engine = Engine(runtime, tokenizer, Sampler(runtime.vocab_size))
     numbers = itertools.count()
     rows: list[Row] = []
     for context, continuation in TEXTS:
@@ -99,7 +100,7 @@ def _job(number: int, prompt: list[int]) -> Job:
         id=number,
         request=number,
         prompt=tuple(prompt),
-        choices=1,
+        num_choices=1,
         max_tokens=0,
         sampling=SamplingParams(temperature=0.0),
         rules=TextRules(),

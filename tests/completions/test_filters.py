@@ -16,16 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.backends.embedded import EmbeddedBackend
-from onward.completions.filters import ContentFilters, FilteredText, FilterStream, make_filters
+from onward.completions.filters import ContentFilters, FilterStream, make_filters
 from onward.completions.patterns import compile_patterns, max_match_length
-from onward.engine.events import Piece
+from onward.completions.text_deltas import TextDelta
 from onward.errors import ServerError, SetupError
 from onward.protocol.response import Chunk
 from onward.text.assembler import TokenRecord
 from onward.values import ContentFilterSetting, content_filter
 
 from ..engine.harness import slow_down
-from ..toy_backend import ask, complete, make_backend, running, settle, stream
+from ..toy_backend import ask, complete, make_backend, running, settle, stream, toy_engine
 
 PATTERNS = ("ab+c", "b{2,4}", r"\bca", r"ca\b", r"b\B", "a.c", "c(?:a|bb)b", "é🙂?", "a")
 FIELDS: dict[str, Any] = {"prompt": "Say", "temperature": 0, "max_tokens": 40, "ignore_eos": True}
@@ -53,7 +53,7 @@ def unfiltered() -> str:
 # --- filter streams, on any text split at any places -------------------------------------------------------
 
 
-def filtered(filters: ContentFilters, text: str, cuts: list[int]) -> list[FilteredText]:
+def filtered(filters: ContentFilters, text: str, cuts: list[int]) -> list[TextDelta]:
     """Filter a text of one-character tokens, split at `cuts`."""
     stream = FilterStream(filters, base=7)
     out = []
@@ -61,7 +61,7 @@ def filtered(filters: ContentFilters, text: str, cuts: list[int]) -> list[Filter
     for start, end in zip([0, *edges], [*edges, len(text)], strict=True):
         records = [TokenRecord(at, text[at].encode(), -1.0, (), 7 + at) for at in range(start, end)]
         last = end == len(text) and start == ([0, *edges])[-1]
-        out.append(stream.feed(Piece(1, 0, text[start:end], records, end, "length" if last else None)))
+        out.append(stream.feed(TextDelta(1, 0, text[start:end], records, end, "length" if last else None)))
         if stream.ended:
             break
     return out
@@ -92,10 +92,10 @@ def test_omit_removes_exactly_the_matches_however_the_text_is_split(
     records = [record for part in parts for record in part.records]
     assert [record.token for record in records] == kept
     assert [record.offset - 7 for record in records] == list(range(len(kept)))
-    assert parts[-1].ending == ("content_filter" if flagged else "length")
-    assert parts[-1].billed == len(text)
-    billed = [part.billed for part in parts]
-    assert billed == sorted(billed)
+    assert parts[-1].finish_reason == ("content_filter" if flagged else "length")
+    assert parts[-1].num_completion_tokens == len(text)
+    counts = [part.num_completion_tokens for part in parts]
+    assert counts == sorted(counts)
 
 
 @settings(max_examples=300)
@@ -108,8 +108,8 @@ def test_stop_ends_the_text_before_the_first_match_however_it_is_split(
     parts = filtered(filters, text, cuts)
     assert "".join(part.text for part in parts) == text[:first]
     assert [record.token for part in parts for record in part.records] == list(range(first))
-    assert parts[-1].ending == ("content_filter" if flagged else "length")
-    assert first <= parts[-1].billed <= len(text)
+    assert parts[-1].finish_reason == ("content_filter" if flagged else "length")
+    assert first <= parts[-1].num_completion_tokens <= len(text)
 
 
 @settings(max_examples=200)
@@ -118,7 +118,8 @@ def test_the_count_of_tokens_at_a_stop_does_not_depend_on_the_split(
     text: str, cuts: list[int], others: list[int], patterns: list[str]
 ) -> None:
     filters = make_filters([setting(pattern) for pattern in patterns])
-    assert filtered(filters, text, cuts)[-1].billed == filtered(filters, text, others)[-1].billed
+    ends = [filtered(filters, text, each)[-1] for each in (cuts, others)]
+    assert ends[0].num_completion_tokens == ends[1].num_completion_tokens
 
 
 def test_text_is_held_back_by_no_more_than_the_longest_match() -> None:
@@ -216,13 +217,12 @@ def test_a_stop_ends_generation_and_counts_the_tokens_to_the_match() -> None:
     flagged = text[10:13]
 
     async def check(backend: EmbeddedBackend) -> None:
-        (model,) = backend.served.values()
-        slow_down(model.engine)
+        slow_down(toy_engine(backend))
         completion = await complete(backend, **FIELDS | {"max_tokens": 1900})
         assert completion.choices[0].text == text[: text.index(flagged)]
         assert completion.usage.completion_tokens == text.index(flagged) + 3
         await settle(backend)
-        assert model.engine.counters.decode_tokens < 1000, "generation continued after the match"
+        assert toy_engine(backend).counters.num_decode_tokens < 1000, "generation continued after the match"
 
     with_filters(check, setting(re.escape(flagged)))
 
@@ -305,7 +305,7 @@ def test_a_filter_that_flags_everything_stays_fast() -> None:
     """Decided text is not kept: the time for a token does not grow with the text."""
     stream = FilterStream(make_filters([setting("a", action="omit")]), base=0)
     for at in range(3000):
-        stream.feed(Piece(1, 0, "a", [TokenRecord(at, b"a", -1.0, (), at)], at + 1, None))
+        stream.feed(TextDelta(1, 0, "a", [TokenRecord(at, b"a", -1.0, (), at)], at + 1, None))
         assert len(stream._flagged) <= 2 and len(stream._window) <= 3
 
 

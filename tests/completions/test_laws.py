@@ -17,7 +17,7 @@ from onward.text.utf8 import Utf8Decoder
 
 from ..engine.harness import slow_down
 from ..narrowing import logprobs_of, usage_of
-from ..toy_backend import ask, ask_stream, complete, make_backend, on_toy, running, stream
+from ..toy_backend import ask, ask_stream, complete, make_backend, on_toy, running, stream, toy_engine
 
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {"prompt": "once upon a time"},
@@ -134,9 +134,9 @@ def test_law_4_a_disconnect_stops_the_request() -> None:
         async for _ in answer:
             break
         await answer.aclose()
-        before = backend.served["toy"].engine.counters.steps
+        before = toy_engine(backend).counters.num_steps
         await asyncio.sleep(0.05)
-        assert backend.served["toy"].engine.counters.steps <= before + 2
+        assert toy_engine(backend).counters.num_steps <= before + 2
 
     on_toy(leave)
 
@@ -147,9 +147,8 @@ def test_law_4_a_crashed_engine_fails_running_and_new_requests(monkeypatch: pyte
 
     async def die() -> None:
         backend = make_backend()
-        model = backend.served["toy"]
 
-        monkeypatch.setattr(model.engine.model, "evaluate", broken)
+        monkeypatch.setattr(toy_engine(backend).model, "evaluate", broken)
         with pytest.raises(ServerError):
             await complete(backend, prompt="x")
         with pytest.raises(EngineStopped):
@@ -163,7 +162,7 @@ def test_law_4_a_crashed_engine_fails_running_and_new_requests(monkeypatch: pyte
 def test_law_4_closing_fails_running_requests() -> None:
     async def close() -> None:
         backend = make_backend()
-        slow_down(backend.served["toy"].engine)
+        slow_down(toy_engine(backend))
         task = asyncio.create_task(complete(backend, prompt="x", max_tokens=2000, ignore_eos=True))
         await asyncio.sleep(0.05)
         await backend.aclose()

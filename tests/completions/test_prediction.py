@@ -12,22 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.backends.embedded import EmbeddedBackend, Limits
+from onward.backends.embedded import EmbeddedBackend
 from onward.completions.choices import ChoiceStream
 from onward.completions.filters import ContentFilters, make_filters
 from onward.completions.fold import FoldedChoices
 from onward.completions.plan import Plan, ServedModel, plan
 from onward.compose import compose
-from onward.engine.events import Piece, Prefilled
+from onward.engine.client import DraftCounts
+from onward.engine.events import Decoded, Prefilled
 from onward.protocol.decode import check_request
 from onward.protocol.response import Completion, Usage
-from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.runtimes.toy.tokenizer import END, ToyTokenizer
+from onward.sampling.outputs import Sampled
 from onward.settings import Settings
-from onward.text.assembler import TokenRecord
 from onward.values import ContentFilterSetting
 
 from .. import narrowing
-from ..toy_backend import ask, ask_stream, complete, let_steps_count_the_same, on_toy, settle
+from ..toy_backend import ask, ask_stream, complete, let_steps_count_the_same, on_toy, settle, toy_engine
 from .test_laws import SHAPES
 
 TOY = ToyTokenizer()
@@ -81,22 +82,21 @@ def test_tokens_that_the_model_lacks_are_left_out() -> None:
 
 def test_a_prediction_is_neither_billed_nor_part_of_the_context() -> None:
     with_it, without = planned(max_tokens=63, prediction=content("x" * 50)), planned(max_tokens=63)
-    assert [prompt.billed for prompt in with_it.prompts] == [prompt.billed for prompt in without.prompts] == [1]
+    assert [each.num_prompt_tokens for plan in (with_it, without) for each in plan.prompts] == [1, 1]
 
 
 # --- usage -----------------------------------------------------------------------------------------------------
 
 
-def delta(
-    job: int, choice: int, billed: int, foretold: int, mistaken: int, *, text: str = "", last: bool = True
-) -> Piece:
-    records = [TokenRecord(ord(each), each.encode(), -1.0, ()) for each in text]
-    for offset, record in enumerate(records, 1):
-        record.offset = offset
-    return Piece(job, choice, text, records, billed, "length" if last else None, foretold, mistaken)
+def decoded(job: int, choice: int, text: str, accepted: int, rejected: int, *, last: bool = True) -> Decoded:
+    tokens = [Sampled(ord(each), -1.0, ()) for each in text]
+    return Decoded(job, choice, tokens, "length" if last else None, accepted, rejected)
 
 
-def usage_of(stream: ChoiceStream, *events: Prefilled | Piece) -> Usage:
+COUNTS = {(0, 0): (5, 1), (0, 1): (0, 2), (1, 0): (7, 0), (1, 1): (0, 0)}
+
+
+def usage_of(stream: ChoiceStream, *events: Prefilled | Decoded) -> Usage:
     stream.accept(events)
     return stream.usage
 
@@ -107,12 +107,12 @@ def details(usage: Usage) -> tuple[int, int]:
 
 
 def stream_of(filters: ContentFilters | None = None, **fields: Any) -> ChoiceStream:
-    return ChoiceStream(planned(**fields), TOY.token_bytes, filters)
+    return ChoiceStream(planned(**fields), TOY, filters)
 
 
 def test_usage_sums_over_all_choices_of_all_prompts() -> None:
     stream = stream_of(prompt=["a", "b"], n=2)
-    usage = usage_of(stream, delta(0, 0, 9, 5, 1), delta(0, 1, 9, 0, 2), delta(1, 0, 9, 7, 0), delta(1, 1, 9, 0, 0))
+    usage = usage_of(stream, *(decoded(*where, "ninetoken", *counts) for where, counts in COUNTS.items()))
     assert details(usage) == (12, 3)
     assert usage.completion_tokens == 36
 
@@ -120,24 +120,25 @@ def test_usage_sums_over_all_choices_of_all_prompts() -> None:
 def test_counts_of_a_choice_are_so_far_and_not_added_up() -> None:
     stream = stream_of()
     assert details(stream.usage) == (0, 0)
-    assert details(usage_of(stream, delta(0, 0, 4, 3, 0, last=False))) == (3, 0)
-    assert details(usage_of(stream, delta(0, 0, 6, 4, 2, last=False), delta(0, 0, 8, 4, 5))) == (4, 5)
+    assert details(usage_of(stream, decoded(0, 0, "four", 3, 0, last=False))) == (3, 0)
+    assert details(usage_of(stream, decoded(0, 0, "tw", 4, 2, last=False), decoded(0, 0, "o", 4, 5))) == (4, 5)
 
 
 def test_candidates_that_are_not_returned_count_too() -> None:
     stream = stream_of(best_of=3)
-    usage = usage_of(stream, *(delta(0, choice, 2, 1, choice, text="ab") for choice in range(3)))
+    usage = usage_of(stream, *(decoded(0, choice, "ab", 1, choice) for choice in range(3)))
     assert details(usage) == (3, 3)
 
 
-def test_no_more_is_accepted_than_is_billed() -> None:
-    """A stop or end that was predicted is drawn, and no part of the completion."""
-    assert details(usage_of(stream_of(), delta(0, 0, 3, 4, 0))) == (3, 0)
+def test_no_more_is_accepted_than_the_completion_has() -> None:
+    """An end token that was predicted is sampled, and no part of the completion."""
+    event = Decoded(0, 0, [*decoded(0, 0, "abc", 0, 0).tokens, Sampled(END, -1.0, ())], "stop", 4, 0)
+    assert details(usage_of(stream_of(), event)) == (3, 0)
 
 
 def test_what_a_content_filter_cuts_off_is_not_accepted() -> None:
     stream = stream_of(make_filters([ContentFilterSetting("no", ("c",))]))
-    usage = usage_of(stream, delta(0, 0, 6, 6, 1, text="abcdef", last=False), delta(0, 0, 9, 9, 4, text="ghi"))
+    usage = usage_of(stream, decoded(0, 0, "abcdef", 6, 1, last=False), decoded(0, 0, "ghi", 9, 4))
     assert (usage.completion_tokens, details(usage)) == (3, (3, 1))
 
 
@@ -148,16 +149,15 @@ def test_usage_never_shrinks_and_ends_at_the_sums(steps: list[tuple[int, int, in
     so_far = dict.fromkeys(range(3), (0, 0))
     before = (0, 0)
     for choice, accepted, rejected in steps:
-        foretold, mistaken = so_far[choice]
-        so_far[choice] = foretold + accepted, mistaken + rejected
-        now = details(usage_of(stream, delta(0, choice, 100, *so_far[choice], last=False)))
+        so_far[choice] = so_far[choice][0] + accepted, so_far[choice][1] + rejected
+        now = details(usage_of(stream, decoded(0, choice, "abc", *so_far[choice], last=False)))
         assert now[0] >= before[0] and now[1] >= before[1]
         before = now
     assert before == (sum(each for each, _ in so_far.values()), sum(each for _, each in so_far.values()))
 
 
 def test_a_request_without_a_prediction_reports_none() -> None:
-    assert details(usage_of(stream_of(), delta(0, 0, 5, 0, 0))) == (0, 0)
+    assert details(usage_of(stream_of(), decoded(0, 0, "abcde", 0, 0))) == (0, 0)
 
 
 # --- with an engine --------------------------------------------------------------------------------------------
@@ -229,8 +229,8 @@ def test_a_stream_with_a_prediction_folds_to_the_whole_answer() -> None:
 
 def test_without_speculation_a_prediction_is_taken_and_not_drafted() -> None:
     plain = ask(**LONG)
-    limits = Limits(speculate=False)
-    answer = on_toy(lambda backend: complete(backend, **LONG, prediction=content(plain.choices[0].text)), limits=limits)
+    fields = {**LONG, "prediction": content(plain.choices[0].text)}
+    answer = on_toy(lambda backend: complete(backend, **fields), speculate=False)
     assert answer.choices == plain.choices
     assert details(answer.usage) == (0, 0)
 
@@ -239,22 +239,21 @@ def test_without_speculation_a_prediction_is_taken_and_not_drafted() -> None:
 def test_drafts_are_counted_by_source() -> None:
     plain = ask(**LONG)
 
-    async def counted(backend: EmbeddedBackend) -> tuple[Usage, dict[tuple[str, str], int]]:
+    async def counted(backend: EmbeddedBackend) -> tuple[Usage, DraftCounts]:
         answer = await complete(backend, **LONG, prediction=content(plain.choices[0].text + "zq"))
         await settle(backend)
         return answer.usage, backend.load()["toy"].drafts
 
     usage, drafts = on_toy(counted)
-    assert (drafts["prediction", "accepted"], drafts["prediction", "rejected"]) == details(usage)
-    assert drafts["prediction", "accepted"] > 0
-    assert set(drafts) == {(source, end) for source in ("prediction", "lookup") for end in ("accepted", "rejected")}
+    assert (drafts.prediction_accepted, drafts.prediction_rejected) == details(usage)
+    assert drafts.prediction_accepted > 0
 
 
 @pytest.mark.parametrize(("speculation", "speculate"), [("auto", True), ("off", False)])
 def test_the_setting_reaches_the_engine(speculation: Any, speculate: bool) -> None:
     backend = compose(Settings(model=("toy",), speculation=speculation))
     backend.close()
-    assert backend.limits.speculate is speculate
+    assert (toy_engine(backend)._speculation is not None) is speculate
 
 
 @pytest.mark.parametrize("text", ["x" * 20_001, ["x" * 10_001] * 2], ids=["text", "parts"])

@@ -1,4 +1,4 @@
-"""Guessing what comes next makes a job faster and changes nothing else: law 2 with speculation."""
+"""Drafting what comes next makes a job faster and changes nothing else: law 2 with speculation."""
 
 import random
 from collections.abc import Sequence
@@ -8,10 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.engine.drafts import LONGEST, Draft, Drafter, Index, Prediction, Track
-from onward.engine.pacing import StepCost
-from onward.engine.scheduler import Work
-from onward.engine.speculation import HOPE, MOST_GUESSES, MOST_PASSED, SIZES, Speculation, choose_drafts
+from onward.engine.drafter import MAX_DRAFT_TOKENS, Draft, Drafter, Index, Prediction, Track
+from onward.engine.scheduler import SchedulerOutput
+from onward.engine.sequence import Sequence as EngineSequence
+from onward.engine.speculation import (
+    MAX_FRUITLESS_STEPS,
+    MAX_SKIPPED_STEPS,
+    MAX_STEP_DRAFT_TOKENS,
+    STEP_SIZES,
+    Speculation,
+    choose_drafts,
+)
+from onward.engine.step import Engine
+from onward.engine.step_cost import StepCost
 from onward.text.assembler import TextRules
 
 from .harness import END, Results, all_ended, make_engine, make_job, run, run_alone
@@ -19,8 +28,8 @@ from .harness import END, Results, all_ended, make_engine, make_job, run, run_al
 PROMPT = "once upon a time there was a fox"
 
 
-def written(prompt: str | list[int], **options: object) -> list[int]:
-    """The tokens that a job writes."""
+def generated(prompt: str | list[int], **options: object) -> list[int]:
+    """The tokens that a job generates."""
     return run_alone(make_job(prompt, **options)).choices[0].tokens
 
 
@@ -33,8 +42,8 @@ def edited(tokens: Sequence[int], rng: random.Random, changes: int) -> list[int]
     return result
 
 
-def steps_of(engine) -> int:
-    return engine.counters.steps
+def steps_of(engine: Engine) -> int:
+    return engine.counters.num_steps
 
 
 # --- law 2 -------------------------------------------------------------------------------------------------------
@@ -60,7 +69,7 @@ def test_law_2_no_prediction_changes_a_byte(data: st.DataObject) -> None:
             "rules": TextRules(stops=rng.choice([(), ("e",), ("ab", "the t")])),
         }
         options["min_tokens"] = rng.randrange(options["max_tokens"]) if rng.random() < 0.3 else 0
-        prediction = edited(written(**options) + [97] * rng.randrange(5), rng, rng.randrange(6))
+        prediction = edited(generated(**options) + [97] * rng.randrange(5), rng, rng.randrange(6))
         jobs.append(make_job(**options, prediction=prediction))
     results = run(engine, jobs)
     for job in jobs:
@@ -68,13 +77,13 @@ def test_law_2_no_prediction_changes_a_byte(data: st.DataObject) -> None:
     assert engine.cache.pool.used == 0
 
 
-def test_law_2_text_that_repeats_itself_is_guessed_and_stays_the_same() -> None:
+def test_law_2_text_that_repeats_itself_is_drafted_and_stays_the_same() -> None:
     """A bias makes the text repeat: two letters, then one."""
     for bias in (((97, 60.0), (98, 59.0)), ((97, 90.0),)):
         job = make_job(PROMPT, max_tokens=200, logit_bias=bias, temperature=0.4, ignore_end=True)
         engine = make_engine()
         result = run(engine, [job]).jobs[job.id]
-        assert engine.counters.drafts["lookup", "accepted"] > 20
+        assert engine.counters.drafts.lookup_accepted > 20
         assert steps_of(engine) < 180
         assert result.bits == run_alone(job).bits
 
@@ -83,7 +92,7 @@ def test_law_2_a_preempted_choice_replays_many_tokens_a_step_and_stays_the_same(
     jobs = [make_job(PROMPT, max_tokens=150, seed=seed, ignore_end=True, choices=2) for seed in range(6)]
     engine = make_engine(blocks=24, context=512, speculate=False)
     results = run(engine, jobs)
-    assert engine.scheduler.preemptions > 0
+    assert engine.scheduler.num_preemptions > 0
     assert [results.jobs[job.id].bits for job in jobs] == [run_alone(job, context=512).bits for job in jobs]
 
 
@@ -91,18 +100,18 @@ def test_law_2_a_preempted_choice_replays_many_tokens_a_step_and_stays_the_same(
 
 
 def test_a_right_prediction_saves_most_steps() -> None:
-    tokens = written(PROMPT, max_tokens=120, ignore_end=True)
+    tokens = generated(PROMPT, max_tokens=120, ignore_end=True)
     job = make_job(PROMPT, max_tokens=120, ignore_end=True, prediction=tokens)
     engine = make_engine()
     choice = run(engine, [job]).jobs[job.id].choices[0]
     assert choice.tokens == tokens
     assert steps_of(engine) < 20
-    assert choice.foretold > 100 and choice.mistaken == 0
+    assert choice.num_accepted > 100 and choice.num_rejected == 0
 
 
 @pytest.mark.parametrize("change", ["replaced", "left out", "put in"])
 def test_after_a_change_the_prediction_is_found_again(change: str) -> None:
-    tokens = written(PROMPT, max_tokens=150, ignore_end=True)
+    tokens = generated(PROMPT, max_tokens=150, ignore_end=True)
     prediction = list(tokens)
     for place in (30, 60, 90, 120):
         if change == "replaced":
@@ -116,50 +125,51 @@ def test_after_a_change_the_prediction_is_found_again(change: str) -> None:
     choice = run(engine, [job]).jobs[job.id].choices[0]
     assert choice.tokens == tokens
     assert steps_of(engine) < 60
-    assert choice.foretold > 90
+    assert choice.num_accepted > 90
 
 
 def test_a_useless_prediction_is_soon_let_go() -> None:
     job = make_job(PROMPT, max_tokens=200, ignore_end=True, prediction=[200] * 200)
     choice = run(make_engine(), [job]).jobs[job.id].choices[0]
-    assert choice.foretold == 0
-    assert 0 < choice.mistaken <= 40
+    assert choice.num_accepted == 0
+    assert 0 < choice.num_rejected <= 40
 
 
-def test_accepted_and_rejected_are_all_tokens_that_were_evaluated_as_guesses() -> None:
+def test_accepted_and_rejected_are_all_draft_tokens_that_were_evaluated() -> None:
     rng = random.Random(1)
-    tokens = written(PROMPT, max_tokens=100, ignore_end=True)
+    tokens = generated(PROMPT, max_tokens=100, ignore_end=True)
     job = make_job(PROMPT, max_tokens=100, ignore_end=True, prediction=edited(tokens, rng, 5))
     engine = make_engine()
     choice = run(engine, [job]).jobs[job.id].choices[0]
-    assert choice.foretold == engine.counters.drafts["prediction", "accepted"] > 0
-    assert choice.mistaken == engine.counters.drafts["prediction", "rejected"] > 0
+    assert choice.num_accepted == engine.counters.drafts.prediction_accepted > 0
+    assert choice.num_rejected == engine.counters.drafts.prediction_rejected > 0
     rows = engine.model.evaluated_tokens - len(job.prompt)
-    lookups = sum(engine.counters.drafts["lookup", outcome] for outcome in ("accepted", "rejected"))
-    assert rows == steps_of(engine) - 1 + choice.foretold + choice.mistaken + lookups
+    lookups = engine.counters.drafts.lookup_accepted + engine.counters.drafts.lookup_rejected
+    assert rows == steps_of(engine) - 1 + choice.num_accepted + choice.num_rejected + lookups
 
 
-def test_guesses_behind_a_stop_count_as_rejected() -> None:
-    tokens = written(PROMPT, max_tokens=60, ignore_end=True)
+def test_drafts_behind_a_stop_count_as_rejected() -> None:
+    tokens = generated(PROMPT, max_tokens=60, ignore_end=True)
     text = run_alone(make_job(PROMPT, max_tokens=60, ignore_end=True)).choices[0].text
     job = make_job(PROMPT, max_tokens=60, prediction=tokens, ignore_end=True, rules=TextRules(stops=(text[20:24],)))
     engine = make_engine()
     choice = run(engine, [job]).jobs[job.id].choices[0]
-    assert choice.ending == "stop" and choice.mistaken > 0
-    assert choice.foretold <= len(run_alone(job).choices[0].tokens) + 4
+    assert choice.finish_reason == "stop" and choice.num_rejected > 0
+    assert choice.num_accepted <= len(run_alone(job).choices[0].tokens) + 4
 
 
-def test_beside_a_prompt_nothing_is_guessed_not_even_in_the_step_that_admits_it() -> None:
+def test_beside_a_prompt_nothing_is_drafted_not_even_in_the_step_that_admits_it() -> None:
     """A newcomer every few steps, while a right prediction keeps drafts coming."""
-    tokens = written(PROMPT, max_tokens=200, ignore_end=True)
+    tokens = generated(PROMPT, max_tokens=200, ignore_end=True)
     engine = make_engine()
     engine.add(make_job(PROMPT, max_tokens=200, ignore_end=True, prediction=tokens))
     schedule, kinds = engine.scheduler.schedule, []
 
-    def noting(budget: int) -> list[Work]:
-        works = schedule(budget)
-        kinds.append((any(work.reads for work in works), any(work.draft for work in works)))
-        return works
+    def noting(budget: int) -> SchedulerOutput:
+        output = schedule(budget)
+        step = output.scheduled
+        kinds.append((any(scheduled.is_prefill for scheduled in step), any(scheduled.draft for scheduled in step)))
+        return output
 
     engine.scheduler.schedule = noting  # type: ignore[method-assign]
     while not engine.idle:
@@ -171,16 +181,16 @@ def test_beside_a_prompt_nothing_is_guessed_not_even_in_the_step_that_admits_it(
     assert (True, True) not in kinds
 
 
-def test_with_speculation_off_nothing_is_guessed() -> None:
+def test_with_speculation_off_nothing_is_drafted() -> None:
     engine = make_engine(speculate=False)
     job = make_job(PROMPT, max_tokens=30, prediction=[97] * 30)
     result = run(engine, [job])
-    assert not any(engine.counters.drafts.values())
-    assert result.jobs[job.id].choices[0].mistaken == 0
+    assert not engine.counters.drafts.total
+    assert result.jobs[job.id].choices[0].num_rejected == 0
 
 
-def test_guesses_never_take_the_blocks_that_others_need() -> None:
-    tokens = written(PROMPT, max_tokens=200, ignore_end=True)
+def test_drafts_never_take_the_blocks_that_others_need() -> None:
+    tokens = generated(PROMPT, max_tokens=200, ignore_end=True)
     jobs = [
         make_job(PROMPT, max_tokens=200, ignore_end=True, prediction=tokens),
         *(make_job([97 + seed] * 90, max_tokens=60, seed=seed, ignore_end=True) for seed in range(3)),
@@ -188,7 +198,7 @@ def test_guesses_never_take_the_blocks_that_others_need() -> None:
     engine, plain = make_engine(blocks=25, context=512), make_engine(blocks=25, context=512, speculate=False)
     results: Results = run(engine, jobs)
     run(plain, jobs)
-    assert engine.scheduler.preemptions <= plain.scheduler.preemptions
+    assert engine.scheduler.num_preemptions <= plain.scheduler.num_preemptions
     assert all(all_ended(results.jobs[job.id]) for job in jobs)
 
 
@@ -205,7 +215,7 @@ def learnt(first: float, row: float, change: float = 0.0, last: int = 1) -> Step
     return cost
 
 
-def guessing(number: int, tokens: int = 60):
+def following(number: int, tokens: int = 60) -> list[EngineSequence]:
     """Running sequences that all follow a prediction so far."""
     engine = make_engine()
     jobs = [
@@ -213,10 +223,10 @@ def guessing(number: int, tokens: int = 60):
     ]
     for job in jobs:
         engine.add(job)
-    while len(engine.scheduler.running) < number or any(each.reading for each in engine.scheduler.running):
+    while len(engine.scheduler.running) < number or any(each.is_prefilling for each in engine.scheduler.running):
         engine.step()
     for sequence in engine.scheduler.running:
-        sequence.drafter = Drafter(sequence.tokens, [99] * tokens)
+        sequence.drafter = Drafter(sequence.tokens, sequence.prompt_length, [99] * tokens)
     return engine.scheduler.running
 
 
@@ -247,19 +257,19 @@ def test_steps_of_one_size_do_not_teach_what_a_row_costs() -> None:
     assert 0.02 * 0.01 < cost.row < 0.02 / 8
 
 
-def test_the_more_choices_share_a_step_the_less_is_guessed() -> None:
+def test_the_more_choices_share_a_step_the_less_is_drafted() -> None:
     cost = learnt(0.020, 0.0015)
     per_choice = []
     for number in (1, 4, 16):
-        drafts = choose_drafts(guessing(number), cost)
+        drafts = choose_drafts(following(number), cost)
         per_choice.append(sum(len(draft.tokens) for draft in drafts.values()) / number)
     assert per_choice[0] > per_choice[1] > per_choice[2]
     assert per_choice[0] >= 4
 
 
-def test_rows_stay_as_many_where_a_change_is_dear() -> None:
+def test_rows_stay_as_many_where_a_change_is_expensive() -> None:
     for last in (7, 24):
-        drafts = choose_drafts(guessing(1), learnt(0.001, 0.00005, change=0.005, last=last))
+        drafts = choose_drafts(following(1), learnt(0.001, 0.00005, change=0.005, last=last))
         assert 1 + sum(len(draft.tokens) for draft in drafts.values()) == last
 
 
@@ -267,41 +277,41 @@ def test_rows_otherwise_take_few_numbers() -> None:
     """Every number of rows that a runtime has not met yet is one more set of kernels to prepare."""
     for writers in (1, 3, 4):
         for row in (0.0002, 0.0005, 0.001, 0.002):
-            drafts = choose_drafts(guessing(writers), learnt(0.020, row, last=writers))
-            assert writers + sum(len(draft.tokens) for draft in drafts.values()) in (writers, *SIZES)
+            drafts = choose_drafts(following(writers), learnt(0.020, row, last=writers))
+            assert writers + sum(len(draft.tokens) for draft in drafts.values()) in (writers, *STEP_SIZES)
 
 
-def test_while_prompts_are_read_nothing_is_guessed() -> None:
+def test_while_prompts_are_prefilled_nothing_is_drafted() -> None:
     cost = learnt(0.020, 0.0015)
     speculation = Speculation(cost)
-    assert speculation.choose(guessing(2))
+    assert speculation.choose(following(2))
     cost.observe(64, 2, 0.2)
-    assert speculation.choose(guessing(2)) == {}
+    assert speculation.choose(following(2)) == {}
     cost.observe(0, 2, 0.021)
-    assert speculation.choose(guessing(2))
+    assert speculation.choose(following(2))
 
 
-def test_where_rows_cost_as_much_as_steps_nothing_is_guessed() -> None:
-    assert choose_drafts(guessing(4), learnt(0.001, 0.001)) == {}
+def test_where_rows_cost_as_much_as_steps_nothing_is_drafted() -> None:
+    assert choose_drafts(following(4), learnt(0.001, 0.001)) == {}
 
 
-def test_a_step_evaluates_a_bounded_number_of_guesses() -> None:
-    drafts = choose_drafts(guessing(16), learnt(0.020, 0.0))
-    assert sum(len(draft.tokens) for draft in drafts.values()) <= MOST_GUESSES
+def test_a_step_evaluates_a_bounded_number_of_draft_tokens() -> None:
+    drafts = choose_drafts(following(16), learnt(0.020, 0.0))
+    assert sum(len(draft.tokens) for draft in drafts.values()) <= MAX_STEP_DRAFT_TOKENS
 
 
-# --- the guesses -------------------------------------------------------------------------------------------------
+# --- the drafts -------------------------------------------------------------------------------------------------
 
 
 def test_a_track_grows_surer_with_every_token_that_came_as_expected() -> None:
     track = Track(0.5)
-    before = track.chances(3, 0.0)
+    before = track.probabilities(3, 0.0)
     for _ in range(10):
-        track.hit()
-    after = track.chances(3, 0.0)
+        track.accept()
+    after = track.probabilities(3, 0.0)
     assert all(now > then for now, then in zip(after, before, strict=True))
     assert after == sorted(after, reverse=True)
-    assert track.chances(100, after[1]) == after[:1]
+    assert track.probabilities(100, after[1]) == after[:1]
 
 
 def test_a_track_expects_breaks_as_often_as_there_were_some() -> None:
@@ -311,32 +321,32 @@ def test_a_track_expects_breaks_as_often_as_there_were_some() -> None:
         for track in (smooth, broken):
             track.place = 0
             for _ in range(20):
-                track.hit()
-        broken.miss()
+                track.accept()
+        broken.reject()
     for _ in range(40):
-        smooth.hit()
-        broken.hit()
-    assert sum(broken.chances(40, 0.0)) < 0.75 * sum(smooth.chances(40, 0.0))
+        smooth.accept()
+        broken.accept()
+    assert sum(broken.probabilities(40, 0.0)) < 0.75 * sum(smooth.probabilities(40, 0.0))
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
-def test_the_chances_of_a_track_come_true(share: float) -> None:
-    """Places are found again and again, and each token comes with the same chance: what is said settles at it."""
+def test_the_probabilities_of_a_track_come_true(share: float) -> None:
+    """Places are found again and again, and each token comes with the same probability: the estimate settles at it."""
     rng, track, said, came = random.Random(1), Track(0.5), 0.0, 0
     for turn in range(3000):
         track.place = max(track.place, 0)
         hit = rng.random() < share
         if turn >= 500:
-            said += track.chances(1, 0.0)[0]
+            said += track.probabilities(1, 0.0)[0]
             came += hit
-        track.hit() if hit else track.miss()
+        track.accept() if hit else track.reject()
     assert said / came == pytest.approx(1.0, abs=0.15)
 
 
 def test_choices_of_a_job_share_what_is_looked_up() -> None:
     tokens = [1, 2, 3, 4]
-    first = Drafter(tokens, [5, 6, 7])
-    second = Drafter([1, 2, 3, 4], [5, 6, 7], first.index)
+    first = Drafter(tokens, 4, [5, 6, 7])
+    second = Drafter([1, 2, 3, 4], 4, [5, 6, 7], first.index)
     tokens.append(9)
     first.follow()
     assert second.index is first.index
@@ -345,51 +355,51 @@ def test_choices_of_a_job_share_what_is_looked_up() -> None:
 
 def test_repeated_text_is_found_by_its_last_three_tokens() -> None:
     tokens = [1, 2, 3, 4, 5, 6, 7, 9]
-    drafter = Drafter(tokens, ())
+    drafter = Drafter(tokens, len(tokens), ())
     tokens += [2, 3, 4]
     assert drafter.follow()
-    guess = drafter.guess(4, 0.0)
-    assert guess is not None and guess.source == "lookup"
-    assert guess.tokens == [5, 6, 7, 9]
+    proposal = drafter.propose(4, 0.0)
+    assert proposal is not None and proposal.source == "lookup"
+    assert proposal.tokens == [5, 6, 7, 9]
 
 
-def test_text_that_runs_into_itself_is_guessed_to_go_on_in_circles() -> None:
+def test_text_that_runs_into_itself_is_drafted_to_repeat() -> None:
     tokens = [8, 1, 2, 3, 1, 2]
-    drafter = Drafter(tokens, ())
+    drafter = Drafter(tokens, len(tokens), ())
     tokens += [3, 1]
     assert drafter.follow()
-    guess = drafter.guess(7, 0.0)
-    assert guess is not None
-    assert guess.tokens == [2, 3, 1, 2, 3, 1, 2]
+    proposal = drafter.propose(7, 0.0)
+    assert proposal is not None
+    assert proposal.tokens == [2, 3, 1, 2, 3, 1, 2]
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=9), max_size=9), st.lists(st.integers(0, 3), max_size=30))
 def test_text_is_followed_alike_token_by_token_and_many_at_once(said: list[list[int]], foreseen: list[int]) -> None:
     prompt = [0, 1, 2, 3, 0, 1]
     texts = list(prompt), list(prompt)
-    slowly, at_once = (Drafter(text, foreseen) for text in texts)
+    slowly, at_once = (Drafter(text, len(prompt), foreseen) for text in texts)
     for part in said:
         for token in part:
             texts[0].append(token)
             slowly.follow()
         texts[1].extend(part)
         assert at_once.follow() == slowly.follow()
-        assert at_once.guess(20, 0.0) == slowly.guess(20, 0.0)
+        assert at_once.propose(20, 0.0) == slowly.propose(20, 0.0)
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 3), min_size=1, max_size=60))
-def test_whatever_is_said_a_prediction_guesses_only_its_own_text(said: list[int], foreseen: list[int]) -> None:
+def test_whatever_is_generated_a_prediction_drafts_only_its_own_text(said: list[int], foreseen: list[int]) -> None:
     prediction = Prediction(foreseen, Index({}))
     for token in said:
         prediction.follow(token)
-        guess = prediction.guess(LONGEST, 0.0)
-        if guess is not None:
+        proposal = prediction.propose(MAX_DRAFT_TOKENS, 0.0)
+        if proposal is not None:
             joined = ",".join(map(str, foreseen))
-            assert ",".join(map(str, guess.tokens)) in joined
-            assert len(guess.tokens) == len(guess.chances) > 0
+            assert ",".join(map(str, proposal.tokens)) in joined
+            assert len(proposal.tokens) == len(proposal.probabilities) > 0
 
 
-def test_where_nothing_is_guessed_only_some_steps_look_for_guesses_until_a_prediction_comes() -> None:
+def test_where_nothing_is_drafted_only_some_steps_look_for_drafts_until_a_prediction_comes() -> None:
     steps: list[dict[int, Draft]] = []
     looked: list[int] = []
 
@@ -398,16 +408,16 @@ def test_where_nothing_is_guessed_only_some_steps_look_for_guesses_until_a_predi
             looked.append(len(steps))
             return super().follow()
 
-    sequence = guessing(1)[0]
-    sequence.drafter = Counting(sequence.tokens, ())
+    sequence = following(1)[0]
+    sequence.drafter = Counting(sequence.tokens, sequence.prompt_length, ())
     speculation = Speculation(learnt(0.020, 0.0001, last=1))
     while len(steps) < 200:
         steps.append(speculation.choose([sequence]))
     assert not any(steps)
-    assert looked[:HOPE] == list(range(HOPE))
-    assert looked[HOPE] == HOPE + 1
-    assert max(b - a for a, b in pairwise(looked)) == MOST_PASSED + 1
-    assert len(looked) < 200 / MOST_PASSED + 2 * HOPE
+    assert looked[:MAX_FRUITLESS_STEPS] == list(range(MAX_FRUITLESS_STEPS))
+    assert looked[MAX_FRUITLESS_STEPS] == MAX_FRUITLESS_STEPS + 1
+    assert max(b - a for a, b in pairwise(looked)) == MAX_SKIPPED_STEPS + 1
+    assert len(looked) < 200 / MAX_SKIPPED_STEPS + 2 * MAX_FRUITLESS_STEPS
     speculation.wake()
     speculation.choose([sequence])
     assert looked[-1] == 200

@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.engine.cache import LEAST_SHARED
-from onward.engine.model import BLOCK_TOKENS
+from onward.engine.job import Job
+from onward.engine.model import StepShape
 from onward.text.assembler import TextRules
 
 from .harness import END, TOKENIZER, all_ended, make_engine, make_job, run, run_alone
 
+BLOCK_TOKENS, MIN_SHARED = StepShape().block_tokens, StepShape().min_prefill_tokens
 STORY = "once upon a time there was a little fox who lived at the edge of the wood and the fox was very "
 
 
-def neighbours(count: int, rng: random.Random) -> list:
+def neighbours(count: int, rng: random.Random) -> list[Job]:
     return [
         make_job(
             [rng.randrange(97, 123) for _ in range(rng.randrange(1, 200))],
@@ -29,7 +30,7 @@ def neighbours(count: int, rng: random.Random) -> list:
     ]
 
 
-def again(job):
+def again(job: Job) -> Job:
     """The same work under another id."""
     return replace(job, id=make_job().id, request=make_job().id)
 
@@ -55,7 +56,7 @@ def test_law_2_preemption_changes_no_byte() -> None:
     alone = [run_alone(job, context=512).bits for job in jobs]
     engine = make_engine(blocks=24, context=512)
     together = run(engine, jobs)
-    assert engine.scheduler.preemptions > 0, "the scene must be tight enough to preempt"
+    assert engine.scheduler.num_preemptions > 0, "the scene must be tight enough to preempt"
     assert [together.jobs[job.id].bits for job in jobs] == alone
 
 
@@ -80,13 +81,13 @@ def test_law_3_a_cached_prompt_gives_the_same_bytes_and_is_not_computed_again(
     cold = run(engine, [first]).jobs[first.id]
     before = engine.model.evaluated_tokens
     warm = run(engine, [second]).jobs[second.id]
-    assert cold.cached == 0
+    assert cold.num_cached_tokens == 0
     assert warm.bits == cold.bits
     blocks, rest = divmod(length - 2, BLOCK_TOKENS)
-    reusable = blocks * BLOCK_TOKENS + (rest if rest >= LEAST_SHARED else 0)
-    assert warm.cached == reusable - (2 if reusable and score_top is not None else 0)
-    written = len(warm.choices[0].tokens) - (warm.choices[0].ending == "length")
-    assert engine.model.evaluated_tokens - before == length - warm.cached + written
+    reusable = blocks * BLOCK_TOKENS + (rest if rest >= MIN_SHARED else 0)
+    assert warm.num_cached_tokens == reusable - (2 if reusable and score_top is not None else 0)
+    decoded = len(warm.choices[0].tokens) - (warm.choices[0].finish_reason == "length")
+    assert engine.model.evaluated_tokens - before == length - warm.num_cached_tokens + decoded
 
 
 def test_law_3_prompts_that_come_together_compute_their_common_prefix_once() -> None:
@@ -103,7 +104,7 @@ def test_law_3_prompts_that_come_together_compute_their_common_prefix_once() -> 
 
 
 @pytest.mark.parametrize("score_top", [None, 1])
-@pytest.mark.parametrize("common", [LEAST_SHARED - 1, LEAST_SHARED, 20, 31, 32 + 20, 64 + 7, 64 + 8, 64 + 31])
+@pytest.mark.parametrize("common", [MIN_SHARED - 1, MIN_SHARED, 20, 31, 32 + 20, 64 + 7, 64 + 8, 64 + 31])
 def test_law_3_prompts_that_part_inside_a_block_share_all_that_they_have_in_common(
     common: int, score_top: int | None
 ) -> None:
@@ -117,8 +118,8 @@ def test_law_3_prompts_that_part_inside_a_block_share_all_that_they_have_in_comm
     result = run(engine, [second]).jobs[second.id]
     assert result.bits == run_alone(second).bits
     whole, rest = divmod(common, BLOCK_TOKENS)
-    reusable = whole * BLOCK_TOKENS + (rest if rest >= LEAST_SHARED else 0)
-    assert result.cached == reusable - (2 if reusable and score_top is not None else 0)
+    reusable = whole * BLOCK_TOKENS + (rest if rest >= MIN_SHARED else 0)
+    assert result.num_cached_tokens == reusable - (2 if reusable and score_top is not None else 0)
 
 
 def test_law_3_the_end_of_a_prompt_is_reused_while_its_writer_still_writes_behind_it() -> None:
@@ -133,7 +134,7 @@ def test_law_3_the_end_of_a_prompt_is_reused_while_its_writer_still_writes_behin
             engine.add(follower)
 
     results = run(engine, [writer], before_step=follow)
-    assert results.jobs[follower.id].cached == 50
+    assert results.jobs[follower.id].num_cached_tokens == 50
     for job in (writer, follower):
         assert results.jobs[job.id].bits == run_alone(job).bits
 
@@ -155,7 +156,7 @@ def test_law_3_a_block_that_is_given_up_for_the_very_prompt_that_copies_it_is_co
     engine = make_engine(blocks=3, context=96)
     run(engine, [first])
     result = run(engine, [second]).jobs[second.id]
-    assert result.cached == 50
+    assert result.num_cached_tokens == 50
     assert result.bits == run_alone(second).bits
     assert engine.cache.pool.used == 0
 
@@ -166,10 +167,10 @@ def test_law_3_scores_kept_with_fewer_alternatives_are_not_used_for_more() -> No
     few, many, few_again = (make_job(prompt, score_top=top, max_tokens=1) for top in (1, 4, 1))
     run(engine, [few])
     results = run(engine, [many])
-    assert results.jobs[many.id].cached == 0
+    assert results.jobs[many.id].num_cached_tokens == 0
     assert results.jobs[many.id].bits == run_alone(many).bits
     after = run(engine, [few_again])
-    assert after.jobs[few_again.id].cached > 0
+    assert after.jobs[few_again.id].num_cached_tokens > 0
     assert after.jobs[few_again.id].bits == run_alone(few).bits
 
 
@@ -179,7 +180,7 @@ def test_law_3_with_sharing_off_nothing_is_reused_and_nothing_changes() -> None:
     run(engine, [again(job)])
     twin = again(job)
     result = run(engine, [twin]).jobs[twin.id]
-    assert result.cached == 0
+    assert result.num_cached_tokens == 0
     assert result.bits == run_alone(job).bits
 
 
@@ -199,7 +200,7 @@ def test_law_4_a_cancelled_request_leaves_no_block_and_the_others_unharmed() -> 
     for job in jobs:
         if job is not doomed:
             assert results.jobs[job.id].bits == run_alone(job).bits
-    assert not any(choice.ending for choice in results.jobs[doomed.id].choices.values())
+    assert not any(choice.finish_reason for choice in results.jobs[doomed.id].choices.values())
     assert engine.cache.pool.used == 0
     assert not list(engine.scheduler.sequences())
 
@@ -235,7 +236,7 @@ def test_law_4_random_work_in_tight_memory_always_ends_and_equals_work_alone(dat
             engine.cancel(cancels[step])
             gone.add(cancels[step])
 
-    with patch("onward.engine.scheduler.BRIEF", data.draw(st.sampled_from([40, 1024]))):
+    with patch("onward.engine.admission.SHORT_PROMPT_TOKENS", data.draw(st.sampled_from([40, 1024]))):
         results = run(engine, jobs, before_step=before)
     for job in jobs:
         if job.request not in gone:
@@ -255,15 +256,15 @@ def test_law_3_a_brief_prompt_waits_for_a_long_one_that_begins_like_it() -> None
     long = [97 + number % 7 for number in range(1100)]
     jobs = [make_job(long, max_tokens=2, ignore_end=True), make_job([*long[:640], 98, 98, 98], max_tokens=2)]
     results = run(engine, jobs)
-    assert [results.jobs[job.id].cached for job in jobs] == [0, 640]
+    assert [results.jobs[job.id].num_cached_tokens for job in jobs] == [0, 640]
 
 
 def test_cached_tokens_do_not_count_what_the_job_itself_computed_before_a_preemption() -> None:
     engine = make_engine(blocks=24, context=512)
     jobs = [make_job([97 + seed] * 150, max_tokens=150, ignore_end=True) for seed in range(5)]
     results = run(engine, jobs)
-    assert engine.scheduler.preemptions > 0
-    assert [results.jobs[job.id].cached for job in jobs] == [0] * 5
+    assert engine.scheduler.num_preemptions > 0
+    assert [results.jobs[job.id].num_cached_tokens for job in jobs] == [0] * 5
 
 
 # --- law 5: one prefill, each choice its own first token ---------------------------------------------------------
@@ -297,8 +298,8 @@ def test_law_5_more_choices_than_rows_are_all_written() -> None:
 
 def test_a_prompt_without_wanted_tokens_ends_at_once() -> None:
     result = run_alone(make_job(STORY, max_tokens=0, choices=2, score_top=0))
-    assert [choice.ending for choice in result.choices.values()] == ["length", "length"]
-    assert [choice.billed for choice in result.choices.values()] == [0, 0]
+    assert [choice.finish_reason for choice in result.choices.values()] == ["length", "length"]
+    assert [choice.num_completion_tokens for choice in result.choices.values()] == [0, 0]
     assert len(result.scores) == len(make_job(STORY).prompt)
     assert result.scores[0] is None
 
@@ -306,22 +307,22 @@ def test_a_prompt_without_wanted_tokens_ends_at_once() -> None:
 def test_the_end_token_ends_a_choice_and_is_not_billed() -> None:
     result = run_alone(make_job(STORY, max_tokens=500, logit_bias=((END, 5.0),)))
     (choice,) = result.choices.values()
-    assert choice.ending == "stop"
-    assert choice.billed == len(choice.records)
+    assert choice.finish_reason == "stop"
+    assert choice.num_completion_tokens == len(choice.records)
     assert END not in choice.tokens
 
 
 def test_end_tokens_do_not_come_before_min_tokens() -> None:
     result = run_alone(make_job(STORY, max_tokens=50, min_tokens=20, logit_bias=((END, 100.0),)))
     (choice,) = result.choices.values()
-    assert choice.billed == 20
-    assert choice.ending == "stop"
+    assert choice.num_completion_tokens == 20
+    assert choice.finish_reason == "stop"
 
 
 def test_a_stop_ends_generation_at_the_step_that_completes_it() -> None:
     engine = make_engine()
     job = make_job(STORY, max_tokens=400, rules=TextRules(stops=(" ",)), logit_bias=((END, -100.0),))
     (choice,) = run(engine, [job]).jobs[job.id].choices.values()
-    assert choice.ending == "stop"
+    assert choice.finish_reason == "stop"
     assert " " not in choice.text
-    assert engine.counters.decode_tokens <= choice.billed + 1
+    assert engine.counters.num_decode_tokens <= choice.num_completion_tokens + 1

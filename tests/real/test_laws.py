@@ -117,7 +117,7 @@ def test_law_2_the_same_bytes_when_memory_is_tight(alone: Alone) -> None:
             crowd = [asyncio.create_task(noise(backend, rng, longest=200)) for _ in range(24)]
             answers = await asyncio.gather(*(ask(backend, shape) for shape in SHAPES))
             await asyncio.gather(*crowd)
-            assert backend.load()["storyteller"].preemptions > 0, "memory must be so small that sequences are preempted"
+            assert backend.load()["storyteller"].num_preemptions > 0, "memory must be too small for all"
             return [(shape, bits(answer)) for shape, answer in zip(SHAPES, answers, strict=True)]
 
     for shape, answer in asyncio.run(tight()):
@@ -128,9 +128,9 @@ def test_law_3_a_long_prompt_is_computed_once() -> None:
     async def twice() -> tuple[Completion, Completion, int]:
         async with running(make_backend()) as backend:
             first = await ask(backend, "long")
-            before = backend.load()["storyteller"].prefill_tokens
+            before = backend.load()["storyteller"].num_prefill_tokens
             second = await ask(backend, "long")
-            return first, second, backend.load()["storyteller"].prefill_tokens - before
+            return first, second, backend.load()["storyteller"].num_prefill_tokens - before
 
     first, second, computed = asyncio.run(twice())
     assert bits(first) == bits(second)
@@ -161,7 +161,7 @@ def test_law_5_choices_of_one_prompt_differ_and_share_its_prefill() -> None:
             answer = await complete(
                 backend, model="storyteller", prompt=STORY * 4, n=8, max_tokens=12, temperature=1.0, seed=1
             )
-            return answer, backend.load()["storyteller"].prefill_tokens
+            return answer, backend.load()["storyteller"].num_prefill_tokens
 
     answer, computed = asyncio.run(many())
     assert len({choice.text for choice in answer.choices}) >= 6

@@ -69,7 +69,7 @@ def test_fast_log_probabilities_are_close_and_their_perplexity_agrees(reference:
 def test_a_score_depends_only_on_the_tokens_before_it(precision: Precision) -> None:
     async def every_prefix() -> list[list[float | None]]:
         async with running(compose(Settings(model=("storyteller",), precision=precision))) as backend:
-            tokens = backend.tokenize(None, TEXT, True)[:70]
+            tokens = (await backend.tokenize(None, TEXT, True))[:70]
             asked = (
                 complete(backend, model="storyteller", prompt=tokens[:end], echo=True, logprobs=0, max_tokens=0)
                 for end in range(3, len(tokens))

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from onward.backends.base import Health, Load, TokenizerInfo
+from onward.backends.base import DraftCounts, EngineLoad, Health, TokenizerInfo
 from onward.errors import EngineStopped, InvalidRequest, ModelNotFound
 from onward.protocol.models import Model
 from onward.protocol.request import CompletionRequest
@@ -109,17 +109,17 @@ class FakeBackend:
         self.answers.append(answer)
         return answer
 
-    def tokenizer_info(self, model: str | None) -> TokenizerInfo:
+    async def tokenizer_info(self, model: str | None) -> TokenizerInfo:
         if model not in (None, "storyteller"):
             raise ModelNotFound(f"The model '{model}' does not exist", param="model")
         return TokenizerInfo(
             eos_token="<end>", bos_token=None, vocab_size=256, context_length=512, special_tokens=("<end>",)
         )
 
-    def tokenize(self, model: str | None, text: str, add_special_tokens: bool) -> list[int]:
+    async def tokenize(self, model: str | None, text: str, add_special_tokens: bool) -> list[int]:
         return ([0] if add_special_tokens else []) + list(text.encode())
 
-    def token_bytes(self, model: str | None, tokens: list[int]) -> list[bytes]:
+    async def token_bytes(self, model: str | None, tokens: list[int]) -> list[bytes]:
         if any(not 0 <= token < 256 for token in tokens):
             raise InvalidRequest("Invalid token in prompt")
         return [bytes([token]) for token in tokens]
@@ -127,9 +127,17 @@ class FakeBackend:
     def health(self) -> Health:
         return Health(self.state)
 
-    def load(self) -> dict[str, Load]:
-        drafts = {("prediction", "accepted"): 5, ("lookup", "rejected"): 2}
-        fake = Load(running=3, waiting=2, blocks_total=10, blocks_used=4, preemptions=1, steps=9, drafts=drafts)
+    def load(self) -> dict[str, EngineLoad]:
+        drafts = DraftCounts(prediction_accepted=5, lookup_rejected=2)
+        fake = EngineLoad(
+            num_running=3,
+            num_waiting=2,
+            num_blocks=10,
+            num_used_blocks=4,
+            num_preemptions=1,
+            num_steps=9,
+            drafts=drafts,
+        )
         return {"fake-model:1": fake}
 
     def drain(self) -> None:

@@ -1,4 +1,4 @@
-"""The running answer of the embedded backend: events in on its event loop, partial choices out."""
+"""The running answer of the embedded backend: engine events in, partial choices out, on one event loop."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from onward.protocol.response import Choice, Usage
 
 
 class EmbeddedAnswer:
-    """Implements `completions.answer.Answer`. Lives on the event loop that asked; `delivery` calls `feed` there too.
+    """Implements `completions.answer.Answer`. Used on one event loop, where `delivery` calls `feed` too.
 
-    `retire` is called once, when the answer has ended or was closed before its end: it forgets the jobs, and with
-    True cancels their work.
+    `retire` is called once, when the answer has ended or is closed before its end: it forgets the jobs, and with True
+    cancels them. `failure` converts a failed job to the error that the client gets.
     """
 
     def __init__(
@@ -43,14 +43,13 @@ class EmbeddedAnswer:
         return self._usage
 
     def feed(self, events: list[Event]) -> None:
-        """Take the events of one engine step. After the end or a failure, nothing more is taken."""
+        """Take the events of one engine step. After the end or a failure they are ignored."""
         if self._retired:
             return
-        good: list[Event] = [event for event in events if not isinstance(event, Failed)]
         try:
-            choices = self._stream.accept(good)  # type: ignore[arg-type]
-        except Exception as problem:  # an operator's content filter failed: nothing more may be shown
-            self._ready.put_nowait(_as_server_error(problem))
+            choices = self._stream.accept(event for event in events if not isinstance(event, Failed))
+        except Exception as error:  # an operator's content filter failed: nothing more may be sent
+            self._ready.put_nowait(_server_error(error))
             self._end(cancel=True)
             return
         if choices:
@@ -67,7 +66,7 @@ class EmbeddedAnswer:
             while not (self._retired and self._ready.empty()):
                 ready = await self._ready.get()
                 if ready is None:
-                    raise RequestCancelled("The request was closed while it ran.")
+                    raise RequestCancelled("The request was closed while it was running.")
                 if isinstance(ready, ApiError):
                     raise ready
                 choices, self._usage = ready
@@ -80,7 +79,6 @@ class EmbeddedAnswer:
         self._ready.put_nowait(None)
 
     def abandon(self) -> None:
-        """Takes no lock: the garbage collector may call it in the midst of anything."""
         self._end(cancel=True)
 
     def _end(self, *, cancel: bool) -> None:
@@ -89,8 +87,8 @@ class EmbeddedAnswer:
             self._retire(cancel)
 
 
-def _as_server_error(problem: Exception) -> ServerError:
-    """The error to tell; the log of the server shows its cause."""
+def _server_error(cause: Exception) -> ServerError:
+    """The error that the client gets; the server's log shows its cause."""
     error = ServerError()
-    error.__cause__ = problem
+    error.__cause__ = cause
     return error

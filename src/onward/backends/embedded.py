@@ -1,131 +1,75 @@
-"""The embedded backend: plans requests, runs them on engines in this process, gives their partial choices.
+"""The embedded backend: plans requests, submits their jobs to engine clients, returns partial choices.
 
-The only place that joins `engine` and `completions`. Jobs go down through an engine's mailbox; their events come back
-by a `Delivery` per event loop.
+The only place that joins `engine` and `completions`. Jobs go down through an `EngineClient`; their events come back by
+a `Delivery` per event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from onward.backends.answer import EmbeddedAnswer
-from onward.backends.base import Health, Load, TokenizerInfo
+from onward.backends.base import EngineLoad, Health, TokenizerInfo
 from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
 from onward.completions.filters import ContentFilters
-from onward.completions.infill import find_infill
 from onward.completions.plan import Plan, ServedModel, plan
-from onward.completions.reasoning import find_reasoning_markers
+from onward.engine.client import EngineClient
 from onward.engine.events import Event, Failed
-from onward.engine.loop import EngineThread
-from onward.engine.model import Model as RuntimeModel
-from onward.engine.model import Tokenizer
-from onward.engine.step import Engine
 from onward.errors import ApiError, EngineStopped, InvalidRequest, ModelNotFound, ServerError
+from onward.offload import inline_or_on_thread
 from onward.protocol.models import Model
 from onward.protocol.request import CompletionRequest
 
-log = logging.getLogger("onward.backend")
-
-LONG_PROMPT = 20_000
-"""Characters (or ids) of prompt, suffix and prediction from which on planning leaves the event loop for a thread."""
-EACH_PROMPT = 50
+PROMPT_OVERHEAD = 50
 """Characters that a prompt counts for beside its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """`rows`: sequences evaluated together. `max_waiting`: sequences that may wait for a place.
-    `max_parallel`: choices (prompts × candidates) that one request may ask for. `threads` may sample; None: a few."""
-
-    rows: int = 64
-    max_waiting: int = 1024
-    max_parallel: int = 2048
-    share_prefixes: bool = True
-    speculate: bool = True
-    threads: int | None = None
-
-
 class EmbeddedModel:
-    """One model with its engine thread. `fingerprint` changes exactly when its results may."""
+    """One model with its engine, which starts at once. `fingerprint` changes exactly when results may change.
+
+    Owns `engine`. Called on event loops; events arrive on a thread of the engine client's.
+    """
 
     def __init__(
-        self,
-        model_id: str,
-        runtime: RuntimeModel,
-        tokenizer: Tokenizer,
-        fingerprint: str,
-        limits: Limits,
-        filters: ContentFilters | None = None,
+        self, served: ServedModel, engine: EngineClient, fingerprint: str, filters: ContentFilters | None = None
     ) -> None:
-        self.filters = filters
-        self.id = model_id
-        self.tokenizer = tokenizer
+        self.served = served
+        self.engine = engine
         self.fingerprint = fingerprint
-        self.served = ServedModel(
-            model_id,
-            tokenizer,
-            runtime.vocab_size,
-            runtime.context_length,
-            find_infill(tokenizer),
-            find_reasoning_markers(tokenizer),
-        )
+        self.filters = filters
         self.answers: dict[int, EmbeddedAnswer] = {}
+        """Running answers by job id."""
         self._deliveries: WeakValueDictionary[asyncio.AbstractEventLoop, Delivery] = WeakValueDictionary()
-        self.engine = Engine(
-            runtime,
-            tokenizer,
-            rows=limits.rows,
-            share_prefixes=limits.share_prefixes,
-            speculate=limits.speculate,
-            threads=limits.threads,
-        )
-        self.thread = EngineThread(self.engine, self._deliver, max_waiting=limits.max_waiting, name=model_id)
-        self.thread.start()
+        engine.start(self._deliver)
 
-    def run(self, planned: Plan, number: int) -> EmbeddedAnswer:
-        """Queue a plan's jobs. Raises Overloaded, EngineStopped. Called on the asking event loop."""
+    def submit(self, planned: Plan, request_number: int) -> EmbeddedAnswer:
+        """Queue a plan's jobs. Raises Overloaded, EngineStopped. Called on the event loop that awaits the answer."""
         job_ids = [job.id for job in planned.jobs]
 
         def retire(cancel: bool) -> None:
             for job_id in job_ids:
                 self.answers.pop(job_id, None)
             if cancel:
-                self.thread.cancel(number)
+                self.engine.cancel(request_number)
 
-        stream = ChoiceStream(planned, self.tokenizer.token_bytes, self.filters)
-        answer = EmbeddedAnswer(self.id, self.fingerprint, self._delivery(), stream, retire, self._failure)
+        stream = ChoiceStream(planned, self.served.tokenizer, self.filters)
+        delivery = self._delivery()
+        answer = EmbeddedAnswer(self.served.id, self.fingerprint, delivery, stream, retire, self._failure)
         self.answers.update(dict.fromkeys(job_ids, answer))
         try:
-            self.thread.submit(planned.jobs)
+            self.engine.submit(planned.jobs)
         except ApiError:
             retire(False)
             raise
         return answer
 
-    def load(self) -> Load:
-        pool, counters = self.engine.cache.pool, self.engine.counters
-        return Load(
-            running=len(self.engine.scheduler.running),
-            waiting=self.thread.waiting,
-            blocks_total=pool.count,
-            blocks_used=pool.used,
-            blocks_cached=pool.cached,
-            preemptions=self.engine.scheduler.preemptions,
-            prefill_tokens=counters.prefill_tokens,
-            decode_tokens=counters.decode_tokens,
-            cached_tokens=counters.cached_tokens,
-            steps=counters.steps,
-            drafts=dict(counters.drafts.items()),
-        )
-
     def _delivery(self) -> Delivery:
-        """That of the running event loop; its answers keep it."""
+        """The running event loop's delivery, which its answers keep alive."""
         loop = asyncio.get_running_loop()
         delivery = self._deliveries.get(loop)
         if delivery is None:
@@ -133,12 +77,11 @@ class EmbeddedModel:
         return delivery
 
     def _failure(self, failed: Failed) -> ApiError:
-        if self.thread.death is not None:
-            return ServerError(final=True)
-        return EngineStopped()
+        """The error that a client gets for a failed job."""
+        return ServerError(final=True) if self.engine.state.status == "crashed" else EngineStopped()
 
     def _deliver(self, events: Sequence[Event]) -> None:
-        """On the engine thread: hand each event loop its answers' events."""
+        """Post one step's events to the event loops of their answers. Called on the engine client's thread."""
         steps: dict[Delivery, dict[EmbeddedAnswer, list[Event]]] = {}
         for event in events:
             answer = self.answers.get(event.job)
@@ -150,19 +93,20 @@ class EmbeddedModel:
 
 @dataclass(slots=True)
 class EmbeddedBackend:
-    """Implements `backends.base.Backend` for models in this process.
+    """Implements `backends.base.Backend` over engine clients. Owns its models.
 
-    `listed` are the names that /v1/models shows; `aliases` map further names to model ids. With `any_name`
-    (the lenient profile) the only model answers to every name.
+    `listed` are the names that /v1/models returns; `aliases` map further names to model ids. With `any_name` (the
+    lenient profile) the only model answers to every name. `max_parallel`: choices (prompts × candidates) that one
+    request may ask for.
     """
 
     served: dict[str, EmbeddedModel]
     listed: list[Model]
     aliases: dict[str, str]
-    limits: Limits
+    max_parallel: int = 2048
     any_name: bool = False
     _draining: bool = False
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    _request_numbers: itertools.count[int] = field(default_factory=itertools.count)
     _job_ids: itertools.count[int] = field(default_factory=itertools.count)
 
     def models(self) -> list[Model]:
@@ -172,68 +116,60 @@ class EmbeddedBackend:
         if self._draining:
             raise EngineStopped()
         model = self._find(request.model)
-        number = next(self._numbers)
-        if _size(request) > LONG_PROMPT:
-            planned = await asyncio.to_thread(self._plan, request, model, number)
-        else:
-            planned = self._plan(request, model, number)
-        return model.run(planned, number)
+        number = next(self._request_numbers)
+        planned = await inline_or_on_thread(
+            _size(request), lambda: plan(request, model.served, number, self._job_ids, self.max_parallel)
+        )
+        return model.submit(planned, number)
 
-    def tokenizer_info(self, model: str | None) -> TokenizerInfo:
-        served = self._find(model)
+    async def tokenizer_info(self, model: str | None) -> TokenizerInfo:
+        served = self._find(model).served
         tokenizer = served.tokenizer
         return TokenizerInfo(
             eos_token=tokenizer.eos_token,
             bos_token=tokenizer.bos_token,
-            vocab_size=served.served.vocab_size,
-            context_length=served.served.context_length,
+            vocab_size=served.vocab_size,
+            context_length=served.context_length,
             special_tokens=tokenizer.special_literals,
-            infill=served.served.infill is not None,
+            infill=served.infill is not None,
         )
 
-    def tokenize(self, model: str | None, text: str, add_special_tokens: bool) -> list[int]:
-        return self._find(model).tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    async def tokenize(self, model: str | None, text: str, add_special_tokens: bool) -> list[int]:
+        tokenizer = self._find(model).served.tokenizer
+        return await inline_or_on_thread(
+            len(text), lambda: tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        )
 
-    def token_bytes(self, model: str | None, tokens: list[int]) -> list[bytes]:
+    async def token_bytes(self, model: str | None, tokens: list[int]) -> list[bytes]:
         served = self._find(model).served
-        for token in tokens:
-            if not 0 <= token < served.vocab_size:
-                raise InvalidRequest(
-                    f"Invalid token: {token}. Minimum value is 0, maximum value is "
-                    f"{served.vocab_size - 1} (inclusive).",
-                    param="tokens",
-                )
-        return [served.tokenizer.token_bytes(token) for token in tokens]
+        return await inline_or_on_thread(len(tokens), lambda: _token_bytes(served, tokens))
 
     def health(self) -> Health:
-        for model in self.served.values():
-            if model.thread.death is not None:
-                return Health("dead", f"The engine of {model.id} has stopped; the log says why. Restart the server.")
+        for model_id, model in self.served.items():
+            if model.engine.state.status == "crashed":
+                return Health("dead", f"The engine of {model_id} has stopped; the log says why. Restart the server.")
         if self._draining:
             return Health("draining", "The server is shutting down.")
         return Health("ready")
 
-    def load(self) -> dict[str, Load]:
-        return {model.id: model.load() for model in self.served.values()}
+    def load(self) -> dict[str, EngineLoad]:
+        return {model_id: model.engine.load for model_id, model in self.served.items()}
 
     def drain(self) -> None:
         self._draining = True
 
     async def aclose(self) -> None:
         self._draining = True
-        await asyncio.gather(*(asyncio.to_thread(model.thread.stop) for model in self.served.values()))
+        await asyncio.gather(*(asyncio.to_thread(model.engine.stop) for model in self.served.values()))
 
     def close(self) -> None:
         """As `aclose`, for callers without an event loop."""
         self._draining = True
         for model in self.served.values():
-            model.thread.stop()
-
-    def _plan(self, request: CompletionRequest, model: EmbeddedModel, number: int) -> Plan:
-        return plan(request, model.served, number, self._job_ids, self.limits.max_parallel)
+            model.engine.stop()
 
     def _find(self, name: str | None) -> EmbeddedModel:
-        """Raises ModelNotFound. A missing name means the first model (the gate decides whether it may miss)."""
+        """Raises ModelNotFound. A missing name means the first model (the gate decides whether it may be missing)."""
         if not name or (self.any_name and len(self.served) == 1):
             return next(iter(self.served.values()))
         found = self.served.get(self.aliases.get(name, name))
@@ -242,6 +178,17 @@ class EmbeddedBackend:
         return found
 
 
+def _token_bytes(served: ServedModel, tokens: list[int]) -> list[bytes]:
+    for token in tokens:
+        if not 0 <= token < served.vocab_size:
+            raise InvalidRequest(
+                f"Invalid token: {token}. Minimum value is 0, maximum value is {served.vocab_size - 1} (inclusive).",
+                param="tokens",
+            )
+    return [served.tokenizer.token_bytes(token) for token in tokens]
+
+
 def _size(request: CompletionRequest) -> int:
-    each = EACH_PROMPT + len(request.suffix or "")
-    return sum(map(len, request.prompts)) + each * len(request.prompts) + len(request.prediction or "")
+    """Characters and ids that planning a request tokenizes and checks."""
+    per_prompt = PROMPT_OVERHEAD + len(request.suffix or "")
+    return sum(map(len, request.prompts)) + per_prompt * len(request.prompts) + len(request.prediction or "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from pathlib import Path
@@ -153,7 +152,7 @@ class AsyncTokenizer:
         Special tokens that are spelled in the text are recognised; `add_special_tokens=False` leaves out those that
         the model expects at the beginning of a text, such as `<s>`. Raises ModelNotFound.
         """
-        return await asyncio.to_thread(self._backend.tokenize, model or self._default_model, text, add_special_tokens)
+        return await self._backend.tokenize(model or self._default_model, text, add_special_tokens)
 
     async def decode(self, tokens: Iterable[int], *, model: str | None = None) -> str:
         """Return the text of tokens, with U+FFFD for incomplete characters.
@@ -164,7 +163,7 @@ class AsyncTokenizer:
 
     async def token_bytes(self, tokens: Iterable[int], *, model: str | None = None) -> list[bytes]:
         """Return the exact bytes of each token, which may be part of a character. Raises as `decode` does."""
-        return await asyncio.to_thread(self._backend.token_bytes, model or self._default_model, [*tokens])
+        return await self._backend.token_bytes(model or self._default_model, [*tokens])
 
 
 class AsyncOnward:

@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from onward.completions.filters import ContentFilters, FilteredText, FilterStream
-from onward.completions.logprobs import LogprobsBuilder, TokenBytes, extend
+from onward.completions.filters import ContentFilters, FilterStream
+from onward.completions.logprobs import LogprobsBuilder, extend
 from onward.completions.plan import Plan, PlannedPrompt
 from onward.completions.reasoning import ReasoningCounter
-from onward.engine.events import Piece, Prefilled
+from onward.completions.text_deltas import ChoiceText, TextDelta
+from onward.engine.events import Decoded, Prefilled
+from onward.engine.model import Vocabulary
 from onward.protocol.response import (
     Choice,
     CompletionTokensDetails,
@@ -43,6 +45,7 @@ class _PromptState:
     scores: Sequence[Sampled | None] | None = None
     logprobs: Logprobs | None = None
     """The echoed prompt's log probabilities, shared by its choices."""
+    texts: dict[int, ChoiceText] = field(default_factory=dict)
     echoed: set[int] = field(default_factory=set)
     candidates: dict[int, _Candidate] = field(default_factory=dict)
     num_ended: int = 0
@@ -56,24 +59,27 @@ class ChoiceStream:
     With best_of > n, a prompt's n best candidates are returned, complete, when all its candidates have ended.
     """
 
-    def __init__(self, plan: Plan, token_bytes: TokenBytes, filters: ContentFilters | None = None) -> None:
+    def __init__(self, plan: Plan, vocabulary: Vocabulary, filters: ContentFilters | None = None) -> None:
         request = plan.request
         self._request = request
+        self._vocabulary = vocabulary
         self._filters = filters or ContentFilters()
         self._reasoning_markers = plan.reasoning_markers
         self._reasoning_tokens = 0
         self.cut_short = False
-        """Whether a content filter ended a choice before the engine did: the engine may still be generating it."""
+        """Whether a choice ended here before it did in the engine, which may still be generating it."""
         self._ranks_candidates = request.candidates > request.n
         self._builder = (
             None
             if request.logprobs is None
-            else LogprobsBuilder(request.logprobs, request.return_tokens_as_token_ids, token_bytes, self._filters)
+            else LogprobsBuilder(
+                request.logprobs, request.return_tokens_as_token_ids, vocabulary.token_bytes, self._filters
+            )
         )
         self._prompts = {
             prompt.job.id: _PromptState(prompt, index * request.n) for index, prompt in enumerate(plan.prompts)
         }
-        self._prompt_tokens = sum(prompt.billed for prompt in plan.prompts)
+        self._prompt_tokens = sum(prompt.num_prompt_tokens for prompt in plan.prompts)
         self._cached_tokens = 0
         self._completion_tokens = 0
         self._num_tokens: dict[tuple[int, int], int] = {}
@@ -102,72 +108,88 @@ class ChoiceStream:
             ),
         )
 
-    def accept(self, events: Iterable[Prefilled | Piece]) -> list[Choice]:
+    def accept(self, events: Iterable[Prefilled | Decoded]) -> list[Choice]:
         """Process events of this plan's jobs and return the partial choices that they complete."""
         choices: list[Choice] = []
         for event in events:
             state = self._prompts[event.job]
             if isinstance(event, Prefilled):
-                self._cached_tokens += event.cached
+                self._cached_tokens += event.num_cached_tokens
                 state.scores = event.scores
-                continue
-            delta = self._filter(state, event)
+            else:
+                choices += self._decoded(state, event)
+        return choices
+
+    def _decoded(self, state: _PromptState, event: Decoded) -> list[Choice]:
+        """Return the partial choices that the tokens of one step add to a choice."""
+        text = state.texts.get(event.choice)
+        if text is None:
+            prompt = state.prompt
+            text = state.texts[event.choice] = ChoiceText(prompt.job, event.choice, self._vocabulary, len(prompt.text))
+        choices: list[Choice] = []
+        num_tokens = None
+        for unfiltered in text.feed(event):
+            delta = self._filter(state, unfiltered)
+            self.cut_short |= delta is not None and delta.finish_reason is not None and event.finish_reason is None
             if delta is None:
                 continue
-            if event.foretold or event.mistaken:
-                self._count_drafts(event, delta.billed)
+            num_tokens = delta.num_completion_tokens
             self._count_reasoning(state, delta)
             if self._ranks_candidates:
                 choices += self._collect(state, delta)
             else:
                 choices += self._parts(state, delta, state.first_index + delta.choice)
+        if num_tokens is not None:
+            self._count_drafts(event, num_tokens)
         return choices
 
-    def _filter(self, state: _PromptState, delta: Piece) -> Piece | FilteredText | None:
+    def _filter(self, state: _PromptState, delta: TextDelta) -> TextDelta | None:
         """Return the delta after the content filters; None if nothing is left of it, or a filter ended the choice."""
         if not self._filters:
             return delta
         stream = state.filter_streams.get(delta.choice)
         if stream is None:
-            stream = state.filter_streams[delta.choice] = FilterStream(self._filters, state.prompt.job.text_base)
+            stream = state.filter_streams[delta.choice] = FilterStream(self._filters, len(state.prompt.text))
         if stream.ended:
             return None
         filtered = stream.feed(delta)
-        self.cut_short |= stream.ended and delta.ending is None
-        return filtered if filtered.text or filtered.records or filtered.ending else None
+        return filtered if filtered.text or filtered.records or filtered.finish_reason else None
 
-    def _count_reasoning(self, state: _PromptState, delta: Piece | FilteredText) -> None:
+    def _count_reasoning(self, state: _PromptState, delta: TextDelta) -> None:
         if self._reasoning_markers is None:
             return
         counter = state.reasoning_counters.get(delta.choice)
         if counter is None:
             counter = ReasoningCounter(self._reasoning_markers, state.prompt.tokens)
             state.reasoning_counters[delta.choice] = counter
-        self._reasoning_tokens += counter.count(delta.records, delta.billed)
+        self._reasoning_tokens += counter.count(delta.records, delta.num_completion_tokens)
 
-    def _count_drafts(self, delta: Piece, num_completion_tokens: int) -> None:
+    def _count_drafts(self, event: Decoded, num_completion_tokens: int) -> None:
         """Update the counts of drafted tokens. Accepted tokens that are not in the completion do not count."""
-        choice = (delta.job, delta.choice)
+        if not (event.num_accepted_prediction_tokens or event.num_rejected_prediction_tokens):
+            return
+        choice = (event.job, event.choice)
         accepted, rejected = self._drafted.get(choice, (0, 0))
-        self._drafted[choice] = now = min(delta.foretold, num_completion_tokens), delta.mistaken
-        self._accepted += now[0] - accepted
-        self._rejected += now[1] - rejected
+        new_accepted = min(event.num_accepted_prediction_tokens, num_completion_tokens)
+        self._drafted[choice] = new_accepted, event.num_rejected_prediction_tokens
+        self._accepted += new_accepted - accepted
+        self._rejected += event.num_rejected_prediction_tokens - rejected
 
-    def _parts(self, state: _PromptState, delta: Piece | FilteredText, index: int) -> list[Choice]:
+    def _parts(self, state: _PromptState, delta: TextDelta, index: int) -> list[Choice]:
         """Return a delta as one partial choice, or two: `stop` comes in one of its own (spec/completions §4)."""
         choice = (delta.job, delta.choice)
-        self._completion_tokens += delta.billed - self._num_tokens.get(choice, 0)
-        self._num_tokens[choice] = delta.billed
+        self._completion_tokens += delta.num_completion_tokens - self._num_tokens.get(choice, 0)
+        self._num_tokens[choice] = delta.num_completion_tokens
         text = delta.text
         logprobs = None if self._builder is None else self._builder.generated(delta.records)
         if self._request.echo and delta.choice not in state.echoed:
             state.echoed.add(delta.choice)
             text = state.prompt.text + text
             logprobs = self._with_prompt(state, logprobs)
-        if delta.ending:
+        if delta.finish_reason:
             self._num_open -= 1
-        if delta.ending != "stop" or not (text or delta.records):
-            return [Choice(text=text, index=index, logprobs=logprobs, finish_reason=delta.ending)]
+        if delta.finish_reason != "stop" or not (text or delta.records):
+            return [Choice(text=text, index=index, logprobs=logprobs, finish_reason=delta.finish_reason)]
         closing = None if self._builder is None else self._builder.empty()
         return [
             Choice(text=text, index=index, logprobs=logprobs),
@@ -180,19 +202,21 @@ class ChoiceStream:
             return logprobs
         prompt = state.prompt
         if state.logprobs is None:
-            state.logprobs = self._builder.prompt(prompt.tokens, prompt.pieces, state.scores[prompt.hidden :])
+            state.logprobs = self._builder.prompt(
+                prompt.tokens, prompt.token_bytes, state.scores[prompt.num_implicit_tokens :]
+            )
         whole = self._builder.empty()
         extend(whole, state.logprobs)
         extend(whole, logprobs)
         return whole
 
-    def _collect(self, state: _PromptState, delta: Piece | FilteredText) -> list[Choice]:
+    def _collect(self, state: _PromptState, delta: TextDelta) -> list[Choice]:
         """Add a delta to its candidate. Return the best candidates when all have ended, else nothing."""
         candidate = state.candidates.setdefault(delta.choice, _Candidate())
         candidate.parts += self._parts(state, delta, delta.choice)
         candidate.logprobs += [record.logprob for record in delta.records]
-        candidate.num_tokens = delta.billed
-        state.num_ended += delta.ending is not None
+        candidate.num_tokens = delta.num_completion_tokens
+        state.num_ended += delta.finish_reason is not None
         if state.num_ended < self._request.candidates:
             return []
         return self._best(state)

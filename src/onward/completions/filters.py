@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from onward.completions.patterns import FindSpans, Span, compile_patterns, load_callable
-from onward.engine.events import Piece
+from onward.completions.text_deltas import TextDelta
 from onward.protocol.response import FinishReason
 from onward.text.assembler import TokenRecord
 from onward.values import ContentFilterSetting
@@ -60,18 +60,6 @@ def _make_filter(setting: ContentFilterSetting) -> ContentFilter:
     return ContentFilter(setting.name, setting.action, find, max_match_length)
 
 
-@dataclass(slots=True)
-class FilteredText:
-    """A Piece after the filters: text and records that can be sent. `ending` may be "content_filter"."""
-
-    job: int
-    choice: int
-    text: str
-    records: list[TokenRecord]
-    billed: int
-    ending: FinishReason | None
-
-
 class FilterStream:
     """Applies the filters to one choice. `base` is the number of code points before its completion.
 
@@ -101,19 +89,21 @@ class FilterStream:
         """Whether a filter has ended the choice."""
         return self._stop is not None
 
-    def feed(self, delta: Piece) -> FilteredText:
-        """Add a delta of the choice and return what can be sent now."""
+    def feed(self, delta: TextDelta) -> TextDelta:
+        """Add a delta of the choice and return what can be sent now, which may finish with content_filter."""
         self._window += delta.text
         self._records += delta.records
-        final = delta.ending is not None
+        final = delta.finish_reason is not None
         self._scan(self._limit(final))
         text = self._take_text(self._limit(final) if self._stop is None else self._stop[0])
         records = self._take_records(final or self.ended)
         self._forget()
         ended = final or self.ended
-        ending: FinishReason | None = "content_filter" if ended and self._has_match else delta.ending
-        billed = delta.billed if final and not self.ended else min(delta.billed, self._num_tokens)
-        return FilteredText(delta.job, delta.choice, text, records, billed, ending)
+        finish: FinishReason | None = "content_filter" if ended and self._has_match else delta.finish_reason
+        num_tokens = delta.num_completion_tokens
+        if self.ended or not final:
+            num_tokens = min(num_tokens, self._num_tokens)
+        return TextDelta(delta.job, delta.choice, text, records, num_tokens, finish)
 
     def _limit(self, final: bool) -> int:
         """Return the code point before which the start of every match is known.

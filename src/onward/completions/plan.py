@@ -1,29 +1,30 @@
-"""A request and a model become jobs: prompt forms, seeds, limits. Behind this gate nothing is checked again."""
+"""Plans a request: which jobs a model computes for it. Behind this gate nothing is checked again."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
-from onward.completions.infill import Infill, require_infill
-from onward.completions.reasoning import Markers
+from onward.completions.infill import Infill, find_infill, require_infill
+from onward.completions.reasoning import Markers, find_reasoning_markers
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer
 from onward.errors import InvalidRequest
 from onward.protocol.request import CompletionRequest
 from onward.sampling.params import SamplingParams
+from onward.sampling.rng import GOLDEN_GAMMA, mix
 from onward.text.assembler import TextRules
 from onward.text.offsets import decode_tokens
 
-SCORED = 8
-"""So many times the usual number of prompts may be asked for where nothing is generated."""
+MAX_PARALLEL_SCORING_FACTOR = 8
+"""So many times the usual number of prompts may be sent where nothing is generated."""
 _SEED_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What a plan must know of a model. `context_length` is in tokens, prompt and completion together."""
+    """What a plan needs to know about a model. `context_length` is in tokens, prompt and completion together."""
 
     id: str
     tokenizer: Tokenizer
@@ -32,23 +33,30 @@ class ServedModel:
     infill: Infill | None
     reasoning_markers: Markers | None = None
 
+    @classmethod
+    def create(cls, model_id: str, tokenizer: Tokenizer, vocab_size: int, context_length: int) -> Self:
+        """A model whose infill tokens and reasoning markers are those that its tokenizer knows."""
+        markers = find_reasoning_markers(tokenizer)
+        return cls(model_id, tokenizer, vocab_size, context_length, find_infill(tokenizer), markers)
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedPrompt:
     """One prompt of a request: its job, and what an echo shows of it.
 
     `tokens` are the prompt's ids as the client sees them: without an implicit start token, without infill tokens.
-    `pieces` are the bytes they stand for in `text`. `billed` is its share of `usage.prompt_tokens`.
+    `token_bytes` are the bytes that each stands for in `text`. `num_prompt_tokens` is its share of
+    `usage.prompt_tokens`.
     """
 
     job: Job
     text: str
     tokens: tuple[int, ...]
-    pieces: tuple[bytes, ...]
-    billed: int
+    token_bytes: tuple[bytes, ...]
+    num_prompt_tokens: int
 
     @property
-    def hidden(self) -> int:
+    def num_implicit_tokens(self) -> int:
         """Ids at the start of the job's prompt that the client never sees."""
         return len(self.job.prompt) - len(self.tokens)
 
@@ -67,11 +75,12 @@ class Plan:
 
 
 def plan(
-    request: CompletionRequest, model: ServedModel, number: int, job_ids: Iterator[int], max_parallel: int
+    request: CompletionRequest, model: ServedModel, request_number: int, job_ids: Iterator[int], max_parallel: int
 ) -> Plan:
-    """Decide everything. `number` identifies the request to the engine, `job_ids` gives process-unique ids.
+    """Plan a request. `request_number` identifies it to the engine, `job_ids` yields ids that the engine has not seen.
 
-    Raises InvalidRequest: token ids, context length, too many choices, a suffix that the model cannot use.
+    The same request (its `random_seed` included) is planned alike every time. Raises InvalidRequest: token ids, context
+    length, too many choices, a suffix that the model cannot use.
     """
     prompts = request.prompts
     _check_parallel(len(prompts), request, max_parallel)
@@ -80,8 +89,8 @@ def plan(
         raise InvalidRequest("Setting 'echo' and 'logprobs' at the same time is not supported with 'suffix'.")
     prediction = _prediction(request, model)
     planned = [
-        _plan_prompt(prompt, request, model, number, next(job_ids), _sampling(request), prediction)
-        for prompt in prompts
+        _plan_prompt(prompt, request, model, request_number, next(job_ids), _sampling(request, index), prediction)
+        for index, prompt in enumerate(prompts)
     ]
     return Plan(request, tuple(planned), model.reasoning_markers)
 
@@ -90,74 +99,73 @@ def _plan_prompt(
     prompt: str | list[int],
     request: CompletionRequest,
     model: ServedModel,
-    number: int,
+    request_number: int,
     job_id: int,
     sampling: SamplingParams,
     prediction: tuple[int, ...],
 ) -> PlannedPrompt:
-    ids, hidden = _encode(prompt, request, model)
-    fed, ends = _feed(ids, hidden, request, model)
-    _check_ids(fed, model)
-    _check_context(len(fed), request.max_tokens, model)
-    shown = tuple(ids[hidden:])
-    pieces = tuple(map(model.tokenizer.token_bytes, shown))
+    ids, num_implicit = _encode(prompt, request, model)
+    job_prompt, end_tokens = _job_prompt(ids, num_implicit, request, model)
+    _check_ids(job_prompt, model)
+    _check_context(len(job_prompt), request.max_tokens, model)
+    visible = tuple(ids[num_implicit:])
+    token_bytes = tuple(map(model.tokenizer.token_bytes, visible))
     if isinstance(prompt, str):
         text, pending = prompt, b""
-        pieces = _without_dummy_space(pieces, prompt)
+        token_bytes = _without_dummy_space(token_bytes, prompt)
     else:
-        text, pending = decode_tokens(pieces)
+        text, pending = decode_tokens(token_bytes)
     job = Job(
         id=job_id,
-        request=number,
-        prompt=tuple(fed),
-        choices=request.candidates,
+        request=request_number,
+        prompt=tuple(job_prompt),
+        num_choices=request.candidates,
         max_tokens=request.max_tokens,
         sampling=sampling,
         rules=_rules(request),
-        end_tokens=ends,
+        end_tokens=end_tokens,
         min_tokens=request.min_tokens,
         score_top=request.logprobs if request.echo else None,
-        text_base=len(text),
         pending=pending,
         prediction=prediction,
         repeatable=request.seed is not None or sampling.is_greedy,
     )
-    return PlannedPrompt(job, text, shown, pieces, billed=max(1, len(fed) - hidden))
+    return PlannedPrompt(job, text, visible, token_bytes, max(1, len(job_prompt) - num_implicit))
 
 
-def _feed(
-    ids: list[int], hidden: int, request: CompletionRequest, model: ServedModel
+def _job_prompt(
+    ids: list[int], num_implicit: int, request: CompletionRequest, model: ServedModel
 ) -> tuple[list[int], frozenset[int]]:
-    """What the engine reads: the prompt's ids, or these and the suffix's in the model's order; and the tokens that
-    end a choice, of those that the model can write at all (a config may name others)."""
-    fed, ends = ids, model.tokenizer.end_tokens
+    """The ids that the engine computes: the prompt's, or these and the suffix's in the model's order; and the tokens
+    that end a choice, of those that the model can generate at all (a config may name others)."""
+    prompt, ends = ids, model.tokenizer.end_tokens
     if request.suffix:
         infill = require_infill(model.infill)
         suffix_ids = model.tokenizer.encode(request.suffix, add_special_tokens=False)
-        fed = [*ids[:hidden], *infill.arrange(ids[hidden:], suffix_ids)]
+        prompt = [*ids[:num_implicit], *infill.arrange(ids[num_implicit:], suffix_ids)]
         ends |= infill.ends
     vocabulary = range(model.vocab_size)
-    return fed, frozenset(() if request.ignore_eos else (token for token in ends if token in vocabulary))
+    return prompt, frozenset(() if request.ignore_eos else (token for token in ends if token in vocabulary))
 
 
-def _without_dummy_space(pieces: tuple[bytes, ...], prompt: str) -> tuple[bytes, ...]:
+def _without_dummy_space(token_bytes: tuple[bytes, ...], prompt: str) -> tuple[bytes, ...]:
     """SentencePiece vocabularies spell a text's first word with a space that the text does not have."""
-    if pieces and pieces[0].startswith(b" ") and b"".join(pieces) == b" " + prompt.encode():
-        return (pieces[0][1:], *pieces[1:])
-    return pieces
+    if token_bytes and token_bytes[0].startswith(b" ") and b"".join(token_bytes) == b" " + prompt.encode():
+        return (token_bytes[0][1:], *token_bytes[1:])
+    return token_bytes
 
 
 def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedModel) -> tuple[list[int], int]:
-    """Token ids to feed, and how many of the first are implicit: an empty prompt is the start of a document,
+    """Token ids of a prompt, and how many of the first are implicit: an empty prompt is the start of a document,
     a token array is used verbatim (spec/completions §2.2)."""
     if isinstance(prompt, list):
         return list(prompt), 0
     tokenizer = model.tokenizer
     if prompt:
         ids = tokenizer.encode(prompt, add_special_tokens=request.add_special_tokens)
-        hidden = tokenizer.implicit_prefix(add_special_tokens=request.add_special_tokens)
-        if len(ids) > hidden:
-            return ids, hidden
+        num_implicit = tokenizer.implicit_prefix(add_special_tokens=request.add_special_tokens)
+        if len(ids) > num_implicit:
+            return ids, num_implicit
     if tokenizer.start_token is None:
         raise InvalidRequest("This model has no start-of-text token: its prompt cannot be empty.", param="prompt")
     return [tokenizer.start_token], 1
@@ -171,9 +179,15 @@ def _prediction(request: CompletionRequest, model: ServedModel) -> tuple[int, ..
     return tuple(token for token in ids[: model.context_length] if 0 <= token < model.vocab_size)
 
 
-def _sampling(request: CompletionRequest) -> SamplingParams:
-    seed = secrets.randbits(64) if request.seed is None else request.seed & _SEED_MASK
-    ranking = request.candidates > request.n
+def _seed(request: CompletionRequest, prompt_index: int) -> int:
+    """The seed of one prompt's choices. A given seed is every prompt's; without one, prompts differ."""
+    if request.seed is not None:
+        return request.seed & _SEED_MASK
+    return mix((request.random_seed + GOLDEN_GAMMA * prompt_index) & _SEED_MASK)
+
+
+def _sampling(request: CompletionRequest, prompt_index: int) -> SamplingParams:
+    ranks_candidates = request.candidates > request.n
     return SamplingParams(
         temperature=request.temperature,
         top_p=request.top_p,
@@ -183,8 +197,8 @@ def _sampling(request: CompletionRequest) -> SamplingParams:
         frequency_penalty=request.frequency_penalty,
         repetition_penalty=request.repetition_penalty,
         logit_bias=tuple(sorted(request.logit_bias.items())),
-        seed=seed,
-        logprobs=0 if ranking and request.logprobs is None else request.logprobs,
+        seed=_seed(request, prompt_index),
+        logprobs=0 if ranks_candidates and request.logprobs is None else request.logprobs,
     )
 
 
@@ -219,26 +233,26 @@ def _check_bias(request: CompletionRequest, model: ServedModel) -> None:
 
 def _check_context(prompt_tokens: int, max_tokens: int, model: ServedModel) -> None:
     """The words are OpenAI's, their punctuation included (spec/completions §2.3)."""
-    asked = prompt_tokens + max_tokens
-    if asked > model.context_length:
+    requested = prompt_tokens + max_tokens
+    if requested > model.context_length:
         raise InvalidRequest(
             f"This model's maximum context length is {model.context_length} tokens, however you requested "
-            f"{asked} tokens ({prompt_tokens} in your prompt; {max_tokens} for the completion). "
+            f"{requested} tokens ({prompt_tokens} in your prompt; {max_tokens} for the completion). "
             "Please reduce your prompt; or completion length."
         )
 
 
-def _check_parallel(prompts: int, request: CompletionRequest, most: int) -> None:
+def _check_parallel(num_prompts: int, request: CompletionRequest, max_parallel: int) -> None:
     """The words are OpenAI's (spec/completions §2.2), their hint too, which holds here as it did there."""
     scoring = request.max_tokens == 0
-    most *= SCORED if scoring else 1
-    if prompts * request.candidates > most:
+    max_parallel *= MAX_PARALLEL_SCORING_FACTOR if scoring else 1
+    if num_prompts * request.candidates > max_parallel:
         hint = (
             " (HINT: if you want to just evaluate probabilities without generating new text, you can submit more "
             "prompts if you set 'max_tokens' to 0.)"
         )
         raise InvalidRequest(
-            f"Too many parallel completions requested. You submitted {prompts} prompts with "
+            f"Too many parallel completions requested. You submitted {num_prompts} prompts with "
             f"{request.candidates} completions each, but you can currently request up to at most a total of "
-            f"{most}.{'' if scoring else hint}"
+            f"{max_parallel}.{'' if scoring else hint}"
         )

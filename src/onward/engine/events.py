@@ -1,54 +1,51 @@
-"""What the engine tells, a closed set. Events of one step are delivered together."""
+"""What an engine reports about its jobs: a closed, tagged, encodable set. The events of a step travel together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as ReadOnly
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 from onward.sampling.outputs import Sampled
-from onward.text.assembler import TokenRecord
 
-Ending = Literal["stop", "length"]
+EngineFinishReason = Literal["stop", "length"]
 
 
-@dataclass(frozen=True, slots=True)
-class Prefilled:
-    """A job's prompt has been read: sent once a job, before any Piece.
+class Prefilled(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """A job's prompt is computed: sent once per job, before any Decoded.
 
-    `cached` tokens of it were not computed again. `scores` has an entry a prompt token (None for the first)
-    when the job asked for them.
+    `num_cached_tokens` of it came from the prefix cache. `scores` has an entry per prompt token (None for the
+    first) when the job asked for prompt log-probabilities.
     """
 
     job: int
-    cached: int
-    scores: ReadOnly[Sampled | None] | None
+    num_cached_tokens: int
+    scores: list[Sampled | None] | None = None
 
 
-class Piece(NamedTuple):
-    """Part of one choice: text that may be shown, with its records (either may be empty).
+class Decoded(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """Tokens that one step sampled for one choice, in order; several where a draft was accepted.
 
-    `billed` counts the choice's completion tokens so far. `ending` is set on the last piece of the choice.
-    `foretold` and `mistaken` count the tokens drafted from the job's prediction that were drawn so far, and those
-    evaluated that were not: among the pieces of one step `mistaken` still falls, the step's last one has it right.
+    `finish_reason` is set on the choice's last event: nothing more is computed for it. An end token that finished the
+    choice is the last of `tokens`; so are the tokens that spell a stop sequence. `tokens` is empty where nothing was
+    to be generated. Both counts are totals of the choice so far: tokens drafted from the job's prediction that were
+    sampled, and those that were evaluated in vain.
     """
 
     job: int
     choice: int
-    text: str
-    records: ReadOnly[TokenRecord]
-    billed: int
-    ending: Ending | None
-    foretold: int = 0
-    mistaken: int = 0
+    tokens: list[Sampled]
+    finish_reason: EngineFinishReason | None = None
+    num_accepted_prediction_tokens: int = 0
+    num_rejected_prediction_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The job ended without its choices: the engine broke or was stopped. `reason` is for the log."""
+class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """The job ended without finishing its choices: the engine crashed or was stopped. `reason` is for the log."""
 
     job: int
     reason: str
 
 
-Event = Prefilled | Piece | Failed
+Event = Prefilled | Decoded | Failed
+EVENTS = (Prefilled, Decoded, Failed)

@@ -41,6 +41,10 @@ class StepShape:
     imperceptible_seconds: float = 0.010
     """Step time that needs no shortening: nobody notices a pause of this length between two tokens."""
 
+    def blocks_for(self, num_tokens: int) -> int:
+        """KV blocks that hold so many tokens."""
+        return -(-num_tokens // self.block_tokens)
+
 
 Hook = Callable[[], None]
 

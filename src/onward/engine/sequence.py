@@ -1,47 +1,46 @@
-"""One row of work: a prompt being read, or one choice being written."""
+"""One choice on its way through the engine: its tokens, KV blocks and state."""
 
 from __future__ import annotations
 
-from onward.engine.drafts import Drafter, Guess
-from onward.engine.job import Job
-from onward.engine.model import BLOCK_TOKENS
+from onward.engine.drafter import Drafter, Proposal
+from onward.engine.job import Job, ResumedChoice
 from onward.sampling.choice import ChoiceSampler
 from onward.sampling.outputs import Sampled
 from onward.text.assembler import Assembler
 
 
 class Sequence:
-    """Tokens, KV blocks and state of one choice. The first choice of a job reads the prompt for all of them.
+    """One choice of a job. The job's first unfinished choice computes the prompt for all of them (the leader).
 
-    `tokens` are prompt and generated tokens; keys and values of the first `computed` are in `blocks`. A sequence
-    is reading until its prompt is computed, then writing; a preempted one reads its prompt again and then
-    replays its generated tokens as rows of one token, as the decode steps that first made them (same kernels, same
-    bits).
+    `tokens` are prompt and generated tokens; keys and values of the first `computed` are in `blocks`. A sequence is
+    prefilling until its prompt is computed, then decoding. A preempted or resumed one prefills its prompt and then
+    replays its generated tokens as rows of one token, as the decode steps that first computed them: same kernels, same
+    bits. Engine thread only.
     """
 
     __slots__ = (
         "assembler",
-        "awaited",
+        "block_hashes",
         "blocks",
-        "brief",
-        "chain",
         "choice",
         "computed",
         "drafter",
-        "foretold",
+        "forks_pending",
         "id",
+        "is_short",
         "job",
-        "mistaken",
-        "reported",
-        "reused",
+        "num_accepted",
+        "num_cached_tokens",
+        "num_rejected",
+        "prefill_reported",
+        "prefilling_hashes",
         "sampler",
         "scores",
         "tokens",
-        "unforked",
-        "unread",
+        "waits_for",
     )
 
-    def __init__(self, job: Job, choice: int, sequence_id: int, chain: tuple[int, ...] = ()) -> None:
+    def __init__(self, job: Job, choice: int, sequence_id: int, block_hashes: tuple[int, ...] = ()) -> None:
         self.id = sequence_id
         self.job = job
         self.choice = choice
@@ -49,27 +48,39 @@ class Sequence:
         self.computed = 0
         self.blocks: list[int] = []
         self.sampler = ChoiceSampler(job.sampling, choice)
-        self.assembler = Assembler(job.rules, job.text_base, job.pending)
+        self.assembler: Assembler | None = None
+        """Finds stop sequences, from the end of prefill on; None before, and for a job without any. The text that
+        clients get is assembled above the engine."""
         self.scores: list[Sampled | None] | None = None
-        self.unforked = 0
-        """Choices of the job still to be forked from this sequence once its prompt is read."""
-        self.reported = choice > 0
-        """Whether the engine has told that the prompt is read: once a job, by its first choice."""
-        self.chain = chain
-        """A hash for each shareable block of the prompt (see `chain_of`); () where prefixes are not shared."""
-        self.brief = False
-        """Whether little of the prompt was left to read when the sequence began to wait (pacing.BRIEF)."""
-        self.reused: int | None = None
-        """Prompt tokens that were in the cache when the prompt was admitted first; None before that."""
-        self.awaited: int | None = None
-        """The deepest block of `chain` that another sequence is computing and this one waits for."""
-        self.unread: tuple[int, ...] = ()
-        """The part of `chain` that this sequence is computing."""
+        self.forks_pending: list[int] = []
+        """Choices of the job still to be forked from this sequence once its prompt is computed."""
+        self.prefill_reported = job.resume is not None
+        """Whether Prefilled was emitted for this choice's job, or need not be: once per job, by its leader."""
+        self.block_hashes = block_hashes
+        """A hash per shareable block of the prompt (`hash_blocks`); () where prefixes are not shared."""
+        self.is_short = False
+        """Whether little of the prompt was left to compute when the sequence began to wait."""
+        self.num_cached_tokens: int | None = None
+        """Prompt tokens that came from the cache when the sequence was admitted first; None before that."""
+        self.waits_for: int | None = None
+        """The deepest of `block_hashes` that another sequence is computing and this one waits for."""
+        self.prefilling_hashes: tuple[int, ...] = ()
+        """The part of `block_hashes` that this sequence is computing."""
         self.drafter: Drafter | None = None
-        """Guesses what comes next, from the time when the prompt is read; None as long or where nothing is guessed."""
-        self.foretold = 0
-        self.mistaken = 0
-        """As `events.Piece` counts them."""
+        """Drafts what comes next, from the end of prefill on; None before, and where nothing is drafted."""
+        self.num_accepted = self.num_rejected = 0
+        """Tokens drafted from the prediction, as `events.Decoded` counts them."""
+        resumed = job.resumed(choice)
+        if resumed is not None:
+            self._resume(resumed)
+
+    def _resume(self, resumed: ResumedChoice) -> None:
+        """Take over what an earlier engine sampled."""
+        self.tokens += resumed.tokens
+        for token in resumed.tokens:
+            self.sampler.accept(token)
+        self.num_accepted = resumed.num_accepted_prediction_tokens
+        self.num_rejected = resumed.num_rejected_prediction_tokens
 
     @property
     def prompt_length(self) -> int:
@@ -77,40 +88,42 @@ class Sequence:
 
     @property
     def next_length(self) -> int:
-        """Tokens with the next one, if there may be one."""
+        """Tokens including the next one, if there may be one."""
         return min(len(self.tokens) + 1, len(self.job.prompt) + self.job.max_tokens)
 
     @property
-    def generated(self) -> int:
+    def num_generated(self) -> int:
         return len(self.tokens) - len(self.job.prompt)
 
     @property
-    def reading(self) -> bool:
+    def is_prefilling(self) -> bool:
         """Whether part of the prompt is still to be computed."""
         return self.computed < len(self.job.prompt)
 
     @property
-    def replaying(self) -> bool:
-        """Whether the next decode step only rebuilds keys and values of tokens drawn before a preemption."""
-        return not self.reading and self.computed < len(self.tokens) - 1
+    def is_replaying(self) -> bool:
+        """Whether the next decode step only rebuilds keys and values of tokens that were sampled before."""
+        return not self.is_prefilling and self.computed < len(self.tokens) - 1
 
     @property
     def wants_scores(self) -> bool:
         """Whether the prompt's tokens are still to be scored by this sequence."""
-        return self.job.score_top is not None and not self.reported
+        return self.job.score_top is not None and not self.prefill_reported
 
     @property
-    def blocks_short(self) -> int:
-        """How many more blocks the next token needs (0 or 1)."""
-        return int(self.computed >= len(self.blocks) * BLOCK_TOKENS)
+    def wants_first_token(self) -> bool:
+        """Whether the logits at the prompt's end are needed: by this choice, or by one to be forked from it."""
+        if not self.num_generated:
+            return True
+        return any(not (resumed := self.job.resumed(choice)) or not resumed.tokens for choice in self.forks_pending)
 
-    def guess(self, floor: float) -> Guess | None:
-        """Tokens that may follow, no more than the choice may still have before its last one; see Drafter, which must
-        have followed the newest."""
+    def propose_draft(self, min_probability: float) -> Proposal | None:
+        """Tokens that may follow, no more than the choice may still have before its last one. The drafter must have
+        followed the newest token (`Drafter.follow`)."""
         room = len(self.job.prompt) + self.job.max_tokens - len(self.tokens) - 1
         if self.drafter is None or room <= 0 or self.computed < len(self.tokens) - 1:
             return None
-        return self.drafter.guess(room, floor)
+        return self.drafter.propose(room, min_probability)
 
     def __repr__(self) -> str:
         return f"<Sequence {self.id} job {self.job.id}.{self.choice} {self.computed}/{len(self.tokens)}>"
@@ -125,16 +138,11 @@ def shareable_tokens(prompt_length: int) -> int:
     return max(0, prompt_length - 2)
 
 
-def shareable_blocks(prompt_length: int) -> int:
-    """How many leading blocks of a prompt may come from the cache as they are."""
-    return shareable_tokens(prompt_length) // BLOCK_TOKENS
-
-
-def chain_of(prompt: tuple[int, ...]) -> tuple[int, ...]:
-    """A hash for each shareable block of a prompt that stands for the block and all before it."""
-    chain: list[int] = []
-    link = 0
-    for index in range(shareable_blocks(len(prompt))):
-        link = hash((link, prompt[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS]))
-        chain.append(link)
-    return tuple(chain)
+def hash_blocks(prompt: tuple[int, ...], block_tokens: int) -> tuple[int, ...]:
+    """A hash per shareable full block of a prompt, which stands for the block and all before it."""
+    hashes: list[int] = []
+    prefix_hash = 0
+    for index in range(shareable_tokens(len(prompt)) // block_tokens):
+        prefix_hash = hash((prefix_hash, prompt[index * block_tokens : (index + 1) * block_tokens]))
+        hashes.append(prefix_hash)
+    return tuple(hashes)

@@ -4,45 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.engine.admission import SHORT_PROMPT_TOKENS
 from onward.engine.cache import Copy, KVCache
-from onward.engine.drafts import Draft, Drafter, Source
-from onward.engine.events import Ending, Event, Piece, Prefilled
+from onward.engine.client import EngineLoad
+from onward.engine.counters import Counters
+from onward.engine.drafter import Draft, Drafter
+from onward.engine.events import Decoded, EngineFinishReason, Event, Prefilled
 from onward.engine.job import Job
 from onward.engine.model import Hook, Model, Vocabulary, nothing
-from onward.engine.pacing import BRIEF, PrefillPacer, StepCost
-from onward.engine.scheduler import Scheduler, Work
+from onward.engine.pacing import PrefillPacer
+from onward.engine.scheduler import ScheduledSequence, Scheduler
 from onward.engine.sequence import Sequence
 from onward.engine.speculation import Speculation
+from onward.engine.step_cost import StepCost
 from onward.sampling.choice import ChoiceSampler
 from onward.sampling.outputs import Sampled
 from onward.sampling.sampler import Sampler
-from onward.text.assembler import Delta, TokenRecord
+from onward.text.assembler import Assembler, TokenRecord
 
 
-def _no_drafts() -> dict[tuple[Source, Literal["accepted", "rejected"]], int]:
-    return {(source, outcome): 0 for source in get_args(Source) for outcome in ("accepted", "rejected")}
-
-
-@dataclass(slots=True)
-class Counters:
-    """What the engine has done since its start. Written by the engine thread, read by anyone."""
-
-    steps: int = 0
-    prefill_tokens: int = 0
-    decode_tokens: int = 0
-    cached_tokens: int = 0
-    drafts: dict[tuple[Source, Literal["accepted", "rejected"]], int] = field(default_factory=_no_drafts)
-    """Guessed tokens that were evaluated, by where they came from and whether they were drawn."""
-
-
-class Turn(NamedTuple):
-    """A sequence that draws now: its next token by the logits at `row`, those behind its draft by the rows after it."""
+class PendingDraw(NamedTuple):
+    """A sequence whose next token is sampled in this step, by the logits at `row`; those behind its draft by the rows
+    after it."""
 
     sequence: Sequence
     row: int
@@ -50,227 +38,243 @@ class Turn(NamedTuple):
 
 
 class Engine:
-    """Turns jobs into events, a step at a time. Owned by one thread; `loop.EngineThread` is its usual owner."""
+    """Turns jobs into events, a step at a time. Owned by one thread; `thread.EngineThread` is its usual owner.
+
+    Owns `model` and `sampler`: `close` closes both. `clock` returns seconds.
+    """
 
     def __init__(
         self,
         model: Model,
         vocabulary: Vocabulary,
+        sampler: Sampler,
         *,
-        rows: int = 64,
+        max_rows: int = 64,
         share_prefixes: bool = True,
         speculate: bool = True,
-        threads: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.model = model
         self.vocabulary = vocabulary
-        self.cache = KVCache(model.blocks, share_prefixes=share_prefixes)
+        self.cache = KVCache(model.blocks, model.shape, share_prefixes=share_prefixes)
         self._cost = StepCost()
         self._speculation = Speculation(self._cost) if speculate else None
-        self.scheduler = Scheduler(self.cache, rows, self._speculation.choose if self._speculation else None)
+        self.scheduler = Scheduler(self.cache, max_rows, self._speculation.choose if self._speculation else None)
         self.counters = Counters()
-        self._sampler = Sampler(model.vocab_size, threads)
-        self._pacer = PrefillPacer(self._cost)
+        self._sampler = sampler
+        self._pacer = PrefillPacer(self._cost, model.shape)
         self._clock = clock
-        self.untold: list[Event] = []
-        """What is made ready and was not taken yet, also by a step that broke half-way."""
+        self.undelivered: list[Event] = []
+        """Events of the last step that were not taken yet, also of a step that failed half-way."""
 
     @property
     def idle(self) -> bool:
         return self.scheduler.idle
 
     def add(self, job: Job) -> None:
+        """Queue a job; it must be valid, and its id unused."""
         self.scheduler.add(job)
 
     def cancel(self, request: int) -> None:
-        """Drop a request's jobs; no later step makes events of them."""
+        """Drop a request's jobs; no later step emits events of them."""
         self.scheduler.cancel(request)
 
     def step(self, before_compute: Hook = nothing) -> list[Event]:
-        """Do one step; give what it made ready, in order. Must not be called when idle.
+        """Do one step. Returns its events, in order. Must not be called when idle.
 
-        `before_compute` is called when all is prepared, with `untold` still what the step before made ready: whom it
-        wakes can run while the model computes. It is called again afterwards. Raises what the runtime raises; the
-        engine is unusable then.
+        `before_compute` is called when all is prepared, with `undelivered` still the events of the step before: a
+        thread that it wakes can run while the model computes. It is called again afterwards. Raises what the runtime
+        raises; the engine is unusable then.
         """
         started = self._clock()
-        works = self.scheduler.schedule(self._prompt_budget())
-        assert works, "jobs wait, and none can be admitted"
-        self._copy_blocks(self.scheduler.copies)
-        rows = [row for work in works for row in work.rows()]
+        output = self.scheduler.schedule(self._prefill_budget())
+        assert output.scheduled, "jobs wait, and none can be admitted"
+        self._copy_blocks(output.copies)
+        rows = [row for scheduled in output.scheduled for row in scheduled.rows()]
         logits = self.model.evaluate(rows, before_compute)
         before_compute()  # by a runtime that forgot it nothing is lost
-        self.untold = []
-        self._accept(works, logits, self.untold)
-        self._count(works, len(rows), self._clock() - started)
-        return self.untold
+        self.undelivered = []
+        self._accept(output.scheduled, logits, self.undelivered)
+        self._count(output.scheduled, len(rows), self._clock() - started)
+        return self.undelivered
+
+    def load(self) -> EngineLoad:
+        """What the engine is doing now."""
+        pool, scheduler, counters = self.cache.pool, self.scheduler, self.counters
+        return EngineLoad(
+            len(scheduler.running),
+            len(scheduler.admission),
+            pool.count,
+            pool.used,
+            pool.cached,
+            scheduler.num_preemptions,
+            counters.num_steps,
+            counters.num_prefill_tokens,
+            counters.num_decode_tokens,
+            counters.num_cached_tokens,
+            counters.drafts,
+        )
 
     def close(self) -> None:
-        """Free what the runtime holds and end the sampler's threads, which read its logits. No step follows."""
+        """End the sampler's threads, which read the model's logits, and free the model. No step follows."""
         try:
             self._sampler.close()
         finally:
             self.model.close()
 
     def check(self) -> None:
-        """AssertionError if a block or row is lost. For tests, between steps."""
+        """Raise AssertionError if a block or row is lost. For tests, between steps."""
         self.cache.check(list(self.scheduler.sequences()))
+        assert self.scheduler.rows.num_taken == len(self.scheduler.running), "a row is lost"
 
     def _copy_blocks(self, copies: list[Copy]) -> None:
         for source, target in copies:
             self.model.copy_block(source, target)
 
-    def _prompt_budget(self) -> int:
+    def _prefill_budget(self) -> int:
         running = self.scheduler.running
-        unread = [sequence.prompt_length - (sequence.reused or 0) for sequence in running if sequence.reading]
-        writers, readers = len(running) - len(unread), len(unread) + self.scheduler.waiting
-        return self._pacer.budget(writers, readers, brief=min(unread, default=0) <= BRIEF)
+        left = [each.prompt_length - (each.num_cached_tokens or 0) for each in running if each.is_prefilling]
+        num_decoding, num_prefilling = len(running) - len(left), len(left) + len(self.scheduler.admission)
+        return self._pacer.budget(num_decoding, num_prefilling, is_short=min(left, default=0) <= SHORT_PROMPT_TOKENS)
 
-    def _accept(self, works: list[Work], logits: NDArray[np.float32], events: list[Event]) -> None:
-        turns: list[Turn] = []
+    def _accept(self, step: list[ScheduledSequence], logits: NDArray[np.float32], events: list[Event]) -> None:
+        """Count what was computed, score prompts, sample. `logits`: float32 [rows of logits, vocab_size]."""
+        pending: list[PendingDraw] = []
         row = 0
-        for work in works:
-            sequence = work.sequence
-            self._score(work, logits, row)
-            first, row = row, row + work.outputs
-            self.scheduler.advance(work)
-            if sequence.reading or not work.outputs:
+        for scheduled in step:
+            sequence = scheduled.sequence
+            self._score(scheduled, logits, row)
+            first, row = row, row + scheduled.num_outputs
+            self.scheduler.advance(scheduled)
+            if sequence.is_prefilling:
                 continue
-            if work.reads:
-                turns += [Turn(ready, row - 1, None) for ready in self._prompt_read(sequence, events)]
-            else:
-                turns.append(Turn(sequence, first, work.draft))
-        if turns:
-            self._draw(turns, logits, events)
+            if scheduled.is_prefill:
+                pending += [PendingDraw(ready, row - 1, None) for ready in self._prompt_computed(sequence, events)]
+            elif scheduled.num_outputs:
+                pending.append(PendingDraw(sequence, first, scheduled.draft))
+        if pending:
+            self._sample(pending, logits, events)
 
-    def _score(self, work: Work, logits: NDArray[np.float32], first_row: int) -> None:
+    def _score(self, scheduled: ScheduledSequence, logits: NDArray[np.float32], first_row: int) -> None:
         """Score the prompt tokens that this chunk's logits predict."""
-        sequence = work.sequence
-        if not work.outputs or not sequence.wants_scores:
+        sequence = scheduled.sequence
+        if not scheduled.num_outputs or not sequence.wants_scores:
             return
         scores, top = sequence.scores, sequence.job.score_top
         assert scores is not None and top is not None
-        targets = sequence.job.prompt[len(scores) : work.end + 1]
+        targets = sequence.job.prompt[len(scores) : scheduled.end + 1]
         if targets:
             scores += self._sampler.score(logits, first_row, targets, top)
 
-    def _prompt_read(self, sequence: Sequence, events: list[Event]) -> list[Sequence]:
-        """A prompt is read: tell it (once a job), fork the other choices; give the sequences that now draw."""
-        if not sequence.reported:
-            cached = sequence.reused or 0
-            self.counters.cached_tokens += cached
-            events.append(Prefilled(sequence.job.id, cached, sequence.scores))
-            sequence.reported = True
+    def _prompt_computed(self, sequence: Sequence, events: list[Event]) -> list[Sequence]:
+        """A prompt is computed: report it (once per job), fork the other choices. Returns the sequences whose first
+        token is sampled by the prompt's last logits: those that have no token yet."""
+        if not sequence.prefill_reported:
+            num_cached = sequence.num_cached_tokens or 0
+            self.counters.num_cached_tokens += num_cached
+            events.append(Prefilled(sequence.job.id, num_cached, sequence.scores))
+            sequence.prefill_reported = True
             sequence.scores = None
         forked, copies = self.scheduler.fork(sequence)
         self._copy_blocks(copies)
-        ready = [sequence, *forked]
-        if sequence.job.max_tokens:
-            self._prepare_drafts(ready)
-            return ready
-        for each in ready:
-            self._end(each, "length", None, events)
-        return []
+        family = [sequence, *forked]
+        if not sequence.job.max_tokens:
+            for each in family:
+                self._emit(each, [], "length", events)
+            return []
+        self._prepare(family)
+        return [each for each in family if not each.num_generated]
 
-    def _prepare_drafts(self, sequences: list[Sequence]) -> None:
-        if self._speculation is None:
-            return
+    def _prepare(self, family: list[Sequence]) -> None:
+        """Give each sequence of a job whose prompt is computed what it needs to decode: a drafter, and an assembler
+        where the job has stop sequences, which a resumed sequence may have begun to generate."""
         index = None
-        for sequence in sequences:
-            if sequence.drafter is None:
-                if sequence.job.prediction:
+        for sequence in family:
+            job = sequence.job
+            if sequence.drafter is None and self._speculation is not None:
+                if job.prediction:
                     self._speculation.wake()
-                sequence.drafter = Drafter(sequence.tokens, sequence.job.prediction, index)
+                sequence.drafter = Drafter(sequence.tokens, sequence.prompt_length, job.prediction, index)
                 index = sequence.drafter.index
+            if sequence.assembler is None and job.rules.stops:
+                sequence.assembler = Assembler(job.rules, pending=job.pending)
+                for token in sequence.tokens[sequence.prompt_length :]:
+                    self._find_stop(sequence.assembler, token)
 
-    def _draw(self, turns: list[Turn], logits: NDArray[np.float32], events: list[Event]) -> None:
-        """Draw for all turns at once, behind every draft as if it had come true; keep what its guesses allow."""
+    def _sample(self, pending: list[PendingDraw], logits: NDArray[np.float32], events: list[Event]) -> None:
+        """Sample for all sequences at once, behind every draft as if it were accepted; keep what the drafts allow."""
         rows: list[int] = []
         samplers: list[ChoiceSampler] = []
         banned: list[frozenset[int] | None] = []
-        for sequence, row, draft in turns:
+        for sequence, row, draft in pending:
             job, sampler = sequence.job, sequence.sampler
             rows.append(row)
             samplers.append(sampler)
-            banned.append(job.end_tokens if sequence.generated < job.min_tokens else None)
+            banned.append(job.end_tokens if sequence.num_generated < job.min_tokens else None)
             for ahead, token in enumerate(draft.tokens if draft else (), 1):
                 sampler = sampler.after((token,))
                 rows.append(row + ahead)
                 samplers.append(sampler)
-                banned.append(job.end_tokens if sequence.generated + ahead < job.min_tokens else None)
+                banned.append(job.end_tokens if sequence.num_generated + ahead < job.min_tokens else None)
         sampled = iter(self._sampler.sample(logits, rows, samplers, banned))
-        for sequence, _, draft in turns:
+        for sequence, _, draft in pending:
+            tokens = [next(sampled)]
             if draft is None:
-                self._take(sequence, next(sampled), events)
+                self._emit(sequence, tokens, self._take(sequence, tokens[0].token), events)
             else:
-                self._take_while_foretold(
-                    sequence, draft, [next(sampled) for _ in range(len(draft.tokens) + 1)], events
-                )
+                tokens += [next(sampled) for _ in draft.tokens]
+                self._take_accepted(sequence, draft, tokens, events)
 
-    def _take_while_foretold(
-        self, sequence: Sequence, draft: Draft, sampled: list[Sampled], events: list[Event]
-    ) -> None:
-        """Take the drawn tokens up to the first that the draft did not foretell: behind it they would be others."""
-        hits, mistaken, foretold = 0, sequence.mistaken, sequence.foretold
-        for drawn, guessed in zip(sampled, (*draft.tokens, None), strict=True):
-            hit = drawn.token == guessed
-            hits += hit
-            if draft.source == "prediction":
-                sequence.foretold = foretold + hits
-                sequence.mistaken = mistaken + len(draft.tokens) - hits
-            if not self._take(sequence, drawn, events) or not hit:
+    def _take_accepted(self, sequence: Sequence, draft: Draft, sampled: list[Sampled], events: list[Event]) -> None:
+        """Take the sampled tokens up to the first that differs from the draft: behind it they would be others."""
+        num_accepted = num_taken = 0
+        finish: EngineFinishReason | None = None
+        for one, drafted in zip(sampled, (*draft.tokens, None), strict=True):
+            is_accepted = one.token == drafted
+            num_accepted += is_accepted
+            num_taken += 1
+            finish = self._take(sequence, one.token)
+            if finish or not is_accepted:
                 break
             sequence.computed += 1
-        self.counters.decode_tokens += hits
-        self.counters.drafts[draft.source, "accepted"] += hits
-        self.counters.drafts[draft.source, "rejected"] += len(draft.tokens) - hits
+        num_rejected = len(draft.tokens) - num_accepted
+        if draft.source == "prediction":
+            sequence.num_accepted += num_accepted
+            sequence.num_rejected += num_rejected
+        self.counters.count_draft(draft.source, num_accepted, num_rejected)
+        self._emit(sequence, sampled[:num_taken], finish, events)
 
-    def _take(self, sequence: Sequence, drawn: Sampled, events: list[Event]) -> bool:
-        """Append a drawn token to its choice, and end the choice where it is due; whether the choice goes on."""
-        job, token = sequence.job, drawn.token
-        record = TokenRecord(token, self.vocabulary.token_bytes(token), drawn.logprob, drawn.top)
+    def _take(self, sequence: Sequence, token: int) -> EngineFinishReason | None:
+        """Append a sampled token to its choice. Returns why the choice is finished, None when it goes on."""
+        job = sequence.job
         sequence.tokens.append(token)
         sequence.sampler.accept(token)
         if token in job.end_tokens:
-            self._end(sequence, "stop", record, events)
-            return False
-        delta = sequence.assembler.feed(record, special=self.vocabulary.is_special(token))
-        ending: Ending | None = None
-        if sequence.assembler.stopped:
-            ending = "stop"
-        elif sequence.generated >= job.max_tokens:
-            ending = "length"
-            rest = sequence.assembler.flush()
-            delta.text += rest.text
-            delta.records += rest.records
-        self._emit(sequence, delta, ending, events)
-        return ending is None
+            return "stop"
+        if sequence.assembler is not None and self._find_stop(sequence.assembler, token):
+            return "stop"
+        return "length" if sequence.num_generated >= job.max_tokens else None
 
-    def _end(self, sequence: Sequence, ending: Ending, terminator: TokenRecord | None, events: list[Event]) -> None:
-        self._emit(sequence, sequence.assembler.flush(terminator), ending, events)
+    def _find_stop(self, assembler: Assembler, token: int) -> bool:
+        """Feed a token of a choice. Returns whether it completes a stop sequence."""
+        record = TokenRecord(token, self.vocabulary.token_bytes(token), 0.0, ())
+        assembler.feed(record, special=self.vocabulary.is_special(token))
+        return assembler.stopped
 
-    def _emit(self, sequence: Sequence, delta: Delta, ending: Ending | None, events: list[Event]) -> None:
-        """Tell what may be shown; the last piece of a choice frees its row and blocks."""
-        events.append(
-            Piece(
-                sequence.job.id,
-                sequence.choice,
-                delta.text,
-                delta.records,
-                sequence.assembler.num_completion_tokens,
-                ending,
-                sequence.foretold,
-                sequence.mistaken,
-            )
-        )
-        if ending:
+    def _emit(
+        self, sequence: Sequence, sampled: list[Sampled], finish: EngineFinishReason | None, events: list[Event]
+    ) -> None:
+        """Report sampled tokens; the last event of a choice frees its row and blocks."""
+        num_accepted, num_rejected = sequence.num_accepted, sequence.num_rejected
+        events.append(Decoded(sequence.job.id, sequence.choice, sampled, finish, num_accepted, num_rejected))
+        if finish:
             self.scheduler.release(sequence)
 
-    def _count(self, works: list[Work], rows: int, seconds: float) -> None:
-        """`rows` that the step had: those that read, and one for each token written, replayed or guessed."""
-        chunks = [work.count for work in works if work.reads]
-        self.counters.steps += 1
-        self.counters.prefill_tokens += sum(chunks)
-        self.counters.decode_tokens += sum(work.count for work in works if not work.reads)
-        self._cost.observe(sum(chunks), rows - len(chunks), seconds)
+    def _count(self, step: list[ScheduledSequence], num_rows: int, seconds: float) -> None:
+        """`num_rows` of the step: one per prefill chunk, and one per token decoded, replayed or drafted."""
+        chunks = [scheduled.num_tokens for scheduled in step if scheduled.is_prefill]
+        num_prefill_tokens = sum(chunks)
+        self.counters.num_steps += 1
+        self.counters.num_prefill_tokens += num_prefill_tokens
+        self.counters.num_decode_tokens += sum(each.num_tokens for each in step if not each.is_prefill)
+        self._cost.observe(num_prefill_tokens, num_rows - len(chunks), seconds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 import msgspec
 
 Prompt = str | list[str] | list[int] | list[list[int]]
@@ -46,6 +48,8 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     return_tokens_as_token_ids: bool = False
     add_special_tokens: bool = True
     prediction: str | None = None
+    random_seed: int = msgspec.field(default_factory=lambda: secrets.randbits(64))
+    """Stands for the seed of a request without one. Drawn once, so that the request can be planned again alike."""
 
     @property
     def prompts(self) -> list[str | list[int]]:

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 import onward
-from onward.backends.base import Backend, Load
+from onward.backends.base import Backend, EngineLoad
 from onward.completions.answer import Answer
 from onward.errors import EngineStopped, Overloaded
 from onward.protocol.response import Choice, Usage
@@ -169,27 +169,22 @@ class MeasuredAnswer:
 
 
 GAUGES = {
-    "running": "Running sequences.",
-    "waiting": "Sequences in the waiting queue.",
-    "blocks_total": "KV blocks in total.",
-    "blocks_used": "KV blocks held by sequences.",
-    "blocks_cached": "KV blocks kept by the prefix cache.",
+    "onward_engine_running": ("num_running", "Running sequences."),
+    "onward_engine_waiting": ("num_waiting", "Sequences in the waiting queue."),
+    "onward_kv_blocks": ("num_blocks", "KV blocks in total."),
+    "onward_kv_blocks_used": ("num_used_blocks", "KV blocks held by sequences."),
+    "onward_kv_blocks_cached": ("num_cached_blocks", "KV blocks kept by the prefix cache."),
 }
 COUNTERS = {
-    "preemptions": "Sequences preempted because KV blocks ran out.",
-    "steps": "Engine steps.",
-    "prefill_tokens": "Prompt tokens computed.",
-    "decode_tokens": "Tokens computed while decoding.",
+    "onward_engine_preemptions": ("num_preemptions", "Sequences preempted because KV blocks ran out."),
+    "onward_engine_steps": ("num_steps", "Engine steps."),
+    "onward_engine_prefill_tokens": ("num_prefill_tokens", "Prompt tokens computed."),
+    "onward_engine_decode_tokens": ("num_decode_tokens", "Tokens computed while decoding."),
+    "onward_engine_cached_tokens": ("num_cached_tokens", "Prompt tokens that the engine took from the prefix cache."),
 }
-
+"""Metric → field of EngineLoad and help text."""
 
 DRAFTS = tuple((source, outcome) for source in ("prediction", "lookup") for outcome in ("accepted", "rejected"))
-
-
-def _metric_name(field: str) -> str:
-    """Return the metric's name without `_total`, with which only counters end by Prometheus' rules."""
-    field = field.removesuffix("_total")
-    return "onward_kv_" + field if field.startswith("blocks") else "onward_engine_" + field
 
 
 class LoadCollector(Collector):
@@ -206,19 +201,21 @@ class LoadCollector(Collector):
 
 
 def _families(
-    family: type[GaugeMetricFamily] | type[CounterMetricFamily], helps: dict[str, str], load: dict[str, Load]
+    family: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    metrics: dict[str, tuple[str, str]],
+    load: dict[str, EngineLoad],
 ) -> Iterator[Metric]:
-    for field, help in helps.items():
-        made = family(_metric_name(field), help, labels=["model"])
+    for name, (field, help) in metrics.items():
+        metric = family(name, help, labels=["model"])
         for model, now in load.items():
-            made.add_metric([model], getattr(now, field))
-        yield made
+            metric.add_metric([model], getattr(now, field))
+        yield metric
 
 
-def _drafts(load: dict[str, Load]) -> Metric:
+def _drafts(load: dict[str, EngineLoad]) -> Metric:
     help = "Draft tokens, from a request's prediction or from lookup in earlier text."
     made = CounterMetricFamily("onward_draft_tokens", help, labels=["model", "source", "outcome"])
     for model, now in load.items():
         for source, outcome in DRAFTS:
-            made.add_metric([model, source, outcome], now.drafts.get((source, outcome), 0))
+            made.add_metric([model, source, outcome], getattr(now.drafts, f"{source}_{outcome}"))
     return made

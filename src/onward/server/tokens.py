@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from onward.backends.base import Backend
+from onward.offload import inline_or_on_thread
 from onward.protocol import refusals
 from onward.protocol.decode import decode_object
 from onward.server.completions import check_content_type
 from onward.server.exchange import Exchange
-
-MAX_INLINE_SIZE = 16_384
-"""Longer texts (in characters) and token arrays are converted on a thread: tokenizing a megabyte takes a second."""
-T = TypeVar("T")
 
 
 class Tokens:
@@ -34,15 +30,16 @@ class Tokens:
         special = _take(fields, "add_special_tokens", "a boolean", _is_boolean, True)
         with_strings = _take(fields, "return_token_strs", "a boolean", _is_boolean, False)
         exchange.record.model = model or "-"
-        info = self._backend.tokenizer_info(model)
+        info = await self._backend.tokenizer_info(model)
+        tokens = await self._backend.tokenize(model, text, special)
+        token_bytes = await self._backend.token_bytes(model, tokens) if with_strings else None
 
-        def convert() -> bytes:
-            tokens = self._backend.tokenize(model, text, special)
-            strings = [_text(one) for one in self._backend.token_bytes(model, tokens)] if with_strings else None
+        def body() -> bytes:
+            strings = None if token_bytes is None else list(map(_text, token_bytes))
             answer = {"count": len(tokens), "max_model_len": info.context_length, "tokens": tokens}
             return msgspec.json.encode(answer | {"token_strs": strings})
 
-        await _respond(exchange, await _run_maybe_on_thread(len(text), convert))
+        await _respond(exchange, await inline_or_on_thread(len(tokens), body))
 
     async def detokenize(self, exchange: Exchange, _: str | None = None) -> None:
         """{"tokens", "model"?} → {"prompt"}."""
@@ -51,16 +48,18 @@ class Tokens:
         tokens = _take(fields, "tokens", "an array of integers", _is_token_list)
         exchange.record.model = model or "-"
 
-        def convert() -> bytes:
-            return msgspec.json.encode({"prompt": _text(b"".join(self._backend.token_bytes(model, tokens)))})
+        token_bytes = await self._backend.token_bytes(model, tokens)
 
-        await _respond(exchange, await _run_maybe_on_thread(len(tokens), convert))
+        def body() -> bytes:
+            return msgspec.json.encode({"prompt": _text(b"".join(token_bytes))})
+
+        await _respond(exchange, await inline_or_on_thread(len(tokens), body))
 
     async def info(self, exchange: Exchange, _: str | None = None) -> None:
         """Describe the tokenizer of the first model, or of the one in `?model=`."""
         model = exchange.query("model")
         exchange.record.model = model or "-"
-        info = self._backend.tokenizer_info(model)
+        info = await self._backend.tokenizer_info(model)
         answer: dict[str, object] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": info.bos_token,
@@ -110,11 +109,6 @@ def _is_token_list(value: object) -> bool:
 def _text(raw: bytes) -> str:
     """Return bytes as text; a token may hold a part of a character, which JSON cannot represent."""
     return raw.decode("utf-8", "replace")
-
-
-async def _run_maybe_on_thread(size: int, work: Callable[[], T]) -> T:
-    """Return the result of `work`, which runs on a thread if `size` exceeds MAX_INLINE_SIZE."""
-    return await asyncio.to_thread(work) if size > MAX_INLINE_SIZE else work()
 
 
 async def _respond(exchange: Exchange, body: bytes) -> None:

@@ -1,8 +1,8 @@
-"""Guesses of what a choice will say next, read from text that it seems to repeat.
+"""Drafts of what a choice will generate next, taken from text that it seems to repeat.
 
-A guess costs little until it is evaluated, so every text is followed and its guesses judged, evaluated or not: what is
-known of their quality comes from the text alone. Following waits until somebody asks: many tokens at once are followed
-faster. Guesses never change a token: `step` keeps one only where the sampler draws it.
+A draft costs little until it is evaluated, so every text is followed and its proposals judged, evaluated or not: what
+is known of their quality comes from the text alone. Following waits until a draft is asked for: many tokens at once
+are followed faster. Drafts never change a token: `step` accepts one only where the sampler samples it.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from typing import Literal, NamedTuple
 
 Source = Literal["prediction", "lookup"]
 
-LONGEST = 48
-"""Most tokens of one guess."""
-NEAR = 32
+MAX_DRAFT_TOKENS = 48
+"""Most tokens of one draft."""
+RESUME_WINDOW_TOKENS = 32
 """How far ahead in a prediction the text is looked for when it has left it."""
-PATIENCE = 2
-"""After so many tokens beside a prediction nothing is guessed until two tokens in a row are found in it."""
-INDEXED = 32_768
+MAX_STRAY_TOKENS = 2
+"""After so many tokens beside a prediction nothing is drafted until two tokens in a row are found in it."""
+MAX_INDEXED_TOKENS = 32_768
 """Of a longer prompt only the last so many tokens are searched."""
 
-_RATE = 0.1
+_LEARNING_RATE = 0.1
 """How far one surprise moves a track's quality."""
-_PRIOR = 3.0
+_PRIOR_RUN_TOKENS = 3.0
 """How many tokens that came as expected weigh as much as what was known before them."""
-_USUAL_RUN = 60.0
+_PRIOR_BREAK_TOKENS = 60.0
 """How many tokens of a text come as expected before one does not, as long as nothing better is known."""
-_LEAST, _GREATEST = 0.02, 0.95
-"""Bounds of a quality: no text is given up for ever, none is blindly trusted."""
+_MIN_QUALITY, _MAX_QUALITY = 0.02, 0.95
+"""Bounds of a quality: no text is abandoned for ever, none is blindly trusted."""
 _BITS = 21
 """Token ids are below 2**21."""
 _TRIPLE = (1 << 3 * _BITS) - 1
 
 
-class Guess(NamedTuple):
-    """Tokens that may follow, and for each the chance that it is drawn, all before it having been drawn."""
+class Proposal(NamedTuple):
+    """Tokens that may follow, and for each the probability that it is sampled, given that all before it were."""
 
     tokens: list[int]
-    chances: list[float]
+    probabilities: list[float]
     source: Source
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Guessed tokens, at least one, that a step evaluates behind a choice's newest token."""
+    """Drafted tokens, at least one, that a step evaluates behind a choice's newest token."""
 
     tokens: list[int]
     source: Source
@@ -55,51 +55,57 @@ class Track:
     """A place in a text that the choice seems to repeat, and how well that has gone.
 
     `place` is the index of the token expected next, -1 when there is none. `run` counts the tokens that have come
-    as expected since the place was found; `quality` is the chance that the first token after a place was found comes
-    as expected. It moves by the surprise of each outcome, so it settles where the chances are right on the whole.
+    as expected since the place was found; `quality` is the probability that the first token after a place was found
+    comes as expected. It moves by the surprise of each outcome, so it settles where the probabilities are right on the
+    whole.
     """
 
-    __slots__ = ("_breaks", "_doubt", "_seen", "place", "quality", "run")
+    __slots__ = ("_break_rate", "_breaks", "_seen", "place", "quality", "run")
 
     def __init__(self, quality: float) -> None:
         self.place = -1
         self.run = 0
         self.quality = quality
         self._breaks = 1.0
-        self._seen = _USUAL_RUN
+        self._seen = _PRIOR_BREAK_TOKENS
         """Tokens that did not come as expected, and all that were expected; as if there had been some before."""
-        self._doubt = self._breaks / self._seen
+        self._break_rate = self._breaks / self._seen
 
-    def hit(self) -> None:
+    def accept(self) -> None:
+        """The expected token came."""
         self._learn(1.0)
         self.place += 1
         self.run += 1
 
-    def miss(self) -> None:
+    def reject(self) -> None:
+        """Another token than the expected one came."""
         self._breaks += 1.0
         self._learn(0.0)
         self.place = -1
         self.run = 0
 
-    def chances(self, count: int, floor: float) -> list[float]:
-        """The chance of each of the next tokens, `count` at most and only those above `floor`: the longer a text has
-        been repeated, the longer it will; but never longer than texts have been on the whole."""
-        doubt, weight, least = (1.0 - self.quality) * _PRIOR, self.run + _PRIOR, self._doubt
-        chance = 1.0
-        chances: list[float] = []
+    def probabilities(self, count: int, min_probability: float) -> list[float]:
+        """The probability of each of the next tokens, at most `count` and only those above `min_probability`.
+
+        The longer a text has been repeated, the longer it will be; but never longer than texts have been on the whole.
+        """
+        doubt, weight = (1.0 - self.quality) * _PRIOR_RUN_TOKENS, self.run + _PRIOR_RUN_TOKENS
+        probability = 1.0
+        probabilities: list[float] = []
         for _ in range(count):
-            chance *= 1.0 - max(doubt / weight, least)
-            if chance <= floor:
+            probability *= 1.0 - max(doubt / weight, self._break_rate)
+            if probability <= min_probability:
                 break
-            chances.append(chance)
+            probabilities.append(probability)
             weight += 1.0
-        return chances
+        return probabilities
 
     def _learn(self, outcome: float) -> None:
-        said = 1.0 - max((1.0 - self.quality) * _PRIOR / (self.run + _PRIOR), self._doubt)
-        self.quality = min(max(self.quality + _RATE * (outcome - said), _LEAST), _GREATEST)
+        doubt = (1.0 - self.quality) * _PRIOR_RUN_TOKENS / (self.run + _PRIOR_RUN_TOKENS)
+        surprise = outcome - (1.0 - max(doubt, self._break_rate))
+        self.quality = min(max(self.quality + _LEARNING_RATE * surprise, _MIN_QUALITY), _MAX_QUALITY)
         self._seen += 1.0
-        self._doubt = self._breaks / self._seen
+        self._break_rate = self._breaks / self._seen
 
 
 @dataclass(slots=True)
@@ -122,23 +128,23 @@ class Lookup:
 
     __slots__ = ("_key", "_own", "shared", "tokens", "track")
 
-    def __init__(self, tokens: list[int], shared: dict[int, int]) -> None:
-        """`tokens` is the choice's list of prompt and completion, read only; at this time it is the prompt."""
+    def __init__(self, tokens: list[int], prompt_length: int, shared: dict[int, int]) -> None:
+        """`tokens` is the choice's list of prompt and generated tokens, read only."""
         self.tokens = tokens
         self.shared = shared
         self.track = Track(0.3)
         self._own: dict[int, int] = {}
-        self._key = _key_of(tokens[-3:])
+        self._key = _key_of(tokens[max(0, prompt_length - 3) : prompt_length])
 
     def follow(self, known: int) -> None:
-        """Take in the tokens behind the first `known`, one after another."""
+        """Follow the tokens behind the first `known`, one after another."""
         tokens, track, own, shared, key = self.tokens, self.track, self._own, self.shared, self._key
         for token in tokens[known:]:
             if (place := track.place) >= 0:
                 if tokens[place] == token:
-                    track.hit()
+                    track.accept()
                 else:
-                    track.miss()
+                    track.reject()
             key = (key << _BITS | token) & _TRIPLE
             if track.place < 0:
                 place = own.get(key, -1)
@@ -147,16 +153,16 @@ class Lookup:
             own[key] = known
         self._key = key
 
-    def guess(self, count: int, floor: float) -> Guess | None:
-        """See Drafter; a text that runs into itself is taken to go on in circles."""
+    def propose(self, count: int, min_probability: float) -> Proposal | None:
+        """See Drafter; a text that runs into itself is taken to repeat for ever."""
         place = self.track.place
-        if place < 0 or not (chances := self.track.chances(count, floor)):
+        if place < 0 or not (probabilities := self.track.probabilities(count, min_probability)):
             return None
-        count = len(chances)
+        count = len(probabilities)
         found = self.tokens[place : place + count]
         if len(found) < count:
             found = (found * (count // len(found) + 1))[:count]
-        return Guess(found, chances, "lookup")
+        return Proposal(found, probabilities, "lookup")
 
 
 class Prediction:
@@ -181,22 +187,24 @@ class Prediction:
         place = track.place
         expected = 0 <= place < len(tokens)
         if expected and tokens[place] == token:
-            track.hit()
+            track.accept()
             self._left, self._strayed = track.place, 0
         else:
             if expected:
-                track.miss()
+                track.reject()
             self._strayed += 1
             track.place = self._resume(place, token)
         self._last = token
 
-    def guess(self, count: int, floor: float) -> Guess | None:
+    def propose(self, count: int, min_probability: float) -> Proposal | None:
         """See Drafter."""
         place = self.track.place
         if not 0 <= place < len(self._tokens):
             return None
-        chances = self.track.chances(min(count, len(self._tokens) - place), floor)
-        return Guess(list(self._tokens[place : place + len(chances)]), chances, "prediction") if chances else None
+        probabilities = self.track.probabilities(min(count, len(self._tokens) - place), min_probability)
+        if not probabilities:
+            return None
+        return Proposal(list(self._tokens[place : place + len(probabilities)]), probabilities, "prediction")
 
     def _resume(self, place: int, token: int) -> int:
         """Where the text goes on: behind the newest two tokens; at first also behind a token left out or replaced."""
@@ -205,32 +213,35 @@ class Prediction:
             self._index.pairs = _index_pairs(tokens)
         found = self._index.pairs.get(self._last << _BITS | token)
         if found is not None:
-            for index in range(left, min(left + NEAR, len(tokens) - 1)):
+            for index in range(left, min(left + RESUME_WINDOW_TOKENS, len(tokens) - 1)):
                 if tokens[index + 1] == token and tokens[index] == self._last:
                     return index + 2
             return found
-        if place < 0 or self._strayed > PATIENCE:
+        if place < 0 or self._strayed > MAX_STRAY_TOKENS:
             return -1
         try:
-            return tokens.index(token, place, place + NEAR) + 1
+            return tokens.index(token, place, place + RESUME_WINDOW_TOKENS) + 1
         except ValueError:
             return place + 1
 
 
 class Drafter:
-    """All guesses for one choice. Engine thread only; made when the prompt has been read."""
+    """All drafts for one choice. Engine thread only; created when the prompt is computed."""
 
     __slots__ = ("_followed", "_lookup", "_prediction", "index")
 
-    def __init__(self, tokens: list[int], prediction: ReadOnly[int], index: Index | None = None) -> None:
-        """`tokens` as in Lookup; `index` that of another choice of the same job."""
-        self.index = index or Index(_index_triples(tokens))
-        self._lookup = Lookup(tokens, self.index.triples)
+    def __init__(
+        self, tokens: list[int], prompt_length: int, prediction: ReadOnly[int], index: Index | None = None
+    ) -> None:
+        """`tokens` is the choice's list of prompt and generated tokens, read only; `index` that of another choice of
+        the same job."""
+        self.index = index or Index(_index_triples(tokens[:prompt_length]))
+        self._lookup = Lookup(tokens, prompt_length, self.index.triples)
         self._prediction = Prediction(prediction, self.index) if prediction else None
-        self._followed = len(tokens)
+        self._followed = prompt_length
 
     def follow(self) -> bool:
-        """Take in what was drawn and appended since the last time; whether the next token may now be guessed."""
+        """Follow what was appended since the last time. Returns whether the next token may now be drafted."""
         lookup, prediction, known = self._lookup, self._prediction, self._followed
         lookup.follow(known)
         if prediction is not None:
@@ -239,12 +250,12 @@ class Drafter:
         self._followed = len(lookup.tokens)
         return lookup.track.place >= 0 or (prediction is not None and prediction.track.place >= 0)
 
-    def guess(self, count: int, floor: float) -> Guess | None:
-        """At most `count` tokens that may follow what `follow` took in, each with a chance above `floor`; None where
-        there are none."""
-        count = min(count, LONGEST)
-        found = self._prediction.guess(count, floor) if self._prediction is not None else None
-        return found or self._lookup.guess(count, floor)
+    def propose(self, count: int, min_probability: float) -> Proposal | None:
+        """At most `count` tokens that may come next, each with a probability above `min_probability`; None where there
+        are none."""
+        count = min(count, MAX_DRAFT_TOKENS)
+        found = self._prediction.propose(count, min_probability) if self._prediction is not None else None
+        return found or self._lookup.propose(count, min_probability)
 
 
 def _key_of(tokens: ReadOnly[int]) -> int:
@@ -256,7 +267,7 @@ def _key_of(tokens: ReadOnly[int]) -> int:
 
 def _index_triples(tokens: ReadOnly[int]) -> dict[int, int]:
     """Where each three tokens came last, as the index of what follows; not the very last three."""
-    first = max(0, len(tokens) - INDEXED)
+    first = max(0, len(tokens) - MAX_INDEXED_TOKENS)
     key, index = 0, {}
     for end, token in enumerate(tokens[first:-1], first + 1):
         key = (key << _BITS | token) & _TRIPLE

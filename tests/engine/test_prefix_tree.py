@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.engine.model import BLOCK_TOKENS
-from onward.engine.prefix import PrefixTree
+from onward.engine.model import StepShape
+from onward.engine.prefix_tree import PrefixTree
+
+BLOCK_TOKENS = StepShape().block_tokens
 
 
 def prompt(*letters: str) -> list[int]:
@@ -13,7 +15,7 @@ def prompt(*letters: str) -> list[int]:
 
 
 def test_the_longest_common_beginning_is_found_in_whole_blocks() -> None:
-    tree = PrefixTree()
+    tree = PrefixTree(BLOCK_TOKENS)
     tree.insert(prompt("a", "b"), [0, 1])
     assert [node.block for node in tree.match(prompt("a", "b", "c"), 3)] == [0, 1]
     assert [node.block for node in tree.match(prompt("a", "c"), 2)] == [0]
@@ -22,13 +24,13 @@ def test_the_longest_common_beginning_is_found_in_whole_blocks() -> None:
 
 
 def test_a_limit_is_kept() -> None:
-    tree = PrefixTree()
+    tree = PrefixTree(BLOCK_TOKENS)
     tree.insert(prompt("a", "b"), [0, 1])
     assert len(tree.match(prompt("a", "b"), 1)) == 1
 
 
 def test_the_first_block_for_a_prefix_stays() -> None:
-    tree = PrefixTree()
+    tree = PrefixTree(BLOCK_TOKENS)
     tree.insert(prompt("a"), [0])
     assert [node.block for node in tree.insert(prompt("a", "b"), [5, 6])] == [0, 6]
     tree.check()
@@ -36,7 +38,7 @@ def test_the_first_block_for_a_prefix_stays() -> None:
 
 
 def test_a_forgotten_block_is_not_found_again() -> None:
-    tree = PrefixTree()
+    tree = PrefixTree(BLOCK_TOKENS)
     tree.insert(prompt("a", "b"), [0, 1])
     tree.forget(1)
     tree.check()
@@ -44,14 +46,14 @@ def test_a_forgotten_block_is_not_found_again() -> None:
 
 
 def test_what_leads_to_other_blocks_cannot_be_forgotten() -> None:
-    tree = PrefixTree()
+    tree = PrefixTree(BLOCK_TOKENS)
     tree.insert(prompt("a", "b"), [0, 1])
     with pytest.raises(AssertionError):
         tree.forget(0)
 
 
 def test_a_tail_is_found_by_what_it_shares_and_not_as_a_block() -> None:
-    tree = PrefixTree()
+    tree = PrefixTree(BLOCK_TOKENS)
     (first,) = tree.insert(prompt("a"), [0])
     tail = tree.insert_tail([first], (1, 2, 3), 1)
     tree.check()
@@ -61,14 +63,14 @@ def test_a_tail_is_found_by_what_it_shares_and_not_as_a_block() -> None:
 
 
 def test_a_tail_that_a_block_begins_with_is_not_kept_twice() -> None:
-    tree = PrefixTree()
+    tree = PrefixTree(BLOCK_TOKENS)
     (first,) = tree.insert(prompt("a"), [0])
     assert tree.insert_tail([], (ord("a"),) * 9, 5) is first
     assert tree.blocks == {0}
 
 
 def test_what_contains_a_tail_supersedes_it() -> None:
-    tree = PrefixTree()
+    tree = PrefixTree(BLOCK_TOKENS)
     short = tree.insert_tail([], (ord("a"),) * 9, 5)
     tree.insert_tail([], (ord("b"),) * 9, 6)
     assert tree.superseded(short) is None
@@ -84,7 +86,7 @@ TAILS = st.lists(st.sampled_from([1, 2]), min_size=1, max_size=BLOCK_TOKENS).map
 
 @given(st.lists(TAILS, max_size=30), TAILS)
 def test_the_block_that_shares_most_is_found_among_any(tails: list[tuple[int, ...]], wanted: tuple[int, ...]) -> None:
-    tree = PrefixTree()
+    tree = PrefixTree(BLOCK_TOKENS)
     for block, tail in enumerate(tails):
         node = tree.insert_tail([], tail, block) if len(tail) < BLOCK_TOKENS else tree.insert(tail, [block])[0]
         old = tree.superseded(node)

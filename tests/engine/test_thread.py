@@ -1,10 +1,11 @@
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from onward.engine.events import Event, Failed, Piece
-from onward.engine.loop import EngineThread
+from onward.engine.events import Decoded, Event, Failed
+from onward.engine.job import Job
+from onward.engine.thread import EngineThread
 from onward.errors import EngineStopped, Overloaded
 from onward.sampling import sampler
 
@@ -23,21 +24,20 @@ class Inbox:
             self.events += events
             self._changed.notify_all()
 
-    def wait_for(self, predicate) -> None:
+    def wait_for(self, predicate: Callable[[Event], object]) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: any(map(predicate, self.events)), timeout=30)
 
 
-def started(**options):
+def started(*, rows: int = 64, max_waiting: int = 8) -> tuple[EngineThread, Inbox]:
     inbox = Inbox()
-    rows = options.pop("rows", 64)
-    thread = EngineThread(make_engine(rows=rows), inbox, **{"max_waiting": 8, **options})
-    thread.start()
+    thread = EngineThread(make_engine(rows=rows), max_waiting=max_waiting)
+    thread.start(inbox)
     return thread, inbox
 
 
-def ended(job):
-    return lambda event: isinstance(event, Piece) and event.job == job.id and event.ending
+def ended(job: Job) -> Callable[[Event], object]:
+    return lambda event: isinstance(event, Decoded) and event.job == job.id and event.finish_reason
 
 
 def test_a_job_is_done_and_the_thread_waits_for_the_next() -> None:
@@ -77,7 +77,7 @@ def test_a_cancelled_request_is_silent_from_the_next_step_on() -> None:
     slow_down(thread.engine, 0.02)
     endless = make_job(max_tokens=1900, ignore_end=True)
     thread.submit([endless])
-    inbox.wait_for(lambda event: isinstance(event, Piece))
+    inbox.wait_for(lambda event: isinstance(event, Decoded))
     thread.cancel(endless.request)
     marker = make_job(max_tokens=1)
     thread.submit([marker])
@@ -87,7 +87,7 @@ def test_a_cancelled_request_is_silent_from_the_next_step_on() -> None:
     assert not any(isinstance(event, Failed) for event in inbox.events)
 
 
-def test_death_is_told_to_every_job_present_and_future() -> None:
+def test_a_crash_fails_every_job_present_and_future() -> None:
     thread, inbox = started()
 
     thread.engine.model.evaluate = broken
@@ -95,7 +95,7 @@ def test_death_is_told_to_every_job_present_and_future() -> None:
     thread.submit(jobs)
     for job in jobs:
         inbox.wait_for(lambda event, job=job: isinstance(event, Failed) and event.job == job.id)
-    assert "no more memory" in (thread.death or "")
+    assert thread.state.status == "crashed" and "no more memory" in (thread.state.crash_reason or "")
     with pytest.raises(EngineStopped):
         thread.submit([make_job()])
     thread.stop()
@@ -109,25 +109,25 @@ def stop(thread: EngineThread) -> None:
     thread.stop()
 
 
-def die(thread: EngineThread) -> None:
+def crash(thread: EngineThread) -> None:
     thread.engine.model.evaluate = broken
     thread.submit([make_job()])
 
 
-def die_without_a_word(thread: EngineThread) -> None:
+def crash_without_events(thread: EngineThread) -> None:
     thread._deliver = broken
     thread.submit([make_job()])
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("end", [stop, die, die_without_a_word])
+@pytest.mark.parametrize("end", [stop, crash, crash_without_events])
 def test_however_the_engine_ends_its_threads_end_with_it_and_its_model_is_closed_last(monkeypatch, end) -> None:
     monkeypatch.setattr(sampler, "MIN_LOGITS_PER_THREAD", 1)
     before, inbox = set(threading.enumerate()), Inbox()
-    thread = EngineThread(make_engine(threads=3), inbox, max_waiting=8)
+    thread = EngineThread(make_engine(threads=3), max_waiting=8)
     at_close: list[int] = []
-    thread.engine.model.close = lambda: at_close.append(len(set(threading.enumerate()) - before))
-    thread.start()
+    thread.engine.model.close = lambda: at_close.append(len(set(threading.enumerate()) - before))  # type: ignore[method-assign]
+    thread.start(inbox)
     job = make_job(choices=3, ignore_end=True)
     thread.submit([job])
     inbox.wait_for(ended(job))
@@ -145,7 +145,7 @@ def test_stopping_ends_what_runs_once_and_refuses_what_comes() -> None:
     slow_down(thread.engine)
     jobs = [make_job(max_tokens=1900, ignore_end=True) for _ in range(3)]
     thread.submit(jobs)
-    inbox.wait_for(lambda event: isinstance(event, Piece))
+    inbox.wait_for(lambda event: isinstance(event, Decoded))
     thread.stop()
     failed = [event.job for event in inbox.events if isinstance(event, Failed)]
     assert sorted(failed) == sorted(job.id for job in jobs)
@@ -166,7 +166,7 @@ def test_with_no_queue_at_all_an_idle_engine_still_answers() -> None:
     thread.stop()
 
 
-def test_what_ended_in_the_step_that_broke_is_told_all_the_same() -> None:
+def test_events_of_the_step_that_failed_are_delivered_all_the_same() -> None:
     thread, inbox = started()
     original = thread.engine.model.evaluate
 
@@ -183,15 +183,15 @@ def test_what_ended_in_the_step_that_broke_is_told_all_the_same() -> None:
     thread.stop()
 
 
-def test_what_a_step_makes_ready_is_told_when_the_next_one_computes() -> None:
+def test_events_of_a_step_are_delivered_when_the_next_one_computes() -> None:
     thread, inbox = started()
     original = thread.engine.model.evaluate
-    told: list[list[int]] = []
+    delivered: list[list[int]] = []
 
     def watched(rows, before_compute):
         before = len(inbox.events)
         before_compute()
-        told.append([before, len(inbox.events)])
+        delivered.append([before, len(inbox.events)])
         return original(rows, before_compute)
 
     thread.engine.model.evaluate = watched
@@ -199,11 +199,11 @@ def test_what_a_step_makes_ready_is_told_when_the_next_one_computes() -> None:
     thread.submit([job])
     inbox.wait_for(ended(job))
     thread.stop()
-    assert told == [[0, 0], [0, 2], [2, 3], [3, 4]], "nothing is told between preparing a step and its computing"
+    assert delivered == [[0, 0], [0, 2], [2, 3], [3, 4]], "nothing is delivered while a step is prepared"
     assert len(inbox.events) == 5
 
 
-def test_an_end_is_told_at_once_when_its_last_companion_is_cancelled() -> None:
+def test_an_end_is_delivered_at_once_when_its_last_companion_is_cancelled() -> None:
     thread, inbox = started()
     slow_down(thread.engine)
     short, endless = make_job(max_tokens=3, ignore_end=True), make_job(max_tokens=1900, ignore_end=True)
@@ -212,8 +212,8 @@ def test_an_end_is_told_at_once_when_its_last_companion_is_cancelled() -> None:
     def deliver(events: Sequence[Event]) -> None:
         nonlocal count
         inbox(events)
-        count += sum(isinstance(event, Piece) and event.job == short.id for event in events)
-        if count == 2:  # the third piece is made while this cancel lies in the mailbox
+        count += sum(isinstance(event, Decoded) and event.job == short.id for event in events)
+        if count == 2:  # the third token is sampled while this cancel lies in the mailbox
             thread.cancel(endless.request)
 
     thread._deliver = deliver

@@ -1,0 +1,32 @@
+"""What an engine has done since its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from onward.engine.client import DraftCounts
+from onward.engine.drafter import Source
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start. Written by the engine thread. `drafts` is replaced, never modified."""
+
+    num_steps: int = 0
+    num_prefill_tokens: int = 0
+    num_decode_tokens: int = 0
+    num_cached_tokens: int = 0
+    drafts: DraftCounts = field(default_factory=DraftCounts)
+
+    def count_draft(self, source: Source, num_accepted: int, num_rejected: int) -> None:
+        """Count an evaluated draft; accepted tokens are decoded ones."""
+        self.num_decode_tokens += num_accepted
+        old = self.drafts
+        if source == "prediction":
+            new = (old.prediction_accepted + num_accepted, old.prediction_rejected + num_rejected)
+            self.drafts = msgspec.structs.replace(old, prediction_accepted=new[0], prediction_rejected=new[1])
+        else:
+            new = (old.lookup_accepted + num_accepted, old.lookup_rejected + num_rejected)
+            self.drafts = msgspec.structs.replace(old, lookup_accepted=new[0], lookup_rejected=new[1])

@@ -1,0 +1,59 @@
+"""The journal of a job: what its engine has reported, enough to submit the rest to another engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onward.engine.events import Decoded, Event, Prefilled
+from onward.engine.job import Job, ResumedChoice
+
+
+class Journal:
+    """Records one job's events. Kept by whoever holds the client's connection, so that an engine may be lost.
+
+    A job resumed from it emits exactly the events that were still to come, where the job is repeatable: sampling
+    depends on (seed, choice, position) and on logits that replayed decode steps reproduce bit by bit.
+    Not thread-safe. Memory: one int per sampled token.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._prefilled = job.resume is not None
+        self._tokens = [list(resumed.tokens) if (resumed := job.resumed(c)) else [] for c in range(job.num_choices)]
+        self._unfinished = set(job.unfinished_choices)
+        self._counts = {choice: _counts(job.resumed(choice)) for choice in self._unfinished}
+
+    def record(self, event: Event) -> None:
+        """Take an event of this job, in order of delivery."""
+        match event:
+            case Prefilled():
+                self._prefilled = True
+            case Decoded():
+                self._tokens[event.choice] += [sampled.token for sampled in event.tokens]
+                self._counts[event.choice] = (
+                    event.num_accepted_prediction_tokens,
+                    event.num_rejected_prediction_tokens,
+                )
+                if event.finish_reason:
+                    self._unfinished.discard(event.choice)
+
+    def remaining(self) -> Job | None:
+        """The job as it is to be submitted again; None when every choice has finished. Failed events do not count:
+        a job that failed with its engine can be resumed."""
+        if not self._unfinished:
+            return None
+        if not self._prefilled:
+            return self._job
+        choices = range(self._job.num_choices)
+        return replace(self._job, resume=tuple(self._resumed(choice) for choice in choices))
+
+    def _resumed(self, choice: int) -> ResumedChoice | None:
+        if choice not in self._unfinished:
+            return None
+        return ResumedChoice(tuple(self._tokens[choice]), *self._counts[choice])
+
+
+def _counts(resumed: ResumedChoice | None) -> tuple[int, int]:
+    if resumed is None:
+        return 0, 0
+    return resumed.num_accepted_prediction_tokens, resumed.num_rejected_prediction_tokens

@@ -1,0 +1,103 @@
+"""An answer whose engine is lost goes on in another: the same partial choices, whatever the request asks for."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from onward.completions.choices import ChoiceStream
+from onward.completions.filters import ContentFilters, make_filters
+from onward.completions.fold import FoldedChoices
+from onward.completions.plan import Plan, ServedModel, plan
+from onward.engine.events import Event, Failed
+from onward.engine.journal import Journal
+from onward.engine.step import Engine
+from onward.protocol.decode import check_request
+from onward.protocol.request import CompletionRequest
+from onward.protocol.response import Choice
+from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.values import ContentFilterSetting
+
+from ..engine.harness import make_engine
+from .test_laws import SHAPES
+
+TOKENIZER = ToyTokenizer()
+MODEL = ServedModel.create("toy", TOKENIZER, TOKENIZER.size, 2048)
+EXTRA_SHAPES: dict[str, dict[str, Any]] = {
+    "bias and n": {"prompt": "the cat", "logit_bias": {"97": 5, "256": 4}, "n": 3, "max_tokens": 30},
+    "prediction": {
+        "prompt": "the cat",
+        "temperature": 0.2,
+        "max_tokens": 40,
+        "prediction": {"type": "content", "content": "sat on the mat and sat on the mat"},
+    },
+    "filtered": {"prompt": "the cat", "max_tokens": 40, "logprobs": 1, "n": 2},
+    "best_of, filtered": {"prompt": "the cat", "max_tokens": 30, "best_of": 3},
+}
+FILTERS = make_filters([ContentFilterSetting("letters", ("q", "[xz]e?"), None, "stop")])
+
+
+def planned(request: CompletionRequest, jobs: int = 0) -> Plan:
+    return plan(request, MODEL, 0, itertools.count(jobs), 2048)
+
+
+def run(engine: Engine, stream: ChoiceStream, journals: dict[int, Journal], max_steps: int) -> list[Choice]:
+    """Let an engine work on what the journals say is left, for at most so many steps."""
+    for journal in journals.values():
+        rest = journal.remaining()
+        if rest is not None:
+            engine.add(rest)
+    choices: list[Choice] = []
+    for _ in range(max_steps):
+        if engine.idle:
+            break
+        events: list[Event] = engine.step()
+        for event in events:
+            journals[event.job].record(event)
+        choices += stream.accept(event for event in events if not isinstance(event, Failed))
+    return choices
+
+
+def answer(request: CompletionRequest, filters: ContentFilters, cuts: list[int]) -> tuple[list[Any], list[Any]]:
+    """Partial choices, and the whole ones, of a request whose engine is lost after so many steps, again and again."""
+    work = planned(request)
+    stream = ChoiceStream(work, TOKENIZER, filters)
+    journals = {job.id: Journal(job) for job in work.jobs}
+    parts: list[Choice] = []
+    for max_steps in [*cuts, 10_000]:
+        parts += run(make_engine(), stream, journals, max_steps)
+    assert stream.done
+    whole = FoldedChoices()
+    whole.add(parts)
+    usage = stream.usage.to_dict()
+    usage["completion_tokens_details"].pop("rejected_prediction_tokens")  # depends on what was drafted
+    usage["completion_tokens_details"].pop("accepted_prediction_tokens")
+    by_index = sorted(parts, key=lambda part: part.index)
+    return [part.to_dict() for part in by_index], [*(choice.to_dict() for choice in whole.choices()), usage]
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, *EXTRA_SHAPES])
+def test_law_2_an_answer_cut_at_any_step_goes_on_with_the_same_bytes(shape: str) -> None:
+    fields = {"seed": 11, **SHAPES.get(shape, {}), **EXTRA_SHAPES.get(shape, {})}
+    request = check_request({"model": "toy", **fields})
+    filters = FILTERS if "filtered" in shape else ContentFilters()
+    parts, whole = answer(request, filters, [])
+    for cut in range(1, 16):
+        assert answer(request, filters, [cut]) == (parts, whole)
+    assert answer(request, filters, [3] * 20) == (parts, whole)
+
+
+def test_a_request_without_a_seed_is_planned_alike_again() -> None:
+    request = check_request({"model": "toy", "prompt": ["a", "a", "b"]})
+    seeds = [[job.sampling.seed for job in planned(request).jobs] for _ in range(2)]
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 3, "prompts of one request differ"
+    other = check_request({"model": "toy", "prompt": ["a", "a", "b"]})
+    assert not set(seeds[0]) & {job.sampling.seed for job in planned(other).jobs}
+
+
+def test_a_seed_is_that_of_every_prompt() -> None:
+    request = check_request({"model": "toy", "prompt": ["a", "b"], "seed": -1})
+    assert [job.sampling.seed for job in planned(request).jobs] == [2**64 - 1] * 2

@@ -1,0 +1,84 @@
+"""Whatever crosses the engine's boundary can be encoded, and comes back as it was."""
+
+from __future__ import annotations
+
+import math
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onward.engine import events
+from onward.engine.client import COMMANDS, Cancel, Command, DraftCounts, EngineLoad, EngineState, Stop, Submit
+from onward.engine.events import EVENTS, Decoded, Event, Failed, Prefilled
+from onward.engine.job import Job, ResumedChoice
+from onward.sampling.outputs import Sampled
+from onward.sampling.params import SamplingParams
+from onward.text.assembler import TextRules
+
+IDS = st.integers(0, 2**31)
+TOKENS = st.integers(0, 2**21)
+LOGPROBS = st.floats(width=32, allow_nan=False)
+SAMPLED = st.builds(Sampled, TOKENS, LOGPROBS, st.lists(st.tuples(TOKENS, LOGPROBS), max_size=3).map(tuple))
+JOBS = st.builds(
+    Job,
+    id=IDS,
+    request=IDS,
+    prompt=st.lists(TOKENS, min_size=1, max_size=5).map(tuple),
+    num_choices=st.just(2),
+    max_tokens=IDS,
+    sampling=st.builds(
+        SamplingParams,
+        temperature=st.floats(0, 2),
+        logit_bias=st.lists(st.tuples(TOKENS, st.floats(-100, 100)), max_size=3).map(tuple),
+        seed=st.integers(0, 2**64 - 1),
+        logprobs=st.none() | st.integers(0, 20),
+    ),
+    rules=st.builds(TextRules, stops=st.lists(st.text(min_size=1), max_size=3).map(tuple)),
+    end_tokens=st.frozensets(TOKENS, max_size=3),
+    pending=st.binary(max_size=3),
+    prediction=st.lists(TOKENS, max_size=3).map(tuple),
+    resume=st.none() | st.tuples(st.none(), st.builds(ResumedChoice, tokens=st.lists(TOKENS, max_size=3).map(tuple))),
+)
+MESSAGES = st.one_of(
+    st.builds(Submit, st.lists(JOBS, min_size=1, max_size=2)),
+    st.builds(Cancel, IDS),
+    st.just(Stop()),
+)
+REPORTS = st.one_of(
+    st.builds(Prefilled, IDS, IDS, st.none() | st.lists(st.none() | SAMPLED, max_size=3)),
+    st.builds(Decoded, IDS, IDS, st.lists(SAMPLED, max_size=3), st.sampled_from([None, "stop", "length"]), IDS, IDS),
+    st.builds(Failed, IDS, st.text()),
+)
+
+
+@given(MESSAGES)
+def test_every_command_survives_encoding(command: Command) -> None:
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(command), type=Command) == command
+
+
+@given(st.lists(REPORTS, max_size=4))
+def test_the_events_of_a_step_survive_encoding(step: list[Event]) -> None:
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(step), type=list[Event]) == step
+
+
+def test_a_log_probability_that_nobody_asked_for_survives_as_nan() -> None:
+    event = Decoded(1, 0, [Sampled(5, math.nan, ())])
+    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(event), type=Event)
+    assert isinstance(decoded, Decoded) and math.isnan(decoded.tokens[0].logprob)
+
+
+@pytest.mark.parametrize(
+    "snapshot", [EngineState("crashed", "out of memory"), EngineLoad(3, 2, 10, drafts=DraftCounts(1, 2, 3, 4))]
+)
+def test_snapshots_survive_encoding(snapshot: EngineState | EngineLoad) -> None:
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(snapshot), type=type(snapshot)) == snapshot
+
+
+def test_the_sets_of_messages_are_closed_and_tagged() -> None:
+    assert set(get_args(Command)) == set(COMMANDS) and set(get_args(Event)) == set(EVENTS)
+    for message in (*COMMANDS, *EVENTS):
+        assert msgspec.inspect.type_info(message).tag == message.__name__  # type: ignore[union-attr]
+    assert events.EVENTS is EVENTS

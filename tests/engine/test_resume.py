@@ -1,0 +1,169 @@
+"""A job cut anywhere and submitted again with what it had sampled emits exactly the events that were still to come."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onward.engine.events import Decoded, Event, Prefilled
+from onward.engine.job import Job
+from onward.engine.journal import Journal
+from onward.engine.step import Engine
+from onward.sampling.outputs import Sampled
+from onward.text.assembler import TextRules
+
+from .harness import END, make_engine, make_job
+
+STORY = "once upon a time there was a little fox who lived at the edge of the wood"
+
+
+def events_of(engine: Engine, jobs: list[Job], max_steps: int = 10_000) -> list[Event]:
+    """The events of at most so many steps."""
+    for job in jobs:
+        engine.add(job)
+    events: list[Event] = []
+    for _ in range(max_steps):
+        if engine.idle:
+            break
+        events += engine.step()
+        engine.check()
+    return events
+
+
+def by_choice(events: list[Event]) -> dict[tuple[int, int], tuple[list[Sampled], str | None]]:
+    """Sampled tokens and finish reason by job and choice; checks that nothing follows a finish. NaN, which equals
+    nothing, becomes None."""
+    found: dict[tuple[int, int], tuple[list[Sampled], str | None]] = {}
+    for event in events:
+        if isinstance(event, Decoded):
+            tokens, finish = found.get((event.job, event.choice), ([], None))
+            assert finish is None
+            sampled = [one._replace(logprob=None) if math.isnan(one.logprob) else one for one in event.tokens]
+            found[event.job, event.choice] = [*tokens, *sampled], event.finish_reason
+    return found
+
+
+def check_resumed(jobs: list[Job], cut: int, **engine_options: int) -> int:
+    """Cut all jobs after `cut` steps and resume them in another engine. Returns how many were resumed half-way."""
+    whole = events_of(make_engine(**engine_options), jobs)
+    first = events_of(make_engine(**engine_options), jobs, max_steps=cut)
+    journals = {job.id: Journal(job) for job in jobs}
+    for event in first:
+        journals[event.job].record(event)
+    rest = [job for journal in journals.values() if (job := journal.remaining()) is not None]
+    second = events_of(make_engine(**engine_options), rest)
+    assert by_choice(first + second) == by_choice(whole)
+    scores = [{event.job: event.scores for event in part if isinstance(event, Prefilled)} for part in (first, second)]
+    assert not scores[0].keys() & scores[1].keys(), "a prompt is reported once"
+    assert scores[0] | scores[1] == {event.job: event.scores for event in whole if isinstance(event, Prefilled)}
+    return sum(job.resume is not None for job in rest)
+
+
+VARIANTS = {
+    "plain": {},
+    "choices": {"choices": 5},
+    "greedy": {"temperature": 0.0},
+    "scored": {"choices": 2, "score_top": 2},
+    "stops": {"choices": 3, "rules": TextRules(stops=("e", "th"))},
+    "penalties": {"choices": 2, "frequency_penalty": 0.9, "presence_penalty": 0.3, "repetition_penalty": 1.2},
+    "bias": {"logit_bias": ((97, 4.0), (END, 3.0)), "choices": 3},
+    "min tokens": {"min_tokens": 12, "logit_bias": ((END, 50.0),)},
+    "prediction": {"prediction": tuple(map(ord, STORY)), "choices": 2},
+    "no logprobs": {"logprobs": None},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_law_2_a_job_cut_at_any_step_and_resumed_emits_the_events_that_were_still_to_come(variant: str) -> None:
+    options = {"max_tokens": 24, "ignore_end": variant not in ("bias", "min tokens"), **VARIANTS[variant]}
+    job = make_job(STORY, **options)  # type: ignore[arg-type]
+    num_resumed = sum(check_resumed([job], cut) for cut in range(27))
+    assert num_resumed >= 3, "most cuts meet a job half-way"
+
+
+@pytest.mark.parametrize("length", [30, 31, 32, 33, 64])
+def test_a_resumed_choice_has_blocks_for_what_it_replays(length: int) -> None:
+    """Choices that replay more than a block behind a prompt that ends at a block's edge, or near it."""
+    job = make_job([97 + number % 7 for number in range(length)], choices=3, max_tokens=90, ignore_end=True)
+    for cut in (2, 33, 50, 85):
+        assert check_resumed([job], cut) == 1
+
+
+def test_resumed_choices_that_find_no_row_wait_and_go_on() -> None:
+    job = make_job(STORY, choices=9, max_tokens=40, ignore_end=True)
+    whole = by_choice(events_of(make_engine(), [job]))
+    journal = Journal(job)
+    first = events_of(make_engine(), [job], max_steps=20)
+    for event in first:
+        journal.record(event)
+    rest = journal.remaining()
+    assert rest is not None
+    assert by_choice(first + events_of(make_engine(rows=2), [rest])) == whole
+
+
+def test_a_job_can_be_cut_again_and_again() -> None:
+    job = make_job(STORY, choices=3, max_tokens=60, ignore_end=True, rules=TextRules(stops=("zz",)))
+    whole = by_choice(events_of(make_engine(), [job]))
+    rest: Job | None = job
+    events: list[Event] = []
+    for _ in range(100):
+        journal = Journal(rest)
+        part = events_of(make_engine(), [rest], max_steps=7)
+        for event in part:
+            journal.record(event)
+        events += part
+        rest = journal.remaining()
+        if rest is None:
+            break
+    assert rest is None and by_choice(events) == whole
+
+
+def test_prediction_counts_go_on_from_where_they_were() -> None:
+    job = make_job(STORY, max_tokens=60, ignore_end=True, prediction=tuple(map(ord, STORY * 2)))
+    journal = Journal(job)
+    first = events_of(make_engine(), [job], max_steps=6)
+    for event in first:
+        journal.record(event)
+    before = [event for event in first if isinstance(event, Decoded)][-1]
+    rest = journal.remaining()
+    assert rest is not None
+    after = [event for event in events_of(make_engine(), [rest]) if isinstance(event, Decoded)]
+    assert before.num_rejected_prediction_tokens > 0
+    for event in after:
+        assert event.num_accepted_prediction_tokens >= before.num_accepted_prediction_tokens
+        assert event.num_rejected_prediction_tokens >= before.num_rejected_prediction_tokens
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_law_2_random_work_in_tight_memory_can_be_cut_at_any_step(data: st.DataObject) -> None:
+    rng = random.Random(data.draw(st.integers(0, 1 << 32)))
+    jobs = [
+        make_job(
+            [rng.choice([97, 98, 32]) for _ in range(rng.randrange(1, 100))],
+            request=rng.randrange(3),
+            choices=rng.randrange(1, 4),
+            max_tokens=rng.randrange(0, 40),
+            seed=rng.randrange(4),
+            score_top=rng.choice([None, None, 0, 2]),
+            rules=TextRules(stops=rng.choice([(), ("e",), ("ab", "the t")])),
+            frequency_penalty=rng.choice([0.0, 0.7]),
+            logit_bias=rng.choice([(), ((END, 5.0),)]),
+            prediction=[rng.choice([97, 98, 32]) for _ in range(rng.randrange(20))],
+        )
+        for _ in range(rng.randrange(1, 5))
+    ]
+    check_resumed(jobs, data.draw(st.integers(0, 60)), blocks=14, rows=data.draw(st.integers(1, 6)), context=320)
+
+
+def test_a_finished_job_has_nothing_left_and_an_unprefilled_one_everything() -> None:
+    job = make_job(STORY, max_tokens=3)
+    journal = Journal(job)
+    assert journal.remaining() is job
+    for event in events_of(make_engine(), [job]):
+        journal.record(event)
+    assert journal.remaining() is None
