@@ -16,12 +16,12 @@ TYPES: dict[str, Any] = {
     "null": type(None),
 }
 NOTES = {"title", "description", "examples", "default", "readOnly", "$defs", "$schema"}
-"""Keywords that tell, and do not check."""
+"""Keywords that are annotations."""
 
 
 def is_valid(value: object, schema: dict[str, Any], root: dict[str, Any] | None = None) -> bool:
-    """Whether a value fits; `root` is the document that `$ref` points into. 16.0 is no integer here."""
-    return not any(faults(value, schema, schema if root is None else root))
+    """Return whether a value is valid; `$ref` is resolved in `root`. Unlike in JSON Schema, 16.0 is not an integer."""
+    return not any(problems(value, schema, schema if root is None else root))
 
 
 def resolve(reference: str, root: dict[str, Any]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def resolve(reference: str, root: dict[str, Any]) -> dict[str, Any]:
     return node
 
 
-def faults(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> Iterator[str]:
+def problems(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> Iterator[str]:
     for keyword, rule in schema.items():
         if keyword not in NOTES and not holds(keyword, rule, value, schema, root):
             yield keyword
@@ -88,7 +88,7 @@ def holds(keyword: str, rule: Any, value: Any, schema: dict[str, Any], root: dic
                 if name not in schema.get("properties", {})
             )
         case _:
-            raise AssertionError(f"a keyword that nobody checks: {keyword}")
+            raise AssertionError(f"an unsupported keyword: {keyword}")
 
 
 def is_type(value: object, name: str) -> bool:

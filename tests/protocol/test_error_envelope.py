@@ -61,7 +61,7 @@ def test_a_gateway_error_is_indented_by_four_with_a_final_newline_and_go_escapes
     )
 
 
-def test_an_unknown_url_has_its_keys_in_the_recorded_order() -> None:
+def test_the_keys_of_an_unknown_url_are_in_the_recorded_order() -> None:
     body, _ = error_envelope(UnknownUrl("Unknown request URL: POST /x.", code="unknown_url"))
     assert list(json.loads(body)["error"]) == ["type", "code", "message", "param"]
 
@@ -85,7 +85,7 @@ def test_an_unknown_url_has_its_keys_in_the_recorded_order() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_every_error_has_the_four_keys_and_its_layers_content_type(error: ApiError, content_type: str) -> None:
+def test_every_error_has_four_keys_and_the_content_type_of_its_layer(error: ApiError, content_type: str) -> None:
     body, found = error_envelope(error)
     assert found == content_type
     assert json.loads(body) == {
@@ -94,12 +94,12 @@ def test_every_error_has_the_four_keys_and_its_layers_content_type(error: ApiErr
     assert list(json.loads(body)["error"]) == ["message", "type", "param", "code"]
 
 
-def test_the_example_of_every_error_class_is_above() -> None:
+def test_every_error_class_has_an_example_above() -> None:
     classes = {cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, ApiError)}
     assert len(classes - {ApiError}) == 14  # NotFound itself is not raised; a new class needs a layer
 
 
-def test_words_beyond_ascii_are_written_raw() -> None:
+def test_non_ascii_text_is_not_escaped() -> None:
     body, _ = error_envelope(InvalidRequest("Unrecognized request argument supplied: größe 🙂"))
     assert "größe 🙂".encode() in body
 
@@ -111,12 +111,12 @@ def test_an_error_event_is_one_compact_line() -> None:
     )
 
 
-def test_line_ends_in_words_do_not_break_an_event() -> None:
+def test_line_ends_in_a_message_do_not_split_an_event() -> None:
     event = error_event(InvalidRequest("a\r\nb\nc\u2028d"))
     assert event.count(b"\n") == 2 and b"\r" not in event
 
 
-def test_an_error_for_clients_passes_as_it_is() -> None:
+def test_an_api_error_is_returned_unchanged() -> None:
     error = InvalidRequest("x")
     assert to_api_error(error) is error
 
@@ -134,7 +134,7 @@ def test_an_error_for_clients_passes_as_it_is() -> None:
     ],
     ids=lambda exception: type(exception).__name__,
 )
-def test_any_other_exception_is_told_in_openais_words_only(exception: BaseException) -> None:
+def test_other_exceptions_become_a_server_error_with_openais_message(exception: BaseException) -> None:
     error = to_api_error(exception)
     assert type(error) is ServerError
     assert error.message == ServerError.DEFAULT_MESSAGE

@@ -1,4 +1,4 @@
-"""Identifiers, and the body of an answer that does not stream."""
+"""Ids, and the body of a response that is not streamed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ BODY = """{
 """
 
 
-def test_a_completion_is_written_byte_for_byte() -> None:
+def test_the_bytes_of_a_completion() -> None:
     assert encode_completion(COMPLETION) == BODY.encode()
 
 
@@ -76,7 +76,7 @@ def test_a_schema_link_is_the_first_key() -> None:
     assert data == json.loads(BODY)
 
 
-def test_a_completion_id_is_34_characters_and_new_each_time() -> None:
+def test_a_completion_id_is_34_random_characters() -> None:
     ids = {completion_id() for _ in range(500)}
     assert len(ids) == 500
     assert all(re.fullmatch(r"cmpl-[A-Za-z0-9]{29}", each) for each in ids)

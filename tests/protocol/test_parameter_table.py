@@ -1,4 +1,4 @@
-"""The parameter table is whole, consistent, and says what CompletionRequest holds."""
+"""The parameter table is complete and consistent, and agrees with CompletionRequest."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ EXTENSIONS = {
     "prediction", "$schema",
 }  # fmt: skip
 EMPTY: dict[str, object] = {"stop": (), "logit_bias": {}}
-"""Request fields that are never None: what stands for a table default of None."""
+"""Values of request fields that are never None, where the table's default is None."""
 
 NEEDS: dict[str, dict[str, object]] = {"stream_options": {"stream": True}, "best_of": {"n": 2}}
-"""What a parameter's example needs beside it."""
+"""Other fields that a parameter's example needs."""
 
 ROWS = [*PARAMETERS, *(inner for row in PARAMETERS for inner in row.inner)]
 
 
-def request_defaults() -> dict[str, object]:
+def request_deproblems() -> dict[str, object]:
     return {field.name: getattr(CompletionRequest(), field.name) for field in msgspec.structs.fields(CompletionRequest)}
 
 
@@ -38,28 +38,28 @@ def test_the_fields_and_defaults_of_a_request_are_those_of_the_table() -> None:
         for row in ROWS
         if row.field is not None and row.alias_of is None
     }
-    assert table == request_defaults()
+    assert table == request_deproblems()
 
 
-def test_every_field_of_openais_schema_is_in_the_table_and_nothing_else_claims_to_be() -> None:
+def test_exactly_the_fields_of_openais_schema_have_the_origin_openai() -> None:
     assert {row.name for row in PARAMETERS if row.origin == "openai"} == OPENAI
 
 
-def test_every_promised_extension_is_in_the_table() -> None:
+def test_every_documented_extension_is_in_the_table() -> None:
     extensions = {row.name for row in PARAMETERS if row.origin == "extension" and row.dialect is None}
     assert extensions == EXTENSIONS
 
 
-def test_no_name_appears_twice() -> None:
+def test_names_are_unique() -> None:
     assert len(BY_NAME) == len(PARAMETERS)
 
 
-def test_an_alias_stands_for_a_field_of_the_request() -> None:
+def test_an_alias_refers_to_a_field_of_the_request() -> None:
     aliases = {row.alias_of for row in ROWS if row.alias_of is not None}
-    assert aliases <= set(request_defaults())
+    assert aliases <= set(request_deproblems())
 
 
-def test_the_strict_profile_knows_openais_fields_only() -> None:
+def test_the_strict_profile_has_only_openais_fields() -> None:
     assert set(known_parameters("strict")) == OPENAI
     assert set(known_parameters("strict", BY_NAME["stream_options"].inner)) == {
         "include_usage",
@@ -69,7 +69,7 @@ def test_the_strict_profile_knows_openais_fields_only() -> None:
 
 
 @pytest.mark.parametrize("row", PARAMETERS, ids=lambda row: row.name)
-def test_the_example_of_every_parameter_is_accepted_and_acts(row: Parameter) -> None:
+def test_the_example_of_every_parameter_is_accepted_and_has_an_effect(row: Parameter) -> None:
     needs = NEEDS.get(row.name, {})
     request = check_request({"model": "m", **needs, row.name: row.example})
     plain = check_request({"model": "m", **needs})
@@ -87,7 +87,7 @@ def test_null_is_the_default_of_every_optional_parameter(row: Parameter) -> None
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_every_parameter_is_explained_in_a_sentence(row: Parameter) -> None:
+def test_the_help_of_every_parameter_is_a_sentence(row: Parameter) -> None:
     assert row.help.endswith(".") and 15 < len(row.help) < 300
 
 

@@ -1,4 +1,4 @@
-"""Whatever comes over the wire is either a request or an ApiError."""
+"""Any body decodes to a request or raises ApiError."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ bodies = st.dictionaries(names | st.text(max_size=8), values | objects, max_size
 
 
 TYPES = {name: hint for name, hint in get_type_hints(CompletionRequest).items() if name != "prompt"}
-"""The declared types, but for the prompt's: a union of arrays, which msgspec cannot check."""
+"""The declared types, except the prompt's, a union of arrays that msgspec cannot check."""
 
 
 def is_prompt(prompt: object) -> bool:
@@ -71,30 +71,30 @@ def check(body: bytes, profile: Profile) -> None:
 
 @settings(max_examples=250)
 @given(bodies, st.booleans(), profiles)
-def test_any_object_decodes_or_is_refused(body: dict[str, object], modelled: bool, profile: Profile) -> None:
+def test_any_object_decodes_or_is_rejected(body: dict[str, object], modelled: bool, profile: Profile) -> None:
     check(json.dumps(body | ({"model": "m"} if modelled else {})).encode(), profile)
 
 
 @settings(max_examples=120)
 @given(values, profiles)
-def test_any_json_decodes_or_is_refused(body: object, profile: Profile) -> None:
+def test_any_json_decodes_or_is_rejected(body: object, profile: Profile) -> None:
     check(json.dumps(body).encode(), profile)
 
 
 @settings(max_examples=120)
 @given(st.binary(max_size=60), profiles)
-def test_any_bytes_decode_or_are_refused(body: bytes, profile: Profile) -> None:
+def test_any_bytes_decode_or_are_rejected(body: bytes, profile: Profile) -> None:
     check(body, profile)
 
 
 @settings(max_examples=120)
 @given(st.text(st.characters(codec=None), max_size=20), names)
-def test_any_python_string_decodes_or_is_refused(text: str, name: str) -> None:
+def test_any_python_string_decodes_or_is_rejected(text: str, name: str) -> None:
     check(json.dumps({"model": "m", name: text}).encode(), "default")
 
 
 @pytest.mark.parametrize("cut", range(0, 60, 7))
-def test_a_body_cut_short_is_refused(cut: int) -> None:
+def test_a_truncated_body_is_rejected(cut: int) -> None:
     body = json.dumps({"model": "m", "prompt": ["Once upon a time"], "logit_bias": {"5": 1.5}}).encode()
     with pytest.raises(InvalidRequest, match="We could not parse the JSON body"):
         decode_request(body[:cut])

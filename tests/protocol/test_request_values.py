@@ -1,4 +1,4 @@
-"""What is accepted, and what becomes of it."""
+"""Accepted requests, and their values in CompletionRequest."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ ACCEPTED = [
 
 
 @pytest.mark.parametrize(("field", "sent", "held"), ACCEPTED, ids=str)
-def test_a_valid_value_arrives(field: str, sent: object, held: object) -> None:
+def test_a_valid_value_is_in_the_request(field: str, sent: object, held: object) -> None:
     request = decode(**{field: sent})
     assert getattr(request, field) == held
     assert type(getattr(request, field)) is type(held)
@@ -107,12 +107,12 @@ def test_a_value_changes_no_other_field(field: str, sent: object, held: object) 
     assert decode(**{field: sent}) == CompletionRequest(**expected)  # type: ignore[arg-type]
 
 
-def test_a_request_with_nothing_but_a_model_has_every_default() -> None:
+def test_a_request_with_only_a_model_has_all_deproblems() -> None:
     assert decode() == CompletionRequest(model="m")
     assert decode().max_tokens == 16
 
 
-def test_stream_options_spread_into_the_request() -> None:
+def test_stream_options_are_fields_of_the_request() -> None:
     request = decode(
         stream=True,
         stream_options={
@@ -125,7 +125,7 @@ def test_stream_options_spread_into_the_request() -> None:
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": None}, {"include_usage": False}], ids=str)
-def test_empty_stream_options_leave_the_defaults(options: object) -> None:
+def test_empty_stream_options_keep_the_deproblems(options: object) -> None:
     assert decode(stream=True, stream_options=options) == CompletionRequest(model="m", stream=True)
 
 
@@ -145,7 +145,7 @@ def test_empty_stream_options_leave_the_defaults(options: object) -> None:
     ],
     ids=str,
 )
-def test_the_names_of_the_token_limit_have_an_order(fields: dict[str, object], limit: int) -> None:
+def test_the_names_of_the_token_limit_have_a_precedence(fields: dict[str, object], limit: int) -> None:
     assert decode(**fields).max_tokens == limit
 
 
@@ -171,7 +171,7 @@ def test_the_names_of_the_token_limit_have_an_order(fields: dict[str, object], l
     ],
     ids=str,
 )
-def test_a_dialect_says_what_the_request_says(sent: dict[str, object], held: dict[str, object]) -> None:
+def test_a_dialect_sets_the_field_that_it_is_an_alias_of(sent: dict[str, object], held: dict[str, object]) -> None:
     assert decode(**sent) == CompletionRequest(model="m", **held)  # type: ignore[arg-type]
 
 
@@ -195,15 +195,15 @@ def test_a_dialect_says_what_the_request_says(sent: dict[str, object], held: dic
     ],
     ids=str,
 )
-def test_fields_that_go_together_pass(fields: dict[str, object]) -> None:
+def test_compatible_fields_are_accepted(fields: dict[str, object]) -> None:
     assert decode(**fields).model == "m"
 
 
-def test_the_last_of_a_repeated_key_counts() -> None:
+def test_the_last_of_repeated_keys_wins() -> None:
     assert decode_request(b'{"model":"m","n":1,"n":2}').n == 2
 
 
-def test_nulls_as_old_clients_send_them_change_nothing() -> None:
+def test_nulls_of_old_clients_mean_the_deproblems() -> None:
     nulls = dict.fromkeys(
         ["prompt", "best_of", "echo", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n",
          "presence_penalty", "seed", "stop", "stream", "stream_options", "suffix", "temperature", "top_p", "user"]
@@ -211,13 +211,13 @@ def test_nulls_as_old_clients_send_them_change_nothing() -> None:
     assert decode(**nulls) == CompletionRequest(model="m")
 
 
-def test_the_path_names_the_model_when_the_body_does_not() -> None:
+def test_the_model_of_the_path_is_used_without_one_in_the_body() -> None:
     assert decode_request(b"{}", path_model="davinci").model == "davinci"
     assert decode_request(b'{"model":null}', path_model="davinci").model == "davinci"
     assert decode_request(b'{"model":"davinci"}', path_model="davinci").model == "davinci"
 
 
-def test_keyword_arguments_may_hold_tuples_and_integer_token_ids() -> None:
+def test_keyword_arguments_may_contain_tuples_and_integer_token_ids() -> None:
     request = check_request({"model": "m", "prompt": (1, 2), "stop": ("a", "b"), "logit_bias": {50: -100}})
     assert request.prompt == [1, 2]
     assert request.stop == ("a", "b")
@@ -234,6 +234,6 @@ def test_a_request_does_not_share_its_prompt_with_the_caller() -> None:
     assert request.prompt == [1, 2]
 
 
-def test_a_hundred_thousand_token_ids_arrive_as_they_were_sent() -> None:
+def test_a_hundred_thousand_token_ids_are_accepted_unchanged() -> None:
     prompt = list(range(100_000))
     assert decode(prompt=prompt).prompt == prompt

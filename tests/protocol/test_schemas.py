@@ -1,4 +1,4 @@
-"""The schemas say what the gate accepts and what is answered; the OpenAPI document holds together."""
+"""The schemas agree with the decoder and the responses; the OpenAPI document is consistent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schema_check import is_valid, resolve  # type: ignore[import-not-found]
 
 from onward.errors import ApiError
 from onward.protocol.decode import decode_request
@@ -31,6 +30,8 @@ from onward.protocol.response import (
 )
 from onward.protocol.schema import completion_schema, error_schema, openapi, request_schema
 from onward.protocol.sse import Decoder, chunk_event
+
+from .schema_check import is_valid, resolve
 
 DOCUMENT = openapi("1.2.3")
 PROFILES: list[Profile] = ["strict", "default", "lenient"]
@@ -65,24 +66,24 @@ COMPLETIONS = [
 ]
 
 
-@pytest.mark.parametrize("answer", COMPLETIONS, ids=lambda answer: json.dumps(answer["choices"])[:60])
-def test_real_answers_fit_the_completion_schema(answer: object) -> None:
-    assert is_valid(answer, completion_schema())
-    assert is_valid(answer, DOCUMENT["components"]["schemas"]["Completion"], DOCUMENT)
+@pytest.mark.parametrize("body", COMPLETIONS, ids=lambda body: json.dumps(body["choices"])[:60])
+def test_completions_are_valid(body: object) -> None:
+    assert is_valid(body, completion_schema())
+    assert is_valid(body, DOCUMENT["components"]["schemas"]["Completion"], DOCUMENT)
 
 
 def spoil(path: str, value: object) -> Any:
-    """An answer with one value replaced, or removed where `value` is ..."""
-    answer = copy.deepcopy(COMPLETIONS[-2])
+    """Return a completion with one value replaced, or removed if `value` is `...`."""
+    body = copy.deepcopy(COMPLETIONS[-2])
     *above, last = path.split(".")
-    node: Any = answer
+    node: Any = body
     for key in above:
         node = node[int(key) if isinstance(node, list) else key]
     if value is ...:
         del node[last]
     else:
         node[last] = value
-    return answer
+    return body
 
 
 @pytest.mark.parametrize(
@@ -96,11 +97,11 @@ def spoil(path: str, value: object) -> Any:
         ("choices.0.logprobs.token_logprobs", ["x"]), ("choices.0.logprobs.text_offset", [0.5]), ("$schema", 1),
     ],
 )  # fmt: skip
-def test_a_spoiled_answer_does_not_fit(path: str, value: object) -> None:
+def test_an_invalid_completion_is_not_valid(path: str, value: object) -> None:
     assert not is_valid(spoil(path, value), completion_schema())
 
 
-def test_chunks_fit_the_chunk_schema() -> None:
+def test_chunks_are_valid() -> None:
     schema = DOCUMENT["components"]["schemas"]["CompletionChunk"]
     usages: list[Usage | msgspec.UnsetType | None] = [msgspec.UNSET, None, USAGE]
     for usage in usages:
@@ -112,7 +113,7 @@ def test_chunks_fit_the_chunk_schema() -> None:
     assert not is_valid({"error": {}}, schema, DOCUMENT)
 
 
-def test_an_error_fits_the_error_schema() -> None:
+def test_an_error_is_valid() -> None:
     body, _ = error_envelope(no_model())
     assert is_valid(json.loads(body), error_schema())
     assert not is_valid({"error": "words"}, error_schema())
@@ -139,7 +140,7 @@ predictions = st.fixed_dictionaries(
 checked = st.sampled_from([row for row in PARAMETERS if row.kind != "duration"])
 
 
-def gate_accepts(body: dict[str, Any], profile: Profile) -> bool:
+def decoder_accepts(body: dict[str, Any], profile: Profile) -> bool:
     try:
         decode_request(json.dumps(body).encode(), profile=profile)
     except ApiError:
@@ -149,22 +150,22 @@ def gate_accepts(body: dict[str, Any], profile: Profile) -> bool:
 
 @settings(max_examples=400)
 @given(checked, values, st.sampled_from(PROFILES))
-def test_the_request_schema_accepts_what_the_gate_accepts(row: Parameter, value: object, profile: Profile) -> None:
+def test_the_request_schema_accepts_what_the_decoder_accepts(row: Parameter, value: object, profile: Profile) -> None:
     body: dict[str, Any] = {"model": "m", row.name: value}
     aids: dict[str, dict[str, Any]] = {"min_tokens": {"max_tokens": 2**63 - 1}, "stream_options": {"stream": True}}
     body.update(aids.get(row.name, {}))
-    assert is_valid(body, request_schema(profile)) == gate_accepts(body, profile)
+    assert is_valid(body, request_schema(profile)) == decoder_accepts(body, profile)
 
 
 @settings(max_examples=300)
 @given(predictions, st.sampled_from(PROFILES))
-def test_the_request_schema_accepts_the_predictions_that_the_gate_accepts(value: object, profile: Profile) -> None:
+def test_the_request_schema_accepts_the_predictions_that_the_decoder_accepts(value: object, profile: Profile) -> None:
     body: dict[str, Any] = {"model": "m", "prediction": value}
-    assert is_valid(body, request_schema(profile)) == gate_accepts(body, profile)
+    assert is_valid(body, request_schema(profile)) == decoder_accepts(body, profile)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_the_schema_of_each_profile_has_its_unknown_fields_and_its_model(profile: Profile) -> None:
+def test_the_schema_of_each_profile_has_its_rules(profile: Profile) -> None:
     lenient = profile == "lenient"
     assert is_valid({"model": "m", "foo": 1}, request_schema(profile)) == lenient
     assert is_valid({}, request_schema(profile)) == lenient
@@ -172,7 +173,7 @@ def test_the_schema_of_each_profile_has_its_unknown_fields_and_its_model(profile
     assert is_valid({"model": "m", "logprobs": 6}, request_schema(profile)) == (profile != "strict")
 
 
-def test_the_request_schema_tells_each_parameters_help_default_and_example() -> None:
+def test_the_request_schema_has_help_default_and_example_of_each_parameter() -> None:
     properties = request_schema()["properties"]
     assert set(properties) == {row.name for row in PARAMETERS}
     for row in PARAMETERS:
@@ -182,21 +183,21 @@ def test_the_request_schema_tells_each_parameters_help_default_and_example() -> 
 
 
 def nodes(node: Any) -> Iterator[dict[str, Any]]:
-    """Every object inside a document."""
+    """Yield every object in a document."""
     if isinstance(node, dict):
         yield node
     for each in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
         yield from nodes(each)
 
 
-def test_every_reference_of_the_document_leads_somewhere() -> None:
+def test_every_reference_of_the_document_exists() -> None:
     references = [node["$ref"] for node in nodes(DOCUMENT) if "$ref" in node]
     assert len(references) > 50
     for reference in references:
         resolve(reference, DOCUMENT)
 
 
-def test_no_component_is_left_unused_but_the_chunk_that_the_words_name() -> None:
+def test_every_component_is_used_except_the_chunk_which_the_text_mentions() -> None:
     used = {node["$ref"].rsplit("/", 1)[1] for node in nodes(DOCUMENT) if "$ref" in node}
     assert set(DOCUMENT["components"]["schemas"]) - used == {"CompletionChunk"}
 
@@ -212,7 +213,7 @@ def test_the_document_has_every_route() -> None:
     }  # fmt: skip
 
 
-def test_operations_have_names_of_their_own_and_declare_their_path_parameters() -> None:
+def test_operation_ids_are_unique_and_path_parameters_declared() -> None:
     operations = [node for node in nodes(DOCUMENT["paths"]) if "operationId" in node]
     names = [operation["operationId"] for operation in operations]
     assert len(names) == len(set(names)) == len(DOCUMENT["paths"])
@@ -221,7 +222,7 @@ def test_operations_have_names_of_their_own_and_declare_their_path_parameters() 
         assert declared == (["id"] if "{id}" in path else [])
 
 
-def test_the_examples_of_the_document_are_true() -> None:
+def test_the_examples_of_the_document_are_valid() -> None:
     operation = DOCUMENT["paths"]["/v1/completions"]["post"]
     for example in operation["requestBody"]["content"]["application/json"]["examples"].values():
         assert decode_request(json.dumps(example["value"]).encode()).model == "storyteller"
@@ -234,13 +235,13 @@ def test_the_examples_of_the_document_are_true() -> None:
         assert is_valid(json.loads(event), DOCUMENT["components"]["schemas"]["CompletionChunk"], DOCUMENT)
 
 
-def test_a_linked_completion_has_its_link() -> None:
+def test_a_linked_completion_requires_its_link() -> None:
     schema = DOCUMENT["components"]["schemas"]["LinkedCompletion"]
     assert is_valid(COMPLETIONS[-1], schema, DOCUMENT)
     assert not is_valid(COMPLETIONS[0], schema, DOCUMENT)
 
 
-def test_each_document_is_fresh_and_can_be_written_as_json() -> None:
+def test_each_document_is_a_new_object_and_json() -> None:
     first = openapi("1")
     first["paths"].clear()
     first["components"]["schemas"]["Completion"].clear()

@@ -1,4 +1,4 @@
-"""Events are written as the strictest client reads them, and read however they are cut."""
+"""Events are encoded for the strictest client, and decoded however they are split."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ USAGE = Usage(
 )
 
 
-def test_an_event_is_the_recorded_bytes() -> None:
+def test_the_bytes_of_an_event_are_as_recorded() -> None:
     assert chunk_event(chunk()) == (
         b'data: {"id":"cmpl-1","object":"text_completion","created":1774968007,"choices":[{"text":" IP",'
         b'"index":0,"logprobs":null,"finish_reason":null}],"model":"davinci"}\n\n'
     )
 
 
-def test_usage_stands_where_it_was_asked_for() -> None:
+def test_usage_is_present_only_if_requested() -> None:
     assert chunk_event(chunk(usage=None)).endswith(b',"model":"davinci","usage":null}\n\n')
     assert b'"usage":{"prompt_tokens":1,"completion_tokens":2,' in chunk_event(chunk(usage=USAGE))
 
 
-def test_a_normal_event_has_no_error_key_and_no_line_end_inside() -> None:
+def test_an_event_has_no_error_key_and_no_line_end_inside() -> None:
     event = chunk_event(chunk("a\nb\r\n\u2028é🙂", system_fingerprint="fp", usage=None))
     assert b'"error"' not in event
     assert event.count(b"\n") == 2 and b"\r" not in event
@@ -62,7 +62,7 @@ def test_the_end_and_the_keep_alive_are_fixed_bytes() -> None:
 
 @settings(max_examples=150)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=400))
-def test_an_obfuscated_event_tells_only_its_length_class(text: str) -> None:
+def test_an_obfuscated_event_reveals_only_its_size_class(text: str) -> None:
     event = chunk_event(chunk(text), obfuscate=True)
     plain = chunk_event(chunk(text))
     size = len(event)
@@ -74,7 +74,7 @@ def test_an_obfuscated_event_tells_only_its_length_class(text: str) -> None:
     assert size == MIN_OBFUSCATED_BYTES or len(plain) + len(',"obfuscation":""') > size // 2
 
 
-def test_short_tokens_all_have_the_same_length() -> None:
+def test_events_of_short_tokens_have_the_same_size() -> None:
     words = ["a", " the", " butterfly", "🙂", "\n", ""]
     assert {len(chunk_event(chunk(word), obfuscate=True)) for word in words} == {MIN_OBFUSCATED_BYTES}
 
@@ -83,9 +83,9 @@ def test_obfuscation_is_random() -> None:
     assert chunk_event(chunk(), obfuscate=True) != chunk_event(chunk(), obfuscate=True)
 
 
-def read(*pieces: bytes) -> list[str]:
+def read(*body_chunks: bytes) -> list[str]:
     decoder = Decoder()
-    return [data for piece in pieces for data in decoder.feed(piece)] + decoder.flush()
+    return [data for body_chunk in body_chunks for data in decoder.feed(body_chunk)] + decoder.flush()
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,12 @@ def read(*pieces: bytes) -> list[str]:
     ],
     ids=repr,
 )
-def test_a_stream_reads_the_same_whole_or_byte_by_byte(stream: bytes, events: list[str]) -> None:
+def test_a_stream_decodes_the_same_at_once_or_byte_by_byte(stream: bytes, events: list[str]) -> None:
     assert read(stream) == events
     assert read(*(bytes([byte]) for byte in stream)) == events
 
 
-def test_an_event_is_given_as_soon_as_it_is_complete() -> None:
+def test_an_event_is_returned_as_soon_as_it_is_complete() -> None:
     decoder = Decoder()
     assert decoder.feed(b"data: a\n") == []
     assert decoder.feed(b"\ndata: b\n\nda") == ["a", "b"]
@@ -133,7 +133,7 @@ def test_an_event_is_given_as_soon_as_it_is_complete() -> None:
     assert decoder.flush() == []
 
 
-pieces_of_streams = st.lists(
+stream_parts = st.lists(
     st.sampled_from(
         [b"data: ", b"data", b":", b" ", b"\n", b"\r", b"\r\n", b"\n\n", b"{}", b": ping\n",
          b"event: x\n", "é🙂\u2028".encode(), b"\xff", b"\xef\xbb\xbf", b"[DONE]"]
@@ -143,13 +143,13 @@ pieces_of_streams = st.lists(
 
 
 @settings(max_examples=250)
-@given(pieces_of_streams, st.data())
-def test_any_split_gives_the_same_events(parts: list[bytes], data: st.DataObject) -> None:
+@given(stream_parts, st.data())
+def test_any_split_returns_the_same_events(parts: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(parts)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=6)))
     edges = [0, *cuts, len(stream)]
-    pieces = [stream[start:end] for start, end in pairwise(edges)]
-    assert read(*pieces) == read(stream)
+    body_chunks = [stream[start:end] for start, end in pairwise(edges)]
+    assert read(*body_chunks) == read(stream)
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -180,7 +180,7 @@ def chunks(draw: st.DrawFn) -> Chunk:
 
 @settings(max_examples=150)
 @given(st.lists(chunks(), max_size=4), st.booleans(), st.integers(1, 50))
-def test_what_is_written_is_read_back(sent: list[Chunk], obfuscate: bool, size: int) -> None:
+def test_encoded_events_decode_to_themselves(sent: list[Chunk], obfuscate: bool, size: int) -> None:
     stream = b"".join(KEEP_ALIVE + chunk_event(each, obfuscate=obfuscate) for each in sent) + DONE
     *events, done = read(*(stream[start : start + size] for start in range(0, len(stream), size)))
     assert done == "[DONE]"
