@@ -39,13 +39,14 @@ class Hub:
 
 
 def http_error(kind: type[errors.HfHubHTTPError]) -> errors.HfHubHTTPError:
-    request = httpx.Request("GET", "http://hub.invalid/")
-    return kind("refused", response=httpx.Response(404, request=request))
+    response: Any = httpx.Response(404, request=httpx.Request("GET", "http://hub.invalid/"))
+    return kind("refused", response=response)  # of whichever HTTP client the hub's library uses
 
 
 def requests_error(base: str) -> Exception:
     """An error of the requests package, which huggingface_hub 0.x uses: all of its errors are OSErrors."""
-    return type("Raised", (type(base, (OSError,), {}),), {})("broken")
+    raised: type[Exception] = type("Raised", (type(base, (OSError,), {}),), {})
+    return raised("broken")
 
 
 def test_a_folder_answers_to_its_own_name(tmp_path: Path) -> None:
@@ -140,12 +141,12 @@ def test_a_hub_model_in_another_format_is_refused_with_the_command_that_converts
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (http_error(errors.RepositoryNotFoundError), "neither as a path nor on the hub"),
+        (http_error(errors.RepositoryNotFoundError), "was found neither here nor on the hub"),
         (http_error(errors.GatedRepoError), "gated"),
         (http_error(errors.RevisionNotFoundError), "no revision 'v9'"),
         (errors.LocalEntryNotFoundError("nothing"), "cannot be reached"),
         (errors.OfflineModeIsEnabled("offline"), "could not be downloaded"),
-        (errors.HFValidationError("bad"), "neither a path nor a name"),
+        (errors.HFValidationError("bad"), "neither a path nor a valid name"),
         (OSError("No space left on device"), "No space left on device"),
     ],
 )

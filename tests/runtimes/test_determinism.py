@@ -125,7 +125,8 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def prompt_of(model: OpenVINOModel, length: int) -> list[int]:
-    return np.random.default_rng(length).integers(0, model.vocab_size, length).tolist()
+    tokens: list[int] = np.random.default_rng(length).integers(0, model.vocab_size, length).tolist()
+    return tokens
 
 
 def plain(model: OpenVINOModel, prompt: list[int], tokens: list[int]) -> NDArray[np.float32]:

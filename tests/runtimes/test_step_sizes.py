@@ -1,6 +1,7 @@
 """Steps have few different sizes: kernels are compiled, and kept, for each."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ class Request:
     """Stands for an infer request: remembers what is bound."""
 
     def __init__(self) -> None:
-        self.tensors = {}
+        self.tensors: dict[str, Any] = {}
 
     def set_tensor(self, name: str, tensor: object) -> None:
         self.tensors[name] = tensor

@@ -169,7 +169,8 @@ def test_an_added_token_of_spaces_spells_spaces(tmp_path: Path) -> None:
     text = next(piece for piece in tokenizer.get_vocab() if piece.startswith("▁") and len(piece) > 1)
     tokenizer.add_tokens([AddedToken(text, normalized=False)])
     loaded = HuggingFaceTokenizer(save(tokenizer, tmp_path))
-    assert loaded.token_bytes(tokenizer.token_to_id(text)) == text.replace("▁", " ").encode()
+    token = tokenizer.token_to_id(text)
+    assert token is not None and loaded.token_bytes(token) == text.replace("▁", " ").encode()
 
 
 def test_threads_may_encode_at_once(bytewise: HuggingFaceTokenizer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from onward.engine.model import Row
 from onward.models.resolve import built_in_folder
 from onward.runtimes.openvino import load
-from onward.runtimes.openvino.invariance import is_invariant
+from onward.runtimes.openvino.invariance import Evaluate, find_window, is_invariant
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.weights import activation_group, group_long_rows
 from onward.runtimes.openvino.window import Window
@@ -118,8 +119,12 @@ def test_in_float32_long_rows_have_the_same_bits_in_any_company_on_any_number_of
 def test_where_sums_are_split_a_window_keeps_the_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "group_long_rows", lambda model: None)
     found: list[Window | None] = []
-    find = load.find_window
-    monkeypatch.setattr(load, "find_window", lambda *arguments: found.append(find(*arguments)) or found[-1])
+
+    def find(evaluate: Callable[[Window], Evaluate], vocab_size: int) -> Window | None:
+        found.append(find_window(evaluate, vocab_size))
+        return found[-1]
+
+    monkeypatch.setattr(load, "find_window", find)
     model = load_model(write_folder(tmp_path / "long", LONG_ROWS), EXACT)
     assert is_invariant(model.evaluate, model.vocab_size)
     assert len(found) == 1

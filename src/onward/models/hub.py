@@ -77,7 +77,7 @@ def _no_connection(error: Exception) -> bool:
 
 
 def _reason(name: HubName, error: Exception, allow_download: bool) -> str:
-    """One sentence for each way a download can fail. The order matters: these classes derive from each other."""
+    """Return a sentence for each way a download can fail. The order matters: these classes derive from each other."""
     errors = import_module("huggingface_hub.errors")
     model = name.repository
     if isinstance(error, errors.GatedRepoError):
@@ -85,14 +85,11 @@ def _reason(name: HubName, error: Exception, allow_download: bool) -> str:
     if isinstance(error, errors.RevisionNotFoundError):
         return f"{model} has no revision {name.revision!r}."
     if isinstance(error, errors.RepositoryNotFoundError):
-        return (
-            f"{model} does not exist, neither as a path nor on the hub. If it is private there, log in with "
-            "`hf auth login`."
-        )
+        return f"{model} was found neither here nor on the hub. If it is private, log in with `hf auth login`."
     if isinstance(error, errors.LocalEntryNotFoundError):
         if not allow_download:
             return f"{model} is not in the local cache: download it with `onward models pull {model}`."
         return f"{model} is not in the local cache, and the hub cannot be reached: check the network."
     if isinstance(error, errors.HFValidationError):
-        return f"{model!r} is neither a path nor a name that is valid on the hub."
+        return f"{model!r} is neither a path nor a valid name on the hub."
     return f"{model} could not be downloaded ({error})."

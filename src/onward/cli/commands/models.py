@@ -32,7 +32,7 @@ def list_models(session: Session) -> None:
     emit(
         session.output,
         {"object": "list", "data": found},
-        lambda: f"{table(['MODEL', 'SOURCE', 'SIZE', 'FOLDER'], rows)}\n{_total(found)}",
+        lambda: f"{table(['MODEL', 'SOURCE', 'SIZE', 'PATH'], rows)}\n{_total(found)}",
     )
 
 
