@@ -1,4 +1,4 @@
-"""A model format as another runtime would bring it: single files or folders with one, computed by the toy.
+"""A model format as another runtime would add it: single files, or folders with one, computed by the toy.
 
 As a program it is `onward` with this format in the table.
 """

@@ -1,4 +1,4 @@
-"""A format that is added to the table is known everywhere, without other changes: laws of the door."""
+"""A format that is added to the table works everywhere, without other changes."""
 
 from __future__ import annotations
 

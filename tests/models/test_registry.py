@@ -1,4 +1,4 @@
-"""The names that clients see."""
+"""The model names that clients see."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from onward.models.registry import did_you_mean, listed_models
 from onward.protocol.models import Model
 
 
-def test_models_come_first_and_aliases_repeat_their_models_times() -> None:
+def test_models_come_first_and_aliases_have_the_times_of_their_models() -> None:
     listed = listed_models({"storyteller": 5, "org/m": 7}, {"davinci-002": "org/m"})
     assert listed == [
         Model(id="storyteller", created=5, owned_by="onward"),
@@ -15,6 +15,6 @@ def test_models_come_first_and_aliases_repeat_their_models_times() -> None:
     ]
 
 
-def test_only_a_near_name_is_suggested() -> None:
+def test_only_a_similar_name_is_suggested() -> None:
     assert did_you_mean("davinci-02", ["davinci-002", "storyteller"]) == " Did you mean 'davinci-002'?"
     assert did_you_mean("xyz", ["davinci-002", "storyteller"]) == ""

@@ -49,7 +49,7 @@ def requests_error(base: str) -> Exception:
     return raised("broken")
 
 
-def test_a_folder_answers_to_its_own_name(tmp_path: Path) -> None:
+def test_the_id_of_a_folder_is_its_name(tmp_path: Path) -> None:
     folder = fill(tmp_path / "my-model")
     os.utime(folder / "openvino_model.xml", (1_700_000_000, 1_700_000_000))
     found = resolve(str(folder) + "/")
@@ -61,7 +61,7 @@ def test_a_folder_answers_to_its_own_name(tmp_path: Path) -> None:
     )
 
 
-def test_the_current_folder_answers_to_its_real_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_id_of_the_current_folder_is_its_real_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(fill(tmp_path / "here"))
     assert resolve(".").id == "here"
 
@@ -114,13 +114,13 @@ def test_a_revision_may_be_pinned(tmp_path: Path) -> None:
     assert hub.calls[0]["revision"] == "v1.0"
 
 
-def test_without_downloads_only_the_cache_is_asked(tmp_path: Path) -> None:
+def test_without_downloads_only_the_cache_is_used(tmp_path: Path) -> None:
     hub = Hub(fill(tmp_path))
     resolve("org/small-ov", allow_download=False, fetcher=hub)
     assert hub.calls[0]["local_files_only"] is True
 
 
-def test_an_existing_folder_is_never_looked_for_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_folder_is_not_searched_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path / "org" / "model")
     monkeypatch.chdir(tmp_path)
     hub = Hub()
@@ -150,7 +150,7 @@ def test_a_hub_model_in_another_format_is_refused_with_the_command_that_converts
         (OSError("No space left on device"), "No space left on device"),
     ],
 )
-def test_every_way_a_download_fails_has_its_sentence(error: Exception, words: str) -> None:
+def test_each_way_a_download_can_fail_has_its_own_message(error: Exception, words: str) -> None:
     with pytest.raises(ModelNameError, match=words):
         resolve("org/model@v9", fetcher=Hub(error=error))
 
@@ -167,7 +167,7 @@ def test_every_way_a_download_fails_has_its_sentence(error: Exception, words: st
         requests_error("ChunkedEncodingError"),
     ],
 )
-def test_a_hub_that_cannot_be_reached_is_told_from_a_name_that_it_lacks(error: Exception) -> None:
+def test_an_unreachable_hub_is_distinguished_from_an_unknown_name(error: Exception) -> None:
     with pytest.raises(HubUnreachable):
         resolve("org/model", fetcher=Hub(error=error))
     with pytest.raises(ModelNameError) as lacking:
@@ -192,7 +192,7 @@ def test_a_mistyped_folder_is_recognised(tmp_path: Path) -> None:
         resolve(str(tmp_path / "qwen-smal"))
 
 
-def test_a_path_is_never_taken_for_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_is_never_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     hub = Hub(tmp_path)
     with pytest.raises(ModelNameError, match=r"^\./model does not exist\. Give the path of a model"):

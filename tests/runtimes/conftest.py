@@ -1,4 +1,4 @@
-"""Small models that every test of this room shares."""
+"""Small models that the tests of this folder share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny(tiny_folder: Path) -> Iterator[OpenVINOModel]:
-    """A model shared by tests: each must write the blocks that it reads."""
+    """A model that tests share: each must write the blocks that it uses."""
     model = load_model(tiny_folder)
     yield model
     model.close()

@@ -1,4 +1,4 @@
-"""How a step's rows are laid out in the graph's inputs."""
+"""How the rows of a step are written into the graph's inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCRATCH = 99
 
 
 class Request:
-    """Stands for an infer request: keeps the tensors that were bound."""
+    """Replaces an infer request: keeps the tensors that were bound."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Any] = {}
@@ -35,7 +35,7 @@ def laid_out(rows: list[Row], threads: int = 1, least: int | None = None) -> tup
     return request.inputs(), wanted
 
 
-def test_rows_are_laid_out_one_behind_the_other() -> None:
+def test_rows_follow_one_another() -> None:
     inputs, wanted = laid_out([Row(0, [5, 6, 7], 30, [4, 8, 9], 2), Row(1, [3], 2, [1], 1)])
     assert wanted == 3
     assert inputs == {
@@ -54,7 +54,7 @@ def test_rows_are_laid_out_one_behind_the_other() -> None:
     ("rows", "threads", "padding"),
     [(1, 1, [1]), (2, 1, []), (3, 4, [1]), (4, 4, []), (1, 16, [2]), (13, 16, [1, 1, 1]), (9, 1, [1, 1, 1])],
 )
-def test_steps_of_single_tokens_get_padding_rows_up_to_the_threads_and_to_a_usual_number(
+def test_steps_of_single_tokens_are_padded_to_the_number_of_threads_and_to_a_padded_count(
     rows: int, threads: int, padding: list[int]
 ) -> None:
     inputs, wanted = laid_out([Row(q, [7], 3, [q], 1) for q in range(rows)], threads)
@@ -67,8 +67,8 @@ def test_steps_of_single_tokens_get_padding_rows_up_to_the_threads_and_to_a_usua
 
 @pytest.mark.parametrize("least", sorted({window.min_tokens for window in WINDOWS} | {BLOCK_TOKENS}))
 @pytest.mark.parametrize("threads", [1, 2, 16, 33, 48, 96])
-def test_padding_gives_what_threads_and_least_ask_for_and_not_much_more(threads: int, least: int) -> None:
-    """Single tokens are no fewer than threads, or beside a row of several; and few, where a window limits a call."""
+def test_padding_meets_the_minimum_of_threads_and_window_and_adds_little_more(threads: int, least: int) -> None:
+    """There are at least as many single tokens as threads, or a row of several; and few where a window limits calls."""
     for rows in range(1, 60):
         inputs, wanted = laid_out([Row(q, [7], 3, [q], 1) for q in range(rows)], threads, least)
         lengths = np.diff(inputs["subsequence_begins"]).tolist()
@@ -79,7 +79,7 @@ def test_padding_gives_what_threads_and_least_ask_for_and_not_much_more(threads:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 16])
-def test_a_lone_row_that_nobody_can_ask_for_again_goes_as_it_is(threads: int) -> None:
+def test_a_lone_row_that_need_not_be_repeatable_is_not_padded(threads: int) -> None:
     inputs, wanted = laid_out([Row(0, [7], 3, [0], 1, repeatable=False)], threads)
     assert (inputs["input_ids"], inputs["output_rows"], wanted) == ([7], [0], 1)
 
@@ -95,17 +95,17 @@ def test_a_row_of_several_tokens_needs_no_padding() -> None:
     assert inputs["past_lens"] == [0]
 
 
-def test_a_single_output_row_is_asked_for_twice() -> None:
+def test_a_single_output_row_is_computed_twice() -> None:
     inputs, wanted = laid_out([Row(0, [1, 2], 0, [0], 1)])
     assert (inputs["output_rows"], wanted) == ([1, 1], 1)
 
 
-def test_no_outputs_ask_for_no_rows() -> None:
+def test_without_outputs_no_rows_are_computed() -> None:
     inputs, wanted = laid_out([Row(0, [1, 2], 0, [0], 0)])
     assert (inputs["output_rows"], wanted) == ([], 0)
 
 
-def test_a_later_smaller_step_leaves_nothing_of_the_one_before() -> None:
+def test_nothing_of_a_larger_step_is_left_in_the_next_one() -> None:
     request = Request()
     batch = Batch(request, INPUTS, SCRATCH, 1)
     batch.fill([Row(0, list(range(2000)), 0, range(63), 2000)])
@@ -113,7 +113,7 @@ def test_a_later_smaller_step_leaves_nothing_of_the_one_before() -> None:
     assert request.inputs() == laid_out([Row(0, [1, 2], 0, [0], 2)])[0]
 
 
-def test_inputs_that_a_graph_lacks_are_left_out() -> None:
+def test_inputs_that_a_graph_does_not_have_are_skipped() -> None:
     request = Request()
     Batch(request, INPUTS - {"position_ids", "max_context_len"}, SCRATCH, 1).fill([Row(0, [1, 2], 0, [0], 1)])
     assert set(request.inputs()) == INPUTS - {"position_ids", "max_context_len"}

@@ -1,4 +1,4 @@
-"""The same row gives the same bits: alone or in company, in any blocks, however its prompt is cut.
+"""The same row has the same bits: alone or beside other rows, in any blocks, however its prompt is cut.
 
 Two things are not promised, and the scheduler avoids them: a prompt cut so that one token is left at its end
 (a single token takes the decode kernel), and evaluating a position again in a block that holds it already.
@@ -28,12 +28,12 @@ from tests.runtimes.tiny_ir import Shape, write_folder
 
 STORYTELLER = built_in_folder("storyteller")
 TABLE = 8
-"""Blocks a sequence has in these tests."""
+"""Blocks of a sequence in these tests."""
 
 
 @dataclass
-class Company:
-    """Other sequences, in blocks of their own, that join steps as decoding rows."""
+class Others:
+    """Other sequences, in blocks of their own, that join steps as decode rows."""
 
     model: OpenVINOModel
     size: int
@@ -60,15 +60,15 @@ class Company:
 
 @dataclass
 class Run:
-    """One sequence's life: how its prompt is cut, where it stands, who stands beside it."""
+    """One sequence: how its prompt is cut, which blocks it has, what is beside it."""
 
     model: OpenVINOModel
     prompt: list[int]
     blocks: list[int]
-    company: Company
+    others: Others
 
     def prefill(self, chunks: list[int], outputs: int = 1) -> NDArray[np.float32]:
-        """Logits of the prompt's last `outputs` tokens; company stands before and after the row."""
+        """Return the logits of the prompt's last `outputs` tokens, with other rows before and after it."""
         assert sum(chunks) == len(self.prompt)
         start = 0
         for chunk in chunks:
@@ -79,14 +79,14 @@ class Run:
         return logits
 
     def decode(self, tokens: list[int]) -> NDArray[np.float32]:
-        """Feed `tokens` one by one; the logits after each."""
+        """Evaluate `tokens` one by one and return the logits after each."""
         steps = [
             self._step(Row(-1, [token], len(self.prompt) + index, self.blocks, 1)) for index, token in enumerate(tokens)
         ]
         return np.concatenate([np.empty((0, self.model.vocab_size), np.float32), *steps])
 
     def _step(self, row: Row) -> NDArray[np.float32]:
-        others = self.company.rows()
+        others = self.others.rows()
         half = len(others) // 2
         logits = self.model.evaluate([*others[:half], row, *others[half:]])
         assert len(logits) == len(others) + row.outputs
@@ -117,9 +117,9 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         folder = write_folder(tmp_path_factory.mktemp("determinism") / weights, shape)
     model = load_model(folder, RuntimeOptions(precision=precision))
     generator = np.random.default_rng(1)
-    for block in range(0, 256, TABLE):  # what other sequences left behind
-        dirt = generator.integers(0, model.vocab_size, TABLE * BLOCK_TOKENS).tolist()
-        model.evaluate([Row(-1, dirt, 0, range(block, block + TABLE), 0)])
+    for block in range(0, 256, TABLE):  # what other sequences have written
+        garbage = generator.integers(0, model.vocab_size, TABLE * BLOCK_TOKENS).tolist()
+        model.evaluate([Row(-1, garbage, 0, range(block, block + TABLE), 0)])
     yield on_all_threads(model)
     model.close()
 
@@ -130,14 +130,14 @@ def prompt_of(model: OpenVINOModel, length: int) -> list[int]:
 
 
 def plain(model: OpenVINOModel, prompt: list[int], tokens: list[int]) -> NDArray[np.float32]:
-    """The prompt in one piece and lone decode steps: what every other way must equal."""
-    run = Run(model, prompt, list(range(TABLE)), Company(model, 0))
+    """The prompt in one chunk and lone decode steps: the reference for every other way."""
+    run = Run(model, prompt, list(range(TABLE)), Others(model, 0))
     return np.concatenate([run.prefill([len(prompt)]), run.decode(tokens)])
 
 
 @st.composite
 def cuts(draw: st.DrawFn) -> list[int]:
-    """Chunk lengths of a prompt: any but single tokens, which only a prompt of one has."""
+    """Chunk lengths of a prompt: single tokens only where the prompt is one."""
     chunks = draw(st.lists(st.integers(2, 64), max_size=3))
     tail = draw(st.integers(2 if chunks else 1, 40))
     return [*chunks, tail]
@@ -150,16 +150,16 @@ def cuts(draw: st.DrawFn) -> list[int]:
     others=st.sampled_from([0, 1, 2, 7, 31]),
     tokens=st.lists(st.integers(0, 255), min_size=1, max_size=4),
 )
-def test_chunks_blocks_and_company_do_not_change_a_bit(
+def test_chunks_blocks_and_other_rows_do_not_change_a_bit(
     model: OpenVINOModel, chunks: list[int], blocks: list[int], others: int, tokens: list[int]
 ) -> None:
     prompt = prompt_of(model, sum(chunks))
-    run = Run(model, prompt, blocks, Company(model, others))
+    run = Run(model, prompt, blocks, Others(model, others))
     logits = np.concatenate([run.prefill(chunks), run.decode(tokens)])
     assert logits.tobytes() == plain(model, prompt, tokens).tobytes()
 
 
-def test_a_prefill_beside_another_prefill_gives_the_same_bits(model: OpenVINOModel) -> None:
+def test_a_prefill_beside_another_prefill_has_the_same_bits(model: OpenVINOModel) -> None:
     prompt = prompt_of(model, 70)
     expected = plain(model, prompt, [])
     rows = [
@@ -172,36 +172,36 @@ def test_a_prefill_beside_another_prefill_gives_the_same_bits(model: OpenVINOMod
 
 def test_a_lone_decode_row_equals_one_among_thirty_two(model: OpenVINOModel) -> None:
     prompt = prompt_of(model, 45)
-    run = Run(model, prompt, list(range(20, 28)), Company(model, 31))
+    run = Run(model, prompt, list(range(20, 28)), Others(model, 31))
     logits = np.concatenate([run.prefill([45]), run.decode([1, 2, 3])])
     assert logits.tobytes() == plain(model, prompt, [1, 2, 3]).tobytes()
 
 
 @pytest.mark.parametrize("length", [2, 31, 33, 64, 65, 100])
-def test_scoring_every_token_gives_the_last_the_same_bits(model: OpenVINOModel, length: int) -> None:
+def test_the_last_token_has_the_same_bits_when_every_token_is_scored(model: OpenVINOModel, length: int) -> None:
     prompt = prompt_of(model, length)
-    run = Run(model, prompt, list(range(8, 16)), Company(model, 0))
+    run = Run(model, prompt, list(range(8, 16)), Others(model, 0))
     scored = run.prefill([length], outputs=length)
     assert scored.shape == (length, model.vocab_size)
     assert scored[-1:].tobytes() == plain(model, prompt, []).tobytes()
 
 
-def test_scoring_behind_a_shared_prefix_equals_scoring_the_whole(model: OpenVINOModel) -> None:
+def test_scoring_after_a_shared_prefix_equals_scoring_the_whole(model: OpenVINOModel) -> None:
     prompt = prompt_of(model, 100)
-    run = Run(model, prompt, list(range(8, 16)), Company(model, 3))
+    run = Run(model, prompt, list(range(8, 16)), Others(model, 3))
     whole = run.prefill([100], outputs=100)
     model.evaluate([Row(-1, prompt[:64], 0, [30, 31], 0)])
     behind = model.evaluate([Row(-1, prompt[64:], 64, [30, 31, 32, 33], 36)])
     assert behind.tobytes() == whole[64:].tobytes()
 
 
-def test_a_fork_of_a_partly_filled_block_goes_on_with_the_same_bits(model: OpenVINOModel) -> None:
+def test_a_fork_of_a_partly_filled_block_continues_with_the_same_bits(model: OpenVINOModel) -> None:
     prompt, tokens = prompt_of(model, 40), list(range(40))
     expected = plain(model, prompt, tokens)[1:]
-    parent = Run(model, prompt, [70, 71, 72, 73], Company(model, 0))
+    parent = Run(model, prompt, [70, 71, 72, 73], Others(model, 0))
     parent.prefill([40])
     model.copy_block(71, 80)
-    child = Run(model, prompt, [70, 80, 81, 82], Company(model, 2))
+    child = Run(model, prompt, [70, 80, 81, 82], Others(model, 2))
     parent.decode(tokens[::-1])
     assert child.decode(tokens).tobytes() == expected.tobytes()
 
@@ -209,21 +209,21 @@ def test_a_fork_of_a_partly_filled_block_goes_on_with_the_same_bits(model: OpenV
 def test_replaying_decode_steps_after_a_preemption_restores_every_bit(model: OpenVINOModel) -> None:
     prompt, tokens = prompt_of(model, 50), [3, 1, 4, 1, 5, 9, 2, 6]
     expected = plain(model, prompt, tokens)
-    resumed = Run(model, prompt, [85, 86, 87], Company(model, 5))
+    resumed = Run(model, prompt, [85, 86, 87], Others(model, 5))
     resumed.prefill([32, 18])
     assert resumed.decode(tokens)[-1:].tobytes() == expected[-1:].tobytes()
 
 
 def test_padding_rows_never_touch_the_blocks_of_a_sequence(model: OpenVINOModel) -> None:
     prompt = prompt_of(model, 40)
-    run = Run(model, prompt, [model.blocks - 1, model.blocks - 2], Company(model, 0))
+    run = Run(model, prompt, [model.blocks - 1, model.blocks - 2], Others(model, 0))
     logits = np.concatenate([run.prefill([40]), run.decode([5, 6, 7])])
     assert logits.tobytes() == plain(model, prompt, [5, 6, 7]).tobytes()
 
 
 def drafted(run: Run, tokens: list[int], drafts: list[int], past: int) -> NDArray[np.float32]:
-    """Logits after each of `tokens`, fed in one step with `drafts` behind them: a row for each, of one sequence."""
-    others = run.company.rows()
+    """Return the logits after each of `tokens`, evaluated in one step with `drafts` after them, one row per token."""
+    others = run.others.rows()
     rows = [
         Row(-1, [token], len(run.prompt) + past + index, run.blocks, 1) for index, token in enumerate(tokens + drafts)
     ]
@@ -240,11 +240,11 @@ def drafted(run: Run, tokens: list[int], drafts: list[int], past: int) -> NDArra
 def test_drafts_evaluated_in_one_step_have_the_bits_of_single_steps(
     model: OpenVINOModel, parts: list[tuple[int, int]], others: int, length: int
 ) -> None:
-    """Each part is some right tokens and some wrong ones; the right ones that follow overwrite the wrong."""
+    """Each part is some accepted tokens and some rejected ones, which the next accepted ones overwrite."""
     prompt = prompt_of(model, length)
     tokens = np.random.default_rng(9).integers(0, 255, sum(right for right, _ in parts)).tolist()
     expected = plain(model, prompt, tokens)[1:]
-    run = Run(model, prompt, list(range(60, 68)), Company(model, others))
+    run = Run(model, prompt, list(range(60, 68)), Others(model, others))
     run.prefill([length])
     past = 0
     logits = []
@@ -254,11 +254,11 @@ def test_drafts_evaluated_in_one_step_have_the_bits_of_single_steps(
     assert np.concatenate(logits).tobytes() == expected.tobytes()
 
 
-def test_drafts_of_forks_that_share_their_prompt_do_not_meet(model: OpenVINOModel) -> None:
+def test_drafts_of_forks_that_share_their_prompt_are_independent(model: OpenVINOModel) -> None:
     prompt = prompt_of(model, 40)
     first, second = [1, 2, 3, 4], [9, 8, 7, 6]
     expected = [plain(model, prompt, tokens)[1:] for tokens in (first, second)]
-    Run(model, prompt, [70, 71, 72], Company(model, 0)).prefill([40])
+    Run(model, prompt, [70, 71, 72], Others(model, 0)).prefill([40])
     model.copy_block(71, 80)
     rows = [
         Row(number, [token], 40 + index, blocks, 1)
@@ -268,16 +268,16 @@ def test_drafts_of_forks_that_share_their_prompt_do_not_meet(model: OpenVINOMode
     assert model.evaluate(rows).tobytes() == np.concatenate(expected).tobytes()
 
 
-def test_nothing_is_read_that_the_sequence_did_not_write(model: OpenVINOModel) -> None:
-    """What a block held before, be it NaN, never meets a sum."""
+def test_old_contents_of_a_block_are_never_used(model: OpenVINOModel) -> None:
+    """What was in a block before, even NaN, never enters a sum."""
     prompt, tokens = prompt_of(model, 45), [1, 2, 3]
     expected = plain(model, prompt, tokens)
     assert np.isfinite(expected).all()
     for _, tensor in model._open()[1].tensors:
         tensor.data[200:232] = np.nan
-    run = Run(model, prompt, [200, 201, 202], Company(model, 0))
+    run = Run(model, prompt, [200, 201, 202], Others(model, 0))
     logits = np.concatenate([run.prefill([32, 13]), run.decode(tokens)])
-    drafts = Run(model, prompt, [203, 204, 205], Company(model, 0))
+    drafts = Run(model, prompt, [203, 204, 205], Others(model, 0))
     drafts.prefill([45])
     assert logits.tobytes() == expected.tobytes()
     assert drafted(drafts, tokens, [5, 6], 0).tobytes() == expected[1:].tobytes()
@@ -286,17 +286,17 @@ def test_nothing_is_read_that_the_sequence_did_not_write(model: OpenVINOModel) -
 
 
 def on_all_threads(model: OpenVINOModel) -> OpenVINOModel:
-    """The model without the graph that a tiny one has for small steps on one thread."""
+    """The model without the second graph that tiny models have for small steps."""
     model._open()[0].small_lane = None
     return model
 
 
 @pytest.mark.parametrize("precision", ["fast", "exact"])
 @pytest.mark.parametrize("name", ["tiny", pytest.param("storyteller", marks=pytest.mark.real)])
-def test_the_graph_for_one_thread_gives_the_same_bits_in_any_step(
+def test_the_graph_for_one_thread_has_the_same_bits_in_any_step(
     tiny_folder: Path, name: str, precision: Literal["fast", "exact"]
 ) -> None:
-    """Chunks and single tokens of sequences that have blocks of their own, here and there."""
+    """Chunks and single tokens of sequences that have blocks of their own, in random order."""
     folder = tiny_folder if name == "tiny" else STORYTELLER
     model = load_model(folder, RuntimeOptions(precision=precision, threads=2))
     evaluator = model._open()[0]
@@ -325,9 +325,7 @@ def test_the_number_of_threads_does_not_change_a_bit(tiny_folder: Path, threads:
 @pytest.mark.real
 @pytest.mark.parametrize("threads", [1, 2, *(pytest.param(many, marks=pytest.mark.slow) for many in (3, 4))])
 @pytest.mark.parametrize("precision", ["fast", "exact"])
-def test_storyteller_has_the_same_bits_in_drafts_and_in_company_on_any_number_of_threads(
-    precision: Literal["fast", "exact"], threads: int
-) -> None:
+def test_storyteller_is_invariant_on_any_number_of_threads(precision: Literal["fast", "exact"], threads: int) -> None:
     prompt, tokens = list(range(10, 90)), [11, 12, 13, 14, 15]
     usual = on_all_threads(load_model(STORYTELLER, RuntimeOptions(precision=precision, kv_memory=4 << 20)))
     model = on_all_threads(load_model(STORYTELLER, RuntimeOptions(precision=precision, threads=threads)))
@@ -335,6 +333,6 @@ def test_storyteller_has_the_same_bits_in_drafts_and_in_company_on_any_number_of
     assert plain(model, prompt, tokens).tobytes() == expected.tobytes()
     assert is_invariant(model.evaluate, model.vocab_size)
     assert model.fingerprint == usual.fingerprint
-    run = Run(model, prompt, list(range(60, 68)), Company(model, 9))
+    run = Run(model, prompt, list(range(60, 68)), Others(model, 9))
     run.prefill([80])
     assert drafted(run, tokens, [3, 3, 3], 0).tobytes() == expected[1:].tobytes()

@@ -1,4 +1,4 @@
-"""One string for everything that results depend on."""
+"""One string for everything that results depend on: it changes if and only if that does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from onward.runtimes.openvino.fingerprint import fingerprint
 
 
-def test_other_content_or_facts_give_another_fingerprint(tmp_path: Path) -> None:
+def test_the_fingerprint_changes_with_content_and_facts(tmp_path: Path) -> None:
     file = tmp_path / "weights"
     file.write_bytes(b"one")
     first = fingerprint([file], ["fast"], None)
@@ -18,7 +18,7 @@ def test_other_content_or_facts_give_another_fingerprint(tmp_path: Path) -> None
     assert first != fingerprint([file], ["fast"], None)
 
 
-def test_the_same_content_elsewhere_gives_the_same_fingerprint(tmp_path: Path) -> None:
+def test_the_fingerprint_does_not_depend_on_the_path(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"same")
     assert fingerprint([tmp_path / "a"], [], None) == fingerprint([tmp_path / "b"], [], None)
@@ -36,7 +36,7 @@ def test_a_known_file_is_not_read_again(tmp_path: Path) -> None:
     assert fingerprint([file], [], cache) != first
 
 
-def test_a_broken_or_unwritable_cache_costs_nothing_but_time(tmp_path: Path) -> None:
+def test_a_broken_or_unwritable_cache_costs_only_time(tmp_path: Path) -> None:
     file, cache = tmp_path / "weights", tmp_path / "cache"
     file.write_bytes(b"one")
     cache.mkdir()

@@ -1,4 +1,4 @@
-"""The proof at load: it finds kernels that differ by the size of a step, and sizes at which they do not."""
+"""The check at load detects kernels that depend on the size of a step, and finds sizes at which they do not."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class Machine:
         "each size its own",
     ],
 )
-def test_the_window_is_that_of_one_kernel(kernel: Callable[[int], int], window: Window | None) -> None:
+def test_the_window_is_one_with_a_single_kernel(kernel: Callable[[int], int], window: Window | None) -> None:
     assert find_window(Machine(kernel).with_window, VOCABULARY) == window
 
 
-def test_drafts_that_differ_from_single_steps_are_noticed() -> None:
+def test_drafts_that_differ_from_single_steps_are_detected() -> None:
     def drafted(rows: Sequence[Row]) -> NDArray[np.float32]:
         logits = Machine(lambda tokens: 0).with_window(Window())(rows)
         seen: set[int] = set()
@@ -90,7 +90,7 @@ def test_drafts_that_differ_from_single_steps_are_noticed() -> None:
     assert not is_invariant(drafted, VOCABULARY)
 
 
-def test_the_proof_needs_no_more_blocks_than_the_smallest_cache_has() -> None:
+def test_the_check_needs_no_more_blocks_than_the_smallest_cache_has() -> None:
     machine = Machine(lambda tokens: 0)
     is_invariant(machine.with_window(Window()), VOCABULARY)
     assert machine.blocks <= set(range(MIN_BLOCKS))
@@ -98,7 +98,7 @@ def test_the_proof_needs_no_more_blocks_than_the_smallest_cache_has() -> None:
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_a_proof_is_remembered(window: Window, tmp_path: Path) -> None:
+def test_a_window_is_stored(window: Window, tmp_path: Path) -> None:
     assert stored_window(tmp_path, "fp_1 2", lambda: window) == window
     assert stored_window(tmp_path, "fp_1 2", lambda: pytest.fail("proven again")) == window
     other = Window(min_tokens=9)
@@ -112,12 +112,12 @@ def test_what_is_stored_and_hashed_for_a_window_never_changes(tmp_path: Path) ->
     assert with_facts("fp_1", Window(5, 64).label, 2) == "fp_6b16846dcd"
 
 
-def test_what_was_not_found_is_looked_for_again(tmp_path: Path) -> None:
+def test_a_window_that_was_not_found_is_searched_again(tmp_path: Path) -> None:
     assert stored_window(tmp_path, "fp_1 2", lambda: None) is None
     assert stored_window(tmp_path, "fp_1 2", Window) == Window()
 
 
-def test_a_second_start_proves_nothing_again(
+def test_a_second_start_uses_the_stored_window(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = RuntimeOptions(cache_dir=tmp_path / "cache")
@@ -126,7 +126,7 @@ def test_a_second_start_proves_nothing_again(
     assert load_model(tiny_folder, options).fingerprint == first
 
 
-def test_where_nothing_helps_the_operator_and_the_fingerprint_say_so(
+def test_a_model_without_a_window_has_a_note_and_another_fingerprint(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = load_model(tiny_folder)
@@ -140,7 +140,7 @@ def test_where_nothing_helps_the_operator_and_the_fingerprint_say_so(
 @pytest.mark.parametrize(
     "window", [Window(max_tokens=64), Window(min_tokens=5), Window(min_tokens=5, max_tokens=64)], ids=str
 )
-def test_a_model_in_a_window_gives_the_same_numbers_under_another_fingerprint(
+def test_a_model_in_a_window_has_the_same_logits_and_another_fingerprint(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, window: Window
 ) -> None:
     usual = load_model(tiny_folder)

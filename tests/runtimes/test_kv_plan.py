@@ -1,4 +1,4 @@
-"""How memory is shared out among blocks."""
+"""How many blocks fit into the memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCK = 2 * 40 * 16 + 2 * 32 * 16 * 2
 PLENTY = 1 << 40
 
 
-def test_plenty_of_memory_gives_what_many_full_sequences_need() -> None:
+def test_the_default_share_is_limited_to_what_many_full_sequences_need() -> None:
     made = plan(LAYERS, 512, PLENTY, None)
     assert (made.blocks, made.context_length, made.notes) == (MAX_DEFAULT_SEQUENCES * 16, 512, ())
 
@@ -35,7 +35,7 @@ def test_the_default_share_is_a_quarter_of_what_is_free() -> None:
     assert made.blocks == 100 - SCRATCH_BLOCKS
 
 
-def test_more_than_is_free_is_never_taken_and_a_note_says_so() -> None:
+def test_no_more_than_is_free_is_allocated_and_a_note_says_so() -> None:
     made = plan(LAYERS, 512, 50 * BLOCK, 80 * BLOCK)
     assert made.blocks == 50 - SCRATCH_BLOCKS
     assert "no more is free" in made.notes[0]
@@ -60,7 +60,7 @@ def test_a_plan_fits_the_memory_and_one_sequence_fits_the_plan(
     assert bool(made.notes) == (made.context_length < context or (wanted or 0) > available)
 
 
-def test_an_own_context_shorter_than_the_least_is_fine_when_it_fits() -> None:
+def test_a_model_with_a_context_below_the_minimum_loads_if_it_fits() -> None:
     assert plan(LAYERS, 64, 100 * BLOCK, 4 * BLOCK).context_length == 64
 
 

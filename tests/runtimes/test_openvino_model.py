@@ -1,4 +1,4 @@
-"""What a loaded model computes, against the unpaged graph; what it holds; what it refuses."""
+"""What a loaded model computes, compared with the unpaged graph; its memory; what is refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HEADS = [
 
 
 def unpaged(folder: Path, tokens: list[int]) -> NDArray[np.float32]:
-    """Logits of every token, by the graph as it was exported."""
+    """Return the logits of every token, computed by the graph as it was exported."""
     core = ov.Core()
     exact = {
         "INFERENCE_PRECISION_HINT": "f32",
@@ -85,7 +85,7 @@ def test_outputs_come_in_row_and_position_order(tiny: OpenVINOModel) -> None:
     np.testing.assert_array_equal(both, np.concatenate([one[2:], two]))
 
 
-def test_a_step_that_wants_no_logits_gives_none_and_still_writes_keys(tiny: OpenVINOModel) -> None:
+def test_a_step_without_outputs_returns_no_logits_but_writes_keys(tiny: OpenVINOModel) -> None:
     tokens = list(range(40))
     expected = tiny.evaluate([Row(0, tokens, 0, [0, 1], 1)]).copy()
     assert tiny.evaluate([Row(0, tokens[:32], 0, [2, 3], 0)]).shape == (0, tiny.vocab_size)
@@ -113,7 +113,7 @@ def test_a_block_table_that_is_too_short_is_refused_before_anything_runs(tiny: O
         tiny.evaluate([Row(0, list(range(40)), 0, [1], 1)])
 
 
-def test_a_closed_model_says_so(tiny_folder: Path) -> None:
+def test_a_closed_model_raises(tiny_folder: Path) -> None:
     model = load_model(tiny_folder)
     model.close()
     model.close()
@@ -137,30 +137,30 @@ def test_a_model_has_the_sizes_of_its_files(tiny: OpenVINOModel) -> None:
     assert block_bytes(tiny) == values * 2, "keys and values are float16"
 
 
-def test_the_scratch_block_is_not_among_the_usable_ones(tiny_folder: Path) -> None:
+def test_the_scratch_block_is_not_counted(tiny_folder: Path) -> None:
     small = load_model(tiny_folder, RuntimeOptions(context_length=256))
     wanted = block_bytes(small) * 9
     model = load_model(tiny_folder, RuntimeOptions(kv_memory=wanted, context_length=256))
     assert (model.blocks, kv_bytes(model)) == (8, wanted)
 
 
-def test_little_kv_memory_shortens_the_context_and_says_so(tiny_folder: Path, tiny: OpenVINOModel) -> None:
+def test_little_kv_memory_lowers_the_context_with_a_note(tiny_folder: Path, tiny: OpenVINOModel) -> None:
     model = load_model(tiny_folder, RuntimeOptions(kv_memory=block_bytes(tiny) * 11))
     assert model.context_length == 320
     assert any("from 512 to 320 tokens" in note for note in model.notes)
 
 
-def test_too_little_kv_memory_is_refused_with_numbers(tiny_folder: Path, tiny: OpenVINOModel) -> None:
+def test_too_little_kv_memory_is_an_error_with_numbers(tiny_folder: Path, tiny: OpenVINOModel) -> None:
     with pytest.raises(MemoryTooSmall, match=r"needs \S+ KiB for 256 tokens and \S+ KiB for its whole context of 512"):
         load_model(tiny_folder, RuntimeOptions(kv_memory=block_bytes(tiny) * 8))
 
 
-def test_a_longer_context_than_the_models_own_is_refused(tiny_folder: Path) -> None:
+def test_a_longer_context_than_the_model_was_made_for_is_an_error(tiny_folder: Path) -> None:
     with pytest.raises(SetupError, match="made for 512"):
         load_model(tiny_folder, RuntimeOptions(context_length=1024))
 
 
-def test_a_context_length_that_no_config_states_is_guessed_and_noted(tiny_folder: Path, tmp_path: Path) -> None:
+def test_a_context_length_that_no_config_states_is_assumed_with_a_note(tiny_folder: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_folder, tmp_path / "copy"))
     (folder / "config.json").unlink()
     model = load_model(folder)
@@ -168,7 +168,7 @@ def test_a_context_length_that_no_config_states_is_guessed_and_noted(tiny_folder
     assert "config.json" in model.notes[0]
 
 
-def test_the_context_length_may_stand_in_a_nested_config(tiny_folder: Path, tmp_path: Path) -> None:
+def test_the_context_length_may_be_in_a_nested_config(tiny_folder: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_folder, tmp_path / "copy"))
     (folder / "config.json").write_text(json.dumps({"text_config": {"n_positions": 384}}))
     assert load_model(folder).context_length == 384
@@ -214,7 +214,7 @@ def test_a_graph_without_a_cache_is_refused_with_the_export_command(tmp_path: Pa
         load_model(tmp_path)
 
 
-def test_a_graph_that_reads_no_tokens_is_refused(tmp_path: Path) -> None:
+def test_a_graph_without_token_inputs_is_refused(tmp_path: Path) -> None:
     image = ov.opset13.parameter([1, 3, 8, 8], np.float32, name="pixels")
     image.output(0).set_names({"pixels"})
     ov.save_model(
@@ -225,7 +225,7 @@ def test_a_graph_that_reads_no_tokens_is_refused(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-def test_importing_onward_or_naming_options_does_not_import_openvino() -> None:
+def test_importing_onward_and_options_does_not_import_openvino() -> None:
     code = "import sys, onward, onward.runtimes.options; sys.exit('openvino' in sys.modules)"
     assert run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -241,7 +241,7 @@ def test_no_telemetry_is_imported_and_the_converter_stays_importable() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="reads the resident size from proc")
-def test_memory_grows_with_the_blocks_in_use_only(tiny_folder: Path) -> None:
+def test_memory_grows_only_with_the_blocks_in_use(tiny_folder: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
@@ -266,7 +266,7 @@ def test_a_tiny_model_computes_small_steps_on_one_thread_with_the_same_bits(tmp_
     assert many._open()[0].small_lane is not None
     assert one._open()[0].small_lane is None, "nothing to choose from"
     hooks: list[int] = []
-    for step in range(100):  # enough for both ways
+    for step in range(100):  # enough for both lanes
         row = Row(0, [step + 300], step, [0, 1, 2, 3], 1)
         assert many.evaluate([row], partial(hooks.append, step)).tobytes() == one.evaluate([row]).tobytes()
     assert hooks == list(range(100))
@@ -278,14 +278,14 @@ def test_a_larger_model_has_one_graph(tiny_folder: Path, monkeypatch: pytest.Mon
     assert load_model(tiny_folder, RuntimeOptions(threads=2))._open()[0].small_lane is None
 
 
-def test_what_only_makes_faster_never_stops_a_model_from_loading(tmp_path: Path) -> None:
+def test_a_failing_small_lane_does_not_prevent_loading(tmp_path: Path) -> None:
     def fails(*anything: object) -> Lane:
         raise RuntimeError("no memory left")
 
     assert load._small_lane(fails, lambda lane: True, "key", tmp_path) is None
 
 
-def test_a_graph_with_other_bits_is_not_used_and_not_made_again(tmp_path: Path) -> None:
+def test_a_small_lane_with_other_bits_is_not_used_and_not_compiled_again(tmp_path: Path) -> None:
     made: list[Lane] = []
 
     def make() -> Lane:

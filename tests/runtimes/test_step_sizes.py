@@ -11,7 +11,7 @@ from onward.runtimes.openvino.graph import ROWS_INPUT
 
 
 class Request:
-    """Stands for an infer request: remembers what is bound."""
+    """Replaces an infer request: keeps the tensors that were bound."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Any] = {}
@@ -41,7 +41,7 @@ def decodes(count: int) -> list[Row]:
 
 
 @pytest.mark.parametrize("others", [0, 1, 5, 31])
-def test_steps_that_read_have_a_multiple_of_8_tokens(others: int, request_and_batch: tuple[Request, Batch]) -> None:
+def test_steps_with_prefill_have_a_multiple_of_8_tokens(others: int, request_and_batch: tuple[Request, Batch]) -> None:
     request, batch = request_and_batch
     for tokens in range(8, 600):
         rows = [*decodes(others), chunk(tokens)]
@@ -52,7 +52,7 @@ def test_steps_that_read_have_a_multiple_of_8_tokens(others: int, request_and_ba
         assert total <= request.tokens() < total + 8
 
 
-def test_steps_that_only_decode_have_few_sizes_too(request_and_batch: tuple[Request, Batch]) -> None:
+def test_steps_that_only_decode_have_few_sizes(request_and_batch: tuple[Request, Batch]) -> None:
     request, batch = request_and_batch
     sizes = set()
     for count in random.Random(1).sample(range(1, 65), 64):

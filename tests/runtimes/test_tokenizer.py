@@ -1,4 +1,4 @@
-"""Text to ids and ids to exact bytes, for the tokenizer families that decoders of today have."""
+"""Text to token ids and token ids to exact bytes, for the tokenizer families in use."""
 
 from __future__ import annotations
 
@@ -20,71 +20,73 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 pieces = st.lists(texts | st.sampled_from([END, START, "<note>", "é è", " ", "\n\n"]), max_size=6).map("".join)
 
 
-def spelled(tokenizer: HuggingFaceTokenizer, ids: list[int]) -> bytes:
+def joined_bytes(tokenizer: HuggingFaceTokenizer, ids: list[int]) -> bytes:
     return b"".join(map(tokenizer.token_bytes, ids))
 
 
 @pytest.fixture(scope="module")
-def bytewise(tmp_path_factory: pytest.TempPathFactory) -> HuggingFaceTokenizer:
+def bpe(tmp_path_factory: pytest.TempPathFactory) -> HuggingFaceTokenizer:
     names = {"eos_token": END, "bos_token": None}
-    return HuggingFaceTokenizer(save(byte_level(), tmp_path_factory.mktemp("bytewise"), tokenizer_config=names))
+    return HuggingFaceTokenizer(save(byte_level(), tmp_path_factory.mktemp("bpe"), tokenizer_config=names))
 
 
 @pytest.fixture(scope="module", params=["normalizer", "metaspace"])
-def piecewise(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HuggingFaceTokenizer:
+def spm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HuggingFaceTokenizer:
     config = {"bos_token_id": 1, "eos_token_id": 2}
-    folder = save(sentencepiece(request.param), tmp_path_factory.mktemp("piecewise"), config=config)
+    folder = save(sentencepiece(request.param), tmp_path_factory.mktemp("spm"), config=config)
     return HuggingFaceTokenizer(folder)
 
 
 @settings(max_examples=200)
 @given(text=pieces)
-def test_byte_level_ids_spell_the_text_exactly(bytewise: HuggingFaceTokenizer, text: str) -> None:
-    assert spelled(bytewise, bytewise.encode(text, add_special_tokens=True)) == text.encode()
+def test_the_bytes_of_byte_level_tokens_are_those_of_the_text(bpe: HuggingFaceTokenizer, text: str) -> None:
+    assert joined_bytes(bpe, bpe.encode(text, add_special_tokens=True)) == text.encode()
 
 
 @settings(max_examples=100)
 @given(text=texts.filter(lambda text: "▁" not in text))
-def test_sentencepiece_ids_spell_the_text_behind_a_space(piecewise: HuggingFaceTokenizer, text: str) -> None:
-    joined = spelled(piecewise, piecewise.encode(text, add_special_tokens=False))
+def test_the_bytes_of_sentencepiece_tokens_are_a_space_and_the_text(spm: HuggingFaceTokenizer, text: str) -> None:
+    joined = joined_bytes(spm, spm.encode(text, add_special_tokens=False))
     assert joined in ((b" " + text.encode()), text.encode())
     if text and text[0] not in " ":
         assert joined == b" " + text.encode()
 
 
-def test_each_byte_of_a_character_cut_by_tokens_is_kept(piecewise: HuggingFaceTokenizer) -> None:
-    ids = piecewise.encode("🎉", add_special_tokens=False)
-    assert [piecewise.token_bytes(token) for token in ids[-4:]] == [bytes([byte]) for byte in "🎉".encode()]
+def test_every_byte_of_a_character_that_is_split_over_tokens_is_kept(
+    spm: HuggingFaceTokenizer,
+) -> None:
+    ids = spm.encode("🎉", add_special_tokens=False)
+    assert [spm.token_bytes(token) for token in ids[-4:]] == [bytes([byte]) for byte in "🎉".encode()]
 
 
-def test_special_literals_in_a_text_are_read_as_special_tokens(bytewise: HuggingFaceTokenizer) -> None:
-    ids = bytewise.encode(f"a{END}b", add_special_tokens=False)
-    end = bytewise.token_id(END)
+def test_literals_of_special_tokens_in_a_text_become_special_tokens(bpe: HuggingFaceTokenizer) -> None:
+    ids = bpe.encode(f"a{END}b", add_special_tokens=False)
+    end = bpe.token_id(END)
     assert end in ids
     assert end is not None
-    assert bytewise.is_special(end)
-    assert bytewise.token_bytes(end) == END.encode()
-    assert bytewise.special_literals == (END, START)
+    assert bpe.is_special(end)
+    assert bpe.token_bytes(end) == END.encode()
+    assert bpe.special_literals == (END, START)
 
 
-def test_added_tokens_that_are_not_special_are_literal_and_shown(bytewise: HuggingFaceTokenizer) -> None:
-    note, accents = bytewise.token_id("<note>"), bytewise.token_id("é è")
+def test_added_tokens_that_are_not_special_are_visible_literals(bpe: HuggingFaceTokenizer) -> None:
+    note, accents = bpe.token_id("<note>"), bpe.token_id("é è")
     assert note is not None
     assert accents is not None
-    assert not bytewise.is_special(note)
-    assert bytewise.token_bytes(accents) == "é è".encode()
-    assert bytewise.token_id("cat") is None
+    assert not bpe.is_special(note)
+    assert bpe.token_bytes(accents) == "é è".encode()
+    assert bpe.token_id("cat") is None
 
 
-def test_an_implicit_start_token_comes_first_and_is_counted(piecewise: HuggingFaceTokenizer) -> None:
-    plain = piecewise.encode("the cat", add_special_tokens=False)
-    assert piecewise.encode("the cat", add_special_tokens=True) == [1, *plain]
-    assert piecewise.implicit_prefix(add_special_tokens=True) == 1
-    assert piecewise.implicit_prefix(add_special_tokens=False) == 0
-    assert piecewise.encode("", add_special_tokens=True) == [1]
+def test_an_implicit_start_token_comes_first_and_is_counted(spm: HuggingFaceTokenizer) -> None:
+    plain = spm.encode("the cat", add_special_tokens=False)
+    assert spm.encode("the cat", add_special_tokens=True) == [1, *plain]
+    assert spm.implicit_prefix(add_special_tokens=True) == 1
+    assert spm.implicit_prefix(add_special_tokens=False) == 0
+    assert spm.encode("", add_special_tokens=True) == [1]
 
 
-def test_an_end_token_that_the_post_processor_appends_is_left_out(tmp_path: Path) -> None:
+def test_an_end_token_that_the_post_processor_appends_is_not_added(tmp_path: Path) -> None:
     tokenizer = sentencepiece("metaspace")
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="$A $B", special_tokens=[("<s>", 1), ("</s>", 2)]
@@ -124,38 +126,38 @@ def test_start_and_end_tokens_come_from_all_the_configs(tmp_path: Path) -> None:
     assert loaded.end_tokens == {2, 40, 41}
 
 
-def test_without_a_start_token_the_end_token_stands_for_an_empty_prompt(
-    bytewise: HuggingFaceTokenizer,
+def test_without_a_start_token_the_end_token_replaces_an_empty_prompt(
+    bpe: HuggingFaceTokenizer,
 ) -> None:
-    assert (bytewise.bos_token, bytewise.eos_token) == (None, END)
-    assert bytewise.start_token == bytewise.token_id(END)
+    assert (bpe.bos_token, bpe.eos_token) == (None, END)
+    assert bpe.start_token == bpe.token_id(END)
 
 
-def test_a_folder_that_names_no_ends_has_none(tmp_path: Path) -> None:
+def test_a_folder_that_names_no_end_tokens_has_none(tmp_path: Path) -> None:
     loaded = HuggingFaceTokenizer(save(byte_level(), tmp_path))
     assert (loaded.bos_token, loaded.eos_token, loaded.start_token) == (None, None, None)
     assert loaded.end_tokens == frozenset()
 
 
-def test_ids_that_the_vocabulary_lacks_spell_nothing(bytewise: HuggingFaceTokenizer, tmp_path: Path) -> None:
-    assert bytewise.token_bytes(bytewise.size) == b""
-    assert bytewise.token_bytes(-1) == b""
+def test_ids_beyond_the_vocabulary_have_no_bytes(bpe: HuggingFaceTokenizer, tmp_path: Path) -> None:
+    assert bpe.token_bytes(bpe.size) == b""
+    assert bpe.token_bytes(-1) == b""
     holes = Tokenizer(models.BPE(vocab={"a": 0, "b": 5}, merges=[]))
     loaded = HuggingFaceTokenizer(save(holes, tmp_path))
     assert loaded.size == 6
     assert [loaded.token_bytes(token) for token in range(6)] == [b"a", b"", b"", b"", b"", b"b"]
 
 
-def test_truncation_and_padding_saved_with_a_tokenizer_are_switched_off(tmp_path: Path) -> None:
+def test_saved_truncation_and_padding_are_turned_off(tmp_path: Path) -> None:
     tokenizer = byte_level()
     tokenizer.enable_truncation(2)
     tokenizer.enable_padding(length=8)
     loaded = HuggingFaceTokenizer(save(tokenizer, tmp_path))
-    assert spelled(loaded, loaded.encode("xyz uvw", add_special_tokens=True)) == b"xyz uvw"
+    assert joined_bytes(loaded, loaded.encode("xyz uvw", add_special_tokens=True)) == b"xyz uvw"
 
 
-def test_a_lone_surrogate_is_read_as_a_question_mark(bytewise: HuggingFaceTokenizer) -> None:
-    assert spelled(bytewise, bytewise.encode("a\ud800b", add_special_tokens=False)) == b"a?b"
+def test_a_lone_surrogate_becomes_a_question_mark(bpe: HuggingFaceTokenizer) -> None:
+    assert joined_bytes(bpe, bpe.encode("a\ud800b", add_special_tokens=False)) == b"a?b"
 
 
 def test_byte_like_literals_are_literal_without_byte_fallback(tmp_path: Path) -> None:
@@ -164,7 +166,7 @@ def test_byte_like_literals_are_literal_without_byte_fallback(tmp_path: Path) ->
     assert HuggingFaceTokenizer(save(tokenizer, tmp_path)).token_bytes(0) == b"<0x41>"
 
 
-def test_an_added_token_of_spaces_spells_spaces(tmp_path: Path) -> None:
+def test_the_bytes_of_an_added_token_of_spaces_are_spaces(tmp_path: Path) -> None:
     tokenizer = sentencepiece("normalizer")
     text = next(piece for piece in tokenizer.get_vocab() if piece.startswith("▁") and len(piece) > 1)
     tokenizer.add_tokens([AddedToken(text, normalized=False)])
@@ -173,24 +175,24 @@ def test_an_added_token_of_spaces_spells_spaces(tmp_path: Path) -> None:
     assert token is not None and loaded.token_bytes(token) == text.replace("▁", " ").encode()
 
 
-def test_threads_may_encode_at_once(bytewise: HuggingFaceTokenizer) -> None:
+def test_threads_may_encode_concurrently(bpe: HuggingFaceTokenizer) -> None:
     lines = [f"the cat {number} sat" * 20 for number in range(64)]
     with ThreadPoolExecutor(4) as pool:
-        encoded = pool.map(lambda line: bytewise.encode(line, add_special_tokens=False), lines)
-        assert [spelled(bytewise, ids).decode() for ids in encoded] == lines
+        encoded = pool.map(lambda line: bpe.encode(line, add_special_tokens=False), lines)
+        assert [joined_bytes(bpe, ids).decode() for ids in encoded] == lines
 
 
-def test_a_long_text_has_the_ids_of_its_parts(bytewise: HuggingFaceTokenizer, piecewise: HuggingFaceTokenizer) -> None:
-    """Long texts go another way through the library."""
+def test_a_long_text_has_the_ids_of_its_parts(bpe: HuggingFaceTokenizer, spm: HuggingFaceTokenizer) -> None:
+    """Long texts are encoded by another call of the library."""
     line = "the cat é\n"
-    for tokenizer in (bytewise, piecewise):
+    for tokenizer in (bpe, spm):
         ids = tokenizer.encode(line * 2000, add_special_tokens=False)
-        assert spelled(tokenizer, ids).decode().strip(" ") == line * 2000
-    one = bytewise.encode(line, add_special_tokens=False)
-    assert bytewise.encode(line * 2000, add_special_tokens=False) == one * 2000
+        assert joined_bytes(tokenizer, ids).decode().strip(" ") == line * 2000
+    one = bpe.encode(line, add_special_tokens=False)
+    assert bpe.encode(line * 2000, add_special_tokens=False) == one * 2000
 
 
-def test_other_threads_run_while_a_long_text_is_read(bytewise: HuggingFaceTokenizer) -> None:
+def test_other_threads_run_while_a_long_text_is_encoded(bpe: HuggingFaceTokenizer) -> None:
     ticks, done = 0, threading.Event()
 
     def tick() -> None:
@@ -201,7 +203,7 @@ def test_other_threads_run_while_a_long_text_is_read(bytewise: HuggingFaceTokeni
     ticker = threading.Thread(target=tick)
     ticker.start()
     before = ticks
-    bytewise._encode("the cat sat é " * 60_000)
+    bpe._encode("the cat sat é " * 60_000)
     during = ticks - before
     done.set()
     ticker.join()
@@ -209,7 +211,7 @@ def test_other_threads_run_while_a_long_text_is_read(bytewise: HuggingFaceTokeni
 
 
 @pytest.mark.parametrize("ends", [-1, [2, -1], 1 << 70, True, [None, "2"]])
-def test_end_tokens_in_a_config_that_are_no_token_ids_are_passed_over(tmp_path: Path, ends: object) -> None:
+def test_end_tokens_that_are_not_token_ids_are_ignored(tmp_path: Path, ends: object) -> None:
     folder = save(byte_level(), tmp_path, config={"eos_token_id": ends})
     assert HuggingFaceTokenizer(folder).end_tokens <= {2}
 
@@ -226,7 +228,7 @@ def test_a_broken_tokenizer_file_is_a_broken_folder(tmp_path: Path, content: str
         HuggingFaceTokenizer(tmp_path)
 
 
-def test_a_decoder_whose_bytes_cannot_be_told_is_refused(tmp_path: Path) -> None:
+def test_a_decoder_that_does_not_define_token_bytes_is_refused(tmp_path: Path) -> None:
     tokenizer = byte_level()
     tokenizer.decoder = decoders.WordPiece()
     with pytest.raises(ModelFolderError, match="WordPiece"):

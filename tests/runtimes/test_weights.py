@@ -1,4 +1,4 @@
-"""What compressed weights ask for: groups of activations that fit theirs, rows short enough to be summed one way."""
+"""What compressed weights require: groups of activations that fit theirs, rows short enough not to be split."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.runtimes.tiny_ir import Shape, build_model, write_folder
 
 EXACT = RuntimeOptions(precision="exact")
 LONG_ROWS = Shape(layers=1, hidden=256, wide=16)
-"""Rows of 4,096 inputs and few of them: where oneDNN splits sums among threads."""
+"""Few rows of 4,096 inputs: where oneDNN splits sums among threads."""
 
 
 class Core:
-    """Stands for OpenVINO's: says what its CPU plugin does by default."""
+    """Replaces OpenVINO's: states the default of its CPU plugin."""
 
     def __init__(self, group: int) -> None:
         self._group = group
@@ -56,14 +56,14 @@ def test_a_processor_with_another_default_keeps_it() -> None:
     assert activation_group(Core(2**64 - 1), build_model(Shape())) is None
 
 
-def test_a_model_that_asks_for_its_own_group_gets_it() -> None:
+def test_a_group_that_the_model_states_is_kept() -> None:
     model = build_model(Shape())
     model.set_rt_info("0", ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
     assert activation_group(Core(32), model) is None
 
 
 @pytest.mark.real
-def test_storyteller_takes_the_larger_group() -> None:
+def test_storyteller_uses_the_larger_group() -> None:
     core = ov.Core()
     model = core.read_model(built_in_folder("storyteller") / "openvino_model.xml")
     assert activation_group(Core(32), model) == 64
@@ -80,9 +80,7 @@ def test_only_long_rows_are_grouped() -> None:
     assert grouped == [[256, 2, 2048]]
 
 
-def test_grouped_rows_hold_the_same_numbers_and_stay_compressed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_grouped_rows_have_the_same_values_and_stay_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path / "long", LONG_ROWS)
     compiled: list[ov.CompiledModel] = []
     compile_model = load._compile
@@ -104,9 +102,7 @@ def test_grouped_rows_hold_the_same_numbers_and_stay_compressed(
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
-def test_in_float32_long_rows_have_the_same_bits_in_any_company_on_any_number_of_threads(
-    tmp_path: Path, threads: int
-) -> None:
+def test_in_float32_long_rows_are_invariant_on_any_number_of_threads(tmp_path: Path, threads: int) -> None:
     folder = write_folder(tmp_path / "long", LONG_ROWS)
     model = load_model(folder, RuntimeOptions(precision="exact", threads=threads))
     lone = load_model(folder, RuntimeOptions(precision="exact", threads=1))
@@ -116,7 +112,7 @@ def test_in_float32_long_rows_have_the_same_bits_in_any_company_on_any_number_of
     assert model.evaluate(rows).tobytes() == lone.evaluate(rows).tobytes()
 
 
-def test_where_sums_are_split_a_window_keeps_the_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_makes_a_model_invariant_whose_sums_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "group_long_rows", lambda model: None)
     found: list[Window | None] = []
 

@@ -1,4 +1,4 @@
-"""Writes a small random decoder as an OpenVINO IR folder, in the form that exporters give: stateful, with
+"""Writes a small random decoder as an OpenVINO IR folder, in the form that exporters write: stateful, with
 input_ids, attention_mask, position_ids and beam_idx."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from openvino.op.util import Variable, VariableInfo
 
 @dataclass(frozen=True)
 class Shape:
-    """`head` says what follows the output layer's MatMul, as model families differ in it."""
+    """`head`: what follows the output layer's MatMul, in which model families differ."""
 
     layers: int = 2
     hidden: int = 64
@@ -24,10 +24,10 @@ class Shape:
     kv_heads: int = 2
     vocab: int = 300
     wide: int = 2
-    """Inputs of the second layer of the MLP, in `hidden`."""
+    """Inputs of the second layer of the MLP, in multiples of `hidden`."""
     weights: Literal["f32", "f16", "int8", "int4"] = "int8"
     group: int = 32
-    """Of int4 weights: how many share a scale."""
+    """How many int4 weights share a scale."""
     tied: bool = False
     head: Literal["plain", "bias", "scaled", "softcap"] = "plain"
     context_length: int = 512
@@ -45,7 +45,7 @@ class _Builder:
         self.sinks: list[Any] = []
 
     def weight(self, rows: int, columns: int) -> Any:
-        """A [rows, columns] matrix in the storage type asked for, decompressed to float32 in the graph."""
+        """Return a [rows, columns] matrix in the storage type of the shape, decompressed to float32 in the graph."""
         values = self.random.standard_normal((rows, columns)).astype(np.float32) / np.float32(columns**0.5)
         kind = self.shape.weights
         if kind == "f32":
@@ -105,7 +105,7 @@ class _Builder:
         return op.add(op.multiply(x, cos), op.multiply(turned, sin))
 
     def remember(self, x: Any, name: str, batch: Any, beam_idx: Any) -> Any:
-        """Append `x` to the state `name` and give the whole of it."""
+        """Append `x` to the state `name` and return the whole state."""
         heads, dim = self.shape.kv_heads, self.shape.head_dim
         info = VariableInfo()
         info.data_shape, info.data_type = ov.PartialShape([-1, heads, -1, dim]), ov.Type.f32
@@ -159,7 +159,7 @@ def _attention(build: _Builder, x: Any, layer: int, context: dict[str, Any]) -> 
 
 
 def build_model(shape: Shape) -> ov.Model:
-    """The decoder as a graph. Same shape and seed, same weights."""
+    """Return the decoder as a graph. Equal shapes and seeds have equal weights."""
     build = _Builder(shape)
     ids = op.parameter([-1, -1], np.int64, name="input_ids")
     mask = op.parameter([-1, -1], np.int64, name="attention_mask")
@@ -190,7 +190,7 @@ def build_model(shape: Shape) -> ov.Model:
 
 
 def write_folder(folder: Path, shape: Shape) -> Path:
-    """Write model and config.json into `folder` (made when missing) and give it back."""
+    """Write the model and config.json into `folder`, which is created if missing, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     ov.save_model(build_model(shape), folder / "openvino_model.xml", compress_to_fp16=False)
     config = {"max_position_embeddings": shape.context_length, "vocab_size": shape.vocab}

@@ -1,4 +1,4 @@
-"""Small tokenizers of the two great families, trained on the spot and saved as tokenizer.json."""
+"""Small tokenizers of the two main families, trained here and saved as tokenizer.json."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ END, START = "<|end|>", "<|start|>"
 
 
 def byte_level() -> Tokenizer:
-    """As GPT-2, Llama 3 and Qwen have it: every byte has a stand-in character."""
+    """Like those of GPT-2, Llama 3 and Qwen: every byte has a stand-in character."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -37,7 +37,7 @@ def byte_level() -> Tokenizer:
 
 
 def sentencepiece(style: str) -> Tokenizer:
-    """As Llama 2 and Mistral have it: "normalizer" (their old files) or "metaspace" (their new ones)."""
+    """Like those of Llama 2 and Mistral: "normalizer" (their old files) or "metaspace" (their new ones)."""
     spaced = [text.replace(" ", "▁") for text in TEXTS]
     merging = Tokenizer(models.BPE())
     trainer = trainers.BpeTrainer(vocab_size=120, show_progress=False)
