@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import socket
-import time
 
 import httpx
 import openai
@@ -13,6 +11,7 @@ import pytest
 
 from tests.server.conftest import Process
 from tests.server.fakes import events, wait_for
+from tests.server.wire import completion_request, talk, talk_in_parts
 
 
 @pytest.fixture(scope="module")
@@ -20,26 +19,8 @@ def client(server: Process) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=10)
 
 
-def talk(server: Process, request: bytes) -> bytes:
-    """Send bytes and return everything received until the server closes."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
-        connection.sendall(request)
-        received = b""
-        while piece := connection.recv(65536):
-            received += piece
-        return received
-
-
 def post(**fields: object) -> bytes:
-    body = json.dumps({"model": "storyteller", "prompt": "Once"} | fields).encode()
-    head = f"""POST /v1/completions HTTP/1.1
-host: x
-content-type: application/json
-content-length: {len(body)}
-connection: close
-
-"""
-    return head.replace("\n", "\r\n").encode() + body
+    return completion_request("connection: close", **fields)
 
 
 def gauge(server: Process, name: str) -> float:
@@ -168,16 +149,6 @@ UPGRADE_HEADERS = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2
 def post_with_upgrade(headers: bytes = b"", **fields: object) -> bytes:
     head, _, body = post(**fields).partition(b"\r\n\r\n")
     return head.replace(b"connection: close\r\n", b"") + b"\r\n" + headers + b"connection: close\r\n\r\n" + body
-
-
-def talk_in_parts(server: Process, request: bytes, cuts: list[int]) -> bytes:
-    """As `talk`, with a pause at each cut, so that the server receives the parts one by one."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for start, end in itertools.pairwise([0, *cuts, len(request)]):
-            connection.sendall(request[start:end])
-            time.sleep(0.02)
-        return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
 def test_text_like_an_upgrade_header_in_a_body_is_unchanged_wherever_it_is_split(server: Process) -> None:

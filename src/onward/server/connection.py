@@ -3,50 +3,57 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from onward.errors import ApiError, HeadTooLarge, InvalidRequest
+from onward.errors import ApiError, SetupError
 from onward.protocol.error_body import error_envelope
 from onward.protocol.ids import request_id
 from onward.server.app import COMMON_HEADERS, App
-from onward.server.ignore_upgrade import IgnoreUpgradeProtocol
+from onward.server.exchange import BODY_ERROR
+from onward.server.http10 import http10_app
+from onward.server.request_limits import RequestLimitsProtocol
+
+log = logging.getLogger("onward.server")
 
 HEAD_SECONDS = 30.0
 """Longest time from the connection, or from the first byte of a request, until its head is complete."""
-MAX_HEAD_BYTES = 65_536
-"""Longest head. Also the most bytes between two parts of a body: chunk sizes, chunk extensions and trailers."""
 STALL_SECONDS = 30.0
 """A client that reads none of its pending response is disconnected after this time, or up to twice as long."""
 IDLE_SECONDS = 65
 """Idle connections stay open longer than clients keep theirs (5 to 60 s), so that a client never writes into
 a connection that is being closed."""
+UVICORN_HOOKS = (
+    "_start_asgi_task", "_unset_keepalive_if_required", "on_header", "on_headers_complete", "on_body",
+    "on_message_begin", "on_message_complete", "on_response_complete", "pause_writing", "resume_writing",
+)  # fmt: skip
+"""Methods of uvicorn's protocol that are overridden or called here. `_start_asgi_task` came last, with 0.45."""
 
 
-class Protocol(IgnoreUpgradeProtocol):
-    """Closes a connection whose client sends a request's head too slowly or without end, or does not read its
-    response; uvicorn would wait for ever."""
+class Protocol(RequestLimitsProtocol):
+    """Closes a connection whose client sends a head too slowly, or does not read its response, for which uvicorn
+    would wait for ever; rejects malformed requests in the API's error envelope; serves HTTP/1.0 clients."""
 
     _current_cycle: RequestResponseCycle | None = None
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
-    _num_bytes_since_progress = 0
-    """Bytes received since a head was complete, or since the last part of a body."""
+    _is_input_ended = False
+    """Whether a request was rejected, so that nothing behind it can be parsed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._start_head_timer()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_input_ended:
+            return
         # Any byte begins the next request, even an empty line or the rest of a body that was rejected long ago.
         if not self._in_body or self.cycle.response_complete:
             self._start_head_timer()
-        self._num_bytes_since_progress += len(data)
         super().data_received(data)
-        if self._num_bytes_since_progress > MAX_HEAD_BYTES:
-            self._reject_head()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -55,21 +62,16 @@ class Protocol(IgnoreUpgradeProtocol):
             self._cancel_stall_timer()
 
     def on_headers_complete(self) -> None:
-        """Raises ValueError, which the parser takes for an error of its own, where the head is too long."""
-        self._num_bytes_since_progress = 0
         self._cancel_head_timer()
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
-            self._reject_head()
-            raise ValueError("the head is too long")
         super().on_headers_complete()
+        if self.cycle.scope["http_version"] != "1.1":
+            self._follow_http10()
 
-    def on_body(self, body: bytes) -> None:
-        self._num_bytes_since_progress = 0
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._num_bytes_since_progress = 0
-        super().on_message_complete()
+    def _follow_http10(self) -> None:
+        """Keep the connection if the client requests it, unless the framing is doubtful (RFC 9112 §6.1, §9.3)."""
+        is_chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
+        self.cycle.keep_alive = self.parser.should_keep_alive() and not is_chunked
+        self.cycle.waiting_for_100_continue = False  # RFC 9110 §10.1.1
 
     def pause_writing(self) -> None:
         """Called by the transport when the client reads more slowly than the server writes."""
@@ -129,22 +131,31 @@ class Protocol(IgnoreUpgradeProtocol):
     def _is_responding(self) -> bool:
         return self._current_cycle is not None and not self._current_cycle.response_complete
 
-    def _reject_head(self) -> None:
-        self._reject(HeadTooLarge(f"The request's URL and headers are over {MAX_HEAD_BYTES} bytes."))
+    def reject(self, error: ApiError) -> None:
+        """Send the error in the API's envelope (spec/wire-rules 6) if no response has started, and close.
 
-    def send_400_response(self, msg: str) -> None:
-        self._reject(InvalidRequest(msg))
-
-    def _reject(self, error: ApiError) -> None:
-        """Send the error of a malformed request in the API's envelope (spec/wire-rules 6), and close.
-
-        While a response is being sent, only close.
+        Responses to earlier requests of a pipeline are sent first. A body is rejected by its handler, so that the
+        response has the request's id and is logged and counted like any other.
         """
-        if self.transport.is_closing():
+        if self._is_input_ended or self.transport.is_closing():
             return
-        if self._is_responding:
-            self.transport.close()
+        self._is_input_ended = True
+        log.warning("rejected a request from %s: %s", self.client[0] if self.client else "-", error.message)
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            if self._in_body:
+                self.transport.close()
+            else:
+                self._send_error(error)
             return
+        cycle.keep_alive = False
+        if self._in_body and not cycle.response_started:
+            self.scope["state"][BODY_ERROR] = error
+            cycle.more_body = False
+            cycle.message_event.set()
+
+    def _send_error(self, error: ApiError) -> None:
+        """Respond to a request that has no handler, and close."""
         body, content_type = error_envelope(error)
         headers = [
             *COMMON_HEADERS,
@@ -160,6 +171,8 @@ class Protocol(IgnoreUpgradeProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current_cycle = cycle
+        if cycle.scope["http_version"] != "1.1":
+            app = http10_app(app, cycle)
         super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -170,6 +183,16 @@ class Protocol(IgnoreUpgradeProtocol):
             self._current_cycle.disconnected = True
             self._current_cycle.message_event.set()
         super().connection_lost(exc)
+
+
+def check_uvicorn() -> None:
+    """Raise SetupError if the installed uvicorn lacks a method that Protocol overrides or calls."""
+    missing = [name for name in UVICORN_HOOKS if name not in vars(HttpToolsProtocol)]
+    if missing:
+        raise SetupError(
+            f"uvicorn {uvicorn.__version__} does not work with Onward: it has no HttpToolsProtocol.{missing[0]}. "
+            "Install a version that does, 0.45 or newer: pip install --upgrade 'uvicorn>=0.45'."
+        )
 
 
 def server_config(app: App) -> uvicorn.Config:

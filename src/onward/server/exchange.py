@@ -23,6 +23,8 @@ BODY_TOTAL_SECONDS = 600.0
 DISCARD_SECONDS = 5.0
 """Longest time spent on discarding the rest of a body that is too large."""
 DISCARD_BYTES = 64_000_000
+BODY_ERROR = "onward.body_error"
+"""Key in the scope's state of the ApiError that rejects a malformed body, if the HTTP protocol found one."""
 
 
 class ClientDisconnected(Exception):
@@ -48,6 +50,7 @@ class Exchange:
         self.response_complete = False
         self.with_schema = False
         self.headers: list[tuple[bytes, bytes]] = []
+        self._state: dict[str, Any] = scope.get("state", {})
         self._request_headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._query: bytes = scope.get("query_string", b"")
         self._receive = receive
@@ -68,7 +71,8 @@ class Exchange:
     async def body(self, max_bytes: int) -> bytes:
         """Return the whole request body.
 
-        Raises RequestTooLarge over `max_bytes`, BodyTimeout when it takes too long, ClientDisconnected.
+        Raises RequestTooLarge over `max_bytes`, BodyTimeout when it takes too long, InvalidRequest for malformed
+        chunks, ClientDisconnected.
         """
         declared = self.header(b"content-length") or "0"
         too_large = declared.isdecimal() and int(declared) > max_bytes
@@ -81,6 +85,9 @@ class Exchange:
             chunks.append(chunk)
             num_bytes += len(chunk)
             too_large = num_bytes > max_bytes
+        if BODY_ERROR in self._state:
+            self.headers.append((b"connection", b"close"))
+            raise self._state[BODY_ERROR]
         if not too_large:
             return b"".join(chunks)
         chunks.clear()

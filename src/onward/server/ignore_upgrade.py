@@ -33,8 +33,8 @@ class IgnoreUpgradeProtocol(HttpToolsProtocol):
             self._feed_head(data)
 
     def on_headers_complete(self) -> None:
-        self._in_body = True
         super().on_headers_complete()
+        self._in_body = True
 
     def on_message_complete(self) -> None:
         self._in_body = False
@@ -63,10 +63,13 @@ class IgnoreUpgradeProtocol(HttpToolsProtocol):
         return data[fed:]
 
     def _feed(self, data: bytes) -> None:
-        """Feed the parser, unless the connection was refused already."""
-        if not self.transport.is_closing():
-            self._at_line_start = data.endswith(b"\n") if data else self._at_line_start
-            super().data_received(data)
+        if data:
+            self._at_line_start = data.endswith(b"\n")
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        """Run the parser over bytes in which no Upgrade header is left."""
+        super().data_received(data)
 
     def _num_pending_bytes(self, data: bytes) -> int:
         """Return how many bytes at the end of `data` may be the beginning of an Upgrade header."""

@@ -20,7 +20,7 @@ from onward.residency import share_heap
 from onward.server import systemd
 from onward.server.app import App, make_app
 from onward.server.auth import check_exposure, collect_keys
-from onward.server.connection import server_config
+from onward.server.connection import check_uvicorn, server_config
 from onward.settings import Settings
 from onward.stdio import silence_stdout
 
@@ -48,6 +48,7 @@ def serve(
     when the model is ready.
     """
     configure_logging(settings)
+    check_uvicorn()
     share_heap()
     _raise_open_files_limit()
     keys = collect_keys(settings)

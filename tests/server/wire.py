@@ -1,0 +1,52 @@
+"""Requests and responses as bytes on a real socket."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import time
+
+from tests.server.conftest import Process
+
+
+def talk(server: Process, request: bytes) -> bytes:
+    """Send bytes and return everything received until the server closes."""
+    return talk_in_parts(server, request, [])
+
+
+def talk_in_parts(server: Process, request: bytes, cuts: list[int]) -> bytes:
+    """As `talk`, with a pause at each cut, so that the server receives the parts one by one."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start, end in itertools.pairwise([0, *cuts, len(request)]):
+            connection.sendall(request[start:end])
+            time.sleep(0.02 if cuts else 0)
+        return receive_all(connection)
+
+
+def receive_all(connection: socket.socket) -> bytes:
+    """Receive until the server closes; return what arrived before, even if it resets the connection."""
+    received = b""
+    try:
+        while chunk := connection.recv(65536):
+            received += chunk
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def completion_request(*headers: str, version: str = "1.1", **fields: object) -> bytes:
+    """A POST of a completion with Host, Content-Type, Content-Length and `headers`."""
+    body = json.dumps({"model": "storyteller", "prompt": "Once"} | fields).encode()
+    lines = [f"POST /v1/completions HTTP/{version}", "host: x", "content-type: application/json"]
+    head = "\r\n".join([*lines, f"content-length: {len(body)}", *headers])
+    return head.encode() + b"\r\n\r\n" + body
+
+
+def split_response(response: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Return status, headers by lower-case name, and everything behind the head, as received."""
+    head, _, body = response.partition(b"\r\n\r\n")
+    status_line, *lines = head.decode("latin-1").split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    return int(status_line.split(" ")[1]), {name.lower(): value for name, value in headers.items()}, body
