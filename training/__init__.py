@@ -1,5 +1,5 @@
 """The recipe that trains `storyteller`, the small language model inside Onward.
 
 Run it with ``python -m training.train --data DIR`` from the repository root.
-Nothing here is needed, or imported, at run time.
+Onward never imports it.
 """

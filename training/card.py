@@ -22,9 +22,9 @@ TITLES = {
 
 
 def write_card(path: Path, figures: dict) -> None:
-    """Fill the template's {{places}} from the figures."""
+    """Fill the {{placeholders}} of the template from the figures and write the card to `path`."""
     training, shape = figures["training"], figures["training"]["shape"]
-    places = {
+    values = {
         "parameters": f"{training['parameters'] / 1e6:.2f}",
         "layers": shape["layers"],
         "hidden": shape["hidden"],
@@ -50,12 +50,12 @@ def write_card(path: Path, figures: dict) -> None:
         "samples": "\n".join(sample_text(number, sample) for number, sample in enumerate(figures["samples"], start=1)),
     }
     template = TEMPLATE.read_text(encoding="utf-8")
-    card = re.sub(r"\{\{(\w+)\}\}", lambda place: str(places[place[1]]), template)
+    card = re.sub(r"\{\{(\w+)\}\}", lambda placeholder: str(values[placeholder[1]]), template)
     replace_text(path, card.rstrip() + "\n")
 
 
 def bits_table(figures: dict) -> str:
-    """Bits per byte by source, before and after int8."""
+    """Return a table of bits per byte by source, before and after int8 quantisation."""
     rows = ["| held-out text | float32 | int8 (shipped) | bytes measured |", "|---|---|---|---|"]
     for name, row in figures.items():
         rows.append(f"| {TITLES[name]} | {row['float']:.3f} | {row['int8']:.3f} | {row['bytes']:,} |")
@@ -63,8 +63,8 @@ def bits_table(figures: dict) -> str:
 
 
 def behaviour_table(figures: dict) -> str:
-    """What the shipped model does, and how near it is to the float one."""
-    near, nearer, paged = (figures["agreement"][key] for key in ("default_precision", "f32", "paged_against_stateful"))
+    """Return a table of the shipped model's behaviour and of its difference from the float model."""
+    default, f32, paged = (figures["agreement"][key] for key in ("default_precision", "f32", "paged_against_stateful"))
     return "\n".join(
         [
             "| figure | value |",
@@ -73,9 +73,9 @@ def behaviour_table(figures: dict) -> str:
             f"| {figures['lambada']['accuracy']:.1%} |",
             *infill_rows(figures["infill"]),
             f"| int8 IR against float32 network, mean absolute difference of log-probabilities in nats, "
-            f"{near['tokens']:,} held-out tokens, OpenVINO's default precision "
-            f"| {near['mean_absolute_difference']:.4f} |",
-            f"| the same at f32 | {nearer['mean_absolute_difference']:.4f} |",
+            f"{default['tokens']:,} held-out tokens, OpenVINO's default precision "
+            f"| {default['mean_absolute_difference']:.4f} |",
+            f"| the same at f32 | {f32['mean_absolute_difference']:.4f} |",
             f"| paged form of the IR against its stateful form, default precision, {paged['tokens']} tokens "
             f"| {paged['mean_absolute_difference']:.4f} |",
         ]
@@ -83,14 +83,14 @@ def behaviour_table(figures: dict) -> str:
 
 
 def infill_rows(figures: dict) -> list[str]:
-    """Rows on greedy infilling of held-out spans within one line, by order and kind of text."""
+    """Return table rows on greedy infilling of held-out spans within one line, by order and kind of text."""
     orders = {"spm": "suffix first", "psm": "prefix first"}
     kinds = {
         "prose": "one to four words of a held-out TinyStories sentence",
         "code": "one whole line of held-out Python code",
     }
     return [
-        f"| infill of {kinds[kind]}, {orders[order]}: exact match ({row['items']} spans); ends by itself "
+        f"| infill of {kinds[kind]}, {orders[order]}: exact match ({row['items']} spans); ended with end of text "
         f"| {row['exact_match']:.1%}; {row['ended']:.1%} |"
         for order, by_kind in figures.items()
         for kind, row in by_kind.items()
@@ -98,24 +98,24 @@ def infill_rows(figures: dict) -> list[str]:
 
 
 def mixture_table(served: dict[str, int]) -> str:
-    """Training tokens by source."""
+    """Return a table of training tokens by source."""
     total = sum(served.values()) or 1
-    rows = ["| source | tokens drawn (millions) | share |", "|---|---|---|"]
+    rows = ["| source | training tokens (millions) | share |", "|---|---|---|"]
     for name, tokens in served.items():
         rows.append(f"| {TITLES[name]} | {tokens / 1e6:.2f} | {tokens / total:.0%} |")
     return "\n".join(rows)
 
 
 def sample_text(number: int, sample: dict) -> str:
-    """One sample as a fenced block; what was given stands in ⟦ ⟧."""
-    given = f"⟦{sample['prompt']}⟧" if sample["prompt"] else "⟦⟧"
+    """Return one sample as a fenced block, with the prompt and the suffix in ⟦ ⟧."""
+    prompt = f"⟦{sample['prompt']}⟧" if sample["prompt"] else "⟦⟧"
     after = "" if sample["suffix"] is None else f"⟦{sample['suffix']}⟧"
     mark = "" if sample["ended"] else " …"
-    return f"{number}. seed {sample['seed']}\n\n````text\n{given}{sample['text']}{after}{mark}\n````\n"
+    return f"{number}. seed {sample['seed']}\n\n````text\n{prompt}{sample['text']}{after}{mark}\n````\n"
 
 
 def write_credits(path: Path, storybooks: Source) -> None:
-    """Name every author of the CC BY storybooks, with the titles used."""
+    """Write the authors of the CC BY storybooks, with the titles used, to `path`."""
     titles: dict[str, list[str]] = {}
     for document in storybooks.train + storybooks.valid:
         titles.setdefault(document.author or "unnamed", []).append(document.title)
@@ -124,8 +124,8 @@ def write_credits(path: Path, storybooks: Source) -> None:
         "",
         "`storyteller` was trained on, among others, these storybooks of the African Storybook and of",
         "Pratham Books' StoryWeaver, licensed under Creative Commons Attribution 4.0",
-        "(<https://creativecommons.org/licenses/by/4.0/>). For training, their text was put into plain",
-        "ASCII and duplicate paragraphs were left out. The model does not contain the books.",
+        "(<https://creativecommons.org/licenses/by/4.0/>). For training, their text was converted to plain",
+        "ASCII and duplicate paragraphs were removed. The model does not contain the books.",
         "",
     ]
     lines += [f"- {author}: {'; '.join(sorted(names))}" for author, names in sorted(titles.items())]

@@ -1,4 +1,4 @@
-"""The state of a run on disk: always whole, so a kill at any moment loses a few minutes at most."""
+"""The state of a run on disk, always complete: a kill at any moment loses a few minutes at most."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from training.presets import Preset
 
 
 class RunFolder:
-    """Names of everything a run keeps; see training/README.md."""
+    """Paths of all files of a run; see training/README.md."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,36 +31,37 @@ class RunFolder:
         self.model = path / "storyteller"
 
     def claim(self, preset: Preset) -> None:
-        """Record the preset, or check that the run begun here had the same one (its length may change)."""
-        described = replace_lengths(preset)
+        """Record the preset of a new run. Raises RecipeError if this folder has a run of another one; its length may
+        change."""
+        settings = comparable_settings(preset)
         if not self.settings.exists():
-            replace_json(self.settings, described)
+            replace_json(self.settings, settings)
             return
-        if read_json(self.settings) != described:
+        if read_json(self.settings) != settings:
             raise RecipeError(
-                f"{self.path} holds a run with other settings; choose another folder with --run, "
-                "or delete this one to start afresh."
+                f"{self.path} contains a run with other settings. Choose another folder with --run, "
+                "or delete this one to start again."
             )
 
 
-def replace_lengths(preset: Preset) -> dict[str, Any]:
-    """The preset's JSON form without what may change between two parts of a run."""
-    described = replace(preset, minutes=None, tokens=None).as_dict()
-    described["stages"] = list(described["stages"])
+def comparable_settings(preset: Preset) -> dict[str, Any]:
+    """Return the preset as JSON values, without the settings that may change when a run is continued."""
+    settings = replace(preset, minutes=None, tokens=None).as_dict()
+    settings["stages"] = list(settings["stages"])
     for changeable in (
         "evaluation",
         "checkpoint_every_seconds",
         "validate_every_seconds",
         "tokens_per_microbatch",
     ):
-        described.pop(changeable)
-    return described
+        settings.pop(changeable)
+    return settings
 
 
 def save_checkpoint(folder: RunFolder, state: dict[str, Any]) -> None:
-    """Replace the run's checkpoint with `state`, atomically.
+    """Replace the checkpoint of the run with `state`, atomically. Raises RecipeError if the disk is full.
 
-    Serialised in memory first: torch's own file writer hides why a write failed.
+    Serialises in memory first, because torch's file writer hides why a write failed.
     """
     serialised = io.BytesIO()
     torch.save(state, serialised)
@@ -68,10 +69,10 @@ def save_checkpoint(folder: RunFolder, state: dict[str, Any]) -> None:
 
 
 def load_checkpoint(folder: RunFolder) -> dict[str, Any] | None:
-    """The last checkpoint, on the CPU; None when the run has none yet."""
+    """Return the last checkpoint, on the CPU, None if there is none yet. Raises RecipeError if it is damaged."""
     if not folder.checkpoint.exists():
         return None
     try:
         return torch.load(folder.checkpoint, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise RecipeError(f"{folder.checkpoint} is damaged ({error}); delete it to start the run afresh.") from error
+        raise RecipeError(f"{folder.checkpoint} is damaged ({error}). Delete it to start the run again.") from error

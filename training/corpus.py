@@ -29,7 +29,7 @@ MAX_MODULE_BYTES = 400_000
 
 @dataclass(frozen=True)
 class Document:
-    """One text with what the model card owes its maker."""
+    """One text with the attribution that the model card needs."""
 
     text: str
     title: str = ""
@@ -39,7 +39,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Source:
-    """One named body of text, already split into training and validation documents."""
+    """A named corpus, split into training and validation documents."""
 
     name: str
     train: tuple[Document, ...]
@@ -47,31 +47,31 @@ class Source:
 
     @property
     def is_code(self) -> bool:
-        """Whether the documents are program text, which is infilled more often."""
+        """Whether the documents are source code, which is infilled more often."""
         return self.name == CODE_SOURCE
 
 
 def check_data_folder(data: Path | None) -> Path:
-    """Return the data folder, or say in one sentence what it must contain."""
+    """Return the data folder. Raises RecipeError, with what it must contain, if files are missing."""
     needed = [f"text/{name}.jsonl.xz" for name in STORY_SOURCES] + ["eval/lambada_openai.jsonl"]
-    described = "a folder that contains " + ", ".join(needed[:-1]) + " and " + needed[-1]
+    description = "a folder that contains " + ", ".join(needed[:-1]) + " and " + needed[-1]
     if data is None:
-        raise RecipeError(f"Name the data folder with --data DIR: {described}.")
+        raise RecipeError(f"Pass the data folder with --data DIR: {description}.")
     missing = [name for name in needed if not (data / name).is_file()]
     if missing:
-        raise RecipeError(f"{data} lacks {', '.join(missing)}; --data must name {described}.")
+        raise RecipeError(f"{data} lacks {', '.join(missing)}. --data must be {description}.")
     return data
 
 
 def load_sources(data: Path) -> dict[str, Source]:
-    """Read every source: the story files of the data folder, then the standard library."""
+    """Read every source: the story files of the data folder, then the standard library. Raises RecipeError."""
     sources = {name: _load_stories(data / "text" / f"{name}.jsonl.xz", name) for name in STORY_SOURCES}
     sources[CODE_SOURCE] = load_standard_library()
     return sources
 
 
 def _load_stories(path: Path, name: str) -> Source:
-    """Read one compressed file of JSON lines and keep the split that its records state."""
+    """Read one compressed file of JSON lines, with the split stated in its records. Raises RecipeError if damaged."""
     split: dict[str, list[Document]] = {"train": [], "valid": []}
     try:
         with lzma.open(path, "rt", encoding="utf-8") as lines:
@@ -101,7 +101,7 @@ def load_standard_library() -> Source:
     valid: list[Document] = []
     for path in sorted(root.rglob("*.py")):
         module = path.relative_to(root).as_posix()
-        if _is_left_out(module) or path.stat().st_size > MAX_MODULE_BYTES:
+        if _is_excluded(module) or path.stat().st_size > MAX_MODULE_BYTES:
             continue
         text = _read_module(path)
         if not text.strip():
@@ -112,12 +112,12 @@ def load_standard_library() -> Source:
 
 
 def is_held_out(module: str) -> bool:
-    """Whether a standard-library module belongs to the validation split."""
+    """Return whether a standard-library module belongs to the validation split."""
     digest = hashlib.sha256(module.encode()).digest()
     return int.from_bytes(digest[:4], "big") % 100 < CODE_VALID_PERCENT
 
 
-def _is_left_out(module: str) -> bool:
+def _is_excluded(module: str) -> bool:
     parts = module.split("/")
     return "site-packages" in parts or any("test" in part for part in parts) or parts[0] == "pydoc_data"
 

@@ -1,4 +1,4 @@
-"""Writing files so that a reader, or a kill, never meets half of one."""
+"""Write files atomically: readers never see half of one, and a kill never leaves one."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from training.errors import disk_errors_explained
+from training.errors import convert_disk_errors
 
 
 def replace_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary neighbour of `path`, flush it to disk, then rename it over `path`."""
+    """Write a temporary file beside `path` with `write`, flush it to disk, and rename it to `path`.
+
+    Raises RecipeError if the disk is full, OSError for other failures.
+    """
     temporary = path.with_name(f".{path.name}.part")
-    with disk_errors_explained(path):
+    with convert_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             write(temporary)
@@ -26,12 +29,12 @@ def replace_file(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write text to `path` whole or not at all."""
+    """Write text to `path` atomically."""
     replace_file(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def replace_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON to `path` whole or not at all."""
+    """Write `value` as indented JSON to `path` atomically."""
     replace_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -1,7 +1,7 @@
-"""What follows training: export, evaluation, plot, card. Also a command of its own.
+"""The steps after training: export, evaluation, plot, card. Also a separate command.
 
-`python -m training.finish --data DIR --run RUN` does this from a run's last checkpoint,
-finished or not, and leaves a running training undisturbed.
+`python -m training.finish --data DIR --run RUN` runs them on the last checkpoint of a run, finished or not, without
+disturbing a training that is running.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def finish_run(
     *,
     install_into_package: bool = False,
 ) -> dict:
-    """Export, evaluate and describe the run's last checkpoint; return its figures."""
+    """Export, evaluate and describe the last checkpoint of a run; return its figures. Raises RecipeError."""
     state = load_checkpoint(folder)
     if state is None:
-        raise RecipeError(f"{folder.path} has no checkpoint yet; train first.")
+        raise RecipeError(f"{folder.path} has no checkpoint yet. Run `python -m training.train` first.")
     note("Exporting …")
     save_float_model(folder, preset, state["optimizer"]["masters"])
     export_int8(folder)
@@ -62,7 +62,7 @@ def finish_run(
 
 
 def describe(folder: RunFolder, storybooks: Source, figures: dict) -> None:
-    """Write figures, credits and card; `notes.md` in the run's folder, if there is one, goes into the card."""
+    """Write figures, credits and card; the card includes `notes.md` of the run's folder if it exists."""
     figures["notes"] = folder.notes.read_text(encoding="utf-8").strip() if folder.notes.exists() else ""
     write_credits(folder.model / "CREDITS.md", storybooks)
     write_card(folder.model / "README.md", figures)
@@ -72,7 +72,7 @@ def describe(folder: RunFolder, storybooks: Source, figures: dict) -> None:
 
 
 def training_figures(preset: Preset, state: dict) -> dict:
-    """What was trained, for how long, on how much."""
+    """Return figures of the training: model, time, tokens."""
     clock = state["clock"]
     masters = state["optimizer"]["masters"]
     served: dict[str, int] = {}
@@ -99,7 +99,7 @@ def training_figures(preset: Preset, state: dict) -> dict:
 
 
 def evaluate(folder: RunFolder, preset: Preset, sources: dict[str, Source], data: Path) -> dict:
-    """All figures of the card; those of behaviour are the shipped int8 model's."""
+    """Measure all figures of the card. Figures of behaviour are those of the shipped int8 model."""
     amounts = preset.evaluation
     tokenizer = load_tokenizer(folder.tokenizer)
     exact = TorchScorer(folder.float_model)
@@ -140,7 +140,7 @@ def agreements(
     tokenizer: Tokenizer,
     tokens: int,
 ) -> dict:
-    """The int8 IR against the float network at two precisions, and its paged form against itself."""
+    """Compare the int8 IR with the float network at two precisions, and its paged form with its stateful form."""
     at_f32 = OpenVinoScorer(folder.model, precision="f32")
     window = held_out_windows(sources["chilit"], tokenizer, 4_000)[0][:513]
     return {
@@ -151,17 +151,17 @@ def agreements(
 
 
 def note(text: str) -> None:
-    """Tell the person at the terminal."""
+    """Print a message for the user to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def main() -> int:
-    """Entry point of the command."""
+    """Run the command; return its exit status, 1 for a RecipeError."""
     parser = argparse.ArgumentParser(prog="python -m training.finish", description=__doc__)
-    parser.add_argument("--data", type=Path, help="folder that holds text/ and eval/")
+    parser.add_argument("--data", type=Path, help="folder that contains text/ and eval/")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu")
     parser.add_argument("--run", type=Path, help="folder of the run (default: training/runs/PRESET)")
-    parser.add_argument("--quick", action="store_true", help="evaluate on very little, for a look in between")
+    parser.add_argument("--quick", action="store_true", help="evaluate on very little data, for an intermediate result")
     parser.add_argument("--install", action="store_true", help="copy the model into the package")
     arguments = parser.parse_args()
     try:

@@ -1,4 +1,4 @@
-"""The training loop: rows in, weights out, a checkpoint every few minutes."""
+"""The training loop, with a checkpoint every few minutes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Interrupted(Exception):
-    """The run was asked to stop; its checkpoint is written."""
+    """The run was stopped by a signal; its checkpoint is written."""
 
 
 class Trainer:
-    """One run: network, optimizer, stream and clock, and how they are saved together."""
+    """One run: network, optimizer, data stream and clock, which are saved and restored together."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class Trainer:
         self.clock = Clock(preset)
         self.stream: RowStream | None = None
         self.history: dict[str, list[Any]] = {"train": [], "valid": [], "served": []}
-        self._stop_asked = False
+        self._stop_requested = False
         self._restore()
 
     def run(self) -> LlamaForCausalLM:
-        """Train to the end of the preset's length; raise Interrupted when asked to stop before."""
+        """Train to the end of the preset's length. Raises Interrupted if a signal stops the run earlier."""
         if self.clock.progress >= 1.0:
             return self.network
         bar = ProgressBar()
@@ -80,7 +80,7 @@ class Trainer:
         self.network.train()
         last_saved = last_validated = time.monotonic()
         try:
-            while self.clock.progress < 1.0 and not self._stop_asked:
+            while self.clock.progress < 1.0 and not self._stop_requested:
                 self._enter_stage()
                 loss, rate = self._timed_step()
                 bar.show(self.clock.progress, self.clock.tokens, rate, loss, self.clock.seconds_left)
@@ -92,10 +92,10 @@ class Trainer:
                     last_saved = time.monotonic()
         finally:
             restore_signals()
-        if not self._stop_asked:
+        if not self._stop_requested:
             self._validate(bar)
         self.save()
-        if self._stop_asked:
+        if self._stop_requested:
             raise Interrupted
         return self.network
 
@@ -113,7 +113,7 @@ class Trainer:
         replace_json(self.folder.history, self.history)
 
     def _restore(self) -> None:
-        """Take up the last checkpoint, if there is one."""
+        """Continue from the last checkpoint if there is one."""
         state = load_checkpoint(self.folder)
         if state is None:
             return
@@ -130,7 +130,7 @@ class Trainer:
         self.stream = RowStream(self._sources, self._tokenizer, self.preset.stages[number], number, self.preset.seed)
 
     def _enter_stage(self) -> None:
-        """Change the stream when the clock has reached the next stage."""
+        """Open the stream of the next stage when the clock has reached it."""
         number = self.clock.stage_number
         if self.stream is None or number != self._stage:
             if self.stream is not None:
@@ -138,7 +138,7 @@ class Trainer:
             self._open_stream(number)
 
     def _timed_step(self) -> tuple[float, float]:
-        """One optimizer step; its mean loss (nats a token) and its tokens a second."""
+        """Do one optimizer step; return its mean loss (nats per token) and tokens per second."""
         started = time.monotonic()
         length = self.stream.stage.sequence_length
         rows = max(1, self.preset.tokens_per_step // length)
@@ -157,33 +157,32 @@ class Trainer:
         return total, rows * length / seconds
 
     def _validate(self, bar: ProgressBar) -> None:
-        """Add the validation losses to the history and tell them."""
+        """Add the validation losses to the history and print them."""
         losses = validation_losses(self.network, self._sources, self._tokenizer, self.device)
         self.history["valid"].append([self.clock.tokens, losses])
-        told = "  ".join(f"{name} {value:.3f}" for name, value in losses.items())
-        bar.note(f"bits per byte at {self.clock.tokens / 1e6:.2f}M tokens: {told}")
+        summary = "  ".join(f"{name} {value:.3f}" for name, value in losses.items())
+        bar.note(f"bits per byte at {self.clock.tokens / 1e6:.2f}M tokens: {summary}")
 
     def _catch_signals(self) -> Callable[[], None]:
-        """Let Ctrl-C and SIGTERM end the run after the present step; return what undoes this."""
+        """Make Ctrl-C and SIGTERM end the run after the current step; return a function that restores the handlers."""
 
-        def ask(_number: int, _frame: Any) -> None:
-            self._stop_asked = True
+        def request_stop(_number: int, _frame: Any) -> None:
+            self._stop_requested = True
 
-        earlier = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        return lambda: [signal.signal(number, handler) for number, handler in earlier.items()] and None
+        previous = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        return lambda: [signal.signal(number, handler) for number, handler in previous.items()] and None
 
 
 def _round_weights(network: LlamaForCausalLM) -> LlamaForCausalLM:
-    """Make the working weights bfloat16; buffers (the rotary frequencies) keep float32."""
+    """Convert the working weights to bfloat16, in place; buffers (the rotary frequencies) stay float32."""
     for weight in network.parameters():
         weight.data = weight.data.to(torch.bfloat16)
     return network
 
 
 def _loss_function(network: LlamaForCausalLM, compiled: bool) -> LossFunction:
-    """Weighted mean cross-entropy in nats of inputs, labels and weights [rows, length].
-
-    It is compiled where a compiler is found.
+    """Return a function of inputs, labels (int64) and weights (float32), each [rows, length]: the weighted mean
+    cross-entropy in nats. It is compiled if a C++ compiler is found.
     """
 
     def loss(inputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:

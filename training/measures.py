@@ -1,4 +1,4 @@
-"""What the card reports, each measured on text that was held out from training."""
+"""Measures that the card reports, on text held out from training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUFFIX_CHARACTERS = 500
 
 
 def held_out_windows(source: Source, tokenizer: Tokenizer, size: int) -> list[list[int]]:
-    """About `size` characters of a validation split as windows that each start with the end of text."""
+    """Return about `size` characters of a validation split as windows that each start with the end of text."""
     end = special_ids(tokenizer)[END_OF_TEXT]
     windows = []
     for text in excerpt([document.text for document in source.valid], size):
@@ -34,13 +34,13 @@ def held_out_windows(source: Source, tokenizer: Tokenizer, size: int) -> list[li
 
 
 def target_log_probabilities(scorer: Scorer, window: list[int]) -> np.ndarray:
-    """float32 [len(window) - 1]: of each token of the window after its first, in nats."""
+    """Return the log-probabilities in nats of the tokens after the first: float32 [len(window) - 1]."""
     table = scorer.log_probabilities(window[:-1])
     return table[np.arange(len(window) - 1), window[1:]]
 
 
 def bits_per_byte(scorer: Scorer, source: Source, tokenizer: Tokenizer, size: int) -> dict[str, float]:
-    """Bits per byte over about `size` characters of the validation split, and the bytes it was measured on."""
+    """Return bits per byte over about `size` characters of the validation split, and the number of bytes measured."""
     nats = 0.0
     measured = 0
     for window in held_out_windows(source, tokenizer, size):
@@ -50,29 +50,29 @@ def bits_per_byte(scorer: Scorer, source: Source, tokenizer: Tokenizer, size: in
 
 
 def lambada_accuracy(scorer: Scorer, tokenizer: Tokenizer, path: Path, items: int) -> dict[str, float]:
-    """How often greedy decoding writes exactly the last word of a LAMBADA passage."""
+    """Return how often greedy decoding generates exactly the last word of a LAMBADA passage."""
     end = special_ids(tokenizer)[END_OF_TEXT]
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:items]]
-    right = 0
+    correct = 0
     for record in records:
         word = encode(tokenizer, " " + record["continuation"].strip())
         context = [end, *encode(tokenizer, record["context"].rstrip())][-(CONTEXT_LENGTH - len(word)) :]
         table = scorer.log_probabilities([*context, *word[:-1]])
-        right += bool((table[len(context) - 1 :].argmax(-1) == word).all())
-    return {"accuracy": round(right / len(records), 4), "items": len(records)}
+        correct += bool((table[len(context) - 1 :].argmax(-1) == word).all())
+    return {"accuracy": round(correct / len(records), 4), "items": len(records)}
 
 
 def infill_spans(source: Source, items: int, seed: int) -> list[tuple[str, str, str]]:
-    """(prefix, middle, suffix) of held-out spans within one line.
+    """Return (prefix, middle, suffix) of held-out spans within one line.
 
     Code: a whole line without its indentation. Prose: one to four words within a sentence.
     """
-    draw = random.Random(f"{seed}/{source.name}/infill")
+    rng = random.Random(f"{seed}/{source.name}/infill")
     find = _code_line if source.is_code else _prose_words
     spans: list[tuple[str, str, str]] = []
     while len(spans) < items:
-        text = draw.choice(source.valid).text
-        span = find(text, draw)
+        text = rng.choice(source.valid).text
+        span = find(text, rng)
         if span is not None:
             start, end = span
             prefix = text[max(0, start - PREFIX_CHARACTERS) : start]
@@ -80,10 +80,10 @@ def infill_spans(source: Source, items: int, seed: int) -> list[tuple[str, str, 
     return spans
 
 
-def _code_line(text: str, draw: random.Random) -> tuple[int, int] | None:
-    """A line of 8 to 60 characters that is not a comment."""
+def _code_line(text: str, rng: random.Random) -> tuple[int, int] | None:
+    """Return a line of 8 to 60 characters that is not a comment, None if the one selected is not suitable."""
     lines = [match.span() for match in LINE.finditer(text)]
-    start, end = draw.choice(lines)
+    start, end = rng.choice(lines)
     line = text[start:end]
     stripped = line.strip()
     if not 8 <= len(stripped) <= 60 or stripped.startswith("#"):
@@ -91,34 +91,35 @@ def _code_line(text: str, draw: random.Random) -> tuple[int, int] | None:
     return start + len(line) - len(line.lstrip()), start + len(line.rstrip())
 
 
-def _prose_words(text: str, draw: random.Random) -> tuple[int, int] | None:
-    """One to four words inside a sentence, its first and last word excluded."""
-    sentence = SENTENCE.search(text, draw.randrange(len(text)))
+def _prose_words(text: str, rng: random.Random) -> tuple[int, int] | None:
+    """Return one to four words inside a sentence, without its first and last word, None if it is too short."""
+    sentence = SENTENCE.search(text, rng.randrange(len(text)))
     if sentence is None:
         return None
     words = [match.span() for match in WORD.finditer(text, *sentence.span())]
     if len(words) < 6:
         return None
-    count = draw.randint(1, 4)
-    first = draw.randint(1, len(words) - count - 1)
+    count = rng.randint(1, 4)
+    first = rng.randint(1, len(words) - count - 1)
     return words[first][0], words[first + count - 1][1]
 
 
 def infill_accuracy(
     scorer: Scorer, tokenizer: Tokenizer, source: Source, items: int, seed: int, order: str
 ) -> dict[str, float]:
-    """Greedy infills that equal the missing span (outer blanks aside), and those that end by themselves."""
+    """Return the fraction of greedy infills that equal the missing span (stripped), and of those that end with the
+    end of text."""
     end = special_ids(tokenizer)[END_OF_TEXT]
     equal = ended = 0
     for prefix, middle, suffix in infill_spans(source, items, seed):
-        written = generate(scorer, infill_prompt(tokenizer, prefix, suffix, order), end=end, tokens=INFILL_TOKENS)
-        ended += written[-1] == end
-        equal += tokenizer.decode(written).strip() == middle.strip()
+        generated = generate(scorer, infill_prompt(tokenizer, prefix, suffix, order), end=end, tokens=INFILL_TOKENS)
+        ended += generated[-1] == end
+        equal += tokenizer.decode(generated).strip() == middle.strip()
     return {"exact_match": round(equal / items, 4), "ended": round(ended / items, 4), "items": items}
 
 
 def agreement(exact: Scorer, other: Scorer, sources: dict[str, Source], tokenizer: Tokenizer, tokens: int) -> dict:
-    """How far `other` is from `exact` on held-out tokens, taken evenly from all sources, in nats.
+    """Return the difference of `other` from `exact` in nats, on held-out tokens, equally many of each source.
 
     `mean_absolute_difference` is over the held-out tokens themselves;
     `mean_absolute_difference_all` over the whole vocabulary at the same positions.

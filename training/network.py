@@ -1,4 +1,4 @@
-"""The Llama network and its starting weights."""
+"""The Llama network and its initial weights."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from training.presets import ModelShape
 
-START_DEVIATION = 0.02
+INITIAL_DEVIATION = 0.02
 
 
 def llama_config(shape: ModelShape, end_of_text: int, pad: int) -> LlamaConfig:
-    """transformers' configuration of the network; no separate start token exists."""
+    """Return transformers' configuration of the network. There is no separate start token."""
     return LlamaConfig(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
@@ -23,7 +23,7 @@ def llama_config(shape: ModelShape, end_of_text: int, pad: int) -> LlamaConfig:
         max_position_embeddings=shape.context,
         rope_theta=shape.rope_theta,
         rms_norm_eps=1e-5,
-        initializer_range=START_DEVIATION,
+        initializer_range=INITIAL_DEVIATION,
         tie_word_embeddings=True,
         bos_token_id=end_of_text,
         eos_token_id=end_of_text,
@@ -33,7 +33,7 @@ def llama_config(shape: ModelShape, end_of_text: int, pad: int) -> LlamaConfig:
 
 
 def build_network(shape: ModelShape, end_of_text: int, pad: int, seed: int) -> LlamaForCausalLM:
-    """A network in float32 whose residual branches start at zero, so that training starts calm."""
+    """Return a float32 network whose residual branches start at zero, which stabilises the start of training."""
     torch.manual_seed(seed)
     network = LlamaForCausalLM(llama_config(shape, end_of_text, pad))
     with torch.no_grad():
@@ -45,5 +45,5 @@ def build_network(shape: ModelShape, end_of_text: int, pad: int, seed: int) -> L
 
 
 def parameter_count(network: torch.nn.Module) -> int:
-    """Number of weights, the tied embedding counted once."""
+    """Return the number of weights; the tied embedding counts once."""
     return sum(parameter.numel() for parameter in network.parameters())

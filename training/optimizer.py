@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
-LARGEST_GRADIENT_NORM = 1.0
+MAX_GRADIENT_NORM = 1.0
 ADAM_BETAS = (0.9, 0.95)
 
 
 def orthogonalise(stack: Tensor) -> Tensor:
-    """Nearest semi-orthogonal matrices of a stack [count, rows, columns], in bfloat16."""
+    """Return the nearest semi-orthogonal matrices of a stack [count, rows, columns], as bfloat16 of the same shape."""
     a, b, c = NEWTON_SCHULZ
     x = stack.bfloat16()
     tall = x.size(-2) > x.size(-1)
@@ -33,10 +33,10 @@ def orthogonalise(stack: Tensor) -> Tensor:
 
 
 class MixedOptimizer:
-    """Steps bfloat16 working weights through float32 masters.
+    """Updates bfloat16 working weights through float32 masters.
 
-    `network` holds the working weights; masters and momenta belong to this object.
-    The learning rates given are peaks: `step` scales them.
+    The working weights are those of `network`; this object owns masters and momenta. The learning rates are peak rates,
+    which `step` scales.
     """
 
     def __init__(
@@ -72,10 +72,13 @@ class MixedOptimizer:
 
     @torch.no_grad()
     def step(self, scale: float) -> float:
-        """Apply the working weights' gradients at `scale` times the peak rates; return the gradient's norm."""
+        """Apply the gradients of the working weights at `scale` times the peak rates; return the norm of the gradient.
+
+        Mutates the working weights and clears their gradients.
+        """
         gradients = {name: weight.grad.float() for name, weight in self._working.items()}
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients.values()]))
-        shrink = min(1.0, LARGEST_GRADIENT_NORM / (float(norm) + 1e-6))
+        shrink = min(1.0, MAX_GRADIENT_NORM / (float(norm) + 1e-6))
         for shape, names in self._stacks.items():
             self._muon_step(shape, names, gradients, scale)
         for name in self._adam_names:
@@ -89,7 +92,7 @@ class MixedOptimizer:
         return float(norm)
 
     def _muon_step(self, shape: tuple[int, ...], names: list[str], gradients: dict[str, Tensor], scale: float) -> None:
-        """One Nesterov-momentum, orthogonalised step for all matrices of one shape."""
+        """Do an orthogonalised step with Nesterov momentum for all matrices of one shape."""
         gradient = torch.stack([gradients[name] for name in names])
         momentum = self._momenta[shape]
         momentum.lerp_(gradient, 1 - self._momentum)
@@ -100,12 +103,12 @@ class MixedOptimizer:
             self.masters[name].mul_(1 - rate * self._weight_decay).add_(direction, alpha=-rate * stretch)
 
     def state(self) -> dict[str, Any]:
-        """Masters and both optimizers' momenta."""
+        """Return masters and the momenta of both optimizers, for the checkpoint."""
         return {"masters": self.masters, "momenta": self._momenta, "adam": self._adam.state_dict()}
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `state`, working weights included."""
+        """Restore `state`, including the working weights."""
         for name, master in self.masters.items():
             master.copy_(state["masters"][name])
             self._working[name].copy_(master)

@@ -1,4 +1,4 @@
-"""Whether the IR works in OpenVINO's paged-attention form, which a serving engine drives with its own block tables."""
+"""Check that the IR works in OpenVINO's paged-attention form, which a serving engine runs with its own block tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHUNK = 64
 
 
 class PagedModel:
-    """One sequence over a paged key-value cache whose blocks lie in order."""
+    """One sequence over a paged KV cache whose blocks are in order."""
 
     def __init__(self, folder: Path, blocks: int = 64) -> None:
         core = openvino.Core()
@@ -30,7 +30,7 @@ class PagedModel:
                 self._block_size = shape[2]
 
     def advance(self, ids: list[int], past: int) -> np.ndarray:
-        """Logits [len(ids), vocabulary] of `ids` placed after `past` tokens."""
+        """Return the logits of `ids` after `past` tokens: float32 [len(ids), vocabulary]."""
         end = past + len(ids)
         blocks = -(-end // self._block_size)
         values = {
@@ -49,9 +49,10 @@ class PagedModel:
 
 
 def paged_agreement(folder: Path, scorer: Scorer, ids: list[int]) -> dict[str, float]:
-    """Mean absolute log-probability difference (nats) between the paged form and `scorer` on the tokens `ids`.
+    """Return the mean absolute log-probability difference (nats) between the paged form and `scorer` on the tokens
+    `ids`.
 
-    The first half is read in chunks, the rest one token at a time, as a server would.
+    The first half is prefilled in chunks, the rest decoded one token at a time, as in a server.
     """
     model = PagedModel(folder)
     half = len(ids) // 2
@@ -61,9 +62,9 @@ def paged_agreement(folder: Path, scorer: Scorer, ids: list[int]) -> dict[str, f
         rows.append(model.advance(ids[past : past + size], past))
         past += size
     paged = log_softmax(np.concatenate(rows))
-    whole = scorer.log_probabilities(ids[:-1])
+    expected = scorer.log_probabilities(ids[:-1])
     targets = np.arange(len(ids) - 1), ids[1:]
     return {
-        "mean_absolute_difference": round(float(np.abs(paged[targets] - whole[targets]).mean()), 5),
+        "mean_absolute_difference": round(float(np.abs(paged[targets] - expected[targets]).mean()), 5),
         "tokens": len(ids) - 1,
     }

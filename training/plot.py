@@ -15,13 +15,13 @@ SMOOTHING = 0.95
 
 
 def plot_losses(history: dict, path: Path) -> None:
-    """Training loss (nats a token, smoothed) above, bits per byte of each validation split below."""
+    """Plot training loss (nats per token, smoothed) above, bits per byte of each validation split below."""
     figure, (above, below) = pyplot.subplots(2, 1, figsize=(8, 8), sharex=True, layout="constrained")
     tokens = [row[0] / 1e6 for row in history["train"]]
     losses = [row[1] for row in history["train"]]
     above.plot(tokens, losses, color="0.85", linewidth=0.6)
     above.plot(tokens, smoothed(losses), color="tab:blue")
-    above.set_ylabel("training loss (nats a token)")
+    above.set_ylabel("training loss (nats per token)")
     above.set_ylim(bottom=min(losses, default=0) - 0.1, top=min(7.0, max(losses, default=7)))
     for name in history["valid"][0][1] if history["valid"] else ():
         below.plot(
@@ -39,7 +39,7 @@ def plot_losses(history: dict, path: Path) -> None:
 
 
 def smoothed(values: list[float]) -> list[float]:
-    """Exponential moving average, corrected for its start."""
+    """Return the exponential moving average, with bias correction."""
     average, weight, smooth = 0.0, 0.0, []
     for value in values:
         average = SMOOTHING * average + (1 - SMOOTHING) * value

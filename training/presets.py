@@ -1,10 +1,10 @@
-"""The sizes and mixtures this recipe knows: `cpu` (what ships), `gpu` (the larger run), `tiny` (a smoke test)."""
+"""The presets of this recipe: `cpu` (the model that ships), `gpu` (a larger run), `tiny` (a smoke test)."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-VOCABULARY_SIZE = 8192
+VOCAB_SIZE = 8192
 CONTEXT_LENGTH = 1024
 
 
@@ -18,14 +18,14 @@ class ModelShape:
     kv_heads: int
     feed_forward: int
     head_size: int = 64
-    vocabulary: int = VOCABULARY_SIZE
+    vocabulary: int = VOCAB_SIZE
     context: int = CONTEXT_LENGTH
     rope_theta: float = 10_000.0
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stretch of training with one sequence length and one mixture of sources.
+    """A part of training with one sequence length and one mixture of sources.
 
     `until` is the fraction of the whole run at which the stage ends.
     `mixture` maps a source's name to its share of the tokens (normalised on use).
@@ -38,10 +38,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Preset:
-    """Everything that defines a run, apart from where its data and outputs lie.
+    """Everything that defines a run, except the folders of its data and outputs.
 
-    The run ends after `minutes` of training time or after `tokens` tokens, whichever
-    of the two is given; the learning rate follows the same measure.
+    The run ends after `minutes` of training time or after `tokens` tokens, whichever is set; the learning rate follows
+    the same measure.
     """
 
     name: str
@@ -72,11 +72,11 @@ class Preset:
     )
 
     def as_dict(self) -> dict:
-        """The preset as plain JSON values, for checkpoints and the figures file."""
+        """Return the preset as JSON values, for checkpoints and the figures file."""
         return asdict(self)
 
 
-# A short run sees too little for the wide mixture: simple, short stories come first.
+# A short run is too small for the wide mixture: simple, short stories have priority.
 BROAD_CPU = {
     "tinystories": 0.30,
     "fairytaleqa": 0.11,
@@ -95,7 +95,7 @@ CHILD_LEVEL = {
     "python_stdlib": 0.20,
 }
 # plain_fiction x1, chilit and children_classics x3, fairytaleqa and storybooks x4,
-# tinystories x6, code x2: the shares of the tokens that these repeats give.
+# tinystories x6, code x2: the shares of tokens with these repetitions.
 BROAD_GPU = {
     "plain_fiction": 0.37,
     "chilit": 0.245,

@@ -1,4 +1,4 @@
-"""One line that tells how a run is going."""
+"""A progress bar on one line."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class ProgressBar:
-    """Rewrites one line on a terminal; elsewhere (a log file) prints a line now and then."""
+    """Rewrites one line on a terminal; elsewhere (a log file) prints a line every SECONDS_BETWEEN_LINES."""
 
     def __init__(self) -> None:
         self._on_terminal = sys.stderr.isatty()
         self._last_line = 0.0
 
     def show(self, progress: float, tokens: int, tokens_per_second: float, loss: float, seconds_left: float) -> None:
-        """Draw the bar with its figures."""
+        """Print the bar and its figures."""
         now = time.monotonic()
         if not self._on_terminal and now - self._last_line < SECONDS_BETWEEN_LINES:
             return
@@ -31,12 +31,12 @@ class ProgressBar:
         sys.stderr.flush()
 
     def note(self, text: str) -> None:
-        """Print a line of its own."""
+        """Print a separate line."""
         print(f"\n{text}" if self._on_terminal else text, file=sys.stderr, flush=True)
 
 
 def clock_text(seconds: float) -> str:
-    """`h:mm:ss` of a length of time."""
+    """Return a duration as `h:mm:ss`."""
     if seconds == float("inf"):
         return "?"
     minutes, rest = divmod(int(seconds), 60)

@@ -1,18 +1,18 @@
-"""How far a run is, and what follows from that: its stage and its learning rate."""
+"""The progress of a run, and the stage and learning rate that depend on it."""
 
 from __future__ import annotations
 
 from training.presets import Preset
 
-LONGEST_COUNTED_STEP = 5.0
-"""A step slower than this many typical steps counts as that many: a suspended process loses no training."""
+MAX_COUNTED_STEP_FACTOR = 5.0
+"""A step counts as at most this many typical steps, so that a suspended process loses no training time."""
 
 
 class Clock:
     """Training time and tokens spent, kept in the checkpoint.
 
-    Only time spent in training steps counts, so neither a kill nor a suspension
-    (SIGSTOP, a sleeping laptop) shortens the run.
+    Only time spent in training steps counts, so neither a kill nor a suspension (SIGSTOP, a sleeping laptop) shortens
+    the run.
     """
 
     def __init__(self, preset: Preset, seconds: float = 0.0, tokens: int = 0, steps: int = 0) -> None:
@@ -28,7 +28,7 @@ class Clock:
         The first step after a start, which compiles the network, adds no time.
         """
         if self._typical is not None:
-            seconds = min(seconds, LONGEST_COUNTED_STEP * self._typical) if self._typical else seconds
+            seconds = min(seconds, MAX_COUNTED_STEP_FACTOR * self._typical) if self._typical else seconds
             self._typical = 0.9 * self._typical + 0.1 * seconds if self._typical else seconds
             self.seconds += seconds
         else:
@@ -38,19 +38,19 @@ class Clock:
 
     @property
     def progress(self) -> float:
-        """The part of the run that is done, 0 to 1."""
+        """The completed fraction of the run, 0 to 1."""
         if self._preset.minutes is not None:
             return min(1.0, self.seconds / (60 * self._preset.minutes))
         return min(1.0, self.tokens / self._preset.tokens)
 
     @property
     def seconds_left(self) -> float:
-        """Estimated training time still to come."""
+        """Estimated remaining training time."""
         return self.seconds * (1 / self.progress - 1) if self.progress > 0 else float("inf")
 
     @property
     def stage_number(self) -> int:
-        """Index of the stage that the run is in."""
+        """Index of the current stage."""
         for number, stage in enumerate(self._preset.stages):
             if self.progress < stage.until:
                 return number
@@ -58,13 +58,13 @@ class Clock:
 
     @property
     def learning_rate_scale(self) -> float:
-        """Warm-up, then constant, then linear decay: a factor of the peak rates."""
-        warm = min(1.0, (self.steps + 1) / self._preset.warmup_steps)
+        """Factor of the peak rates: warm-up, then constant, then linear decay."""
+        warmup = min(1.0, (self.steps + 1) / self._preset.warmup_steps)
         if self.progress <= self._preset.decay_from:
-            return warm
-        fall = (self.progress - self._preset.decay_from) / (1 - self._preset.decay_from)
-        return warm * (1 - fall * (1 - self._preset.final_learning_rate))
+            return warmup
+        decayed = (self.progress - self._preset.decay_from) / (1 - self._preset.decay_from)
+        return warmup * (1 - decayed * (1 - self._preset.final_learning_rate))
 
     def state(self) -> dict[str, float]:
-        """Plain values for the checkpoint."""
+        """Return plain values for the checkpoint."""
         return {"seconds": self.seconds, "tokens": self.tokens, "steps": self.steps}

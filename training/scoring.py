@@ -1,4 +1,4 @@
-"""Two ways to run the model, one face: the float network in PyTorch, the IR in OpenVINO."""
+"""Two runtimes of the model with one interface: the float network in PyTorch, the IR in OpenVINO."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from transformers import LlamaForCausalLM
 
 
 class Scorer(Protocol):
-    """A language model that tells log-probabilities."""
+    """A language model that returns log-probabilities."""
 
     def log_probabilities(self, ids: list[int]) -> np.ndarray:
-        """float32 [len(ids), vocabulary]: of each token that may follow each position, in nats."""
+        """Return log-probabilities in nats of the next token after each position: float32 [len(ids), vocabulary]."""
         ...
 
-    def begin(self, ids: list[int]) -> np.ndarray:
-        """Start a new text; float32 [vocabulary], log-probabilities after `ids`."""
+    def start(self, ids: list[int]) -> np.ndarray:
+        """Start a new text; return the log-probabilities after `ids`: float32 [vocabulary]."""
         ...
 
-    def follow(self, token: int) -> np.ndarray:
-        """Add one token to the text; log-probabilities after it, [vocabulary]."""
+    def append_token(self, token: int) -> np.ndarray:
+        """Append one token to the text; return the log-probabilities after it: float32 [vocabulary]."""
         ...
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Log-probabilities over the last axis, computed in float32."""
+    """Return log-probabilities over the last axis, float32 of the same shape."""
     shifted = logits.astype(np.float32) - logits.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
@@ -47,23 +47,23 @@ class TorchScorer:
         return logits.log_softmax(-1).numpy()
 
     @torch.inference_mode()
-    def begin(self, ids: list[int]) -> np.ndarray:
+    def start(self, ids: list[int]) -> np.ndarray:
         """See Scorer."""
         return self._advance(ids, None)
 
     @torch.inference_mode()
-    def follow(self, token: int) -> np.ndarray:
+    def append_token(self, token: int) -> np.ndarray:
         """See Scorer."""
         return self._advance([token], self._past)
 
     def _advance(self, ids: list[int], past: object) -> np.ndarray:
-        answer = self._network(input_ids=torch.tensor([ids]), past_key_values=past, use_cache=True)
-        self._past = answer.past_key_values
-        return answer.logits[0, -1].log_softmax(-1).numpy()
+        output = self._network(input_ids=torch.tensor([ids]), past_key_values=past, use_cache=True)
+        self._past = output.past_key_values
+        return output.logits[0, -1].log_softmax(-1).numpy()
 
 
 class OpenVinoScorer:
-    """The stateful IR on the CPU, at OpenVINO's default precision or at a named one ("f32")."""
+    """The stateful IR on the CPU, at OpenVINO's default precision or a given one ("f32")."""
 
     def __init__(self, folder: Path, precision: str | None = None) -> None:
         settings = {"PERFORMANCE_HINT": "LATENCY"}
@@ -79,12 +79,12 @@ class OpenVinoScorer:
         self._restart()
         return log_softmax(self._advance(ids))
 
-    def begin(self, ids: list[int]) -> np.ndarray:
+    def start(self, ids: list[int]) -> np.ndarray:
         """See Scorer."""
         self._restart()
         return log_softmax(self._advance(ids)[-1])
 
-    def follow(self, token: int) -> np.ndarray:
+    def append_token(self, token: int) -> np.ndarray:
         """See Scorer."""
         return log_softmax(self._advance([token])[-1])
 
@@ -93,7 +93,7 @@ class OpenVinoScorer:
         self._length = 0
 
     def _advance(self, ids: list[int]) -> np.ndarray:
-        """Logits [len(ids), vocabulary] of the next tokens of the present text."""
+        """Append `ids` to the current text; return their logits: float32 [len(ids), vocabulary]."""
         end = self._length + len(ids)
         values = {
             "input_ids": np.array([ids], dtype=np.int64),
@@ -102,8 +102,8 @@ class OpenVinoScorer:
             "beam_idx": np.zeros(1, dtype=np.int32),
         }
         self._length = end
-        answer = self._request.infer({name: value for name, value in values.items() if name in self._inputs})
-        return np.array(answer["logits"][0])
+        output = self._request.infer({name: value for name, value in values.items() if name in self._inputs})
+        return np.array(output["logits"][0])
 
 
 def generate(
@@ -116,21 +116,23 @@ def generate(
     top_p: float = 1.0,
     seed: int = 0,
 ) -> list[int]:
-    """Continue `prompt` until `end` (which is included) or for `tokens` tokens; temperature 0 is greedy."""
-    draw = np.random.default_rng(seed)
-    following = scorer.begin(prompt)
-    written: list[int] = []
+    """Return a continuation of `prompt` up to and including `end`, or of `tokens` tokens; temperature 0 is greedy."""
+    rng = np.random.default_rng(seed)
+    log_probabilities = scorer.start(prompt)
+    generated: list[int] = []
     while True:
-        token = int(following.argmax()) if temperature == 0 else _sample(following, temperature, top_p, draw)
-        written.append(token)
-        if token == end or len(written) == tokens:
-            return written
-        following = scorer.follow(token)
+        token = (
+            int(log_probabilities.argmax()) if temperature == 0 else _sample(log_probabilities, temperature, top_p, rng)
+        )
+        generated.append(token)
+        if token == end or len(generated) == tokens:
+            return generated
+        log_probabilities = scorer.append_token(token)
 
 
-def _sample(log_probabilities: np.ndarray, temperature: float, top_p: float, draw: np.random.Generator) -> int:
-    """One token from the nucleus of the tempered distribution."""
-    chances = np.exp(log_softmax(log_probabilities / temperature)).astype(np.float64)
-    order = np.argsort(-chances)
-    kept = order[: int(np.searchsorted(np.cumsum(chances[order]), top_p)) + 1]
-    return int(draw.choice(kept, p=chances[kept] / chances[kept].sum()))
+def _sample(log_probabilities: np.ndarray, temperature: float, top_p: float, rng: np.random.Generator) -> int:
+    """Sample one token from the nucleus of the distribution after temperature. `log_probabilities` is [vocabulary]."""
+    probabilities = np.exp(log_softmax(log_probabilities / temperature)).astype(np.float64)
+    order = np.argsort(-probabilities)
+    kept = order[: int(np.searchsorted(np.cumsum(probabilities[order]), top_p)) + 1]
+    return int(rng.choice(kept, p=probabilities[kept] / probabilities[kept].sum()))

@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer that round-trips every string and adds nothing of its own."""
+"""A byte-level BPE tokenizer that round-trips every string and adds no tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from training.corpus import CODE_SOURCE, Source
 from training.files import replace_text
-from training.presets import VOCABULARY_SIZE
+from training.presets import VOCAB_SIZE
 
 END_OF_TEXT = "<|endoftext|>"
 FIM_PREFIX = "<|fim_prefix|>"
@@ -19,14 +19,14 @@ FIM_MIDDLE = "<|fim_middle|>"
 FIM_PAD = "<|fim_pad|>"
 SPECIAL_TOKENS = (END_OF_TEXT, FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE, FIM_PAD)
 
-# Words with their leading space, single digits, runs of punctuation, and runs of
-# blanks whose last space goes to the word that follows: so indentation is one token.
+# Words with their leading space, single digits, runs of punctuation, and runs of spaces
+# whose last one belongs to the following word, so that indentation is one token.
 WORD_PATTERN = (
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-# How much of each source the tokenizer reads, in characters.
+# How much of each source the tokenizer is trained on, in characters.
 SAMPLE_CHARACTERS = {
     "tinystories": 4_000_000,
     "storybooks_cc_by": 1_500_000,
@@ -36,11 +36,11 @@ SAMPLE_CHARACTERS = {
     "plain_fiction": 2_000_000,
     CODE_SOURCE: 3_500_000,
 }
-PIECE_CHARACTERS = 4_000
+EXCERPT_CHARACTERS = 4_000
 
 
 def train_tokenizer(sources: dict[str, Source], seed: int) -> Tokenizer:
-    """Learn the vocabulary from a fixed random sample of the training split."""
+    """Train a tokenizer on a seeded random sample of the training split."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -50,7 +50,7 @@ def train_tokenizer(sources: dict[str, Source], seed: int) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_SIZE,
+        vocab_size=VOCAB_SIZE,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
@@ -60,7 +60,7 @@ def train_tokenizer(sources: dict[str, Source], seed: int) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
-    """Write `tokenizer.json` whole or not at all."""
+    """Write `tokenizer.json` atomically."""
     replace_text(path, tokenizer.to_str(pretty=False))
 
 
@@ -70,27 +70,27 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """The ids of the five special tokens, by their text."""
+    """Return the ids of the five special tokens by their text."""
     return {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
 
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Token ids of plain text; nothing is added."""
+    """Return the token ids of plain text, without added tokens."""
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def _sample(sources: dict[str, Source], seed: int) -> Iterator[str]:
-    """Yield pieces of each source, evenly spread over it, up to its share."""
+    """Yield excerpts of each source in random order, up to its number of characters."""
     for name, characters in SAMPLE_CHARACTERS.items():
-        pieces = [
-            document.text[start : start + PIECE_CHARACTERS]
+        excerpts = [
+            document.text[start : start + EXCERPT_CHARACTERS]
             for document in sources[name].train
-            for start in range(0, len(document.text), PIECE_CHARACTERS)
+            for start in range(0, len(document.text), EXCERPT_CHARACTERS)
         ]
-        random.Random(f"{seed}/{name}").shuffle(pieces)
+        random.Random(f"{seed}/{name}").shuffle(excerpts)
         taken = 0
-        for piece in pieces:
+        for excerpt in excerpts:
             if taken >= characters:
                 break
-            taken += len(piece)
-            yield piece
+            taken += len(excerpt)
+            yield excerpt

@@ -1,6 +1,6 @@
-"""Train storyteller from its data to the files that ship: `python -m training.train --data DIR`.
+"""Train storyteller, from its data to the files that ship: `python -m training.train --data DIR`.
 
-Run it again after any interruption, with the same arguments, and it continues.
+After an interruption, run it again with the same arguments to continue.
 """
 
 from __future__ import annotations
@@ -24,22 +24,24 @@ from training.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 RUNS = Path(__file__).parent / "runs"
 
 
-def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(prog="python -m training.train", description=__doc__)
-    parser.add_argument("--data", type=Path, help="folder that holds text/ and eval/")
-    parser.add_argument("--preset", choices=sorted(PRESETS), help="size of the run (default: gpu where one is, or cpu)")
+    parser.add_argument("--data", type=Path, help="folder that contains text/ and eval/")
+    parser.add_argument(
+        "--preset", choices=sorted(PRESETS), help="size of the run (default: gpu if there is one, else cpu)"
+    )
     parser.add_argument("--run", type=Path, help="folder of this run (default: training/runs/PRESET)")
-    parser.add_argument("--minutes", type=float, help="training time, in place of the preset's length")
-    parser.add_argument("--tokens", type=int, help="training tokens, in place of the preset's length")
+    parser.add_argument("--minutes", type=float, help="training time, instead of the length of the preset")
+    parser.add_argument("--tokens", type=int, help="training tokens, instead of the length of the preset")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads")
     parser.add_argument("--no-compile", action="store_true", help="do not use torch.compile")
     parser.add_argument("--install", action="store_true", help="copy the finished model into the package")
-    return parser.parse_args(words)
+    return parser.parse_args(arguments)
 
 
 def choose_preset(arguments: argparse.Namespace) -> Preset:
-    """The named preset with the command line's length, if any."""
+    """Return the selected preset, with the length of the command line if it has one."""
     preset = PRESETS[arguments.preset or ("gpu" if torch.cuda.is_available() else "cpu")]
     if arguments.minutes is not None:
         return replace(preset, minutes=arguments.minutes, tokens=None)
@@ -49,7 +51,7 @@ def choose_preset(arguments: argparse.Namespace) -> Preset:
 
 
 def prepare_tokenizer(folder: RunFolder, sources: dict[str, Source], seed: int) -> None:
-    """Train the run's tokenizer unless it is there."""
+    """Train the tokenizer of the run unless it exists."""
     if folder.tokenizer.exists():
         return
     print("Training the tokenizer …", file=sys.stderr, flush=True)
@@ -57,7 +59,7 @@ def prepare_tokenizer(folder: RunFolder, sources: dict[str, Source], seed: int) 
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """All steps in order; each one that is already done is skipped."""
+    """Run all steps in order; skip those that are already complete. Raises RecipeError, Interrupted."""
     data = check_data_folder(arguments.data)
     preset = choose_preset(arguments)
     folder = RunFolder(arguments.run or RUNS / preset.name)
@@ -72,7 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Entry point; a known failure is one sentence and exit status 1, an interruption 130."""
+    """Run the command; return its exit status: 1 for a RecipeError, 130 for an interruption."""
     arguments = parse_arguments()
     try:
         run(arguments)
@@ -80,7 +82,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except (Interrupted, KeyboardInterrupt):
-        print("\nStopped. What is trained so far is saved; the same command continues from there.", file=sys.stderr)
+        print("\nStopped. The training so far is saved; run the same command to continue.", file=sys.stderr)
         return 130
     return 0
 

@@ -1,4 +1,4 @@
-"""A little made-up text, and a tokenizer trained on it."""
+"""A small corpus, and a tokenizer trained on it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ CODE = (
 
 @pytest.fixture(scope="session")
 def sources() -> dict[str, Source]:
-    """Every source of the recipe, filled with numbered variants of two texts."""
-    made = {}
+    """All sources of the recipe, with numbered variants of two texts."""
+    result = {}
     for name in SOURCES:
         text = CODE if name == "python_stdlib" else STORY
         documents = tuple(Document(text=f"{text} {name} {number}" * 3) for number in range(20))
-        made[name] = Source(name, documents, documents[:2])
-    return made
+        result[name] = Source(name, documents, documents[:2])
+    return result
 
 
 @pytest.fixture(scope="session")
 def tokenizer(sources: dict[str, Source]) -> Tokenizer:
-    """A tokenizer of the recipe's kind with a small vocabulary (the text is small)."""
+    """A tokenizer of the recipe, with a small vocabulary because the corpus is small."""
     return train_tokenizer(sources, seed=1)

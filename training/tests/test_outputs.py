@@ -1,4 +1,4 @@
-"""What a run leaves behind: measures, card, credits."""
+"""The outputs of a run: measures, card, credits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from training.scoring import generate
 from training.tokenizer import END_OF_TEXT, special_ids
 
 
-class EvenScorer:
-    """Finds every token equally likely, except that `favourite` comes first."""
+class UniformScorer:
+    """A uniform distribution, in which `favourite` is slightly more likely."""
 
     def __init__(self, vocabulary: int, favourite: int = 0) -> None:
         self._row = np.full(vocabulary, -math.log(vocabulary), dtype=np.float32)
@@ -29,38 +29,40 @@ class EvenScorer:
     def log_probabilities(self, ids: list[int]) -> np.ndarray:
         return np.tile(self._row, (len(ids), 1))
 
-    def begin(self, ids: list[int]) -> np.ndarray:
+    def start(self, ids: list[int]) -> np.ndarray:
         return self._favoured
 
-    def follow(self, token: int) -> np.ndarray:
+    def append_token(self, token: int) -> np.ndarray:
         return self._favoured
 
 
-def test_bits_per_byte_of_an_even_model(sources: dict, tokenizer: Tokenizer) -> None:
+def test_bits_per_byte_of_a_uniform_model(sources: dict, tokenizer: Tokenizer) -> None:
     vocabulary = tokenizer.get_vocab_size()
-    made = bits_per_byte(EvenScorer(vocabulary), sources["tinystories"], tokenizer, 10_000)
+    result = bits_per_byte(UniformScorer(vocabulary), sources["tinystories"], tokenizer, 10_000)
     text = "".join(document.text for document in sources["tinystories"].valid)
     tokens = len(tokenizer.encode(text).ids)
-    assert made["bits_per_byte"] == pytest.approx(tokens * math.log2(vocabulary) / len(text.encode()), rel=0.02)
-    assert made["bytes"] == len(text.encode())
+    assert result["bits_per_byte"] == pytest.approx(tokens * math.log2(vocabulary) / len(text.encode()), rel=0.02)
+    assert result["bytes"] == len(text.encode())
 
 
 def test_generation_stops_at_the_end_of_text(tokenizer: Tokenizer) -> None:
     end = special_ids(tokenizer)[END_OF_TEXT]
-    assert generate(EvenScorer(100, favourite=end), [5], end=end, tokens=9) == [end]
-    assert generate(EvenScorer(100, favourite=7), [5], end=end, tokens=9) == [7] * 9
+    assert generate(UniformScorer(100, favourite=end), [5], end=end, tokens=9) == [end]
+    assert generate(UniformScorer(100, favourite=7), [5], end=end, tokens=9) == [7] * 9
 
 
 @pytest.mark.parametrize("name", ["tinystories", "python_stdlib"])
-def test_infill_spans_lie_within_one_line(sources: dict, tokenizer: Tokenizer, name: str) -> None:
+def test_infill_spans_are_within_one_line(sources: dict, tokenizer: Tokenizer, name: str) -> None:
     spans = infill_spans(sources[name], 20, seed=1)
     assert spans == infill_spans(sources[name], 20, seed=1)
     assert all(middle.strip() and "\n" not in middle for _, middle, _ in spans)
-    made = infill_accuracy(EvenScorer(tokenizer.get_vocab_size()), tokenizer, sources[name], 5, seed=1, order="spm")
-    assert made == {"exact_match": 0.0, "ended": 1.0, "items": 5}
+    result = infill_accuracy(
+        UniformScorer(tokenizer.get_vocab_size()), tokenizer, sources[name], 5, seed=1, order="spm"
+    )
+    assert result == {"exact_match": 0.0, "ended": 1.0, "items": 5}
 
 
-def test_the_card_has_no_empty_place(tmp_path: Path) -> None:
+def test_the_card_has_no_unfilled_placeholder(tmp_path: Path) -> None:
     agreement = {"mean_absolute_difference": 0.01, "tokens": 2000}
     span = {"exact_match": 0.1, "ended": 0.9, "items": 200}
     figures = {

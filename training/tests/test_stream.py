@@ -1,4 +1,4 @@
-"""Rows are full, infilling examples whole, and the stream continues where it stopped."""
+"""Rows are full, infilling examples are never split, and the stream continues where it stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_rows_have_the_length_of_the_stage(sources: dict, tokenizer: Tokenizer) 
     assert (inputs[:, 1:] == labels[:, :-1])[labels[:, :-1] != IGNORED_LABEL].all()
 
 
-def test_infilling_examples_are_never_cut(sources: dict, tokenizer: Tokenizer) -> None:
+def test_infilling_examples_are_never_split(sources: dict, tokenizer: Tokenizer) -> None:
     ids = special_ids(tokenizer)
     inputs, labels, _ = stream(sources, tokenizer).rows(64)
     for row in np.concatenate([inputs, labels[:, -1:]], axis=1):
@@ -36,14 +36,14 @@ def test_infilling_examples_are_never_cut(sources: dict, tokenizer: Tokenizer) -
             assert ids[END_OF_TEXT] in rest[rest.index(ids[FIM_MIDDLE]) :]
 
 
-def test_the_marks_are_never_predicted(sources: dict, tokenizer: Tokenizer) -> None:
+def test_infilling_markers_are_never_predicted(sources: dict, tokenizer: Tokenizer) -> None:
     ids = special_ids(tokenizer)
     inputs, labels, _ = stream(sources, tokenizer).rows(32)
     assert (inputs == ids[FIM_MIDDLE]).any()
     assert not np.isin(labels, [ids[FIM_PREFIX], ids[FIM_MIDDLE], ids[FIM_PAD]]).any()
 
 
-def test_middles_weigh_more(sources: dict, tokenizer: Tokenizer) -> None:
+def test_middles_have_a_higher_weight(sources: dict, tokenizer: Tokenizer) -> None:
     ids = special_ids(tokenizer)
     inputs, labels, weights = stream(sources, tokenizer).rows(32)
     assert set(np.unique(weights)) == {1.0, MIDDLE_WEIGHT}
@@ -53,29 +53,29 @@ def test_middles_weigh_more(sources: dict, tokenizer: Tokenizer) -> None:
     assert ((inputs == ids[FIM_MIDDLE]) & (weights == MIDDLE_WEIGHT)).any()
 
 
-def test_little_is_padded(sources: dict, tokenizer: Tokenizer) -> None:
+def test_there_is_little_padding(sources: dict, tokenizer: Tokenizer) -> None:
     inputs, _, _ = stream(sources, tokenizer).rows(200)
     assert (inputs == special_ids(tokenizer)[FIM_PAD]).mean() < 0.01
 
 
 def test_shares_are_kept(sources: dict, tokenizer: Tokenizer) -> None:
-    made = stream(sources, tokenizer)
-    made.rows(100)
-    served = made.served()
+    rows = stream(sources, tokenizer)
+    rows.rows(100)
+    served = rows.served()
     assert abs(served["tinystories"] / sum(served.values()) - 0.6) < 0.02
 
 
 def test_the_stream_continues_where_it_stopped(sources: dict, tokenizer: Tokenizer) -> None:
-    whole = stream(sources, tokenizer)
-    whole.rows(13)
-    state = whole.state()
-    expected = whole.rows(40)
+    unbroken = stream(sources, tokenizer)
+    unbroken.rows(13)
+    state = unbroken.state()
+    expected = unbroken.rows(40)
     again = stream(sources, tokenizer)
     again.restore(state)
     assert all((a == b).all() for a, b in zip(again.rows(40), expected, strict=True))
 
 
-def test_chunks_hold_all_text_and_keep_the_limit() -> None:
+def test_chunks_contain_all_text_within_the_limit() -> None:
     text = "\n\n".join("word " * n for n in (3, 50, 400, 1)).strip()
     chunks = chunk_text(text, 200, "\n\n")
     assert max(map(len, chunks)) <= 200

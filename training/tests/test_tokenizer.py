@@ -1,4 +1,4 @@
-"""The tokenizer gives every string back, and adds nothing."""
+"""The tokenizer round-trips every string and adds no tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_special_tokens_are_one_token_each(tokenizer: Tokenizer, text: str) -> N
     assert tokenizer.decode([special_ids(tokenizer)[text]], skip_special_tokens=False) == text
 
 
-def test_nothing_is_added(tokenizer: Tokenizer) -> None:
+def test_no_tokens_are_added(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("boat").ids == encode(tokenizer, "boat")
 
 
@@ -45,7 +45,7 @@ def test_all_bytes_are_in_the_vocabulary(tokenizer: Tokenizer) -> None:
     assert len(single) == 256
 
 
-def test_a_tokenizer_is_the_same_each_time(sources: dict, tokenizer: Tokenizer) -> None:
+def test_training_a_tokenizer_is_deterministic(sources: dict, tokenizer: Tokenizer) -> None:
     from training.tokenizer import train_tokenizer
 
     assert train_tokenizer(sources, seed=1).to_str() == tokenizer.to_str()

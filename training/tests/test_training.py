@@ -1,4 +1,4 @@
-"""A killed run continues as if nothing had happened, and bad input gets a clear sentence."""
+"""A killed run continues without a difference, and invalid input has a clear error message."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ def trainer(folder: Path, sources: dict, tokenizer: Tokenizer, preset: Preset = 
     return Trainer(preset, RunFolder(folder), sources, tokenizer, compiled=False, device="cpu")
 
 
-def steps(made: Trainer, count: int) -> None:
+def run_steps(trainer_: Trainer, count: int) -> None:
     for _ in range(count):
-        made._enter_stage()
-        made._timed_step()
+        trainer_._enter_stage()
+        trainer_._timed_step()
 
 
 def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, sources: dict, tokenizer: Tokenizer) -> None:
     torch.set_num_threads(1)
     whole = trainer(tmp_path / "whole", sources, tokenizer)
-    steps(whole, 6)
+    run_steps(whole, 6)
     broken = trainer(tmp_path / "broken", sources, tokenizer)
-    steps(broken, 2)
+    run_steps(broken, 2)
     broken.save()
-    steps(broken, 1)  # lost by the kill
+    run_steps(broken, 1)  # lost in the kill
     resumed = trainer(tmp_path / "broken", sources, tokenizer)
     assert resumed.clock.steps == 2
-    steps(resumed, 4)
+    run_steps(resumed, 4)
     for name, weight in whole.optimizer.masters.items():
         assert torch.equal(weight, resumed.optimizer.masters[name]), name
     assert [row[:2] for row in whole.history["train"]] == [row[:2] for row in resumed.history["train"]]
 
 
 def test_a_run_ends_and_leaves_a_checkpoint(tmp_path: Path, sources: dict, tokenizer: Tokenizer) -> None:
-    made = trainer(tmp_path, sources, tokenizer)
-    made.run()
-    state = load_checkpoint(made.folder)
+    finished = trainer(tmp_path, sources, tokenizer)
+    finished.run()
+    state = load_checkpoint(finished.folder)
     assert state["clock"]["tokens"] == PRESET.tokens
-    assert made.history["valid"]
+    assert finished.history["valid"]
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
@@ -71,13 +71,13 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
         RunFolder(tmp_path).claim(replace(PRESET, seed=2))
 
 
-def test_a_missing_data_folder_is_explained(tmp_path: Path) -> None:
+def test_a_missing_data_folder_has_an_error_message(tmp_path: Path) -> None:
     for folder in (None, tmp_path / "nowhere", tmp_path):
         with pytest.raises(RecipeError, match=r"text/tinystories.jsonl.xz"):
             check_data_folder(folder)
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "kept"
     replace_text(path, "old")
 
@@ -91,7 +91,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["kept"]
 
 
-def test_a_damaged_checkpoint_is_explained(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_has_an_error_message(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.checkpoint.write_bytes(b"not a checkpoint")
     with pytest.raises(RecipeError, match="damaged"):
