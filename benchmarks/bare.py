@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from benchmarks import measure
 from benchmarks.interleave import Stepwise, run_to_end
 from benchmarks.models import load
-from onward.engine.model import BLOCK_TOKENS, StepShape, blocks_for
 from onward.runtimes.openvino.graph import ROWS_INPUT
 from onward.runtimes.openvino.kv_cache import KVCache, cache_layers
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.openvino.model import OpenVINOModel
+from onward.runtimes.openvino.step_shape import BLOCK_TOKENS, STEP_SHAPE
 
-CHUNK = StepShape().max_prefill_tokens
+CHUNK = STEP_SHAPE.max_prefill_tokens
 
 TOKEN = 300
 """The input of every decode step."""
@@ -64,7 +64,7 @@ class BareLoop:
         """Allocate a cache for `max_rows` sequences of `max_tokens` tokens each, prompt and output together."""
         self._request = compiled.create_infer_request()
         self._names = {port.get_any_name() for port in compiled.inputs}
-        self._table_blocks = blocks_for(max_tokens)
+        self._table_blocks = STEP_SHAPE.blocks_for(max_tokens)
         self._cache = KVCache(cache_layers(compiled), max_rows * self._table_blocks)
         self._cache.bind(self._request)
         self._bound: dict[str, NDArray[Any]] = {}
@@ -136,7 +136,7 @@ class BareLoop:
 
     def _bind_tables(self, sequences: range, context: int, *, padded: bool) -> NDArray[Any]:
         """Bind block tables for contexts of `context` tokens; return the array that holds the longest context."""
-        needed = blocks_for(context)
+        needed = STEP_SHAPE.blocks_for(context)
         firsts = np.arange(sequences.start, sequences.stop)[:, None] * self._table_blocks
         table = (firsts + np.arange(needed)).ravel()
         begins = np.arange(len(sequences) + 1) * needed

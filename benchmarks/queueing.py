@@ -23,8 +23,8 @@ from benchmarks.server_process import Server, serve
 from benchmarks.workload import Workload
 from onward.engine.cache import KVCache
 from onward.engine.job import Job
-from onward.engine.model import StepShape
 from onward.engine.scheduler import ScheduledSequence, Scheduler
+from onward.runtimes.openvino.step_shape import STEP_SHAPE
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
 
@@ -87,7 +87,7 @@ class SchedulerDriver:
     """Drives a scheduler without a model: every step is scheduled and counted as done, nothing is computed."""
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler(KVCache(NUM_BLOCKS, StepShape()), MAX_ROWS)
+        self.scheduler = Scheduler(KVCache(NUM_BLOCKS, STEP_SHAPE), MAX_ROWS)
         self._ids = itertools.count()
 
     def add(self, request: int | None, prompt: tuple[int, ...], out: int = OUTPUT_TOKENS) -> None:

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from benchmarks import measure
 from benchmarks.in_process import InProcess
 from benchmarks.outcome import Outcome
-from onward.engine.model import Hook, Row, StepShape, nothing
+from onward.engine.model import Hook, Row, nothing
+from onward.runtimes.openvino.step_shape import STEP_SHAPE
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 STEP_MS = {
@@ -40,7 +41,7 @@ ROW_MS = 0.09
 ATTENTION_MS = 0.0002
 """Added per token of a step and token of its context."""
 
-MAX_PREFILL_TOKENS = StepShape().max_prefill_tokens
+MAX_PREFILL_TOKENS = STEP_SHAPE.max_prefill_tokens
 
 
 class TimedModel:
@@ -50,7 +51,7 @@ class TimedModel:
     """
 
     context_length, blocks = 8192, 4096
-    shape = StepShape()
+    shape = STEP_SHAPE
 
     def __init__(self, vocab_size: int, seed: int = 0, jitter: float = 0.0) -> None:
         self.vocab_size = vocab_size

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.engine.job import Job
-from onward.engine.model import StepShape
+from onward.runtimes.toy.model import STEP_SHAPE
 from onward.text.assembler import TextRules
 
 from .harness import END, TOKENIZER, all_ended, make_engine, make_job, run, run_alone
 
-BLOCK_TOKENS, MIN_SHARED = StepShape().block_tokens, StepShape().min_prefill_tokens
+BLOCK_TOKENS, MIN_SHARED = STEP_SHAPE.block_tokens, STEP_SHAPE.min_prefill_tokens
 STORY = "once upon a time there was a little fox who lived at the edge of the wood and the fox was very "
 
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.engine.model import StepShape
 from onward.engine.prefix_tree import PrefixTree
+from onward.runtimes.toy.model import STEP_SHAPE
 
-BLOCK_TOKENS = StepShape().block_tokens
+BLOCK_TOKENS = STEP_SHAPE.block_tokens
 
 
 def prompt(*letters: str) -> list[int]:

@@ -6,15 +6,15 @@ from itertools import cycle, product
 import pytest
 
 from onward.engine.job import Job
-from onward.engine.model import StepShape
 from onward.engine.pacing import MAX_PREFILL_STEPS, PrefillPacer
 from onward.engine.scheduler import ScheduledSequence
 from onward.engine.step import Engine
 from onward.engine.step_cost import StepCost
+from onward.runtimes.toy.model import STEP_SHAPE
 
 from .harness import all_ended, make_engine, make_job, run
 
-SHAPE = StepShape()
+SHAPE = STEP_SHAPE
 MIN_PREFILL, MAX_PREFILL, TILE = SHAPE.min_prefill_tokens, SHAPE.max_prefill_tokens, SHAPE.tile_tokens
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.engine.model import BLOCK_TOKENS, Row
+from onward.engine.model import Row
 from onward.runtimes.openvino.batch import INPUTS, Batch
 from onward.runtimes.openvino.invariance import WINDOWS
+from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
 
 SCRATCH = 99
 

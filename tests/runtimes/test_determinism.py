@@ -18,11 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from onward.engine.model import BLOCK_TOKENS, Row
+from onward.engine.model import Row
 from onward.models.resolve import built_in_folder
 from onward.runtimes.openvino.invariance import is_invariant
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
+from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
 from onward.runtimes.options import RuntimeOptions
 from tests.runtimes.tiny_ir import Shape, write_folder
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onward.engine.model import Row, blocks_for
+from onward.engine.model import Row
 from onward.runtimes.openvino import load
 from onward.runtimes.openvino.fingerprint import with_facts
 from onward.runtimes.openvino.index import read_index
@@ -24,6 +24,7 @@ from onward.runtimes.openvino.invariance import (
 )
 from onward.runtimes.openvino.kv_cache import MIN_CONTEXT_TOKENS
 from onward.runtimes.openvino.load import load_model
+from onward.runtimes.openvino.step_shape import STEP_SHAPE
 from onward.runtimes.openvino.window import Window
 from onward.runtimes.options import RuntimeOptions
 
@@ -94,7 +95,7 @@ def test_the_check_needs_no_more_blocks_than_the_smallest_cache_has() -> None:
     machine = Machine(lambda tokens: 0)
     is_invariant(machine.with_window(Window()), VOCABULARY)
     assert machine.blocks <= set(range(MIN_BLOCKS))
-    assert blocks_for(MIN_CONTEXT_TOKENS) >= MIN_BLOCKS
+    assert STEP_SHAPE.blocks_for(MIN_CONTEXT_TOKENS) >= MIN_BLOCKS
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)

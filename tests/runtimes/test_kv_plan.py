@@ -6,7 +6,6 @@ import openvino as ov
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.engine.model import BLOCK_TOKENS
 from onward.errors import MemoryTooSmall
 from onward.runtimes.openvino.kv_cache import (
     MAX_DEFAULT_SEQUENCES,
@@ -16,6 +15,7 @@ from onward.runtimes.openvino.kv_cache import (
     Layer,
     plan,
 )
+from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
 
 LAYERS = [
     Layer("key_cache.0", ov.Type.u8, (2, 40, 16)),

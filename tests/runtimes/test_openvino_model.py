@@ -14,13 +14,14 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 
-from onward.engine.model import BLOCK_TOKENS, Row
+from onward.engine.model import Row
 from onward.errors import MemoryTooSmall, ModelFolderError, SetupError
 from onward.models.resolve import built_in_folder
 from onward.runtimes.openvino import load
 from onward.runtimes.openvino.evaluator import Lane
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
+from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
 from onward.runtimes.options import RuntimeOptions
 from tests.runtimes.tiny_ir import Shape, write_folder
 

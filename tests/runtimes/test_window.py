@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.engine.model import BLOCK_TOKENS, Row
+from onward.engine.model import Row
+from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
 from onward.runtimes.openvino.window import Window
 
 

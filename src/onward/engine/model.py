@@ -1,8 +1,7 @@
-"""All that the engine may ask of a runtime: token ids in, logits out.
+"""All that the engine asks of a runtime: token ids in, logits out.
 
-A runtime implements `Model`. The engine decides which tokens stand in which KV block; a runtime with paged
-attention uses the block tables as they are, one that owns its cells keys them by block id and copies the cells
-of a block in `copy_block`.
+A runtime implements `Model`. The engine decides which tokens are in which KV block; a runtime with paged attention uses
+the block tables as they are, one that owns its cells keys them by block id and copies a block's cells in `copy_block`.
 """
 
 from __future__ import annotations
@@ -15,30 +14,20 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK_TOKENS = 32
-"""Tokens in a KV block, the unit in which keys and values are shared."""
-CHUNK_TOKENS = 8
-"""The least that a step reads of a prompt, but for its end. Never a single token: that kernel has other bits."""
-
-
-def blocks_for(tokens: int) -> int:
-    """KV blocks that hold so many tokens."""
-    return -(-tokens // BLOCK_TOKENS)
-
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
     """Facts of a runtime and its machine that decide which steps are worth scheduling. None changes a token."""
 
-    block_tokens: int = BLOCK_TOKENS
-    """Tokens in a KV block."""
-    min_prefill_tokens: int = CHUNK_TOKENS
+    block_tokens: int
+    """Tokens in a KV block, the unit in which keys and values are shared."""
+    min_prefill_tokens: int
     """Fewest prompt tokens per sequence and step, except for a prompt's end."""
-    tile_tokens: int = 64
+    tile_tokens: int
     """Tokens that matrix kernels compute together: one token more costs nearly a whole tile."""
-    max_prefill_tokens: int = 512
+    max_prefill_tokens: int
     """Most prompt tokens per step when nothing decodes: larger steps are no faster and delay a cancel."""
-    imperceptible_seconds: float = 0.010
+    imperceptible_seconds: float
     """Step time that needs no shortening: nobody notices a pause of this length between two tokens."""
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -57,16 +46,16 @@ def nothing() -> None:
 class Row:
     """One sequence's part of a batch: `tokens` are evaluated at positions `start`, `start + 1`, …
 
-    `blocks` is the sequence's block table (block ids in order), long enough for `start + len(tokens)` tokens;
-    the engine owns the list, a runtime only reads it. `outputs` says for how many of the LAST tokens of this
-    row logits are wanted: 0 while a prompt is part-way through prefill, 1 for its end and for decode, up to
-    `len(tokens)` when the prompt is scored.
+    `blocks` is the sequence's block table (block ids in order), with room for `start + len(tokens)` tokens; the engine
+    owns the list, a runtime must not modify it. `outputs` is the number of the row's LAST tokens whose logits are
+    needed: 0 while a prompt is part-way through prefill, 1 for its end and for decode, up to `len(tokens)` when the
+    prompt is scored.
 
     Several rows of a step may belong to one sequence, each with a single token, at successive positions and with
     the same block table: a token and drafts of those after it.
 
     `repeatable`: whether the row's bits must not depend on what else is in the step. Only the token of a choice that
-    nobody can ask for again may do without.
+    nobody can reproduce may do without.
     """
 
     sequence: int
@@ -78,10 +67,10 @@ class Row:
 
 
 class Model(Protocol):
-    """A decoder with a KV cache of `blocks` blocks of BLOCK_TOKENS tokens. Used by the engine thread only."""
+    """A decoder with a KV cache of `blocks` blocks of `shape.block_tokens` tokens. Used by the engine thread only."""
 
     vocab_size: int
-    """Length of a row of logits; ids 0 … vocab_size - 1 may be fed and drawn."""
+    """Length of a row of logits; ids 0 … vocab_size - 1 may be evaluated and sampled."""
     context_length: int
     """Most tokens (prompt and completion together) a sequence may have."""
     blocks: int
@@ -90,15 +79,16 @@ class Model(Protocol):
     """Which steps suit this runtime on this machine."""
 
     def evaluate(self, rows: ReadOnly[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
-        """Evaluate all rows in one step; write their keys and values; give the logits that were asked for.
+        """Evaluate all rows in one step and write their keys and values.
 
-        `before_compute` is to be called once, when what follows is computing that lets other threads of Python run.
+        Returns float32 [sum of row.outputs, vocab_size], in row order and position order: a view that is valid until
+        the next call. `before_compute` must be called once, right before computation that releases the interpreter
+        lock.
 
-        Returns float32 [sum of row.outputs, vocab_size], in row order and position order: a view that is
-        valid until the next call. The same `repeatable` row gives the same bits whatever stands beside it, and
-        single-token rows of one sequence the same in one step as in a step each: a row sees what rows before it
-        write. Drafts that prove wrong leave keys and values behind, which a later row at their position overwrites.
-        Raises RuntimeError when the runtime fails; the engine then stops.
+        A `repeatable` row yields the same bits whatever rows are beside it, and single-token rows of one sequence the
+        same in one step as in a step each: a row sees what rows before it write. Rejected drafts leave keys and values
+        behind, which a later row at their position overwrites. Raises RuntimeError when the runtime fails; the engine
+        then crashes.
         """
         ...
 
@@ -112,11 +102,11 @@ class Model(Protocol):
 
 
 class Vocabulary(Protocol):
-    """What token ids spell. Pure look-up, safe from every thread."""
+    """What token ids spell. A pure look-up, thread-safe."""
 
     size: int
     end_tokens: frozenset[int]
-    """Ids that end a text when drawn (EOS and its kin)."""
+    """Ids that end a text when sampled (EOS and the like)."""
 
     def token_bytes(self, token: int) -> bytes:
         """The exact bytes this id stands for inside a text; a special token's bytes are its literal."""
@@ -128,7 +118,7 @@ class Vocabulary(Protocol):
 
 
 class Tokenizer(Vocabulary, Protocol):
-    """A vocabulary that can also read text. Safe from every thread; `encode` may take milliseconds."""
+    """A vocabulary that also tokenizes text. Thread-safe; `encode` may take milliseconds."""
 
     bos_token: str | None
     eos_token: str | None
@@ -139,7 +129,7 @@ class Tokenizer(Vocabulary, Protocol):
     """The literals of all special tokens, in id order."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of `text`. Literals of special tokens inside it are read as those tokens.
+        """Token ids of `text`. Literals of special tokens inside it become those tokens.
 
         With `add_special_tokens` the ids may begin with an implicit start token (see `implicit_prefix`).
         """

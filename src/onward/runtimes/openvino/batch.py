@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import Row, blocks_for
+from onward.engine.model import Row
 from onward.runtimes.openvino.graph import ROWS_INPUT
 from onward.runtimes.openvino.library import ov
+from onward.runtimes.openvino.step_shape import STEP_SHAPE
 
 _DTYPES: dict[str, type[np.signedinteger]] = {
     "input_ids": np.int64,
@@ -126,7 +127,7 @@ class Batch:
         for row, length in zip(rows, lengths, strict=True):
             context = row.start + length
             max_context = max(max_context, context)
-            needed = blocks_for(context)
+            needed = STEP_SHAPE.blocks_for(context)
             table += row.blocks[:needed]
             begins.append(begins[-1] + needed)
             if len(table) != begins[-1]:

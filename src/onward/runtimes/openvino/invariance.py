@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import BLOCK_TOKENS, CHUNK_TOKENS, Row, blocks_for
+from onward.engine.model import Row
 from onward.runtimes.openvino.index import read_index, write_index
+from onward.runtimes.openvino.step_shape import BLOCK_TOKENS, MIN_PREFILL_TOKENS, STEP_SHAPE
 from onward.runtimes.openvino.window import Window
 
 Evaluate = Callable[[Sequence[Row]], NDArray[np.float32]]
@@ -36,7 +37,7 @@ MIN_BLOCKS = 8
 
 _REVISION = "window 5"  # raised when other steps are checked: results stored for the old ones no longer count
 _PROMPT_TOKENS = 2 * BLOCK_TOKENS + 2
-_CUTS = ((BLOCK_TOKENS,), (CHUNK_TOKENS, 2 * BLOCK_TOKENS - 3, 2 * BLOCK_TOKENS))
+_CUTS = ((BLOCK_TOKENS,), (MIN_PREFILL_TOKENS, 2 * BLOCK_TOKENS - 3, 2 * BLOCK_TOKENS))
 _ROW_COUNTS = (5, 2, 16, 20)
 _CHUNK_TOKENS = 80
 _LONG_CHUNK_TOKENS = 600
@@ -91,7 +92,7 @@ def is_invariant(evaluate: Evaluate, vocab_size: int, chunk_tokens: int = _CHUNK
     alone = _bits(evaluate([first])) + _bits(evaluate([second]))
     others = [Row(1, _tokens(at, 1, vocab_size), at, (3,), 1) for at in range(max(_ROW_COUNTS))]
     # A long chunk writes to its few blocks again and again; its own results do not matter here.
-    spare = [4 + index % (MIN_BLOCKS - 4) for index in range(blocks_for(chunk_tokens))]
+    spare = [4 + index % (MIN_BLOCKS - 4) for index in range(STEP_SHAPE.blocks_for(chunk_tokens))]
     chunk = Row(2, _tokens(7, chunk_tokens, vocab_size), 0, spare, chunk_tokens)
     batches = [[first, second, *others[: count - 2]] for count in _ROW_COUNTS]
     if any(_bits(evaluate(rows)[:2]) != alone for rows in batches):
@@ -119,10 +120,10 @@ def have_same_bits(one: Evaluate, other: Evaluate, vocab_size: int, context_leng
         return False
     start = (min(context_length, _FAR_TOKENS) - BLOCK_TOKENS) // BLOCK_TOKENS * BLOCK_TOKENS
     last = MIN_BLOCKS - 1
-    blocks = [*(index % last for index in range(blocks_for(start))), last]
+    blocks = [*(index % last for index in range(STEP_SHAPE.blocks_for(start))), last]
     rows = [Row(at, _tokens(start + at, 1, vocab_size), start + at, blocks, 1) for at in range(max(_ROW_COUNTS))]
-    chunk = Row(0, _tokens(start, CHUNK_TOKENS, vocab_size), start, blocks, CHUNK_TOKENS)
-    for step in (rows[:1], rows[:3], rows, [chunk], [chunk, *rows[CHUNK_TOKENS:]]):
+    chunk = Row(0, _tokens(start, MIN_PREFILL_TOKENS, vocab_size), start, blocks, MIN_PREFILL_TOKENS)
+    for step in (rows[:1], rows[:3], rows, [chunk], [chunk, *rows[MIN_PREFILL_TOKENS:]]):
         both(step)
     return same
 

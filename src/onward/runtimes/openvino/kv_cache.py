@@ -15,9 +15,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import BLOCK_TOKENS, blocks_for
 from onward.errors import MemoryTooSmall, ModelFolderError
 from onward.runtimes.openvino.library import ov
+from onward.runtimes.openvino.step_shape import BLOCK_TOKENS, STEP_SHAPE
 
 MAX_DEFAULT_SEQUENCES = 64
 """Sequences of full length beyond which the default share of memory does not grow."""
@@ -72,7 +72,7 @@ def plan(layers: list[Layer], context_length: int, available_bytes: int, wanted_
     """
     block_bytes = sum(layer.block_bytes for layer in layers)
     notes = []
-    full = blocks_for(context_length)
+    full = STEP_SHAPE.blocks_for(context_length)
     if wanted_bytes is None:
         budget = min(available_bytes // 4, (MAX_DEFAULT_SEQUENCES * full + SCRATCH_BLOCKS) * block_bytes)
     else:
@@ -83,7 +83,7 @@ def plan(layers: list[Layer], context_length: int, available_bytes: int, wanted_
     fits = blocks * BLOCK_TOKENS
     if fits < context_length:
         if fits < MIN_CONTEXT_TOKENS:
-            least = (blocks_for(MIN_CONTEXT_TOKENS) + SCRATCH_BLOCKS) * block_bytes
+            least = (STEP_SHAPE.blocks_for(MIN_CONTEXT_TOKENS) + SCRATCH_BLOCKS) * block_bytes
             raise MemoryTooSmall(
                 f"The KV cache has {mib(budget)} of memory ({mib(available_bytes)} are free), but this model needs "
                 f"{mib(least)} for {MIN_CONTEXT_TOKENS} tokens and {mib((full + SCRATCH_BLOCKS) * block_bytes)} for "

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import Hook, Row, StepShape, nothing
+from onward.engine.model import Hook, Row, nothing
 from onward.runtimes.openvino.evaluator import Evaluator
 from onward.runtimes.openvino.kv_cache import KVCache
+from onward.runtimes.openvino.step_shape import STEP_SHAPE
 
 
 class OpenVINOModel:
@@ -32,7 +33,7 @@ class OpenVINOModel:
         self.vocab_size = vocab_size
         self.context_length = context_length
         self.blocks = cache.blocks
-        self.shape = StepShape()
+        self.shape = STEP_SHAPE
         self.fingerprint = fingerprint
         self.notes = list(notes)
         self._parts: tuple[Evaluator, KVCache] | None = (evaluator, cache)

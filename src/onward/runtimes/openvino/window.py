@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onward.engine.model import BLOCK_TOKENS, Row
+from onward.engine.model import Row
+from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.engine.model import BLOCK_TOKENS, Hook, Row, StepShape, nothing
+from onward.engine.model import Hook, Row, StepShape, nothing
 from onward.runtimes.toy.tokenizer import END, SPECIALS, ToyTokenizer
 
 _MASK = (1 << 64) - 1
 _DECODE_KERNEL, _PREFILL_KERNEL = 1, 2
+
+STEP_SHAPE = StepShape(
+    block_tokens=32, min_prefill_tokens=8, tile_tokens=64, max_prefill_tokens=512, imperceptible_seconds=0.010
+)
+"""That of the OpenVINO runtime, so that tests on this model meet its step sizes."""
 
 
 class ToyModel:
@@ -27,11 +32,11 @@ class ToyModel:
         self.vocab_size = ToyTokenizer().size
         self.context_length = context_length
         self.blocks = blocks
-        self.shape = StepShape()
+        self.shape = STEP_SHAPE
         self.evaluated_tokens = 0
         self.steps = 0
         self.fingerprint = "fp_toy"
-        self._cells: list[list[int]] = [[0] * BLOCK_TOKENS for _ in range(blocks)]
+        self._cells: list[list[int]] = [[0] * STEP_SHAPE.block_tokens for _ in range(blocks)]
         self._base = _base_logits(self.vocab_size)
         self._ids = np.arange(1, self.vocab_size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 
@@ -61,14 +66,14 @@ class ToyModel:
         value = self._cell(row, row.start - 1) if row.start else 0
         for position, token in enumerate(row.tokens, row.start):
             value = _mix(value + token * 4 + kernel)
-            block, offset = divmod(position, BLOCK_TOKENS)
+            block, offset = divmod(position, STEP_SHAPE.block_tokens)
             self._cells[row.blocks[block]][offset] = value
             hashes.append(value)
         self.evaluated_tokens += len(row.tokens)
         return hashes
 
     def _cell(self, row: Row, position: int) -> int:
-        block, offset = divmod(position, BLOCK_TOKENS)
+        block, offset = divmod(position, STEP_SHAPE.block_tokens)
         return self._cells[row.blocks[block]][offset]
 
     def _logits(self, value: int) -> NDArray[np.float32]:
