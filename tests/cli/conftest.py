@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -28,8 +29,8 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def runner() -> CliRunner:
     """A runner that keeps standard output and standard error apart: click does so by itself from 8.2 on."""
-    apart = "mix_stderr" in inspect.signature(CliRunner).parameters
-    return CliRunner(**({"mix_stderr": False} if apart else {}))
+    options: dict[str, Any] = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
+    return CliRunner(**options)
 
 
 def onward(*arguments: str, stdin: str | bytes | None = None) -> Result:
