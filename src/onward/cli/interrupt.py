@@ -15,6 +15,9 @@ EXIT_CODE = 130
 _CLEAR_LINE = b"\r\x1b[K"
 """Erases a progress line and the `^C` that the terminal echoes."""
 
+progress_line = _thread.allocate_lock()
+"""Held by a thread that writes a progress line, so that none appears after the last one was cleared."""
+_MAX_WAIT_SECONDS = 0.2
 _exiting = _thread.allocate_lock()
 _farewell = _CLEAR_LINE
 _pipe: tuple[int, int] | None = None
@@ -74,6 +77,7 @@ def _exit() -> None:
         return
     try:
         if os.isatty(2):
+            progress_line.acquire(timeout=_MAX_WAIT_SECONDS)  # this thread may hold it already
             os.write(2, _farewell)
     finally:
         os._exit(EXIT_CODE)

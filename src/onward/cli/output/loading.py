@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from onward.cli.interrupt import progress_line
+
 INTERVAL_SECONDS = 0.1
 
 
@@ -55,5 +57,6 @@ class _Line:
 
     @staticmethod
     def _write(text: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
+        with progress_line:
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
