@@ -34,6 +34,9 @@ _LOADING_ONLY_FILES = ("libllvmlite.", "libcrypto.")
 compiled the kernels. Pages that are touched again come back."""
 
 
+COMPILING = "Compiling the sampling kernels (once per installation; about 10 s)"
+
+
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     """A model read from its folder, not running yet."""
@@ -56,7 +59,7 @@ def compose(
     """
     filters = _filters(settings)
     with ThreadPoolExecutor(1, thread_name_prefix="onward-kernels") as beside:
-        kernels = beside.submit(_load_kernels)
+        kernels = beside.submit(_load_kernels, progress)
         loaded = _load_all(settings, progress)
         kernels.result()
     aliases = _aliases(settings, loaded)
@@ -72,10 +75,12 @@ def _foreign_code(settings: Settings) -> bool:
     return any(each.entry_point is not None for each in settings.content_filter)
 
 
-def _load_kernels() -> None:
+def _load_kernels(progress: Progress) -> None:
+    from onward.sampling.kernels import on_compilation
     from onward.sampling.sampler import Sampler
 
-    Sampler(1)
+    with on_compilation(lambda: progress(COMPILING)):
+        Sampler(1)
 
 
 def _load_all(settings: Settings, progress: Progress) -> dict[str, _Loaded]:
