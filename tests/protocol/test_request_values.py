@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import secrets
 
 import pytest
 
+from onward.protocol import request as request_module
 from onward.protocol.decode import check_request, decode_request
 from onward.protocol.request import CompletionRequest
 
@@ -107,7 +109,7 @@ def test_a_value_changes_no_other_field(field: str, sent: object, held: object) 
     assert decode(**{field: sent}) == CompletionRequest(**expected)  # type: ignore[arg-type]
 
 
-def test_a_request_with_only_a_model_has_all_deproblems() -> None:
+def test_a_request_with_only_a_model_has_all_defaults() -> None:
     assert decode() == CompletionRequest(model="m")
     assert decode().max_tokens == 16
 
@@ -125,7 +127,7 @@ def test_stream_options_are_fields_of_the_request() -> None:
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": None}, {"include_usage": False}], ids=str)
-def test_empty_stream_options_keep_the_deproblems(options: object) -> None:
+def test_empty_stream_options_keep_the_defaults(options: object) -> None:
     assert decode(stream=True, stream_options=options) == CompletionRequest(model="m", stream=True)
 
 
@@ -203,7 +205,7 @@ def test_the_last_of_repeated_keys_wins() -> None:
     assert decode_request(b'{"model":"m","n":1,"n":2}').n == 2
 
 
-def test_nulls_of_old_clients_mean_the_deproblems() -> None:
+def test_nulls_of_old_clients_mean_the_defaults() -> None:
     nulls = dict.fromkeys(
         ["prompt", "best_of", "echo", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n",
          "presence_penalty", "seed", "stop", "stream", "stream_options", "suffix", "temperature", "top_p", "user"]
@@ -237,3 +239,9 @@ def test_a_request_does_not_share_its_prompt_with_the_caller() -> None:
 def test_a_hundred_thousand_token_ids_are_accepted_unchanged() -> None:
     prompt = list(range(100_000))
     assert decode(prompt=prompt).prompt == prompt
+
+
+def test_every_request_has_a_random_seed_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_module, "secrets", secrets)
+    seeds = {check_request({"model": "m"}).random_seed for _ in range(9)}
+    assert len(seeds) == 9 and max(seeds) < 2**64

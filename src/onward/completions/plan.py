@@ -1,4 +1,4 @@
-"""Plans a request: which jobs a model computes for it. Behind this gate nothing is checked again."""
+"""Plans a request: checks what depends on the model, and returns the jobs that the engine runs without checks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from onward.completions.reasoning import Markers, find_reasoning_markers
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer
 from onward.errors import InvalidRequest
+from onward.protocol import refusals
 from onward.protocol.request import CompletionRequest
 from onward.sampling.params import SamplingParams
 from onward.sampling.rng import GOLDEN_GAMMA, mix
 from onward.text.assembler import TextRules
 from onward.text.offsets import decode_tokens
 
-MAX_PARALLEL_SCORING_FACTOR = 8
-"""So many times the usual number of prompts may be sent where nothing is generated."""
+SCORING_PARALLEL_FACTOR = 8
+"""Factor of the maximum number of choices for requests that generate nothing."""
 _SEED_MASK = (1 << 64) - 1
 
 
@@ -35,18 +36,17 @@ class ServedModel:
 
     @classmethod
     def create(cls, model_id: str, tokenizer: Tokenizer, vocab_size: int, context_length: int) -> Self:
-        """A model whose infill tokens and reasoning markers are those that its tokenizer knows."""
+        """Return a model with the infill tokens and reasoning markers of its tokenizer."""
         markers = find_reasoning_markers(tokenizer)
         return cls(model_id, tokenizer, vocab_size, context_length, find_infill(tokenizer), markers)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPrompt:
-    """One prompt of a request: its job, and what an echo shows of it.
+    """One prompt of a request: its job and its echo.
 
-    `tokens` are the prompt's ids as the client sees them: without an implicit start token, without infill tokens.
-    `token_bytes` are the bytes that each stands for in `text`. `num_prompt_tokens` is its share of
-    `usage.prompt_tokens`.
+    `tokens` are the token ids of the echo, without an implicit start token and without infill tokens, and `token_bytes`
+    their bytes in `text`. `num_prompt_tokens` is the prompt's part of `usage.prompt_tokens`.
     """
 
     job: Job
@@ -57,7 +57,7 @@ class PlannedPrompt:
 
     @property
     def num_implicit_tokens(self) -> int:
-        """Ids at the start of the job's prompt that the client never sees."""
+        """Number of tokens at the start of the job's prompt that are not in the echo."""
         return len(self.job.prompt) - len(self.tokens)
 
 
@@ -71,16 +71,18 @@ class Plan:
 
     @property
     def jobs(self) -> list[Job]:
+        """The jobs, one per prompt, in order."""
         return [prompt.job for prompt in self.prompts]
 
 
 def plan(
     request: CompletionRequest, model: ServedModel, request_number: int, job_ids: Iterator[int], max_parallel: int
 ) -> Plan:
-    """Plan a request. `request_number` identifies it to the engine, `job_ids` yields ids that the engine has not seen.
+    """Return the plan of a request.
 
-    The same request (its `random_seed` included) is planned alike every time. Raises InvalidRequest: token ids, context
-    length, too many choices, a suffix that the model cannot use.
+    `request_number` identifies the request in the engine, `job_ids` yields ids that the engine has not used. The plan
+    depends only on the request (including its `random_seed`), except for these. Raises InvalidRequest for token ids
+    outside the vocabulary, a prompt that is too long, too many choices, and a suffix that the model does not support.
     """
     prompts = request.prompts
     _check_parallel(len(prompts), request, max_parallel)
@@ -136,8 +138,11 @@ def _plan_prompt(
 def _job_prompt(
     ids: list[int], num_implicit: int, request: CompletionRequest, model: ServedModel
 ) -> tuple[list[int], frozenset[int]]:
-    """The ids that the engine computes: the prompt's, or these and the suffix's in the model's order; and the tokens
-    that end a choice, of those that the model can generate at all (a config may name others)."""
+    """Return the token ids of the job's prompt, and the end tokens.
+
+    With a suffix, the prompt has the infill tokens and the suffix. End tokens outside the model's vocabulary, which
+    configurations may contain, are left out.
+    """
     prompt, ends = ids, model.tokenizer.end_tokens
     if request.suffix:
         infill = require_infill(model.infill)
@@ -149,15 +154,17 @@ def _job_prompt(
 
 
 def _without_dummy_space(token_bytes: tuple[bytes, ...], prompt: str) -> tuple[bytes, ...]:
-    """SentencePiece vocabularies spell a text's first word with a space that the text does not have."""
+    """Remove the space that SentencePiece vocabularies add to the first word of a text."""
     if token_bytes and token_bytes[0].startswith(b" ") and b"".join(token_bytes) == b" " + prompt.encode():
         return (token_bytes[0][1:], *token_bytes[1:])
     return token_bytes
 
 
 def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedModel) -> tuple[list[int], int]:
-    """Token ids of a prompt, and how many of the first are implicit: an empty prompt is the start of a document,
-    a token array is used verbatim (spec/completions §2.2)."""
+    """Return the token ids of a prompt, and how many of the first are implicit.
+
+    An empty prompt is the start token; a token array is used unchanged (spec/completions §2.2). Raises InvalidRequest.
+    """
     if isinstance(prompt, list):
         return list(prompt), 0
     tokenizer = model.tokenizer
@@ -172,7 +179,7 @@ def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedMo
 
 
 def _prediction(request: CompletionRequest, model: ServedModel) -> tuple[int, ...]:
-    """The predicted text's tokens, as many as a context holds. They need not be those that the model would take."""
+    """Return the tokens of the predicted text, up to the context length. The model may generate it as others."""
     if request.prediction is None or request.max_tokens == 0:
         return ()
     ids = model.tokenizer.encode(request.prediction, add_special_tokens=False)
@@ -180,7 +187,7 @@ def _prediction(request: CompletionRequest, model: ServedModel) -> tuple[int, ..
 
 
 def _seed(request: CompletionRequest, prompt_index: int) -> int:
-    """The seed of one prompt's choices. A given seed is every prompt's; without one, prompts differ."""
+    """Return the seed of one prompt's choices: the request's seed for every prompt, or a different one for each."""
     if request.seed is not None:
         return request.seed & _SEED_MASK
     return mix((request.random_seed + GOLDEN_GAMMA * prompt_index) & _SEED_MASK)
@@ -216,23 +223,18 @@ def _check_ids(ids: list[int], model: ServedModel) -> None:
     vocabulary = range(model.vocab_size)
     if min(ids) in vocabulary and max(ids) in vocabulary:
         return
-    wrong = next(token for token in ids if token not in vocabulary)
-    raise InvalidRequest(
-        f"Invalid token in prompt: {wrong}. Minimum value is 0, maximum value is {vocabulary[-1]} (inclusive)."
-    )
+    raise refusals.token_out_of_range(next(token for token in ids if token not in vocabulary), vocabulary[-1])
 
 
 def _check_bias(request: CompletionRequest, model: ServedModel) -> None:
     highest = model.vocab_size - 1
     for token in request.logit_bias:
         if token > highest:
-            raise InvalidRequest(
-                f"Invalid key in 'logit_bias': {token}. Maximum value is {highest}.", param="logit_bias"
-            )
+            raise refusals.logit_bias_key_too_large(str(token), highest)
 
 
 def _check_context(prompt_tokens: int, max_tokens: int, model: ServedModel) -> None:
-    """The words are OpenAI's, their punctuation included (spec/completions §2.3)."""
+    """Raise InvalidRequest with OpenAI's message, including its punctuation (spec/completions §2.3)."""
     requested = prompt_tokens + max_tokens
     if requested > model.context_length:
         raise InvalidRequest(
@@ -243,9 +245,9 @@ def _check_context(prompt_tokens: int, max_tokens: int, model: ServedModel) -> N
 
 
 def _check_parallel(num_prompts: int, request: CompletionRequest, max_parallel: int) -> None:
-    """The words are OpenAI's (spec/completions §2.2), their hint too, which holds here as it did there."""
-    scoring = request.max_tokens == 0
-    max_parallel *= MAX_PARALLEL_SCORING_FACTOR if scoring else 1
+    """Raise InvalidRequest with OpenAI's message (spec/completions §2.2). Its hint applies here, too."""
+    is_scoring = request.max_tokens == 0
+    max_parallel *= SCORING_PARALLEL_FACTOR if is_scoring else 1
     if num_prompts * request.candidates > max_parallel:
         hint = (
             " (HINT: if you want to just evaluate probabilities without generating new text, you can submit more "
@@ -254,5 +256,5 @@ def _check_parallel(num_prompts: int, request: CompletionRequest, max_parallel: 
         raise InvalidRequest(
             f"Too many parallel completions requested. You submitted {num_prompts} prompts with "
             f"{request.candidates} completions each, but you can currently request up to at most a total of "
-            f"{max_parallel}.{'' if scoring else hint}"
+            f"{max_parallel}.{'' if is_scoring else hint}"
         )

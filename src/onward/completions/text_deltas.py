@@ -1,4 +1,4 @@
-"""Sampled tokens become text: one choice's events in, text deltas out, each with the records that belong to it."""
+"""Converts the sampled tokens of a choice to text deltas with their records."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ class TextDelta:
 class ChoiceText:
     """Assembles the text of one choice. Not thread-safe.
 
-    Decides by the tokens alone where the choice ends, so engines that cannot find stop strings serve as well as those
-    that can: after `finished`, further tokens of the choice are ignored. `text_base` is the number of code points
-    before the completion.
+    Where the choice ends depends on its tokens alone, so that an engine need not search for stop strings: once the
+    choice is `finished`, further tokens are ignored. `text_base` is the number of code points before the completion.
     """
 
     def __init__(self, job: Job, choice: int, vocabulary: Vocabulary, text_base: int = 0) -> None:
@@ -45,7 +44,7 @@ class ChoiceText:
         self.finished = False
 
     def feed(self, event: Decoded) -> Iterator[TextDelta]:
-        """Yield a delta per token of an event, or one without text where the event has no token."""
+        """Yield one delta per token. An event without tokens yields one if it ends the choice."""
         last = len(event.tokens) - 1
         for index, sampled in enumerate(event.tokens):
             if self.finished:
@@ -56,7 +55,7 @@ class ChoiceText:
             yield self._delta(delta.text, delta.records, event.finish_reason)
 
     def _take(self, sampled: Sampled, finish: EngineFinishReason | None) -> TextDelta:
-        """`finish`: why the engine generates nothing after this token, None if it goes on."""
+        """Return the delta of one token. `finish` is set if the engine generates no further tokens."""
         token, assembler = sampled.token, self._assembler
         record = TokenRecord(token, self._vocabulary.token_bytes(token), sampled.logprob, sampled.top)
         if token in self._job.end_tokens:

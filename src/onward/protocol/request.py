@@ -49,7 +49,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     add_special_tokens: bool = True
     prediction: str | None = None
     random_seed: int = msgspec.field(default_factory=lambda: secrets.randbits(64))
-    """Stands for the seed of a request without one. Drawn once, so that the request can be planned again alike."""
+    """The seed if `seed` is None. It is part of the request, so that a resumed request has the same plan."""
 
     @property
     def prompts(self) -> list[str | list[int]]:
