@@ -45,21 +45,14 @@ class TokenCounts:
         self._ids: NDArray[np.int64] = np.empty(16, np.int64)
         self._counts: NDArray[np.float64] = np.empty(16, np.float64)
 
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    def __getitem__(self, token: int) -> int:
-        slot = self._slots.get(token)
-        return 0 if slot is None else int(self._counts[slot])
-
     @property
     def ids(self) -> NDArray[np.int64]:
-        """Distinct tokens in order of first appearance: int64 [len(self)], a view, valid until the next `add`."""
+        """Distinct tokens in order of first appearance: int64 [n], a view, valid until the next `add`."""
         return self._ids[: len(self._slots)]
 
     @property
     def counts(self) -> NDArray[np.float64]:
-        """Occurrences of each of `ids`: float64 [len(self)], whole numbers; a view, valid until the next `add`."""
+        """Occurrences of each of `ids`: float64 [n], whole numbers; a view, valid until the next `add`."""
         return self._counts[: len(self._slots)]
 
     def copy(self) -> TokenCounts:
