@@ -8,6 +8,7 @@ import urllib.parse
 from onward.backends.base import Backend
 from onward.completions.fold import fold_chunks, fold_whole
 from onward.errors import InvalidRequest, Overloaded, RequestCancelled, UnsupportedContentType
+from onward.offload import inline_or_on_thread
 from onward.protocol.decode import decode_object, decode_request
 from onward.protocol.encode import encode_completion
 from onward.protocol.error_body import error_event
@@ -40,11 +41,7 @@ class Completions:
         """Complete a request. `path_model` is the engine named in the URL. Raises ApiError, ClientDisconnected."""
         check_content_type(exchange)
         body = await exchange.body(self._settings.max_body)
-        try:
-            request = decode_request(body, profile=self._settings.profile, path_model=path_model)
-        except InvalidRequest:
-            _record_rejected(exchange.record, body, path_model)
-            raise
+        request = await inline_or_on_thread(len(body), lambda: self._decode(body, exchange.record, path_model))
         exchange.record.model = request.model or "-"
         exchange.record.user = request.user or "-"
         exchange.record.stream = request.stream
@@ -57,6 +54,14 @@ class Completions:
             self.num_running -= 1
             if not self.num_running:
                 self._idle.set()
+
+    def _decode(self, body: bytes, record: RequestRecord, path_model: str | None) -> CompletionRequest:
+        """Decode a request on any thread; record model and user of one that is rejected. Raises InvalidRequest."""
+        try:
+            return decode_request(body, profile=self._settings.profile, path_model=path_model)
+        except InvalidRequest:
+            _record_rejected(record, body, path_model)
+            raise
 
     async def wait_until_idle(self) -> None:
         """Return when no completion is running."""
@@ -130,7 +135,10 @@ class _CompletionRun:
     async def _send_whole(self, answer: MeasuredAnswer) -> None:
         completion = await fold_whole(answer)
         exchange = self._exchange
-        body = encode_completion(completion, schema=schema_url(exchange) if exchange.with_schema else None)
+        schema = schema_url(exchange) if exchange.with_schema else None
+        body = await inline_or_on_thread(
+            answer.usage.total_tokens, lambda: encode_completion(completion, schema=schema)
+        )
         if exchange.with_schema:
             exchange.headers.append(LINK)
         self._add_headers(answer.model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -13,6 +13,8 @@ from onward.protocol import refusals
 from onward.protocol.decode import decode_object
 from onward.server.completions import check_content_type
 from onward.server.exchange import Exchange
+
+T = TypeVar("T")
 
 
 class Tokens:
@@ -24,11 +26,7 @@ class Tokens:
 
     async def tokenize(self, exchange: Exchange, _: str | None = None) -> None:
         """{"prompt", "model"?, "add_special_tokens"?, "return_token_strs"?} → {"tokens", "count", …}."""
-        fields = await self._fields(exchange, {"model", "prompt", "add_special_tokens", "return_token_strs"})
-        model = _take(fields, "model", "a string", _is_string, None)
-        text = _take(fields, "prompt", "a string", _is_string)
-        special = _take(fields, "add_special_tokens", "a boolean", _is_boolean, True)
-        with_strings = _take(fields, "return_token_strs", "a boolean", _is_boolean, False)
+        model, text, special, with_strings = await self._decode(exchange, _tokenize_arguments)
         exchange.record.model = model or "-"
         info = await self._backend.tokenizer_info(model)
         tokens = await self._backend.tokenize(model, text, special)
@@ -43,11 +41,8 @@ class Tokens:
 
     async def detokenize(self, exchange: Exchange, _: str | None = None) -> None:
         """{"tokens", "model"?} → {"prompt"}."""
-        fields = await self._fields(exchange, {"model", "tokens"})
-        model = _take(fields, "model", "a string", _is_string, None)
-        tokens = _take(fields, "tokens", "an array of integers", _is_token_list)
+        model, tokens = await self._decode(exchange, _detokenize_arguments)
         exchange.record.model = model or "-"
-
         token_bytes = await self._backend.token_bytes(model, tokens)
 
         def body() -> bytes:
@@ -71,12 +66,34 @@ class Tokens:
         }
         await _respond(exchange, msgspec.json.encode(answer | info.extra))
 
-    async def _fields(self, exchange: Exchange, known: set[str]) -> dict[str, Any]:
+    async def _decode(self, exchange: Exchange, arguments: Callable[[dict[str, Any]], T]) -> T:
+        """Return what `arguments` makes of the body's fields. Raises InvalidRequest."""
         check_content_type(exchange)
-        fields = decode_object(await exchange.body(self._max_body))
-        if unknown := [name for name in fields if name not in known]:
-            raise refusals.unrecognized(unknown)
-        return fields
+        body = await exchange.body(self._max_body)
+        return await inline_or_on_thread(len(body), lambda: arguments(decode_object(body)))
+
+
+def _tokenize_arguments(fields: dict[str, Any]) -> tuple[str | None, str, bool, bool]:
+    """Return model, text, and whether to add special tokens and to return the tokens' strings."""
+    _check_known(fields, {"model", "prompt", "add_special_tokens", "return_token_strs"})
+    return (
+        _take(fields, "model", "a string", _is_string, None),
+        _take(fields, "prompt", "a string", _is_string),
+        _take(fields, "add_special_tokens", "a boolean", _is_boolean, True),
+        _take(fields, "return_token_strs", "a boolean", _is_boolean, False),
+    )
+
+
+def _detokenize_arguments(fields: dict[str, Any]) -> tuple[str | None, list[int]]:
+    """Return model and tokens."""
+    _check_known(fields, {"model", "tokens"})
+    model = _take(fields, "model", "a string", _is_string, None)
+    return model, _take(fields, "tokens", "an array of integers", _is_token_list)
+
+
+def _check_known(fields: dict[str, Any], known: set[str]) -> None:
+    if unknown := [name for name in fields if name not in known]:
+        raise refusals.unrecognized(unknown)
 
 
 _REQUIRED = object()

@@ -1,0 +1,76 @@
+"""Long work of the server runs beside the event loop, short work on it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onward.server import completions, tokens
+from onward.server.app import make_app
+from tests.server.fakes import Call, FakeAnswer, FakeBackend, completion, in_loop, settings
+
+
+class Recorder:
+    """Replaces a function and records on which threads it runs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+        self.on_loop: list[bool] = []
+        self._function: Callable[..., Any] = getattr(module, name)
+        monkeypatch.setattr(module, name, self)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.on_loop.append(threading.current_thread() is threading.main_thread())
+        return self._function(*arguments, **named)
+
+
+@in_loop
+async def test_a_large_request_is_decoded_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch, completions, "decode_request")
+    app = make_app(FakeBackend(), settings())
+    for prompt in ([1] * 10, [1] * 100_000):
+        assert (await completion(app, prompt=prompt).done()).status == 200
+    assert recorder.on_loop == [True, False]
+
+
+@in_loop
+async def test_a_large_invalid_request_is_rejected_and_recorded_as_a_small_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorder = Recorder(monkeypatch, completions, "decode_object")
+    app = make_app(FakeBackend(), settings())
+    errors = []
+    for prompt in (["x"], ["x"] * 100_000):
+        call = await completion(app, prompt=prompt, n=0).done()
+        errors.append((call.status, call.error))
+    assert errors[0] == errors[1] and errors[0][0] == 400
+    assert recorder.on_loop == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [("/tokenize", {"prompt": "x" * 100_000}), ("/detokenize", {"tokens": [1] * 100_000})],
+)
+@in_loop
+async def test_a_large_body_of_the_tokenizer_routes_is_decoded_on_a_thread(
+    path: str, fields: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(monkeypatch, tokens, "decode_object")
+    app = make_app(FakeBackend(), settings())
+    assert (await Call(app, "POST", path, json.dumps(fields).encode()).done()).status == 200
+    assert recorder.on_loop == [False]
+
+
+@in_loop
+async def test_a_large_completion_is_encoded_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(monkeypatch, completions, "encode_completion")
+    app = make_app(FakeBackend(), settings())
+    assert (await completion(app).done()).status == 200
+    usage = FakeAnswer("m", []).usage
+    usage.total_tokens = 100_000
+    monkeypatch.setattr(FakeAnswer, "usage", property(lambda _: usage))
+    assert (await completion(app).done()).status == 200
+    assert recorder.on_loop == [True, False]
