@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("docs", "benchmarks", "training", "src")
 PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
 TEMPLATES = {ROOT / "training/card_template.md": ROOT / "src/onward/models/storyteller/README.md"}
-"""Pages whose links are meant from where another page stands."""
+"""Pages whose links are relative to another page, which is generated from them."""
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
@@ -40,7 +40,7 @@ def storyteller() -> Iterator[str]:
     ids=lambda page: page.stem,
 )
 def test_the_python_of_a_page_runs(page: Path, storyteller: str) -> None:
-    """Where a page shows what a program prints (a text block behind it), that is what it prints."""
+    """A text block after a program shows exactly what the program prints."""
     names: dict[str, object] = {"__name__": "__main__"}
     programs = programs_of(page)
     assert programs
@@ -53,7 +53,7 @@ def test_the_python_of_a_page_runs(page: Path, storyteller: str) -> None:
 
 
 def programs_of(page: Path) -> list[tuple[str, str]]:
-    """A page's Python blocks, each with the text block that follows it, or with nothing."""
+    """Return a page's Python blocks, each with the text block that follows it, or an empty string."""
     pattern = r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?"
     return re.findall(pattern, page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
@@ -64,7 +64,7 @@ def test_the_readme_shows_what_its_programs_print() -> None:
 
 
 @pytest.mark.real
-def test_the_curl_of_the_readme_answers(storyteller: str) -> None:
+def test_the_curl_command_of_the_readme_returns_a_completion(storyteller: str) -> None:
     (command,) = blocks(ROOT / "README.md", "bash")
     ran = subprocess.run(
         ["bash", "-c", command.replace(DEFAULT_URL, storyteller).replace("curl ", "curl -s ")],
@@ -81,7 +81,7 @@ def test_generated_pages_are_up_to_date() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     home = TEMPLATES.get(page, page)
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", prose(page)):
         place = home.parent / target if target else page
@@ -91,12 +91,12 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def prose(page: Path) -> str:
-    """A page without its blocks of code."""
+    """Return a page without its code blocks."""
     return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that a code host makes of a page's headings: of two alike, the second ends in -1."""
+    """Return the anchors that a code host derives from headings; the second of two equal ones ends in -1."""
     found: set[str] = set()
     for heading in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE):
         words = re.sub(r"\]\([^)]*\)", "", heading).lower()

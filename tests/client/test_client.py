@@ -79,7 +79,7 @@ def test_a_bad_parameter_is_refused_in_the_words_of_the_api(ask: Ask) -> None:
 
 
 @both
-def test_a_prediction_changes_nothing_but_what_usage_tells_of_it(ask: Ask) -> None:
+def test_a_prediction_changes_only_the_counts_in_usage(ask: Ask) -> None:
     asked = {"prompt": "once upon a time", "seed": 1, "max_tokens": 60, "ignore_eos": True}
     plain = ask(**asked)
     for content in (plain.choices[0].text, [{"type": "text", "text": plain.choices[0].text}]):
@@ -94,7 +94,7 @@ def test_another_model_is_not_found(ask: Ask) -> None:
         ask(prompt="x", model="davinci-002")
 
 
-def test_a_stream_that_is_left_stops_its_work() -> None:
+def test_leaving_a_stream_cancels_its_request() -> None:
     with onward.Onward("toy") as client:
         for _ in client.completions.create(prompt="x", max_tokens=2000, ignore_eos=True, stream=True):
             break
@@ -108,7 +108,7 @@ def test_a_stream_that_is_left_stops_its_work() -> None:
         assert not backend.served["toy"].answers
 
 
-def test_a_stream_can_be_read_on_after_a_break() -> None:
+def test_iteration_can_continue_after_a_break() -> None:
     with onward.Onward("toy") as client:
         stream = client.completions.create(prompt="x", max_tokens=50, ignore_eos=True, stream=True)
         first = next(iter(stream))
@@ -121,7 +121,7 @@ LONG: Any = {"prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": Tr
 
 
 def idle_soon(engine: Engine) -> bool:
-    """Whether nothing runs any more, long before `LONG` would have ended by itself at `slow_down`'s pace."""
+    """Return whether the engine becomes idle long before `LONG` would end by itself at the pace of `slow_down`."""
     deadline = time.monotonic() + 2
     while not engine.idle and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -129,7 +129,7 @@ def idle_soon(engine: Engine) -> bool:
 
 
 @pytest.mark.parametrize("read", [0, 1])
-def test_a_stream_that_is_dropped_stops_its_work_even_before_its_first_chunk(read: int) -> None:
+def test_dropping_a_stream_cancels_its_request_even_before_its_first_chunk(read: int) -> None:
     with onward.Onward("toy") as client:
         backend = client._client._backend
         served = backend.served["toy"]
@@ -143,7 +143,7 @@ def test_a_stream_that_is_dropped_stops_its_work_even_before_its_first_chunk(rea
 
 
 @pytest.mark.parametrize("read", [0, 1])
-def test_a_stream_dropped_on_an_event_loop_stops_its_work(read: int) -> None:
+def test_dropping_a_stream_on_an_event_loop_cancels_its_request(read: int) -> None:
     async def ask() -> None:
         async with onward.AsyncOnward("toy") as client:
             backend = client._backend
@@ -159,7 +159,7 @@ def test_a_stream_dropped_on_an_event_loop_stops_its_work(read: int) -> None:
     asyncio.run(ask())
 
 
-def test_a_stream_that_is_kept_runs_on_and_its_drop_after_the_end_cancels_nothing() -> None:
+def test_a_stream_that_is_kept_continues_and_dropping_it_after_its_end_cancels_nothing() -> None:
     with onward.Onward("toy") as client:
         cancelled: list[int] = []
         client._client._backend.served["toy"].engine.cancel = cancelled.append
@@ -184,7 +184,7 @@ def test_several_threads_may_ask_at_once() -> None:
     assert len(set(texts)) == 3
 
 
-def test_closing_twice_is_fine_and_an_unknown_model_says_what_to_do(tmp_path: Path) -> None:
+def test_closing_twice_is_allowed_and_an_unknown_model_is_explained(tmp_path: Path) -> None:
     client = onward.Onward("toy")
     client.close()
     client.close()
@@ -202,7 +202,7 @@ def test_a_closed_client_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch
     assert set(threading.enumerate()) <= before
 
 
-def test_a_closed_client_says_so_and_closing_frees_those_who_wait() -> None:
+def test_closing_a_client_ends_its_streams_and_later_calls_raise() -> None:
     client = onward.Onward("toy")
     stream = client.completions.create(prompt="x", max_tokens=2000, ignore_eos=True, stream=True)
     next(stream)
@@ -249,12 +249,12 @@ def test_options_may_be_written_as_in_a_settings_file() -> None:
     ],
 )
 def test_an_option_that_would_have_no_effect_is_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(SetupError, match=words) as told:
+    with pytest.raises(SetupError, match=words) as raised:
         onward.Onward("toy", **options)
-    assert "port" not in str(told.value).partition("The settings are")[2]
+    assert "port" not in str(raised.value).partition("The settings are")[2]
 
 
-def test_what_the_package_offers_is_listed() -> None:
+def test_public_names_are_listed() -> None:
     assert {"Onward", "AsyncOnward", "__version__", "errors"} <= set(dir(onward))
 
 
@@ -268,8 +268,8 @@ print(onward.errors.InvalidRequest.status)
     assert (done.returncode, done.stdout, done.stderr) == (0, "400\n", "")
 
 
-def test_the_keywords_are_those_of_the_one_table() -> None:
-    """Law 7: no parameter is declared here that the table lacks, nor the other way round."""
+def test_keyword_arguments_are_those_of_the_parameter_table() -> None:
+    """Law 7: the keyword arguments are exactly the parameters of the table."""
     public = {row.name for row in PARAMETERS if not row.dialect and row.kind != "link"} - {"stream"}
     assert set(typing.get_type_hints(CreateParams)) == public
     prediction = parameter_schema(BY_NAME["prediction"])
