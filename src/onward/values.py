@@ -138,7 +138,7 @@ def content_filter(raw: str) -> ContentFilterSetting:
 
 
 def integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
-    """Return a parser of integers from `minimum` to `maximum` (inclusive; None: unbounded)."""
+    """Return a parser of integers from `minimum` to `maximum` (inclusive; None: no limit), which raises ValueError."""
     allowed = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
 
     def parse(raw: str) -> int:

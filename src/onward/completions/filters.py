@@ -90,7 +90,10 @@ class FilterStream:
         return self._stop is not None
 
     def feed(self, delta: TextDelta) -> TextDelta:
-        """Add a delta of the choice and return what can be sent now, which may finish with content_filter."""
+        """Add a delta of the choice and return what can be sent now, which may finish with content_filter.
+
+        Raises what the operator's callables raise.
+        """
         self._window += delta.text
         self._records += delta.records
         final = delta.finish_reason is not None

@@ -19,7 +19,7 @@ _PROMPT_FORMS = "one of a string, array of strings, array of integers, or array 
 
 
 def check_integer(row: Parameter, value: object, path: str, profile: Profile) -> int:
-    """Return an integer in range. Outside the strict profile, a value above the row's cap is lowered to the cap."""
+    """Return an integer in range; outside the strict profile, at most the row's cap. Raises InvalidRequest."""
     if type(value) is not int:
         raise refusals.wrong_type(path, "an integer", value)
     minimum = INT64_MIN if row.minimum is None else row.minimum
@@ -33,7 +33,7 @@ def check_integer(row: Parameter, value: object, path: str, profile: Profile) ->
 
 
 def check_number(row: Parameter, value: object, path: str, profile: Profile) -> float:
-    """Return an integer or a float in range, as float. Python callers may pass NaN, which is rejected."""
+    """Return an integer or a float in range, as float. Raises InvalidRequest, also for NaN from Python callers."""
     if type(value) is bool or not isinstance(value, (int, float)):
         raise refusals.wrong_type(path, "a decimal", value)
     if row.minimum is not None and value < row.minimum:
@@ -44,14 +44,14 @@ def check_number(row: Parameter, value: object, path: str, profile: Profile) -> 
 
 
 def check_boolean(row: Parameter, value: object, path: str, profile: Profile) -> bool:
-    """Return a boolean; 0 and 1 are rejected."""
+    """Return a boolean. Raises InvalidRequest, also for 0 and 1."""
     if type(value) is not bool:
         raise refusals.wrong_type(path, "a boolean", value)
     return value
 
 
 def check_string(row: Parameter, value: object, path: str, profile: Profile) -> str | None:
-    """Return a string, or None for an empty one, which means "not given" (spec/completions §2.12)."""
+    """Return a string; None for an empty one, which means "not set" (spec/completions §2.12). Raises InvalidRequest."""
     return unicode_text(value, path) or None
 
 
@@ -71,13 +71,13 @@ def unicode_text(value: object, path: str) -> str:
 
 
 def check_fixed(row: Parameter, value: object, path: str, profile: Profile) -> None:
-    """Accept only the values in `row.only`, which describe the server's behaviour."""
+    """Raise InvalidRequest unless the value is one of `row.only`, which describe the server's behaviour."""
     if not any(type(value) is type(allowed) and value == allowed for allowed in row.only):
         raise refusals.unsupported_value(path, value, refusals.json_text(row.only[0]))
 
 
 def check_duration(row: Parameter, value: object, path: str, profile: Profile) -> None:
-    """Accept a duration other than zero: "5m" or a number of seconds; a negative one means "for ever"."""
+    """Raise InvalidRequest unless the value is a duration such as "5m", or seconds, and not zero. Negative: for ever."""
     if isinstance(value, str) and _DURATION.fullmatch(value):
         is_zero = not re.search("[1-9]", value)
     elif type(value) is not bool and isinstance(value, (int, float)):
@@ -89,14 +89,14 @@ def check_duration(row: Parameter, value: object, path: str, profile: Profile) -
 
 
 def check_link(row: Parameter, value: object, path: str, profile: Profile) -> None:
-    """Accept any string: the field has no effect."""
+    """Raise InvalidRequest unless the value is a string. The field has no effect."""
     unicode_text(value, path)
 
 
 def check_stop(row: Parameter, value: object, path: str, profile: Profile) -> tuple[str, ...]:
     """Return the stop strings of one string or an array (spec/completions §2.11); `[]` means none.
 
-    The lenient profile accepts any number of them (spec/wire-rules 20).
+    The lenient profile accepts any number of them (spec/wire-rules 20). Raises InvalidRequest.
     """
     if isinstance(value, str):
         return (_stop_string(value, path),)
@@ -115,7 +115,10 @@ def _stop_string(value: object, path: str) -> str:
 
 
 def check_logit_bias(row: Parameter, value: object, path: str, profile: Profile) -> dict[int, float]:
-    """Return biases by token id (spec/completions §2.8). The vocabulary's limit is checked in `completions.plan`."""
+    """Return biases by token id (spec/completions §2.8). Raises InvalidRequest.
+
+    The limit of the vocabulary is checked in `completions.plan`.
+    """
     if not isinstance(value, dict):
         raise refusals.wrong_type(path, "an object", value)
     if row.max_items is not None and len(value) > row.max_items:
@@ -137,7 +140,7 @@ def check_prompt(row: Parameter, value: object, path: str, profile: Profile) -> 
     """Return a prompt in one of the four forms (spec/completions §2.2), or None for `[]`, which means no prompt.
 
     The first element of an array determines its form. Token ids are only checked to be 64-bit integers; the
-    vocabulary's limit is checked in `completions.plan`.
+    limit of the vocabulary is checked in `completions.plan`. Raises InvalidRequest.
     """
     if isinstance(value, str):
         return unicode_text(value, path)
@@ -171,7 +174,10 @@ def _token_ids(value: object, path: str) -> list[int]:
 
 
 def check_prediction(row: Parameter, value: object, path: str, profile: Profile) -> str | None:
-    """Return the predicted text, its parts joined; None for an empty one. The shape is that of OpenAI's Chat API."""
+    """Return the predicted text, its parts joined; None for an empty one. Raises InvalidRequest.
+
+    The format is that of OpenAI's Chat API.
+    """
     fields = _typed_object(value, path, "content", profile)
     content, path = fields["content"], f"{path}.content"
     if isinstance(content, str):

@@ -25,6 +25,7 @@ class WireObject(msgspec.Struct):
     model_dump = to_dict
 
     def model_dump_json(self, *, indent: int | None = None) -> str:
+        """Return the object as JSON; with `indent` None, on one line."""
         return self.to_json(indent=indent)
 
 
@@ -51,11 +52,15 @@ class Choice(WireObject, kw_only=True):
 
 
 class PromptTokensDetails(WireObject, kw_only=True):
+    """Details of `Usage.prompt_tokens`. `cached_tokens` were found in the prefix cache."""
+
     cached_tokens: int = 0
     audio_tokens: int = 0
 
 
 class CompletionTokensDetails(WireObject, kw_only=True):
+    """Details of `Usage.completion_tokens`. Rejected prediction tokens are not part of it."""
+
     reasoning_tokens: int = 0
     audio_tokens: int = 0
     accepted_prediction_tokens: int = 0
