@@ -77,7 +77,7 @@ def check_fixed(row: Parameter, value: object, path: str, profile: Profile) -> N
 
 
 def check_duration(row: Parameter, value: object, path: str, profile: Profile) -> None:
-    """Raise InvalidRequest unless the value is a duration such as "5m", or seconds, and not zero. Negative: for ever."""
+    """Raise InvalidRequest unless the value is "5m", say, or seconds, and not zero. Negative means for ever."""
     if isinstance(value, str) and _DURATION.fullmatch(value):
         is_zero = not re.search("[1-9]", value)
     elif type(value) is not bool and isinstance(value, (int, float)):
