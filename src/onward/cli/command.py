@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from onward.cli.global_flags import connection_options, hoist, output_options
+from onward.cli.hints import command_hint
 from onward.cli.output.errors import report_errors
 from onward.cli.session import session_of
 
@@ -24,6 +25,15 @@ class Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, hoist(args))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            hint = command_hint(name, self.list_commands(ctx))
+            raise click.UsageError(f"Unknown command {name!r}. {hint}".rstrip(), ctx)
+        return super().resolve_command(ctx, args)
 
 
 def session_command(

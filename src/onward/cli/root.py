@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from onward.cli.global_flags import hoist
+from onward.cli.hints import command_hint, corrected
 from onward.cli.interrupt import EXIT_CODE
 from onward.cli.output.errors import report_output_errors
 from onward.errors import SetupError
@@ -54,7 +55,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            raise click.UsageError(f"Unknown command {name!r}.{_suggestion(name)}", ctx)
+            raise click.UsageError(f"Unknown command {name!r}. {command_hint(name, COMMANDS)}".rstrip(), ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -65,18 +66,13 @@ class LazyGroup(click.Group):
         try:
             with report_output_errors():
                 return super().invoke(ctx)
+        except click.UsageError as problem:
+            raise corrected(problem) from None
         except SetupError as problem:
             click.echo(f"onward: {problem}", err=True)
             ctx.exit(1)
         except KeyboardInterrupt:
             ctx.exit(EXIT_CODE)
-
-
-def _suggestion(name: str) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, COMMANDS, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -114,7 +114,7 @@ def test_a_hub_that_cannot_be_reached_is_code_3(monkeypatch: pytest.MonkeyPatch)
 def test_a_mistyped_subcommand_is_recognised() -> None:
     result = onward("models", "lst")
     assert result.exit_code == 2
-    assert "No such command 'lst'." in result.stderr
+    assert "Unknown command 'lst'." in result.stderr
     if version("click") >= "8.2":  # older ones do not suggest commands
         assert "Did you mean 'list'?" in result.stderr
 

@@ -51,11 +51,7 @@ class RequestCommand(click.Command):
         super().__init__(name, params=[argument, *options], **attributes)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, complete_bare_booleans(args, self.get_params(ctx)))
-        except click.NoSuchOption as problem:
-            shown = [name for each in self.get_params(ctx) if not getattr(each, "hidden", False) for name in each.opts]
-            raise click.NoSuchOption(problem.option_name, possibilities=shown, ctx=ctx) from None
+        return super().parse_args(ctx, complete_bare_booleans(args, self.get_params(ctx)))
 
     def sections(self, ctx: click.Context) -> dict[str, list[click.Parameter]]:
         """Return the options of each section of the help, in order."""

@@ -1,0 +1,113 @@
+"""Hints for commands and flags that do not exist, such as those of other tools."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import click
+
+_CREATE = "To complete a prompt: onward completions create 'Once upon a time'"
+_CHAT = "Onward completes text and has no chat: onward completions create 'Once upon a time'"
+_SERVE = "To start a server: onward serve"
+_STOP = "A server runs until Ctrl-C or SIGTERM ends it."
+_LIST = "To list the models: onward models list"
+_PULL = "To use a model from the hub: --model ORG/REPO downloads it; to only download it: onward models pull ORG/REPO"
+_SHOW = "To show a model: onward models show NAME"
+_DELETE = "`onward models list` shows the folder of each model; delete it by hand."
+_TOKENIZE = "To show the tokens of a text: onward tokenize 'Once upon a time'"
+_DOCTOR = "To check this machine: onward doctor"
+_SETTINGS = "To show the settings: onward config show"
+
+_HINTS = {
+    "run": _CREATE, "generate": _CREATE, "gen": _CREATE, "complete": _CREATE, "create": _CREATE, "prompt": _CREATE,
+    "ask": _CREATE, "infer": _CREATE, "predict": _CREATE, "text": _CREATE, "continue": _CREATE,
+    "chat": _CHAT, "repl": _CHAT, "talk": _CHAT, "responses": _CHAT, "messages": _CHAT, "chat.completions": _CHAT,
+    "start": _SERVE, "up": _SERVE, "server": _SERVE, "launch": _SERVE, "api-server": _SERVE, "web": _SERVE,
+    "stop": _STOP, "down": _STOP, "kill": _STOP, "restart": _STOP,
+    "list": _LIST, "ls": _LIST, "ps": _LIST, "tags": _LIST, "model": _LIST,
+    "pull": _PULL, "download": _PULL, "get": _PULL, "install": _PULL, "add": _PULL, "fetch": _PULL, "import": _PULL,
+    "show": _SHOW, "inspect": _SHOW, "info": _SHOW,
+    "rm": _DELETE, "remove": _DELETE, "delete": _DELETE, "uninstall": _DELETE,
+    "tokens": _TOKENIZE, "token": _TOKENIZE, "count": _TOKENIZE, "encode": _TOKENIZE,
+    "check": _DOCTOR, "status": _DOCTOR, "health": _DOCTOR, "diagnose": _DOCTOR,
+    "settings": _SETTINGS, "env": _SETTINGS, "set": _SETTINGS,
+}  # fmt: skip
+"""Command of another tool, or a likely guess → what to do instead."""
+
+_FLAGS = {
+    "--temp": "--temperature",
+    "--tokens": "--max-tokens",
+    "--max-new-tokens": "--max-tokens",
+    "--max-length": "--max-tokens",
+    "--num-predict": "--max-tokens",
+    "--length": "--max-tokens",
+    "--limit": "--max-tokens",
+    "--topp": "--top-p",
+    "--topk": "--top-k",
+    "--text": "--prompt",
+    "--input": "--prompt",
+    "--file": "--prompt",
+    "--num": "--n",
+    "--count": "--n",
+    "--num-return-sequences": "--n",
+    "--candidates": "--n",
+    "--stop-sequence": "--stop",
+    "--stop-sequences": "--stop",
+    "--stop-words": "--stop",
+    "--streaming": "--stream",
+    "--no-stream": "--stream",
+    "--rep-pen": "--repetition-penalty",
+    "--top-logprobs": "--logprobs",
+    "--url": "--base-url",
+    "--server": "--base-url",
+    "--endpoint": "--base-url",
+    "--key": "--api-key",
+    "--json": "--format",
+    "--verbose": "--debug",
+    "--model-path": "--model",
+    "--served-model-name": "--alias",
+    "--ctx-size": "--context-length",
+    "--max-model-len": "--context-length",
+    "--dtype": "--precision",
+    "--address": "--host",
+    "--bind": "--host",
+    "--listen": "--host",
+    "--max-num-seqs": "--max-rows",
+}
+"""Flag of another tool, or a likely guess → the flag of that meaning."""
+
+_EXTRA_WORDS = "Put a prompt of several words in quotes."
+
+
+def command_hint(name: str, commands: Iterable[str]) -> str:
+    """Return a sentence about the unknown command `name` of a group with these `commands`; empty if none fits."""
+    commands = list(commands)
+    if name in commands:
+        return ""
+    if " " in name.strip():
+        return _CREATE
+    near = difflib.get_close_matches(name, commands, n=1)
+    hint = _HINTS.get(name.lower(), "")
+    return hint or (f"Did you mean {near[0]!r}?" if near else "")
+
+
+def corrected(problem: click.UsageError) -> click.UsageError:
+    """Return the error with a hint: the flag that was probably meant, or quotes around a prompt."""
+    if isinstance(problem, click.NoSuchOption) and problem.ctx is not None:
+        return _corrected_flag(problem, problem.ctx)
+    command = problem.ctx.command if problem.ctx else None
+    is_prompt = command is not None and any(each.name == "positional" for each in command.params)
+    if is_prompt and problem.message.startswith("Got unexpected extra argument"):
+        return click.UsageError(f"{problem.message} {_EXTRA_WORDS}", problem.ctx)
+    return problem
+
+
+def _corrected_flag(problem: click.NoSuchOption, context: click.Context) -> click.NoSuchOption:
+    options = [each for each in context.command.get_params(context) if isinstance(each, click.Option)]
+    visible = [name for option in options if not option.hidden for name in (*option.opts, *option.secondary_opts)]
+    name = problem.option_name
+    meant = _FLAGS.get(name.replace("_", "-"))
+    near = [meant] if meant in visible else difflib.get_close_matches(name, visible, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return click.NoSuchOption(name, f"No such option {name!r}.{hint}", ctx=context)

@@ -1,0 +1,97 @@
+"""Commands and flags that do not exist: exit code 2, and what to write instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from onward.cli import hints
+from onward.cli.root import COMMANDS
+
+from .conftest import create, onward
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("run",), "onward completions create"),
+        (("run", "storyteller"), "onward completions create"),
+        (("generate", "Once"), "onward completions create"),
+        (("complete",), "onward completions create"),
+        (("chat",), "has no chat: onward completions create"),
+        (("Once upon a time",), "onward completions create"),
+        (("list",), "onward models list"),
+        (("start",), "onward serve"),
+        (("up",), "onward serve"),
+        (("pull", "org/name"), "--model ORG/REPO"),
+        (("rm", "storyteller"), "`onward models list` shows the folder"),
+        (("stop",), "until Ctrl-C or SIGTERM"),
+        (("completions", "generate"), "onward completions create"),
+        (("completions", "Once upon a time"), "onward completions create"),
+        (("models", "ls"), "onward models list"),
+        (("models", "download", "org/name"), "onward models pull ORG/REPO"),
+        (("models", "lst"), "Did you mean 'list'?"),
+        (("LIST",), "onward models list"),
+    ],
+    ids=str,
+)
+def test_a_command_of_another_tool(words: tuple[str, ...], command: str) -> None:
+    result = onward(*words)
+    assert result.exit_code == 2
+    unknown = next(word for word in words if word not in COMMANDS)
+    assert f"Unknown command {unknown!r}." in result.stderr
+    assert command in " ".join(result.stderr.split())
+
+
+def test_a_command_that_nothing_resembles_has_no_hint() -> None:
+    result = onward("zzz")
+    assert result.exit_code == 2
+    assert result.stderr.endswith("Error: Unknown command 'zzz'.\n")
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"),
+    [
+        ("--temp", "--temperature"),
+        ("--temprature", "--temperature"),
+        ("--tokens", "--max-tokens"),
+        ("--max_new_tokens", "--max-tokens"),
+        ("--max-new-tokens", "--max-tokens"),
+        ("--num_predict", "--max-tokens"),
+        ("--no-stream", "--stream"),
+        ("--top_logprobs", "--logprobs"),
+        ("--stop-words", "--stop"),
+        ("--url", "--base-url"),
+    ],
+)
+def test_a_flag_of_another_tool(flag: str, meant: str) -> None:
+    result = create("Once", flag, "1")
+    assert result.exit_code == 2
+    assert f"No such option {flag.replace('_', '-')!r}. Did you mean {meant!r}?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"), [("--ctx-size", "--context-length"), ("--bind", "--host"), ("--dtype", "--precision")]
+)
+def test_a_flag_of_another_server(flag: str, meant: str) -> None:
+    assert f"No such option {flag!r}. Did you mean {meant!r}?" in onward("serve", flag, "1").stderr
+
+
+def test_a_hint_names_only_a_flag_of_the_command() -> None:
+    assert "No such option '--temp'." in (shown := onward("doctor", "--temp", "1").stderr)
+    assert "--temperature" not in shown
+
+
+@pytest.mark.parametrize("flag", ["--max_tokens", "--n_predict", "--max-tokens"])
+def test_flags_that_exist_have_no_hint(flag: str) -> None:
+    assert create("Once", flag, "4", "--dry-run").exit_code == 0
+
+
+def test_a_prompt_without_quotes() -> None:
+    result = create("Once", "upon", "a", "time")
+    assert result.exit_code == 2
+    assert "Put a prompt of several words in quotes." in result.stderr
+    assert "quotes" not in onward("version", "surplus").stderr
+
+
+def test_no_hint_is_about_a_command_that_exists() -> None:
+    assert not hints._HINTS.keys() & COMMANDS.keys()
