@@ -1,13 +1,14 @@
-"""The only wiring: Settings → Backend.
+"""The only wiring: from Settings to a Backend, and to a tokenizer alone.
 
-Heavy rooms are imported here, late and side by side: the engine (numba loads its kernels) in a thread, while this
-one reads and compiles a model.
+Heavy packages are imported here, late and concurrently: the sampler (numba loads its kernels) in a thread, while this
+one loads a model.
 """
 
 from __future__ import annotations
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,16 +31,15 @@ SAMPLING_REVISION = 2
 """Raised with every change of `sampling` that may change a sampled token or a reported log-probability."""
 
 _LOADING_ONLY_FILES = ("libllvmlite.", "libcrypto.")
-"""Beginnings of the names of mapped files that serving hardly reads, beside those of the models' formats: LLVM has
-compiled the kernels. Pages that are touched again come back."""
-
+"""Beginnings of the names of mapped files that serving hardly reads, besides those of the models' formats: LLVM has
+compiled the kernels. Pages that are needed again are read again."""
 
 COMPILING = "Compiling the sampling kernels (once per installation; about 10 s)"
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A model read from its folder, not running yet."""
+    """A loaded model without an engine yet."""
 
     id: str
     runtime: RuntimeModel
@@ -52,26 +52,30 @@ class _Loaded:
 def compose(
     settings: Settings, progress: Progress = lambda message: None, *, own_process: bool = False
 ) -> EmbeddedBackend:
-    """Load every model and start its engine. Slow; blocks. `progress` gets a sentence for each stage.
+    """Load every model and create its engine. Slow; blocks. `progress` receives a sentence at each stage.
 
-    With `own_process`, nothing else runs in this process: then file pages that only loading needed are dropped.
-    Raises SetupError (which names the model and what to do) with nothing left running.
+    `own_process`: nothing else runs in this process, so file pages that only loading needed may be dropped. Raises
+    SetupError, which names the model and what to do; models that were loaded before are closed.
     """
     filters = _filters(settings)
-    with ThreadPoolExecutor(1, thread_name_prefix="onward-kernels") as beside:
-        kernels = beside.submit(_load_kernels, progress)
-        loaded = _load_all(settings, progress)
-        kernels.result()
-    aliases = _aliases(settings, loaded)
-    trim_heap()
-    if own_process and not _foreign_code(settings):
-        # No engine runs yet, so nothing can end one, which would unmap its model.
-        drop_file_pages(*_LOADING_ONLY_FILES, *{name for each in loaded.values() for name in each.loading_only_files})
-    return _start(settings, loaded, aliases, filters)
+    with ExitStack() as on_failure:
+        with ThreadPoolExecutor(1, thread_name_prefix="onward-kernels") as executor:
+            kernels = executor.submit(_load_kernels, progress)
+            loaded = _load_all(settings, progress, on_failure)
+            kernels.result()
+        aliases = _aliases(settings, loaded)
+        trim_heap()
+        if own_process and not _has_foreign_code(settings):
+            # No engine runs yet, so nothing can end one, which would unmap its model.
+            names = {name for each in loaded.values() for name in each.loading_only_files}
+            drop_file_pages(*_LOADING_ONLY_FILES, *names)
+        backend = _start(settings, loaded, aliases, filters)
+        on_failure.pop_all()
+        return backend
 
 
-def _foreign_code(settings: Settings) -> bool:
-    """Whether an operator's own code was loaded, as a content filter: it may have threads, and they may do anything."""
+def _has_foreign_code(settings: Settings) -> bool:
+    """Return whether a content filter is the operator's own code, which may have threads that do anything."""
     return any(each.entry_point is not None for each in settings.content_filter)
 
 
@@ -83,19 +87,20 @@ def _load_kernels(progress: Progress) -> None:
         Sampler(1)
 
 
-def _load_all(settings: Settings, progress: Progress) -> dict[str, _Loaded]:
-    """What each of `settings.model` names, by that name. Raises SetupError."""
+def _load_all(settings: Settings, progress: Progress, on_failure: ExitStack) -> dict[str, _Loaded]:
+    """Load the models of the settings, by the names used there; `on_failure` closes them. Raises SetupError."""
     loaded: dict[str, _Loaded] = {}
     for name in settings.model:
         model = _load(name, settings, progress)
+        on_failure.callback(model.runtime.close)
         if any(model.id == other.id for other in loaded.values()):
-            raise SetupError(f"Two models are called {model.id!r}: give each folder a name of its own.")
+            raise SetupError(f"Two models are named {model.id!r}: rename one of their folders.")
         loaded[name] = model
     return loaded
 
 
 def _filters(settings: Settings) -> ContentFilters | None:
-    """The content filters, where there are any. Raises SetupError, before a model is loaded."""
+    """Return the content filters of the settings, None without any. Raises SetupError, before a model is loaded."""
     if not settings.content_filter:
         return None
     from onward.completions.filters import make_filters
@@ -169,14 +174,14 @@ def load_tokenizer(model: str | None, settings: Settings, progress: Progress = l
 
 
 def _aliases(settings: Settings, loaded: dict[str, _Loaded]) -> dict[str, str]:
-    """Alias → model id. Raises SetupError for one that leads nowhere or hides a model."""
+    """Return model ids by alias. Raises SetupError for an alias of no model or with the name of one."""
     served = {model.id for model in loaded.values()}
     aliases: dict[str, str] = {}
     for alias, target in settings.alias:
         model_id = loaded[target].id if target in loaded else target
         if model_id not in served:
             raise SetupError(
-                f"The alias {alias}={target} leads nowhere: {target!r} is not served. Served are: "
+                f"The alias {alias}={target} names a model that is not served. The served models are: "
                 f"{', '.join(sorted(served))}."
             )
         if alias in served:
@@ -196,12 +201,12 @@ def _options(settings: Settings) -> RuntimeOptions:
 
 
 def _fingerprint(runtime: str) -> str:
-    """`system_fingerprint`: what the runtime's results depend on, and the code that samples from them."""
+    """Return `system_fingerprint`: it changes with what the runtime's results depend on and with the sampler."""
     return "fp_" + hashlib.blake2b(f"{runtime} {SAMPLING_REVISION}".encode(), digest_size=6).hexdigest()
 
 
 def _filtered(fingerprint: str, settings: Settings) -> str:
-    """The fingerprint as it is, or, where content filters change what is answered, another one for each set."""
+    """Return the fingerprint, or a different one for each set of content filters, which change the text."""
     if not settings.content_filter:
         return fingerprint
     return "fp_" + hashlib.blake2b(f"{fingerprint} {settings.content_filter}".encode(), digest_size=6).hexdigest()

@@ -53,7 +53,7 @@ def test_messages_name_the_format(folder: Path) -> None:
     (folder / "empty").mkdir()
     with pytest.raises(ModelFolderError, match=r"\(OpenVINO IR, OneFile\).* Convert it with `onefile MODEL`\.$"):
         resolve("./empty")
-    with pytest.raises(ModelNameError, match=r"Give the path of a model \(OpenVINO IR, OneFile\)\.$"):
+    with pytest.raises(ModelNameError, match=r"Pass the path of a model \(OpenVINO IR, OneFile\)\.$"):
         resolve("./nothing")
 
 

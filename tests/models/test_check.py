@@ -79,7 +79,7 @@ def test_all_problems_are_reported_at_once(folder: Path) -> None:
 
 def test_a_path_that_does_not_exist_is_reported(tmp_path: Path) -> None:
     assert problems(tmp_path / "nothing") == [
-        f"{tmp_path / 'nothing'} does not exist: give the path of a model (OpenVINO IR)."
+        f"{tmp_path / 'nothing'} does not exist: pass the path of a model (OpenVINO IR)."
     ]
 
 

@@ -195,14 +195,14 @@ def test_a_mistyped_folder_is_recognised(tmp_path: Path) -> None:
 def test_a_path_is_never_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     hub = Hub(tmp_path)
-    with pytest.raises(ModelNameError, match=r"^\./model does not exist\. Give the path of a model"):
+    with pytest.raises(ModelNameError, match=r"^\./model does not exist\. Pass the path of a model"):
         resolve("./model", fetcher=hub)
     assert hub.calls == []
 
 
 @pytest.mark.parametrize(
     ("file", "words"),
-    [("openvino_model.xml", "is a file of a model: give its folder"), ("m.gguf", "not a model that Onward can read")],
+    [("openvino_model.xml", "is a file of a model: pass its folder"), ("m.gguf", "not a model that Onward can read")],
 )
 def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path, file: str, words: str) -> None:
     (tmp_path / file).write_text("")

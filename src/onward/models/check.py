@@ -32,9 +32,9 @@ def problems(path: Path) -> list[str]:
 def no_model(path: Path) -> str:
     """Return the sentence for a path at which no format finds a model."""
     if not path.exists():
-        return f"{path} does not exist: give the path of a model ({readable_formats()})."
+        return f"{path} does not exist: pass the path of a model ({readable_formats()})."
     if path.is_file():
-        return f"{path} is not a model that Onward can read: give the folder of a model ({readable_formats()})."
+        return f"{path} is not a model that Onward can read: pass the folder of a model ({readable_formats()})."
     source = str(path) if any(path.glob("*.safetensors")) else "MODEL"
     return f"{path} contains no model that Onward can read ({readable_formats()}). {conversions(source)}".rstrip()
 

@@ -1,4 +1,4 @@
-"""The names that models go by: the built-in ones, the list that clients see, and what a mistyped one meant."""
+"""Names of models: the built-in ones, the list that clients see, and suggestions for unknown ones."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Iterable, Mapping
 from onward.protocol.models import Model
 
 BUILT_IN = ("storyteller",)
-"""Models inside the package; each is a folder of this room."""
+"""Models inside the package, each a folder beside this file."""
 UNLISTED = ("toy",)
-"""Built-in models for tests and demonstrations: accepted by name, offered nowhere."""
+"""Built-in models for tests and demonstrations: accepted by name, but not listed."""
 
 OWNER = "onward"
 
 
 def listed_models(created: Mapping[str, int], aliases: Mapping[str, str]) -> list[Model]:
-    """Every name that can be asked for: models by id with their Unix times, then aliases as copies of theirs."""
+    """Return every name that requests may use: models by id, then aliases. `created`: Unix times in seconds."""
     models = [Model(id=name, created=time, owned_by=owner(name)) for name, time in created.items()]
     others = [Model(id=alias, created=created[target], owned_by=owner(target)) for alias, target in aliases.items()]
     return models + others
 
 
 def owner(model_id: str) -> str:
-    """The organisation of a hub id; Onward for what is local."""
+    """Return the organisation of a hub id, OWNER for a local model."""
     organisation, slash, _ = model_id.partition("/")
     return organisation if slash else OWNER
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence with the nearest of `known` names, led by a space; empty when none is near."""
+    """Return a space and a question with the most similar of the `known` names, "" if none is similar."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""

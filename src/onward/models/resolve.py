@@ -1,4 +1,4 @@
-"""From what an operator typed to a folder with a model in it."""
+"""From what an operator typed to a model on this machine."""
 
 from __future__ import annotations
 
@@ -80,15 +80,15 @@ def _is_path(text: str) -> bool:
 def _unknown(text: str, path: Path) -> str:
     if path.is_file():
         if format_of(path.parent) is not None:
-            return f"{text} is a file of a model: give its folder, {path.parent}."
+            return f"{text} is a file of a model: pass its folder, {path.parent}."
         return no_model(path)
     if _is_path(text) or os.sep in text:
         parent = path.parent
         near = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
-        hint = did_you_mean(path.name, near) or f" Give the path of a model ({readable_formats()})."
+        hint = did_you_mean(path.name, near) or f" Pass the path of a model ({readable_formats()})."
         return f"{text} does not exist.{hint}"
     folders = [entry.name for entry in Path().iterdir() if entry.is_dir()]
     return (
-        f"There is no model named {text!r}.{did_you_mean(text, [*BUILT_IN, *folders])} Give a built-in name "
+        f"There is no model named {text!r}.{did_you_mean(text, [*BUILT_IN, *folders])} Pass a built-in name "
         f"({', '.join(BUILT_IN)}), the path of a model, or a name on the hub such as org/name."
     )

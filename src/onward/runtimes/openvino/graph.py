@@ -1,4 +1,4 @@
-"""From an IR on disk to a graph with block tables whose output layer computes only the rows asked for."""
+"""From an IR on disk to a graph with block tables, whose output layer computes only the requested rows."""
 
 from __future__ import annotations
 

@@ -1,0 +1,76 @@
+"""The wiring: what is served under which names, and what happens to loaded models if it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from onward.compose import compose, load_tokenizer
+from onward.errors import ModelNameError, SetupError
+from onward.runtimes.toy.model import ToyModel
+from onward.settings import Settings
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[ToyModel]:
+    """The toy models that were closed so far."""
+    found: list[ToyModel] = []
+    monkeypatch.setattr(ToyModel, "close", lambda model: found.append(model))
+    return found
+
+
+def toy_folder(folder: Path) -> str:
+    folder.mkdir(parents=True)
+    (folder / "toy.json").write_text('{"blocks": 8, "context_length": 64}')
+    return str(folder)
+
+
+def test_several_models_and_aliases_are_served(tmp_path: Path) -> None:
+    other = toy_folder(tmp_path / "other")
+    backend = compose(Settings(model=("toy", other), alias=(("davinci-002", "toy"), ("babbage-002", other))))
+    try:
+        assert [each.id for each in backend.models()] == ["toy", "other", "davinci-002", "babbage-002"]
+        assert all(re.fullmatch("fp_[0-9a-f]{12}", each.fingerprint) for each in backend.served.values())
+    finally:
+        asyncio.run(backend.aclose())
+
+
+@pytest.mark.parametrize(
+    ("alias", "words"),
+    [
+        (
+            ("davinci-002", "nowhere"),
+            "davinci-002=nowhere names a model that is not served. The served models are: toy",
+        ),
+        (("toy", "toy"), "The alias 'toy' is already the name of a model"),
+    ],
+)
+def test_an_alias_that_cannot_be_served_is_an_error(alias: tuple[str, str], words: str, closed: list[ToyModel]) -> None:
+    with pytest.raises(SetupError, match=re.escape(words)):
+        compose(Settings(model=("toy",), alias=(alias,)))
+    assert len(closed) == 1
+
+
+def test_two_models_of_one_name_are_an_error(tmp_path: Path, closed: list[ToyModel]) -> None:
+    one, other = toy_folder(tmp_path / "1" / "same"), toy_folder(tmp_path / "2" / "same")
+    with pytest.raises(SetupError, match="Two models are named 'same'"):
+        compose(Settings(model=(one, other)))
+    assert len(closed) == 2
+
+
+def test_models_are_closed_if_a_later_one_fails_to_load(tmp_path: Path, closed: list[ToyModel]) -> None:
+    with pytest.raises(ModelNameError):
+        compose(Settings(model=("toy", str(tmp_path / "nowhere"))))
+    assert len(closed) == 1
+
+
+def test_a_tokenizer_is_loaded_without_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.runtimes.toy.model.ToyModel.__init__", lambda *arguments: pytest.fail("loaded"))
+    settings = Settings(model=("toy",), alias=(("davinci-002", "storyteller"),))
+    assert load_tokenizer(None, settings).size == 273
+    assert load_tokenizer("davinci-002", settings).size > 1000
+    with pytest.raises(ModelNameError, match="There is no model named 'nowhere'"):
+        load_tokenizer("nowhere", settings)
