@@ -249,7 +249,7 @@ class _CompilationListener(Listener):
 def on_compilation(notify: Callable[[], None]) -> AbstractContextManager[object]:
     """Return a context within which `notify` is called once if kernels are compiled rather than loaded from the cache.
 
-    The call comes when the compilation starts, on the thread that compiles.
+    `notify` is called when the compilation starts, on the thread that compiles.
     """
     return install_listener("numba:compile", _CompilationListener(notify))
 

@@ -199,7 +199,7 @@ class Sampler:
         if logits.ndim != 2 or logits.shape[1] != self._vocab_size or logits.dtype != np.float32:
             raise ValueError(f"logits are not float32 [rows, {self._vocab_size}]")
         if not 0 <= min(rows) <= max(rows) < len(logits):
-            raise IndexError(f"a row is out of range: logits have {len(logits)}")
+            raise IndexError(f"a row is out of range: the logits have {len(logits)} rows")
         view = np.ascontiguousarray(logits).view()
         view.flags.writeable = False  # one type for numba, whatever the caller's array is
         parts = self._parts(items.size)

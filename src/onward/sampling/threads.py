@@ -1,6 +1,6 @@
 """Sampler threads: each samples a part of a large step, beside the engine's thread and on another CPU.
 
-The threads of a runtime keep spinning for a while after a step. Linux then takes their CPUs for busy and starts a
+The threads of a runtime keep spinning for a while after a step. Linux then considers their CPUs busy and starts a
 sampler thread on the CPU of the engine's thread, so that the parts run one after the other. To prevent this, the
 caller's CPU is removed from the affinity of the sampler threads before they get work. On other systems, and where
 only one CPU is allowed, affinity stays as it is.
