@@ -20,31 +20,30 @@ Step = list[Choice] | Exception | asyncio.Event
 PATIENCE_SECONDS = 10
 
 
-def part(text: str, index: int = 0, finish: Any = None) -> list[Choice]:
+def delta(text: str, index: int = 0, finish: Any = None) -> list[Choice]:
     return [Choice(text=text, index=index, finish_reason=finish)]
 
 
-STORY: tuple[Step, ...] = (part(" there"), part(" was"), part(" a fox", finish="length"))
+STORY: tuple[Step, ...] = (delta(" there"), delta(" was"), delta(" a fox", finish="length"))
 
 
 class FakeAnswer:
     """Plays a script: yields partial choices, awaits events, raises exceptions."""
 
-    fingerprint = "fp_fake"
-
     def __init__(self, model: str, script: list[Step]) -> None:
         self.model = model
+        self.fingerprint = "fp_fake"
         self._script = script
         self._ended = asyncio.Event()
-        self.given = 0
+        self.num_yielded = 0
         self.closed = asyncio.Event()
 
     @property
     def usage(self) -> Usage:
         return Usage(
             prompt_tokens=7,
-            completion_tokens=self.given,
-            total_tokens=7 + self.given,
+            completion_tokens=self.num_yielded,
+            total_tokens=7 + self.num_yielded,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=4),
             completion_tokens_details=CompletionTokensDetails(),
         )
@@ -56,7 +55,7 @@ class FakeAnswer:
             if isinstance(step, asyncio.Event):
                 await self._event_or_end(step)
             else:
-                self.given += 1
+                self.num_yielded += 1
                 yield step
 
     async def _event_or_end(self, event: asyncio.Event) -> None:
@@ -75,6 +74,9 @@ class FakeAnswer:
     async def aclose(self) -> None:
         self.closed.set()
 
+    def abandon(self) -> None:
+        self.closed.set()
+
 
 class FakeBackend:
     """Answers every request with the same script, or with the one that `script_of` returns for it."""
@@ -83,7 +85,7 @@ class FakeBackend:
         self._script_of = script_of or (lambda _: list(script or STORY))
         self.requests: list[CompletionRequest] = []
         self.answers: list[FakeAnswer] = []
-        self.refusal: Exception | None = None
+        self.error_to_raise: Exception | None = None
         self.admission: asyncio.Event | None = None
         self.admission_cancelled = asyncio.Event()
         self.answer_model = "fake-model:1"
@@ -97,8 +99,8 @@ class FakeBackend:
         self.requests.append(request)
         if self.state != "ready":
             raise EngineStopped
-        if self.refusal is not None:
-            raise self.refusal
+        if self.error_to_raise is not None:
+            raise self.error_to_raise
         if self.admission is not None:
             try:
                 await self.admission.wait()
@@ -210,8 +212,8 @@ class Call:
         self.sent.append(message)
         self._changed.set()
 
-    def feed(self, piece: bytes, *, more: bool = True) -> None:
-        self._incoming.put_nowait({"type": "http.request", "body": piece, "more_body": more})
+    def feed(self, chunk: bytes, *, more: bool = True) -> None:
+        self._incoming.put_nowait({"type": "http.request", "body": chunk, "more_body": more})
 
     def leave(self) -> None:
         self._incoming.put_nowait({"type": "http.disconnect"})

@@ -13,17 +13,17 @@ from collections.abc import Callable
 from onward.protocol.request import CompletionRequest
 from onward.server.run import serve
 from onward.settings import Settings, resolve
-from tests.server.fakes import STORY, FakeBackend, Step, part
+from tests.server.fakes import STORY, FakeBackend, Step, delta
 
 
 def script_of(request: CompletionRequest) -> list[Step]:
     match request.prompt:
         case "hang":
-            return [part("a"), asyncio.Event()]
+            return [delta("a"), asyncio.Event()]
         case "slow":
             return [asyncio.Event()]
         case "fail":
-            return [part("a"), RuntimeError("secret")]
+            return [delta("a"), RuntimeError("secret")]
     return list(STORY)
 
 

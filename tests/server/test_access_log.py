@@ -10,7 +10,7 @@ import pytest
 from onward.errors import EngineStopped, InvalidRequest, Overloaded
 from onward.server import access_log
 from onward.server.app import make_app
-from tests.server.fakes import Call, FakeBackend, completion, in_loop, part, settings
+from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
 
 
 @in_loop
@@ -44,7 +44,7 @@ async def test_the_log_marks_cancelled_and_failed_streams(caplog: pytest.LogCapt
     await asyncio.sleep(0.001)
     call.leave()
     await call.done()
-    await completion(make_app(FakeBackend(part("a"), RuntimeError()), settings()), stream=True).done()
+    await completion(make_app(FakeBackend(delta("a"), RuntimeError()), settings()), stream=True).done()
     cancelled, failed = [one.getMessage() for one in caplog.records if one.name == "onward.access"]
     assert "status=499" in cancelled and "cancelled=true" in cancelled
     assert "status=200" in failed and "error=server_error" in failed
@@ -73,7 +73,7 @@ async def test_a_refused_request_is_logged_with_its_model_and_user(
 ) -> None:
     caplog.set_level(logging.INFO, "onward.access")
     backend = FakeBackend()
-    backend.refusal = refusal
+    backend.error_to_raise = refusal
     await completion(make_app(backend, settings()), model="a model=" + "x" * 99, user="eve").done()
     (record,) = [record for record in caplog.records if record.name == "onward.access"]
     pairs = dict(pair.split("=") for pair in record.getMessage().split(" "))

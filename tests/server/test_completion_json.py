@@ -8,7 +8,7 @@ import pytest
 
 from onward.errors import EngineStopped, InvalidRequest, ModelNotFound, Overloaded
 from onward.server.app import make_app
-from tests.server.fakes import Call, FakeBackend, completion, in_loop, part, settings
+from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
 
 
 @in_loop
@@ -50,8 +50,8 @@ async def test_an_engine_in_the_path_stands_for_the_model() -> None:
 async def test_a_body_in_several_chunks_is_joined() -> None:
     backend = FakeBackend()
     call = Call(make_app(backend, settings()), "POST", "/v1/completions", None)
-    for piece in (b'{"model": "storyteller", ', b"", b'"prompt": "On'):
-        call.feed(piece)
+    for chunk in (b'{"model": "storyteller", ', b"", b'"prompt": "On'):
+        call.feed(chunk)
     call.feed(b'ce"}', more=False)
     await call.done()
     assert backend.requests[0].prompt == "Once"
@@ -105,7 +105,7 @@ async def test_an_error_of_the_backend_is_an_http_error_streamed_or_not(
     problem: Exception, status: int, code: str | None, retry: str | None, stream: bool
 ) -> None:
     backend = FakeBackend()
-    backend.refusal = problem
+    backend.error_to_raise = problem
     call = await completion(make_app(backend, settings()), stream=stream).done()
     assert call.status == status
     assert call.headers["content-type"].startswith("application/json")
@@ -124,7 +124,7 @@ async def test_an_error_before_the_first_token_is_an_http_error(stream: bool) ->
 
 @in_loop
 async def test_an_error_while_decoding_sends_no_partial_response(caplog: pytest.LogCaptureFixture) -> None:
-    backend = FakeBackend(part(" there"), ValueError("secret detail"))
+    backend = FakeBackend(delta(" there"), ValueError("secret detail"))
     call = await completion(make_app(backend, settings())).done()
     assert call.status == 500
     assert "secret" not in call.body.decode()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from onward.server.app import make_app
-from tests.server.fakes import STORY, Call, FakeBackend, completion, in_loop, part, settings
+from tests.server.fakes import STORY, Call, FakeBackend, completion, delta, in_loop, settings
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -29,9 +29,9 @@ async def test_disconnecting_during_prefill_closes_the_answer(stream: bool) -> N
 @pytest.mark.parametrize("stream", [False, True])
 @in_loop
 async def test_disconnecting_while_decoding_closes_the_answer(stream: bool) -> None:
-    backend = FakeBackend(part("a"), asyncio.Event())
+    backend = FakeBackend(delta("a"), asyncio.Event())
     call = completion(make_app(backend, settings()), stream=stream)
-    while not (backend.answers and backend.answers[0].given):
+    while not (backend.answers and backend.answers[0].num_yielded):
         await asyncio.sleep(0)
     call.leave()
     await call.done()
@@ -65,7 +65,7 @@ async def test_disconnecting_while_the_body_arrives_submits_nothing() -> None:
 
 @in_loop
 async def test_an_oserror_from_send_means_that_the_client_disconnected(caplog: pytest.LogCaptureFixture) -> None:
-    backend = FakeBackend(part("a"), asyncio.Event())
+    backend = FakeBackend(delta("a"), asyncio.Event())
 
     async def broken_send(message: object) -> None:
         raise OSError("connection lost")
@@ -79,7 +79,7 @@ async def test_an_oserror_from_send_means_that_the_client_disconnected(caplog: p
 
 @in_loop
 async def test_stopping_the_server_closes_the_answer() -> None:
-    backend = FakeBackend(part("a"), asyncio.Event())
+    backend = FakeBackend(delta("a"), asyncio.Event())
     call = completion(make_app(backend, settings()), stream=True)
     await call.until(2)
     call.task.cancel()

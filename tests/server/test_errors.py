@@ -195,8 +195,8 @@ async def test_a_body_that_arrives_slowly_but_steadily_is_accepted(monkeypatch: 
     monkeypatch.setattr(exchange, "BODY_IDLE_SECONDS", 0.5)
     call = Call(make_app(FakeBackend(), settings()), "POST", "/v1/completions", None)
     body = b'{"model": "m", "prompt": "x"}'
-    for piece in (body[:10], body[10:20]):
-        call.feed(piece)
+    for chunk in (body[:10], body[10:20]):
+        call.feed(chunk)
         await asyncio.sleep(0.3)
     call.feed(body[20:], more=False)
     await call.done()
@@ -265,7 +265,7 @@ async def test_concurrent_requests_get_one_response_each() -> None:
 @in_loop
 async def test_only_a_dead_engine_forbids_a_retry(refusal: Exception, told: tuple[str | None, str | None]) -> None:
     backend = FakeBackend()
-    backend.refusal = refusal
+    backend.error_to_raise = refusal
     call = await completion(make_app(backend, settings())).done()
     assert call.status >= 500
     assert (call.headers.get("x-should-retry"), call.headers.get("retry-after")) == told

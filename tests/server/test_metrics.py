@@ -39,7 +39,7 @@ async def test_no_label_contains_a_name_that_a_client_made_up(
     method: str, target: str, body: bytes, refusal: Exception | None
 ) -> None:
     backend = FakeBackend()
-    backend.refusal = refusal
+    backend.error_to_raise = refusal
     app = make_app(backend, settings())
     await Call(app, method, target, body).done()
     text = await scrape(app)
@@ -51,7 +51,7 @@ async def test_no_label_contains_a_name_that_a_client_made_up(
 @in_loop
 async def test_refused_completions_are_counted_by_model(refusal: Exception, reason: str) -> None:
     backend = FakeBackend()
-    backend.refusal = refusal
+    backend.error_to_raise = refusal
     app = make_app(backend, settings())
     for model in ("org/tiny", "org/tiny", MADE_UP):
         await completion(app, model=model).done()

@@ -16,7 +16,7 @@ from onward.errors import Overloaded
 from onward.server.app import make_app
 from onward.server.connection import server_config
 from onward.server.run import bind
-from tests.server.fakes import STORY, FakeBackend, Step, part, settings, wait_for
+from tests.server.fakes import STORY, FakeBackend, Step, delta, settings, wait_for
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def test_keys_are_required_and_accepted() -> None:
 
 def test_the_client_retries_an_overloaded_server() -> None:
     backend = FakeBackend()
-    backend.refusal = Overloaded(retry_after=0)
+    backend.error_to_raise = Overloaded(retry_after=0)
     with served(backend) as url, openai.OpenAI(base_url=url, api_key="any", max_retries=1) as client:
         with pytest.raises(openai.InternalServerError, match="currently overloaded"):
             client.completions.create(model="storyteller", prompt="x")
@@ -81,7 +81,7 @@ def test_every_form_of_prompt_and_every_null_is_decoded() -> None:
 def test_a_client_that_does_not_read_delays_no_other_and_its_disconnect_is_noticed() -> None:
     tick = asyncio.Event()
     tick.set()
-    flood: list[Step] = [part("x" * 100_000), tick] * 200
+    flood: list[Step] = [delta("x" * 100_000), tick] * 200
     backend = FakeBackend(script_of=lambda request: list(flood) if request.stream else list(STORY))
     with served(backend) as url, httpx.Client(base_url=url) as client:
         fields = {"model": "m", "prompt": "x", "stream": True}
@@ -90,4 +90,4 @@ def test_a_client_that_does_not_read_delays_no_other_and_its_disconnect_is_notic
             assert client.post("/completions", json={"model": "m", "prompt": "x"}).status_code == 200
             assert not backend.answers[0].closed.is_set()
         wait_for(backend.answers[0].closed.is_set)
-        assert backend.answers[0].given < 200
+        assert backend.answers[0].num_yielded < 200

@@ -9,7 +9,7 @@ import pytest
 
 import onward
 from onward.server.app import make_app
-from tests.server.fakes import Call, FakeBackend, completion, in_loop, part, settings
+from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
 
 
 async def get(target: str, backend: FakeBackend | None = None) -> Call:
@@ -90,7 +90,7 @@ async def test_metrics_count_requests_tokens_and_latencies() -> None:
     await completion(app).done()
     await completion(app, stream=True).done()
     await Call(app, "POST", "/v1/nope").done()
-    backend._script_of = lambda _: [part("a"), asyncio.Event()]
+    backend._script_of = lambda _: [delta("a"), asyncio.Event()]
     gone = completion(app, stream=True)
     await gone.until(2)
     gone.leave()

@@ -41,17 +41,17 @@ class Streaming:
 
     def __init__(self, server: Process, prompt: str = "hang") -> None:
         self.body = b""
-        self._begun = threading.Event()
+        self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(server.url, prompt), daemon=True)
         self._thread.start()
-        assert self._begun.wait(10)
+        assert self._started.wait(10)
 
     def _run(self, url: str, prompt: str) -> None:
         fields = {"model": "m", "prompt": prompt, "stream": True}
         with httpx.stream("POST", f"{url}/v1/completions", json=fields, timeout=20) as answer:
-            for piece in answer.iter_raw():
-                self.body += piece
-                self._begun.set()
+            for chunk in answer.iter_raw():
+                self.body += chunk
+                self._started.set()
 
     def wait(self) -> list[Any]:
         self._thread.join(10)

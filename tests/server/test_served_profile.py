@@ -16,6 +16,10 @@ from onward.protocol.parameters import PARAMETERS, known_parameters
 from onward.server.app import make_app
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
+REQUIRED_TOGETHER: dict[str, dict[str, Any]] = {
+    "min_tokens": {"max_tokens": 99},
+    "stream_options": {"stream": True},
+}
 PROFILES: list[Profile] = ["strict", "default", "lenient"]
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "parameters.md"
 
@@ -48,7 +52,7 @@ async def test_law_7_one_declaration_makes_schema_decoder_flags_page_and_referen
     table = page.partition('id="schema-CompletionRequest"')[2].partition("</table>")[0]
     for row in PARAMETERS:
         assert (f"<tr><td><code>{row.name}</code>" in table) == (row.name in known), row.name
-        aids = {"min_tokens": {"max_tokens": 99}, "stream_options": {"stream": True}}.get(row.name, {})
+        aids = REQUIRED_TOGETHER.get(row.name, {})
         accepted = is_accepted({"model": "m", **aids, row.name: row.example}, profile)
         assert accepted == (row.name in known or profile == "lenient"), row.name
     flags = {flag.path[0] for flag in request_flags()}

@@ -16,7 +16,7 @@ from onward.server import connection
 from onward.server.app import make_app
 from onward.server.connection import server_config
 from onward.server.run import _Server, bind
-from tests.server.fakes import FakeBackend, Step, in_loop, part, settings
+from tests.server.fakes import FakeBackend, Step, delta, in_loop, settings
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -102,7 +102,7 @@ async def test_an_idle_connection_is_kept_for_the_next_request() -> None:
 @in_loop
 async def test_a_slow_answer_outlives_the_slow_head_behind_it() -> None:
     go = asyncio.Event()
-    async with connected(go, part("late", finish="stop")) as (reader, writer):
+    async with connected(go, delta("late", finish="stop")) as (reader, writer):
         writer.write(post() + b"GET /hea")
         await asyncio.sleep(0.5)
         go.set()
@@ -174,7 +174,7 @@ async def test_lines_without_end_behind_a_body_close_the_connection() -> None:
 @in_loop
 async def test_a_client_that_does_not_read_its_response_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "STALL_SECONDS", 0.2)
-    async with connected(*(part(LONG) for _ in range(30)), part("", finish="stop")) as (reader, writer):
+    async with connected(*(delta(LONG) for _ in range(30)), delta("", finish="stop")) as (reader, writer):
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(streamed())
         await asyncio.sleep(1.5)
@@ -187,7 +187,7 @@ async def test_a_client_that_does_not_read_its_response_is_disconnected(monkeypa
         assert b"[DONE]" not in received
 
 
-class Waiting:
+class FakeTransport:
     """A transport with pending output, and a loop whose timers the test fires."""
 
     def __init__(self) -> None:
@@ -201,63 +201,67 @@ class Waiting:
     def abort(self) -> None:
         self.aborted = True
 
-    def call_later(self, _: float, check: Callable[[int], None], before: int) -> Waiting:
+    def call_later(self, _: float, check: Callable[[int], None], before: int) -> FakeTransport:
         self.due = lambda: check(before)
         return self
 
     def cancel(self) -> None:
         self.due = None
 
+    def fire(self) -> None:
+        """Let the time of the timer pass."""
+        assert self.due is not None
+        self.due()
 
-def watched() -> tuple[connection.Protocol, Waiting]:
-    protocol, waiting = connection.Protocol.__new__(connection.Protocol), Waiting()
-    protocol.transport = protocol.loop = waiting  # type: ignore[assignment]
-    return protocol, waiting
+
+def protocol_and_transport() -> tuple[connection.Protocol, FakeTransport]:
+    protocol, transport = connection.Protocol.__new__(connection.Protocol), FakeTransport()
+    protocol.transport = protocol.loop = transport  # type: ignore[assignment]
+    return protocol, transport
 
 
 def test_a_client_that_reads_something_each_time_stays_connected() -> None:
-    protocol, waiting = watched()
-    waiting.size = 100
+    protocol, transport = protocol_and_transport()
+    transport.size = 100
     protocol._start_stall_timer()
     for size in (99, 50, 1):
-        waiting.size = size
-        assert waiting.due is not None
-        waiting.due()
-        assert not waiting.aborted
-    waiting.due()
-    assert waiting.aborted
+        transport.size = size
+        transport.fire()
+        assert not transport.aborted
+    transport.fire()
+    assert transport.aborted
 
 
 def test_no_timer_starts_where_no_output_is_pending() -> None:
-    protocol, waiting = watched()
+    protocol, transport = protocol_and_transport()
     protocol._start_stall_timer()
-    assert waiting.due is None
-    waiting.size = 5
+    assert transport.due is None
+    transport.size = 5
     protocol._start_stall_timer()
-    waiting.size, due = 0, waiting.due
+    transport.size, due = 0, transport.due
     assert due is not None
-    waiting.due = None
+    transport.due = None
     due()
-    assert waiting.due is None and not waiting.aborted
+    assert transport.due is None and not transport.aborted
 
 
 def test_the_stall_timer_starts_when_the_response_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest may be too little to pause writing."""
     for inherited in ("on_response_complete", "resume_writing"):
         monkeypatch.setattr(HttpToolsProtocol, inherited, lambda _: None, raising=False)
-    for told in (connection.Protocol.on_response_complete, connection.Protocol.resume_writing):
-        protocol, waiting = watched()
-        waiting.size = 5
+    for method in (connection.Protocol.on_response_complete, connection.Protocol.resume_writing):
+        protocol, transport = protocol_and_transport()
+        transport.size = 5
         protocol.cycle = SimpleNamespace(response_complete=True)  # type: ignore[assignment]
-        told(protocol)
-        assert waiting.due is not None
+        method(protocol)
+        assert transport.due is not None
 
 
 def test_the_stall_timer_does_not_start_while_a_response_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HttpToolsProtocol, "resume_writing", lambda _: None, raising=False)
-    protocol, waiting = watched()
-    waiting.size = 5
+    protocol, transport = protocol_and_transport()
+    transport.size = 5
     protocol._start_stall_timer()
     protocol.cycle = SimpleNamespace(response_complete=False)  # type: ignore[assignment]
     protocol.resume_writing()
-    assert waiting.due is None
+    assert transport.due is None

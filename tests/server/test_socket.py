@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from typing import Any
 
 import httpx
 import openai
@@ -19,7 +20,7 @@ def client(server: Process) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=10)
 
 
-def post(**fields: object) -> bytes:
+def post(**fields: Any) -> bytes:
     return completion_request("connection: close", **fields)
 
 
@@ -80,8 +81,8 @@ def test_an_idle_stream_gets_keep_alive_comments_on_the_wire(server: Process) ->
         "POST", f"{server.url}/v1/completions", json={"model": "m", "prompt": "slow", "stream": True}
     ) as answer:
         received = b""
-        for piece in answer.iter_raw():
-            received += piece
+        for chunk in answer.iter_raw():
+            received += chunk
             if received.count(b"\n\n") == 2:
                 break
     assert events(received) == [None, None]

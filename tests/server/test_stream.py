@@ -6,7 +6,7 @@ import asyncio
 
 from onward.errors import EngineStopped
 from onward.server.app import make_app
-from tests.server.fakes import STORY, FakeBackend, completion, events, in_loop, part, settings
+from tests.server.fakes import STORY, FakeBackend, completion, delta, events, in_loop, settings
 
 
 @in_loop
@@ -39,7 +39,7 @@ async def test_the_accept_header_is_ignored() -> None:
 
 @in_loop
 async def test_the_choices_of_one_step_are_sent_together() -> None:
-    script = [part("a") + part("b", 1), part("c", 0, "stop") + part("d", 1, "stop")]
+    script = [delta("a") + delta("b", 1), delta("c", 0, "stop") + delta("d", 1, "stop")]
     call = await completion(make_app(FakeBackend(*script), settings()), stream=True, n=2).done()
     bodies = [message["body"] for message in call.sent[1:]]
     assert [len(events(body)) for body in bodies] == [2, 2, 1]
@@ -86,7 +86,7 @@ async def test_nothing_is_sent_before_the_first_token() -> None:
 @in_loop
 async def test_a_chunk_is_sent_before_the_next_is_generated() -> None:
     rest = asyncio.Event()
-    call = completion(make_app(FakeBackend(part("a"), rest, part("b", finish="stop")), settings()), stream=True)
+    call = completion(make_app(FakeBackend(delta("a"), rest, delta("b", finish="stop")), settings()), stream=True)
     await call.until(2)
     assert events(call.body)[0]["choices"][0]["text"] == "a"
     assert not call.ended
@@ -97,7 +97,7 @@ async def test_a_chunk_is_sent_before_the_next_is_generated() -> None:
 
 @in_loop
 async def test_an_error_while_decoding_is_one_error_event_at_the_end() -> None:
-    backend = FakeBackend(part("a"), RuntimeError("secret"))
+    backend = FakeBackend(delta("a"), RuntimeError("secret"))
     call = await completion(make_app(backend, settings()), stream=True).done()
     chunk, error = events(call.body)
     assert chunk["choices"][0]["text"] == "a"
@@ -116,7 +116,7 @@ async def test_an_error_while_decoding_is_one_error_event_at_the_end() -> None:
 @in_loop
 async def test_an_idle_stream_gets_keep_alive_comments() -> None:
     rest = asyncio.Event()
-    backend = FakeBackend(part("a"), rest, part("b", finish="stop"))
+    backend = FakeBackend(delta("a"), rest, delta("b", finish="stop"))
     call = completion(make_app(backend, settings(keep_alive=0.01)), stream=True)
     await call.until(5)
     rest.set()
@@ -146,7 +146,7 @@ async def test_no_comment_is_sent_before_the_request_is_accepted() -> None:
     call = completion(make_app(backend, settings(keep_alive=0.001)), stream=True)
     await asyncio.sleep(0.02)
     assert call.sent == []
-    backend.refusal = None
+    backend.error_to_raise = None
     backend.admission.set()
     await call.done()
     assert call.status == 200
@@ -166,7 +166,7 @@ async def test_a_json_response_gets_no_comments() -> None:
 @in_loop
 async def test_keep_alive_zero_means_no_comments() -> None:
     rest = asyncio.Event()
-    backend = FakeBackend(part("a"), rest, part("b", finish="stop"))
+    backend = FakeBackend(delta("a"), rest, delta("b", finish="stop"))
     call = completion(make_app(backend, settings(keep_alive=0.0)), stream=True)
     await call.until(2)
     await asyncio.sleep(0.02)
@@ -177,7 +177,7 @@ async def test_keep_alive_zero_means_no_comments() -> None:
 
 @in_loop
 async def test_a_stream_that_the_backend_ends_gets_an_error_event() -> None:
-    backend = FakeBackend(part("a"), asyncio.Event())
+    backend = FakeBackend(delta("a"), asyncio.Event())
     call = completion(make_app(backend, settings()), stream=True)
     await call.until(2)
     await backend.aclose()

@@ -6,6 +6,7 @@ import itertools
 import json
 import socket
 import time
+from typing import Any
 
 from tests.server.conftest import Process
 
@@ -36,7 +37,7 @@ def receive_all(connection: socket.socket) -> bytes:
     return received
 
 
-def completion_request(*headers: str, version: str = "1.1", **fields: object) -> bytes:
+def completion_request(*headers: str, version: str = "1.1", **fields: Any) -> bytes:
     """A POST of a completion with Host, Content-Type, Content-Length and `headers`."""
     body = json.dumps({"model": "storyteller", "prompt": "Once"} | fields).encode()
     lines = [f"POST /v1/completions HTTP/{version}", "host: x", "content-type: application/json"]
