@@ -271,7 +271,7 @@ def install(monkeypatch: pytest.MonkeyPatch, function: object) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda group, name: [Entry(function)] if name == "mine" else [])
 
 
-def test_a_callable_of_an_entry_point_filters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callable_of_an_entry_point_is_a_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     text = unfiltered()
     install(monkeypatch, lambda found: [(3, 6)] if len(found) > 6 else [])
 
@@ -281,7 +281,7 @@ def test_a_callable_of_an_entry_point_filters(monkeypatch: pytest.MonkeyPatch) -
     assert with_filters(check, setting(entry_point="mine", action="omit")) == text[:3] + text[6:]
 
 
-def test_a_callable_that_fails_fails_the_request_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callable_that_raises_fails_only_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(text: str) -> list[tuple[int, int]]:
         raise RuntimeError("bad filter")
 

@@ -1,4 +1,4 @@
-"""What a request becomes before the engine sees it."""
+"""The plan of a request: its jobs and the checks that depend on the model."""
 
 from __future__ import annotations
 
@@ -28,15 +28,13 @@ MODEL = ServedModel("toy", TOY, TOY.size, 2048, None)
         ({"top_k": 1}, True),
     ],
 )
-def test_a_request_can_be_repeated_when_it_has_a_seed_or_leaves_nothing_to_chance(
-    fields: dict[str, Any], repeatable: bool
-) -> None:
+def test_a_request_is_repeatable_if_it_has_a_seed_or_is_greedy(fields: dict[str, Any], repeatable: bool) -> None:
     planned = plan(check_request({"model": "toy", "prompt": "a", **fields}), MODEL, 0, count(), 100)
     assert [job.repeatable for job in planned.jobs] == [repeatable]
 
 
 NARROW = ServedModel("narrow", TOY, 100, 64, Infill(1, 2, 3, frozenset({4, 200}), suffix_first=False))
-"""A model whose tokenizer knows more tokens (its end among them) than the model has logits."""
+"""A model whose tokenizer has more tokens, including the end token, than the model has logits."""
 
 
 def planned_for_narrow(**fields: Any) -> Any:
@@ -44,18 +42,18 @@ def planned_for_narrow(**fields: Any) -> Any:
     return job
 
 
-def test_only_tokens_that_the_model_can_write_end_a_choice() -> None:
+def test_end_tokens_outside_the_vocabulary_are_ignored() -> None:
     assert planned_for_narrow(prompt="a", min_tokens=1).end_tokens == frozenset()
     assert planned_for_narrow(prompt="a", suffix="b", min_tokens=1).end_tokens == frozenset({4})
 
 
 @pytest.mark.parametrize("fields", [{"prompt": "z"}, {"prompt": "a", "suffix": "z"}, {"prompt": ""}])
-def test_a_token_that_the_model_cannot_read_is_refused_wherever_it_comes_from(fields: dict[str, Any]) -> None:
+def test_tokens_outside_the_vocabulary_are_rejected_in_prompt_and_suffix(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=r"^Invalid token in prompt: .* maximum value is 99 "):
         planned_for_narrow(**fields)
 
 
-def test_a_suffix_counts_into_the_context() -> None:
+def test_a_suffix_is_part_of_the_context() -> None:
     assert planned_for_narrow(prompt="a" * 30, suffix="b" * 15, max_tokens=16).prompt[-1] == 3
     with pytest.raises(InvalidRequest, match="you requested 65 tokens"):
         planned_for_narrow(prompt="a" * 30, suffix="b" * 16, max_tokens=16)

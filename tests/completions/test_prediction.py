@@ -1,4 +1,4 @@
-"""Predicted outputs: into the job as tokens, and back into usage; the completion itself stays as it is."""
+"""Predicted outputs: their tokens in jobs, their counts in usage, and no effect on the completion."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def predictions(**fields: Any) -> list[tuple[int, ...]]:
     return [job.prediction for job in planned(**fields).jobs]
 
 
-def test_a_job_has_the_tokens_of_the_prediction_and_none_without() -> None:
+def test_a_job_has_the_tokens_of_the_prediction() -> None:
     assert predictions(prediction=content("once upon")) == [tuple(TOY.encode("once upon", add_special_tokens=False))]
     assert predictions() == predictions(prediction=None) == predictions(prediction=content("")) == [()]
 
 
-def test_one_prediction_counts_for_every_prompt() -> None:
+def test_a_prediction_applies_to_every_prompt() -> None:
     first, second = predictions(prompt=["a", "b"], n=2, prediction=content("the cat"))
     assert first == second != ()
 
@@ -66,21 +66,21 @@ def test_a_prediction_has_no_start_token() -> None:
     assert predictions(model=model, prediction=content("xy")) == [(120, 121)]
 
 
-def test_nothing_is_predicted_for_a_request_that_generates_nothing() -> None:
+def test_a_request_that_generates_nothing_has_no_prediction() -> None:
     assert predictions(max_tokens=0, echo=True, logprobs=1, prediction=content("abc")) == [()]
 
 
-def test_of_a_long_prediction_as_many_tokens_count_as_a_context_holds() -> None:
+def test_a_long_prediction_is_truncated_to_the_context_length() -> None:
     assert predictions(prediction=content("x" * 1000)) == [(120,) * 64]
 
 
-def test_tokens_that_the_model_lacks_are_left_out() -> None:
-    """A folder's tokenizer may know more tokens than its model has logits for."""
+def test_tokens_outside_the_vocabulary_are_left_out() -> None:
+    """A tokenizer may have more tokens than its model has logits."""
     model = replace(MODEL, vocab_size=120)
     assert predictions(model=model, prediction=content("axbyc")) == [(97, 98, 99)]
 
 
-def test_a_prediction_is_neither_billed_nor_part_of_the_context() -> None:
+def test_a_prediction_is_not_part_of_the_prompt_or_the_context() -> None:
     with_it, without = planned(max_tokens=63, prediction=content("x" * 50)), planned(max_tokens=63)
     assert [each.num_prompt_tokens for plan in (with_it, without) for each in plan.prompts] == [1, 1]
 
@@ -110,33 +110,33 @@ def stream_of(filters: ContentFilters | None = None, **fields: Any) -> ChoiceStr
     return ChoiceStream(planned(**fields), TOY, filters)
 
 
-def test_usage_sums_over_all_choices_of_all_prompts() -> None:
+def test_usage_is_the_sum_over_all_choices_of_all_prompts() -> None:
     stream = stream_of(prompt=["a", "b"], n=2)
     usage = usage_of(stream, *(decoded(*where, "ninetoken", *counts) for where, counts in COUNTS.items()))
     assert details(usage) == (12, 3)
     assert usage.completion_tokens == 36
 
 
-def test_counts_of_a_choice_are_so_far_and_not_added_up() -> None:
+def test_counts_of_a_choice_are_cumulative() -> None:
     stream = stream_of()
     assert details(stream.usage) == (0, 0)
     assert details(usage_of(stream, decoded(0, 0, "four", 3, 0, last=False))) == (3, 0)
     assert details(usage_of(stream, decoded(0, 0, "tw", 4, 2, last=False), decoded(0, 0, "o", 4, 5))) == (4, 5)
 
 
-def test_candidates_that_are_not_returned_count_too() -> None:
+def test_candidates_that_are_not_returned_are_counted() -> None:
     stream = stream_of(best_of=3)
     usage = usage_of(stream, *(decoded(0, choice, "ab", 1, choice) for choice in range(3)))
     assert details(usage) == (3, 3)
 
 
-def test_no_more_is_accepted_than_the_completion_has() -> None:
-    """An end token that was predicted is sampled, and no part of the completion."""
+def test_accepted_tokens_are_at_most_those_of_the_completion() -> None:
+    """A predicted end token is sampled, but is not part of the completion."""
     event = Decoded(0, 0, [*decoded(0, 0, "abc", 0, 0).tokens, Sampled(END, -1.0, ())], "stop", 4, 0)
     assert details(usage_of(stream_of(), event)) == (3, 0)
 
 
-def test_what_a_content_filter_cuts_off_is_not_accepted() -> None:
+def test_tokens_that_a_content_filter_removes_are_not_accepted() -> None:
     stream = stream_of(make_filters([ContentFilterSetting("no", ("c",))]))
     usage = usage_of(stream, decoded(0, 0, "abcdef", 6, 1, last=False), decoded(0, 0, "ghi", 9, 4))
     assert (usage.completion_tokens, details(usage)) == (3, (3, 1))
@@ -144,7 +144,7 @@ def test_what_a_content_filter_cuts_off_is_not_accepted() -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3)), max_size=12))
-def test_usage_never_shrinks_and_ends_at_the_sums(steps: list[tuple[int, int, int]]) -> None:
+def test_usage_never_decreases_and_ends_at_the_sums(steps: list[tuple[int, int, int]]) -> None:
     stream = stream_of(n=3)
     so_far = dict.fromkeys(range(3), (0, 0))
     before = (0, 0)
@@ -169,7 +169,7 @@ def even_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def edited(text: str, seed: int) -> str:
-    """The text with a few places left out, put in and replaced."""
+    """Return the text with a few deletions, insertions and replacements."""
     chance = random.Random(seed)
     for _ in range(seed):
         place = chance.randrange(len(text) + 1)
@@ -178,7 +178,7 @@ def edited(text: str, seed: int) -> str:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_law_2_no_prediction_changes_an_answer(shape: str) -> None:
+def test_law_2_a_prediction_never_changes_a_completion(shape: str) -> None:
     fields = {"seed": 11, **SHAPES[shape]}
 
     async def answers(backend: EmbeddedBackend) -> list[Completion]:
@@ -199,7 +199,7 @@ LONG: dict[str, Any] = {"prompt": "the cat", "max_tokens": 60, "ignore_eos": Tru
 
 
 @pytest.mark.usefixtures("even_steps")
-def test_a_right_prediction_is_accepted_and_never_rejected() -> None:
+def test_a_correct_prediction_is_accepted_and_never_rejected() -> None:
     plain = ask(**LONG)
     answer = ask(**LONG, prediction=content(plain.choices[0].text))
     accepted, rejected = details(answer.usage)
@@ -216,18 +216,18 @@ def test_a_wrong_prediction_is_rejected_and_soon_no_longer_drafted() -> None:
 
 
 @pytest.mark.usefixtures("even_steps")
-def test_a_stream_with_a_prediction_folds_to_the_whole_answer() -> None:
+def test_a_stream_with_a_prediction_folds_to_the_completion() -> None:
     plain = ask(**LONG, logprobs=1).choices[0]
     chunks = ask_stream(**LONG, logprobs=1, prediction=content(plain.text), stream_options={"include_usage": True})
     folded = FoldedChoices()
     for chunk in chunks:
         folded.add(chunk.choices)
     assert folded.choices() == [plain]
-    assert len(chunks) == 61, "a chunk a token, and one of usage"
+    assert len(chunks) == 61, "one chunk per token, and one of usage"
     assert details(narrowing.usage_of(chunks[-1]))[0] > 0
 
 
-def test_without_speculation_a_prediction_is_taken_and_not_drafted() -> None:
+def test_without_speculation_a_prediction_is_accepted_and_not_drafted() -> None:
     plain = ask(**LONG)
     fields = {**LONG, "prediction": content(plain.choices[0].text)}
     answer = on_toy(lambda backend: complete(backend, **fields), speculate=False)
@@ -257,7 +257,7 @@ def test_the_setting_reaches_the_engine(speculation: Any, speculate: bool) -> No
 
 
 @pytest.mark.parametrize("text", ["x" * 20_001, ["x" * 10_001] * 2], ids=["text", "parts"])
-def test_a_long_prediction_leaves_the_event_loop(text: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_prediction_is_tokenized_outside_the_event_loop(text: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     encoders: set[str] = set()
 
     def encode(self: ToyTokenizer, text: str, *, add_special_tokens: bool) -> list[int]:

@@ -1,4 +1,4 @@
-"""An answer whose engine is lost goes on in another: the same partial choices, whatever the request asks for."""
+"""A completion whose engine is lost continues in another one, with the same partial choices for all parameters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def planned(request: CompletionRequest, jobs: int = 0) -> Plan:
 
 
 def run(engine: Engine, stream: ChoiceStream, journals: dict[int, Journal], max_steps: int) -> list[Choice]:
-    """Let an engine work on what the journals say is left, for at most so many steps."""
+    """Run the remaining jobs of the journals in an engine for at most `max_steps`, and return the partial choices."""
     for journal in journals.values():
         rest = journal.remaining()
         if rest is not None:
@@ -60,8 +60,8 @@ def run(engine: Engine, stream: ChoiceStream, journals: dict[int, Journal], max_
     return choices
 
 
-def answer(request: CompletionRequest, filters: ContentFilters, cuts: list[int]) -> tuple[list[Any], list[Any]]:
-    """Partial choices, and the whole ones, of a request whose engine is lost after so many steps, again and again."""
+def complete(request: CompletionRequest, filters: ContentFilters, cuts: list[int]) -> tuple[list[Any], list[Any]]:
+    """Return partial and complete choices of a request. `cuts` are the steps after which an engine is lost, in turn."""
     work = planned(request)
     stream = ChoiceStream(work, TOKENIZER, filters)
     journals = {job.id: Journal(job) for job in work.jobs}
@@ -79,17 +79,17 @@ def answer(request: CompletionRequest, filters: ContentFilters, cuts: list[int])
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, *EXTRA_SHAPES])
-def test_law_2_an_answer_cut_at_any_step_goes_on_with_the_same_bytes(shape: str) -> None:
+def test_law_2_a_completion_interrupted_at_any_step_continues_with_the_same_bytes(shape: str) -> None:
     fields = {"seed": 11, **SHAPES.get(shape, {}), **EXTRA_SHAPES.get(shape, {})}
     request = check_request({"model": "toy", **fields})
     filters = FILTERS if "filtered" in shape else ContentFilters()
-    parts, whole = answer(request, filters, [])
+    parts, whole = complete(request, filters, [])
     for cut in range(1, 16):
-        assert answer(request, filters, [cut]) == (parts, whole)
-    assert answer(request, filters, [3] * 20) == (parts, whole)
+        assert complete(request, filters, [cut]) == (parts, whole)
+    assert complete(request, filters, [3] * 20) == (parts, whole)
 
 
-def test_a_request_without_a_seed_is_planned_alike_again() -> None:
+def test_a_request_without_a_seed_always_has_the_same_plan() -> None:
     request = check_request({"model": "toy", "prompt": ["a", "a", "b"]})
     seeds = [[job.sampling.seed for job in planned(request).jobs] for _ in range(2)]
     assert seeds[0] == seeds[1]
@@ -98,6 +98,6 @@ def test_a_request_without_a_seed_is_planned_alike_again() -> None:
     assert not set(seeds[0]) & {job.sampling.seed for job in planned(other).jobs}
 
 
-def test_a_seed_is_that_of_every_prompt() -> None:
+def test_every_prompt_has_the_seed_of_the_request() -> None:
     request = check_request({"model": "toy", "prompt": ["a", "b"], "seed": -1})
     assert [job.sampling.seed for job in planned(request).jobs] == [2**64 - 1] * 2
