@@ -1,4 +1,4 @@
-"""A start that compiles the kernels says so; one that loads them from numba's cache does not."""
+"""Compilation of the kernels is reported; loading them from numba's cache is not."""
 
 from __future__ import annotations
 
@@ -11,32 +11,35 @@ import numba
 import pytest
 
 from onward.compose import COMPILING
-from onward.sampling import kernels
+from onward.sampling.kernels import on_compilation
+from onward.sampling.vocab_blocks import compiled
 
 
-def notices() -> int:
-    """How often a new process of this small function is notified of its compilation, in two calls."""
+def num_notifications() -> int:
+    """Return how often the compilation of a new small function is reported, in calls with two types."""
 
-    def increment(number: int) -> int:
+    def increment(number: float) -> float:
         return number + 1
 
     calls: list[None] = []
-    function = kernels.compiled(cache=True)(increment)
-    with kernels.on_compilation(lambda: calls.append(None)):
+    function = compiled(cache=True)(increment)
+    with on_compilation(lambda: calls.append(None)):
         assert (function(1), function(1.5)) == (2, 2.5)
     return len(calls)
 
 
-def test_only_a_cold_cache_is_noticed_and_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_is_reported_once_and_only_with_a_cold_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    assert [notices(), notices()] == [1, 0]
+    assert [num_notifications(), num_notifications()] == [1, 0]
 
 
-def test_nothing_is_noticed_afterwards() -> None:
+def test_nothing_is_reported_after_the_context() -> None:
     calls: list[None] = []
-    with kernels.on_compilation(lambda: calls.append(None)):
+    with on_compilation(lambda: calls.append(None)):
         pass
-    assert kernels.compiled()(lambda number: number * 2)(2) == 4
+    assert compiled()(lambda number: number * 2)(2) == 4
     assert calls == []
 
 
