@@ -80,9 +80,9 @@ lowest:  ## Run the fast tests on the lowest versions that pyproject.toml allows
 	@$(UV) --resolution lowest-direct -e '.[test]'
 	$(OTHER)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
 
-newest:  ## Run the fast tests on the newest versions of dependencies, pre-releases included
+newest:  ## Run the fast tests on the newest released versions of dependencies
 	$(other_environment)
-	@$(UV) --prerelease allow -e '.[test]'
+	@$(UV) --upgrade -e '.[test]'
 	$(OTHER)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
 
 companions:  ## Install Onward beside transformers 4 and click 8.1, and run it

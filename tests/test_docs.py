@@ -64,6 +64,7 @@ def test_the_readme_shows_what_its_programs_print() -> None:
 
 
 @pytest.mark.real
+@pytest.mark.skipif(sys.platform == "win32", reason="needs bash")
 def test_the_curl_command_of_the_readme_returns_a_completion(storyteller: str) -> None:
     (command,) = blocks(ROOT / "README.md", "bash")
     ran = subprocess.run(

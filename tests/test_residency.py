@@ -21,6 +21,9 @@ from onward.residency import Mapping, drop_file_pages, mappings
 from onward.settings import Settings
 from onward.values import ContentFilterSetting
 
+if sys.platform == "win32":
+    pytest.skip("needs a C library of POSIX", allow_module_level=True)
+
 
 class Closable(Protocol):
     def close(self) -> None: ...

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
 import select
 import struct
 import subprocess
 import sys
-import termios
 import time
 from functools import partial
 from types import TracebackType
 from typing import Self
+
+import pytest
+
+if sys.platform == "win32":
+    pytest.skip("needs a POSIX terminal", allow_module_level=True)
+
+import fcntl
+import pty
+import termios
 
 COMMAND = (sys.executable, "-m", "onward")
 _TAGS = {"0": "}", "1": "{bold:", "2": "{dim:", "31": "{red:", "32": "{green:", "33": "{yellow:"}

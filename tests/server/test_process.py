@@ -22,7 +22,8 @@ from onward.settings import Settings
 from tests.server.conftest import Process
 from tests.server.fakes import FakeBackend, events, settings, wait_for
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="drains on signals of POSIX")
+if sys.platform == "win32":
+    pytest.skip("needs POSIX signals", allow_module_level=True)
 
 
 @pytest.fixture(autouse=True)
