@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import jsonschema  # type: ignore[import-untyped]
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from .servers import Servers
@@ -19,6 +22,19 @@ def test_every_operation_of_the_document_answers_as_it_says(servers: Servers) ->
             operation = operations[method]
             answer = server.send(method.upper(), path.replace("{id}", "toy"))
             assert str(answer.status) in operation["responses"], (method, path, answer.status)
+
+
+def test_the_tokenizer_routes_reject_unknown_fields_as_their_schemas_do(servers: Servers) -> None:
+    server = servers["lenient"]
+    schemas = server.send("GET", "/openapi.json").json["components"]["schemas"]
+    for path, name, fields in (
+        ("/tokenize", "TokenizeRequest", {"prompt": "a"}),
+        ("/detokenize", "DetokenizeRequest", {"tokens": [97]}),
+    ):
+        for body, is_valid in ((fields, True), (fields | {"foo": 1}, False), ({}, False)):
+            assert jsonschema.Draft202012Validator(schemas[name]).is_valid(body) == is_valid
+            status = server.send("POST", path, json.dumps(body).encode()).status
+            assert status == (200 if is_valid else 400), (path, body)
 
 
 def test_the_examples_of_the_document_are_served(servers: Servers) -> None:

@@ -40,7 +40,7 @@ def server_schemas() -> dict[str, Schema]:
 def _token_schemas() -> dict[str, Schema]:
     """Return the schemas of the tokenizer routes, which follow vLLM (spec/applications C1)."""
     return {
-        "TokenizeRequest": _record(
+        "TokenizeRequest": _request(
             {
                 "model": _MODEL,
                 "prompt": _TEXT,
@@ -57,7 +57,7 @@ def _token_schemas() -> dict[str, Schema]:
                 "token_strs": {"type": ["array", "null"], "items": _TEXT},
             }
         ),
-        "DetokenizeRequest": _record({"model": _MODEL, "tokens": _TOKENS}, required=["tokens"]),
+        "DetokenizeRequest": _request({"model": _MODEL, "tokens": _TOKENS}, required=["tokens"]),
         "DetokenizeResponse": _record({"prompt": _TEXT}),
         "TokenizerInfo": _record(
             {
@@ -73,13 +73,14 @@ def _token_schemas() -> dict[str, Schema]:
     }
 
 
-def _record(properties: Schema, *, required: list[str] | None = None) -> Schema:
-    """Return an object schema. All properties are required, unless `required` lists fewer."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties) if required is None else required,
-    }
+def _record(properties: Schema) -> Schema:
+    """Return the schema of an object with all these properties."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _request(properties: Schema, *, required: list[str]) -> Schema:
+    """Return the schema of a request. Other fields are rejected, in every profile."""
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 def _switch(default: bool, description: str) -> Schema:
