@@ -56,7 +56,7 @@ def _replaced(text: str, *changes: tuple[str, str]) -> str:
 
 _NEW_METHOD = '''
     def reset(self, stops: tuple[str, ...] | None = None) -> str:
-        """Forget all text fed so far, and look for other strings from now on; gives what was still held."""
+        """Forget all text fed so far, and look for other strings from now on. Returns what was still held."""
         held, self._held = self._held, ""
         self._released = 0
         if stops is not None:

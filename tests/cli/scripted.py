@@ -1,4 +1,4 @@
-"""A server that says what it is told to say, and goes wrong on purpose."""
+"""A server that sends scripted answers, and fails on purpose."""
 
 from __future__ import annotations
 

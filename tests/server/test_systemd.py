@@ -1,4 +1,4 @@
-"""The service manager is told once the server is ready, and when it begins to stop."""
+"""The service manager is notified when the server is ready, and when it begins to stop."""
 
 from __future__ import annotations
 

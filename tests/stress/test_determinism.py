@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.request import Request, urlopen
 
+import msgspec
 import pytest
 
 from onward.backends.embedded import EmbeddedBackend
@@ -57,7 +58,7 @@ def make_request(number: int) -> dict[str, Any]:
 
 
 def with_prediction(fields: dict[str, Any], texts: list[str], rng: random.Random) -> dict[str, Any]:
-    """The request with a guess at its answer: right, cut and patched in a few places, or beside the point."""
+    """The request with a prediction of its answer: right, edited in a few places, or of something else."""
     words = rng.choice([*texts, " ".join(WORDS)]).split(" ")
     for _ in range(rng.choice([0, 0, 2, 6])):
         place = rng.randrange(len(words) + 1)
@@ -139,7 +140,7 @@ def precision(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def alone(precision: str) -> dict[int, list[dict[str, Any]]]:
-    """Each request by itself, one after the other, without a prefix cache, nothing guessed."""
+    """Each request by itself, one after the other, without a prefix cache, nothing drafted."""
 
     async def each() -> dict[int, list[dict[str, Any]]]:
         settings = Settings(
@@ -174,25 +175,25 @@ def test_law_2_200_requests_give_the_same_bytes(
             answers = await in_a_crowd(backend, len(changes), alone)
             drafts = backend.load()["storyteller"].drafts
             if changes.get("speculation") == "off":
-                assert not any(drafts.values())
+                assert not drafts.total
             return answers
 
     assert_same(asyncio.run(crowded()), alone)
 
 
-def test_law_2_200_requests_give_the_same_bytes_however_much_is_guessed(
+def test_law_2_200_requests_give_the_same_bytes_however_much_is_drafted(
     alone: dict[int, list[dict[str, Any]]], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a crowd few guesses pay. Here all count as paying, and few requests are read while others write."""
+    """In a crowd few drafts pay. Here all count as paying, and few requests prefill while others decode."""
     let_steps_count_the_same(monkeypatch)
 
-    async def guessed() -> dict[int, list[dict[str, Any]]]:
+    async def drafted() -> dict[int, list[dict[str, Any]]]:
         async with running(compose(Settings(model=("storyteller",), precision=precision))) as backend:
             answers = await a_few_at_a_time(backend, alone)
-            assert min(backend.load()["storyteller"].drafts.values()) > 30
+            assert min(msgspec.structs.astuple(backend.load()["storyteller"].drafts)) > 30
             return answers
 
-    assert_same(asyncio.run(guessed()), alone)
+    assert_same(asyncio.run(drafted()), alone)
 
 
 def test_law_2_a_restarted_server_gives_the_same_bytes_whole_and_streamed(

@@ -33,7 +33,7 @@ _HINTS = {
     "check": _DOCTOR, "status": _DOCTOR, "health": _DOCTOR, "diagnose": _DOCTOR,
     "settings": _SETTINGS, "env": _SETTINGS, "set": _SETTINGS,
 }  # fmt: skip
-"""Command of another tool, or a likely guess → what to do instead."""
+"""Command of another tool, or a likely mistake → what to do instead."""
 
 _FLAGS = {
     "--temp": "--temperature",
@@ -75,7 +75,7 @@ _FLAGS = {
     "--listen": "--host",
     "--max-num-seqs": "--max-rows",
 }
-"""Flag of another tool, or a likely guess → the flag of that meaning."""
+"""Flag of another tool, or a likely mistake → the flag of that meaning."""
 
 _EXTRA_WORDS = "Put a prompt of several words in quotes."
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from onward.sampling.outputs import Sampled
 
 Scores = list[Sampled | None]
-"""An entry a prompt token; None for a prompt's first token, which nothing predicts."""
+"""An entry per prompt token; None for a prompt's first token, which nothing predicts."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedScores:
-    """Scores of n tokens with `top` alternatives each: 8 bytes a token and 8 an alternative."""
+    """Scores of n tokens with `top` alternatives each: 8 bytes per token and 8 per alternative."""
 
     tokens: NDArray[np.int32]
     """[n]; -1 where there is no score."""

@@ -308,8 +308,8 @@ def test_a_hang_up_amid_a_chunked_body_is_code_3() -> None:
 @pytest.mark.parametrize(("kind", "code"), [("server_error", 5), ("invalid_request_error", 4)])
 @pytest.mark.parametrize("before", [b"", b"event: error\n"])
 def test_an_error_event_ends_the_stream(kind: str, code: int, before: bytes) -> None:
-    failure = event({"error": {"message": "The engine died.", "type": kind, "param": None, "code": None}})
-    streamed(chunk("a"), before + failure, code=code, text="a\n", words="The engine died.")
+    failure = event({"error": {"message": "The engine crashed.", "type": kind, "param": None, "code": None}})
+    streamed(chunk("a"), before + failure, code=code, text="a\n", words="The engine crashed.")
 
 
 def test_an_event_that_is_no_json_is_the_servers_fault() -> None:
