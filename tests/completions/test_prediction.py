@@ -183,8 +183,8 @@ def test_law_2_a_prediction_never_changes_a_completion(shape: str) -> None:
 
     async def answers(backend: EmbeddedBackend) -> list[Completion]:
         plain = await complete(backend, **fields)
-        guesses = [plain.choices[-1].text, *(edited(plain.choices[0].text, seed) for seed in range(5)), "zq" * 50]
-        return [plain, *[await complete(backend, **fields, prediction=content(text)) for text in guesses]]
+        texts = [plain.choices[-1].text, *(edited(plain.choices[0].text, seed) for seed in range(5)), "zq" * 50]
+        return [plain, *[await complete(backend, **fields, prediction=content(text)) for text in texts]]
 
     plain, *predicted = on_toy(answers)
     for answer in predicted:
