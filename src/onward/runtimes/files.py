@@ -22,7 +22,7 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequenc
 
 
 def present(folder: Path, names: Iterable[str]) -> list[Path]:
-    """Return the files of `folder` with these names that exist, in the order of `names`; [] for what is not a folder."""
+    """Return the files of `folder` with these names that exist, in the order of `names`; [] if it is not a folder."""
     try:
         return [path for name in names if (path := folder / name).is_file()]
     except PermissionError:
