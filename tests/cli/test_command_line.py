@@ -53,7 +53,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     loaded = modules_after("from onward.cli.root import root\nroot(['--help'], standalone_mode=False)")
-    assert not loaded & {*HEAVY, "asyncio", "rich", "onward.cli.commands.serve"}
+    assert not loaded & {*HEAVY, "asyncio", "onward.cli.commands.serve"}
 
 
 def test_the_help_of_serve_loads_no_model_and_no_server() -> None:

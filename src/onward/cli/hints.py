@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 import click
@@ -87,7 +86,7 @@ def command_hint(name: str, commands: Iterable[str]) -> str:
         return ""
     if " " in name.strip():
         return _CREATE
-    near = difflib.get_close_matches(name, commands, n=1)
+    near = _similar(name, commands)
     hint = _HINTS.get(name.lower(), "")
     return hint or (f"Did you mean {near[0]!r}?" if near else "")
 
@@ -108,6 +107,13 @@ def _corrected_flag(problem: click.NoSuchOption, context: click.Context) -> clic
     visible = [name for option in options if not option.hidden for name in (*option.opts, *option.secondary_opts)]
     name = problem.option_name
     meant = _FLAGS.get(name.replace("_", "-"))
-    near = [meant] if meant in visible else difflib.get_close_matches(name, visible, n=1)
+    near = [meant] if meant in visible else _similar(name, visible)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return click.NoSuchOption(name, f"No such option {name!r}.{hint}", ctx=context)
+
+
+def _similar(name: str, names: list[str]) -> list[str]:
+    """Return the name that is spelled most alike, if there is one."""
+    from difflib import get_close_matches
+
+    return get_close_matches(name, names, n=1)

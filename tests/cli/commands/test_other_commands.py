@@ -29,7 +29,6 @@ HEAVY = {
     "uvicorn",
     "msgspec",
     "tokenizers",
-    "rich",
     "ruamel.yaml",
 }
 

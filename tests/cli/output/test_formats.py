@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from onward.cli.output.cells import width
 from onward.cli.output.formats import render
 from onward.cli.output.live import LiveText
 from onward.cli.output.logprobs import alternatives, coloured_text
@@ -52,6 +53,14 @@ def test_pretty_is_a_box_of_paths_and_values() -> None:
     assert re.search(r"│ choices\.0\.index\s+│ 0\s+│", text)
     assert re.search(r"│ usage\.total_tokens\s+│ 3\s+│", text)
     assert "\x1b" not in text
+
+
+def test_pretty_wraps_long_values_and_aligns_wide_characters() -> None:
+    text = render({"a": "x" * 150, "名前": "日本\nline"}, format="pretty")
+    assert {width(line) for line in text.split("\n")} == {100}
+    assert text.count("x") == 150
+    assert re.search(r"│ 名前 │ 日本 +│\n│      │ line +│", text)
+    assert render(1, format="pretty") == "╭──┬───╮\n│  │ 1 │\n╰──┴───╯"
 
 
 def test_raw_strings_are_escaped_on_a_terminal_only() -> None:

@@ -7,15 +7,16 @@ import sys
 
 import pytest
 
-from onward.cli.output import loading
+from onward.cli.output import progress_line
+from onward.cli.output.loading import loading
 
 
 def test_stages_are_a_line_on_a_terminal_that_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(loading, "INTERVAL_SECONDS", 0.001)
-    with loading.loading() as show:
+    monkeypatch.setattr(progress_line, "INTERVAL_SECONDS", 0.001)
+    with loading() as show:
         show("Loading storyteller")
         while "Loading storyteller …" not in terminal.getvalue():
             pass
@@ -24,13 +25,22 @@ def test_stages_are_a_line_on_a_terminal_that_leaves_no_trace(monkeypatch: pytes
 
 def test_stages_go_to_the_log_where_there_is_no_terminal() -> None:
     logged: list[str] = []
-    with loading.loading(logged.append) as show:
+    with loading(logged.append) as show:
         show("Loading storyteller")
     assert logged == ["Loading storyteller"]
 
 
 def test_stages_are_silent_where_there_is_neither(capsys: pytest.CaptureFixture[str]) -> None:
-    with loading.loading() as show:
+    with loading() as show:
         show("Loading storyteller")
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
+
+
+def test_a_long_stage_is_cut_to_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    line = progress_line.ProgressLine(lambda: "x" * 200)
+    line.draw()
+    line.remove()
+    assert max(len(written) for written in terminal.getvalue().split("\r\x1b[K")) == 79

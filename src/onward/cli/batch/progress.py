@@ -4,49 +4,55 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from onward.cli.batch.counts import Counts
+from onward.cli.output.progress_line import ProgressLine
 from onward.cli.output.words import pluralize
+
+BAR_CELLS = 40
 
 
 class Progress:
-    """A progress bar on stderr while it is open, if stderr is a terminal. `update` redraws it from `counts`."""
+    """A progress bar on stderr while it is open, if stderr is a terminal."""
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
         self._started = time.monotonic()
-        self._bar: Any = None
+        self._line: ProgressLine | None = None
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
-            self._bar = _bar()
-            self._task = self._bar.add_task("", total=self._counts.total, completed=self._counts.finished, speed="")
-            self._bar.start()
+            self._line = ProgressLine(lambda: bar(self._counts, time.monotonic() - self._started))
+            self._line.draw()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def update(self) -> None:
-        if self._bar is not None:
-            speed = format_speed(self._counts.tokens, time.monotonic() - self._started)
-            words = " ".join(filter(None, [speed, *_failed_counts(self._counts)]))
-            self._bar.update(self._task, completed=self._counts.finished, speed=words)
+        if self._line is not None:
+            self._line.remove()
 
 
-def _bar() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+def bar(counts: Counts, seconds: float) -> str:
+    """Return a bar with the finished lines, tokens per second, failures and the time left."""
+    cells = BAR_CELLS * counts.finished // max(1, counts.total)
+    drawn = "━" * cells + "─" * (BAR_CELLS - cells)
+    speed, left = format_speed(counts.tokens, seconds), _time_left(counts, seconds)
+    return " ".join(
+        filter(None, [drawn, f"{counts.finished:,}/{counts.total:,}", speed, *_failed_counts(counts), left])
+    )
 
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}"), TimeRemainingColumn())
-    return Bar(*columns, console=Console(stderr=True), transient=True)
+
+def _time_left(counts: Counts, seconds: float) -> str:
+    """Return `0:01:30 left`, by the lines that this run has finished; empty before the first."""
+    finished = counts.finished - counts.finished_before
+    if finished == 0:
+        return ""
+    return f"{timedelta(seconds=round(seconds / finished * (counts.total - counts.finished)))} left"
 
 
 def format_speed(tokens: int, seconds: float) -> str:

@@ -95,8 +95,8 @@ def _run_pending(batch: Batch, pending: list[Line], results: Journal, rejections
         return
     source = open_source(batch.session.connection, [model for model in models if model not in unknown], quiet=True)
     requests = (line for line in read_lines(batch.source) if isinstance(line, Line) and line.number in to_run)
-    with Progress(counts) as progress:
-        asyncio.run(_Run(source, batch, results, rejections, counts, progress).all(requests))
+    with Progress(counts):
+        asyncio.run(_Run(source, batch, results, rejections, counts).all(requests))
 
 
 def _model_not_found(name: str, why: str) -> ModelNotFound:
@@ -114,14 +114,12 @@ class _Run:
         results: Journal,
         rejections: Journal,
         counts: Counts,
-        progress: Progress,
     ) -> None:
         self._source = source
         self._batch = batch
         self._results = results
         self._rejections = rejections
         self._counts = counts
-        self._progress = progress
         self._running = 0
         self._last_finished = time.monotonic()
         """When the last line finished; before that, when the run started."""
@@ -167,7 +165,6 @@ class _Run:
             self._counts.tokens += (document.value.get("usage") or {}).get("completion_tokens") or 0
             self._counts.answered += 1
         self._last_finished = time.monotonic()
-        self._progress.update()
 
     async def _complete(self, fields: dict[str, Any]) -> Any:
         """Return the completion; waits while this process's queue is full or the server is busy."""

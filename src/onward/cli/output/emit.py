@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from onward.cli.output import cells
 from onward.cli.output.formats import NO_MATCH, render, transform_matches
 from onward.cli.output.terminal import style_of, visible, warn
 
@@ -34,10 +35,12 @@ def emit(output: Any, value: Any, as_text: Callable[[], str]) -> None:
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table with columns as wide as their widest cell and dimmed headings."""
     rows = [[visible(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    title = "  ".join(cell.ljust(width) for cell, width in zip(headings, widths, strict=True)).rstrip()
-    return "\n".join([style_of(sys.stdout).dim(title), *lines])
+    widths = [max(cells.width(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
+
+    def line(row: Sequence[str]) -> str:
+        return "  ".join(cells.pad(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+    return "\n".join([style_of(sys.stdout).dim(line(headings)), *map(line, rows)])
 
 
 def bytes_in_words(count: int) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
+import sys
 from typing import Any
 
+from onward.cli.output import cells
 from onward.cli.output.gjson import MISSING, find
-from onward.cli.output.terminal import visible
+from onward.cli.output.terminal import Style, columns, visible
 
 _TOKENS = re.compile(r'(?P<text>"(?:\\.|[^"\\])*")(?P<colon>:)?|(?P<word>true|false|null)|(?P<number>-?\d[\d.eE+-]*)')
 _KEY, _TEXT, _NUMBER, _WORD = "34;1", "32", "36", "35"
 
 
+BOX_COLUMNS = 100
+"""Width of a box where there is no terminal."""
+MIN_VALUE_COLUMNS = 10
 NO_MATCH = "--transform matched nothing; printing the whole document"
 
 
@@ -80,22 +84,21 @@ def _text(value: Any, _: str | None, colour: bool) -> str:
 
 
 def _pretty(value: Any, _: str | None, colour: bool) -> str:
-    """Return a box of keys and values, one line per leaf."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.ROUNDED, show_header=False)
-    table.add_column(style="bold blue", no_wrap=True)
-    table.add_column(overflow="fold")
-    for path, leaf in _leaves(value, ""):
-        shown = leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)
-        table.add_row(Text(path), Text(visible(shown)))
-    out = io.StringIO()
-    width = None if colour else 100
-    Console(file=out, force_terminal=colour, no_color=not colour, width=width, highlight=False).print(table)
-    return out.getvalue().rstrip("\n")
+    """Return a box of keys and values, one row per leaf; long values are wrapped to the width of the terminal."""
+    leaves = [(visible(path), leaf) for path, leaf in _leaves(value, "")]
+    texts = [visible(leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)) for _, leaf in leaves]
+    available = columns(sys.stdout) if colour else BOX_COLUMNS
+    path_width = max(cells.width(path) for path, _ in leaves)
+    room = max(MIN_VALUE_COLUMNS, available - path_width - len("│  │  │"))
+    wrapped = [list(cells.wrap(text, room)) for text in texts]
+    value_width = max(cells.width(line) for lines in wrapped for line in lines)
+    rows = []
+    for (path, _), lines in zip(leaves, wrapped, strict=True):
+        for shown, line in zip([path, *[""] * (len(lines) - 1)], lines, strict=True):
+            key = Style(colour)(cells.pad(shown, path_width), _KEY)
+            rows.append(f"│ {key} │ {cells.pad(line, value_width)} │")
+    over, under = "─" * (path_width + 2), "─" * (value_width + 2)
+    return "\n".join([f"╭{over}┬{under}╮", *rows, f"╰{over}┴{under}╯"])
 
 
 def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:

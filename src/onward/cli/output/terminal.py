@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import IO, Any
 
+DEFAULT_COLUMNS = 80
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -19,6 +20,14 @@ def wants_colour(stream: IO[Any]) -> bool:
     if force:
         return force.lower() not in ("0", "false")
     return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def columns(stream: IO[Any]) -> int:
+    """Return the width of the terminal; 80 where the stream is not a terminal or does not know."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or DEFAULT_COLUMNS
+    except (OSError, ValueError):
+        return DEFAULT_COLUMNS
 
 
 def visible(text: str) -> str:
