@@ -262,3 +262,8 @@ def test_a_home_folder_that_cannot_be_determined_is_one_that_does_not_exist(monk
     assert cache_folder() == Path("/nonexistent/.cache/onward")
     assert resolve({}, environ={}).settings.model == ("storyteller",)
     assert SettingsCommand("serve").get_help(click.Context(click.Command("serve")))
+
+
+def test_an_unknown_variable_is_logged_with_the_closest_setting(caplog: pytest.LogCaptureFixture) -> None:
+    resolve_settings(ONWARD_PROT="1", ONWARD_BASE_URL="http://x", OTHER="1")
+    assert caplog.messages == ["ONWARD_PROT is not a setting and is ignored; did you mean ONWARD_PORT?"]
