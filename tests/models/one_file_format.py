@@ -43,7 +43,7 @@ class OneFileFormat:
         return {"context_length": 99, "kind": "one file"}
 
     def conversion(self, source: str) -> str:
-        return f"Convert it with `onefile {source}`."
+        return f"`onefile {source}`"
 
     def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
         progress("Opening one file")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import urllib.request
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import onward
 from onward.cli.completers import model_names
 from onward.compose import compose
 from onward.errors import ModelFolderError, ModelNameError
+from onward.models.local import models_here
 from onward.models.resolve import resolve
 from onward.runtimes import formats
 from onward.settings import Settings
@@ -51,7 +53,7 @@ def test_problems_are_reported(folder: Path) -> None:
 
 def test_messages_name_the_format(folder: Path) -> None:
     (folder / "empty").mkdir()
-    with pytest.raises(ModelFolderError, match=r"\(OpenVINO IR, OneFile\).* Convert it with `onefile MODEL`\.$"):
+    with pytest.raises(ModelFolderError, match=r"OpenVINO IR, OneFile.* Convert a model with .* or `onefile MODEL`\.$"):
         resolve("./empty")
     with pytest.raises(ModelNameError, match=r"Pass the path of a model \(OpenVINO IR, OneFile\)\.$"):
         resolve("./nothing")
@@ -112,3 +114,11 @@ def test_what_it_notes_and_does_is_reported(folder: Path) -> None:
     said: list[str] = []
     asyncio.run(compose(Settings(model=("small.onefile",)), said.append).aclose())
     assert said == ["Loading small.onefile", "Opening one file", NOTE]
+
+
+def test_a_folder_that_was_deleted_completes_nothing(folder: Path) -> None:
+    gone = folder / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    assert models_here() == []

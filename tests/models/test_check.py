@@ -61,7 +61,8 @@ def test_a_folder_without_a_readable_model_is_reported_with_the_command_that_con
     (tmp_path / "tokenizer.json").write_text("{}")
     (problem,) = problems(tmp_path)
     assert problem.startswith(f"{tmp_path} contains no model that Onward can read (OpenVINO IR). ")
-    assert f"`optimum-cli export openvino --model {source or tmp_path} " in problem
+    subject = "a model" if source else "it"
+    assert f"Convert {subject} with `optimum-cli export openvino --model {source or tmp_path} " in problem
     assert "pip install 'optimum-intel[openvino]'" in problem
     with pytest.raises(ModelFolderError, match="contains no model"):
         check_model(tmp_path)

@@ -35,13 +35,15 @@ def no_model(path: Path) -> str:
         return f"{path} does not exist: pass the path of a model ({readable_formats()})."
     if path.is_file():
         return f"{path} is not a model that Onward can read: pass the folder of a model ({readable_formats()})."
-    source = str(path) if any(path.glob("*.safetensors")) else "MODEL"
-    return f"{path} contains no model that Onward can read ({readable_formats()}). {conversions(source)}".rstrip()
+    advice = f"Convert it with {conversions(str(path))}."
+    if not any(path.glob("*.safetensors")):
+        advice = f"Convert a model with {conversions('MODEL')}."
+    return f"{path} contains no model that Onward can read ({readable_formats()}). {advice}"
 
 
 def conversions(source: str) -> str:
-    """Return how to convert `source`, a folder or hub id in another format, into one that can be read."""
-    return " ".join(filter(None, (each.conversion(source) for each in hub_formats())))
+    """Return the commands that convert `source`, a folder or hub id in another format, into one that can be read."""
+    return " or ".join(filter(None, (each.conversion(source) for each in hub_formats())))
 
 
 def required_packages() -> list[str]:

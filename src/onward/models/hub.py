@@ -45,7 +45,7 @@ def fetch(name: HubName, *, allow_download: bool, fetcher: Callable[..., str] | 
             return folder
     raise ModelNameError(
         f"{name.repository} contains no model that Onward can read ({readable_formats()}). "
-        f"{conversions(name.repository)}".rstrip()
+        f"Convert it with {conversions(name.repository)}."
     )
 
 

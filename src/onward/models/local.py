@@ -22,7 +22,10 @@ def local_models() -> list[ResolvedModel]:
 
 def models_here() -> list[Path]:
     """Return the models in the current folder, as relative paths in alphabetical order."""
-    return sorted(path for path in Path().iterdir() if format_of(path) is not None)
+    try:
+        return sorted(path for path in Path().iterdir() if format_of(path) is not None)
+    except OSError:  # the folder was deleted or may not be read
+        return []
 
 
 def _model(path: Path, name: str, source: Source) -> ResolvedModel | None:

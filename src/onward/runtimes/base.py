@@ -70,7 +70,7 @@ class ModelFormat(Protocol):
         ...
 
     def conversion(self, source: str) -> str:
-        """Return how to convert `source`, a folder or hub id in another format, as sentences; "" if impossible."""
+        """Return the command that converts `source`, a folder or hub id in another format; "" if there is none."""
         ...
 
     def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:

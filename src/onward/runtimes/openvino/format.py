@@ -25,7 +25,7 @@ WEIGHTS = "openvino_model.bin"
 
 _EXPORTER = (
     "optimum-cli comes with `pip install 'optimum-intel[openvino]'`, best in an environment of its own because it "
-    "installs PyTorch."
+    "installs PyTorch"
 )
 
 
@@ -54,7 +54,7 @@ class OpenVINOFormat:
     def conversion(self, source: str) -> str:
         folder = source.rstrip("/").rpartition("/")[2] or "model"
         command = f"optimum-cli export openvino --model {source} --weight-format int8 {folder}-openvino"
-        return f"Convert it with `{command}`. {_EXPORTER}"
+        return f"`{command}` ({_EXPORTER})"
 
     def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
         from onward.runtimes.openvino.load import load_model
