@@ -57,8 +57,8 @@ def max_match_length(pattern: str) -> int | None:
     """Return an upper bound of the length of a match in code points; None if there is none, or it is unknown.
 
     The bound is computed by the parser of Python's `re`. For patterns that both engines accept, RE2's matches are not
-    longer: a POSIX class such as [:alpha:] counts as more characters in Python. The exception are braces that only
-    Python parses as a repetition.
+    longer: a POSIX class such as [:alpha:] counts as more characters in Python. Braces that only Python parses as a
+    repetition are the exception; they return None.
     """
     if _PYTHON_ONLY_REPETITION.search(pattern):
         return None

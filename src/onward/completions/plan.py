@@ -43,10 +43,10 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPrompt:
-    """One prompt of a request: its job and its echo.
+    """One prompt of a request: its job, and the prompt as the client knows it.
 
-    `tokens` are the token ids of the echo, without an implicit start token and without infill tokens, and `token_bytes`
-    their bytes in `text`. `num_prompt_tokens` is the prompt's part of `usage.prompt_tokens`.
+    `text`, `tokens` and the tokens' `token_bytes` contain neither an implicit start token nor infill tokens.
+    `num_prompt_tokens` is the prompt's part of `usage.prompt_tokens`.
     """
 
     job: Job
@@ -57,7 +57,7 @@ class PlannedPrompt:
 
     @property
     def num_implicit_tokens(self) -> int:
-        """Number of tokens at the start of the job's prompt that are not in the echo."""
+        """Number of tokens at the start of the job's prompt that are not in `tokens`."""
         return len(self.job.prompt) - len(self.tokens)
 
 
@@ -179,7 +179,7 @@ def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedMo
 
 
 def _prediction(request: CompletionRequest, model: ServedModel) -> tuple[int, ...]:
-    """Return the tokens of the predicted text, up to the context length. The model may generate it as others."""
+    """Return the tokens of the predicted text, up to the context length. The model may use other tokens for it."""
     if request.prediction is None or request.max_tokens == 0:
         return ()
     ids = model.tokenizer.encode(request.prediction, add_special_tokens=False)

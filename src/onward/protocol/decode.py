@@ -122,7 +122,7 @@ class _CheckedFields:
             if row.overrides or row.alias_of not in arguments:
                 arguments[row.alias_of] = value
         if arguments.get("best_of") == 0:
-            arguments["best_of"] = None  # 0 means "not given" (spec/completions §2.5)
+            arguments["best_of"] = None  # 0 means "not set" (spec/completions §2.5)
         if "top_k" in arguments:
             arguments["top_k"] = max(0, arguments["top_k"])  # type: ignore[call-overload]
         return arguments

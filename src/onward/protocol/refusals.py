@@ -63,7 +63,7 @@ def missing(path: str) -> InvalidRequest:
 
 
 def wrong_type(path: str, expected: str, value: object) -> InvalidRequest:
-    """`expected` includes its article: "an integer", "one of a string or array of strings"."""
+    """Return the error of a wrong type. `expected` has an article: "an integer", "one of a string or …"."""
     got = _TYPE_NAMES.get(type(value)) or f"a value of type {type(value).__name__}"
     return InvalidRequest(
         f"Invalid type for '{path}': expected {expected}, but got {got} instead.",
