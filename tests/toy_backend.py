@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import pytest
 
@@ -25,8 +25,15 @@ from onward.sampling.sampler import Sampler
 T = TypeVar("T")
 
 
-def make_backend(*, max_waiting: int = 1024, speculate: bool = True, **model_options: int) -> EmbeddedBackend:
-    model, tokenizer = ToyModel(**model_options), ToyTokenizer()
+class BackendOptions(TypedDict, total=False):
+    """Keyword arguments of `make_backend`."""
+
+    max_waiting: int
+    speculate: bool
+
+
+def make_backend(*, max_waiting: int = 1024, speculate: bool = True) -> EmbeddedBackend:
+    model, tokenizer = ToyModel(), ToyTokenizer()
     engine = Engine(model, tokenizer, Sampler(model.vocab_size), speculate=speculate)
     served = ServedModel.create("toy", tokenizer, model.vocab_size, model.context_length)
     toy = EmbeddedModel(served, EngineThread(engine, max_waiting=max_waiting), "fp_toy")
@@ -35,7 +42,7 @@ def make_backend(*, max_waiting: int = 1024, speculate: bool = True, **model_opt
 
 
 def engine_thread(model: EmbeddedModel) -> EngineThread:
-    """The engine behind a model's client, for tests that look inside."""
+    """The client of a model's engine, for tests that look inside the thread."""
     assert isinstance(model.engine, EngineThread)
     return model.engine
 
@@ -45,15 +52,14 @@ def toy_engine(backend: EmbeddedBackend) -> Engine:
 
 
 def let_steps_count_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every step counts as taking as long as any other: so drafts always pay, and what is drafted does not depend on
-    how busy the machine is."""
+    """Let all steps count as equally long: drafts always pay, and do not depend on how busy the machine is."""
     observe = StepCost.observe
     monkeypatch.setattr(StepCost, "observe", lambda cost, prompt, rows, seconds: observe(cost, prompt, rows, 1.0))
 
 
 @asynccontextmanager
 async def running(backend: EmbeddedBackend) -> AsyncIterator[EmbeddedBackend]:
-    """Closes the backend at the end, and checks that no block and no answer is left (law 4)."""
+    """Check at the end that no block and no answer is left (law 4), and close the backend."""
     try:
         yield backend
         await settle(backend)
@@ -62,14 +68,14 @@ async def running(backend: EmbeddedBackend) -> AsyncIterator[EmbeddedBackend]:
 
 
 async def settle(backend: EmbeddedBackend) -> None:
-    """Wait until the engines have nothing to do, then check their books."""
+    """Wait until the engines are idle, then check that they hold no block and no answer is running."""
     for model in backend.served.values():
         thread = engine_thread(model)
         for _ in range(2000):
             if thread.engine.idle and not thread.num_waiting:
                 break
             await asyncio.sleep(0.005)
-        assert thread.engine.idle, "work is left over"
+        assert thread.engine.idle, "the engine is not idle after ten seconds"
         thread.engine.check()
         assert thread.engine.cache.pool.used == 0
         assert not model.answers
@@ -86,8 +92,8 @@ async def stream(backend: EmbeddedBackend, **fields: Any) -> list[Chunk]:
     return [chunk async for chunks in fold_chunks(answer, request) for chunk in chunks]
 
 
-def on_toy(test: Callable[[EmbeddedBackend], Coroutine[Any, Any, T]], **options: Any) -> T:
-    """Run an async test with a fresh backend, from a synchronous test."""
+def on_toy(test: Callable[[EmbeddedBackend], Coroutine[Any, Any, T]], **options: Unpack[BackendOptions]) -> T:
+    """Run an async test with a new backend, from a synchronous test."""
 
     async def run() -> T:
         async with running(make_backend(**options)) as backend:
@@ -97,7 +103,7 @@ def on_toy(test: Callable[[EmbeddedBackend], Coroutine[Any, Any, T]], **options:
 
 
 def ask(**fields: Any) -> Completion:
-    """One whole completion of a fresh toy."""
+    """One whole completion of a new backend."""
     return on_toy(lambda backend: complete(backend, **fields))
 
 

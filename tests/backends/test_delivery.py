@@ -1,4 +1,4 @@
-"""Events on their way to an event loop: in order, none lost, and by one call where the loop falls behind."""
+"""Delivery of events to an event loop: in order, without loss, and in one call where the loop has fallen behind."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from onward.backends import delivery
 from onward.backends.delivery import BLOCKED_PENDING_STEPS, MAX_PENDING_STEPS, YIELD_SECONDS, Delivery
 from onward.engine.events import Event, Failed
 
 
-class Reader:
+class Answer:
+    """A receiver that notes what it is fed."""
+
     def __init__(self) -> None:
         self.fed: list[list[int]] = []
         self.abandoned = 0
@@ -27,7 +28,7 @@ class Reader:
 
 
 class Loop:
-    """An event loop that runs what it was asked to when the test says so."""
+    """An event loop that runs its scheduled calls when the test calls `run`."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
@@ -50,7 +51,7 @@ class Loop:
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     slept: list[float] = []
-    monkeypatch.setattr(delivery.time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", slept.append)
     return slept
 
 
@@ -58,90 +59,90 @@ def event(number: int) -> Event:
     return Failed(number, "")
 
 
-def test_events_of_a_step_come_by_one_call_each_reader_its_own() -> None:
-    loop, one, two = Loop(), Reader(), Reader()
+def test_the_events_of_a_step_are_delivered_in_one_call_to_the_answer_of_each() -> None:
+    loop, one, two = Loop(), Answer(), Answer()
     Delivery(loop).post({one: [event(1), event(3)], two: [event(2)]}.items())
     assert len(loop.calls) == 1 and not one.fed
     loop.run()
     assert (one.fed, two.fed) == ([[1, 3]], [[2]])
 
 
-def test_steps_that_end_before_the_call_begins_join_it() -> None:
-    loop, one, two = Loop(), Reader(), Reader()
-    way = Delivery(loop)
+def test_steps_that_end_before_the_call_begins_are_delivered_by_it() -> None:
+    loop, one, two = Loop(), Answer(), Answer()
+    delivery = Delivery(loop)
     for number in range(3):
-        way.post({one: [event(number)], two: [event(10 + number)]}.items())
+        delivery.post({one: [event(number)], two: [event(10 + number)]}.items())
     assert len(loop.calls) == 1
     loop.run()
     assert (one.fed, two.fed) == ([[0], [1], [2]], [[10], [11], [12]]), "each step by itself"
-    way.post({one: [event(3)]}.items())
-    assert len(loop.calls) == 1, "what comes afterwards calls again"
+    delivery.post({one: [event(3)]}.items())
+    assert len(loop.calls) == 1, "a step that is posted afterwards schedules another call"
     loop.run()
     assert one.fed[3:] == [[3]]
 
 
-def test_what_is_posted_while_readers_are_fed_is_not_forgotten() -> None:
-    loop, late = Loop(), Reader()
-    way = Delivery(loop)
+def test_a_step_that_is_posted_during_delivery_is_delivered_by_another_call() -> None:
+    loop, late = Loop(), Answer()
+    delivery = Delivery(loop)
 
-    class Posting(Reader):
+    class Posting(Answer):
         def feed(self, events: list[Event]) -> None:
-            way.post({late: [event(7)]}.items())
+            delivery.post({late: [event(7)]}.items())
 
-    way.post({Posting(): [event(1)]}.items())
+    delivery.post({Posting(): [event(1)]}.items())
     loop.run()
     assert not late.fed and len(loop.calls) == 1
     loop.run()
     assert late.fed == [[7]]
 
 
-def test_an_engine_far_ahead_of_a_loop_lets_it_have_a_moment_each_step(slept: list[float]) -> None:
-    loop, reader = Loop(), Reader()
-    way = Delivery(loop)
+def test_an_engine_far_ahead_of_a_loop_yields_to_it_every_step(slept: list[float]) -> None:
+    loop, answer = Loop(), Answer()
+    delivery = Delivery(loop)
     for number in range(MAX_PENDING_STEPS):
-        way.post({reader: [event(number)]}.items())
+        delivery.post({answer: [event(number)]}.items())
     assert slept == []
     for number in range(3):
-        way.post({reader: [event(number)]}.items())
+        delivery.post({answer: [event(number)]}.items())
     assert slept == [YIELD_SECONDS] * 3
     loop.run()
-    way.post({reader: [event(0)]}.items())
+    delivery.post({answer: [event(0)]}.items())
     assert slept == [YIELD_SECONDS] * 3
 
 
-def test_a_loop_that_is_blocked_for_long_delays_nobody(slept: list[float]) -> None:
-    loop, reader = Loop(), Reader()
-    way = Delivery(loop)
+def test_a_loop_that_has_been_blocked_for_long_does_not_delay_the_engine(slept: list[float]) -> None:
+    loop, answer = Loop(), Answer()
+    delivery = Delivery(loop)
     for number in range(BLOCKED_PENDING_STEPS + 100):
-        way.post({reader: [event(number)]}.items())
+        delivery.post({answer: [event(number)]}.items())
     assert len(slept) == BLOCKED_PENDING_STEPS - 1 - MAX_PENDING_STEPS
     loop.run()
-    assert len(reader.fed) == BLOCKED_PENDING_STEPS + 100
+    assert len(answer.fed) == BLOCKED_PENDING_STEPS + 100
 
 
 @pytest.mark.parametrize("called_before", [True, False])
-def test_readers_of_a_closed_loop_are_abandoned_and_nothing_is_kept(called_before: bool) -> None:
-    loop, one, two = Loop(), Reader(), Reader()
-    way = Delivery(loop)
+def test_answers_of_a_closed_loop_are_abandoned_and_their_events_dropped(called_before: bool) -> None:
+    loop, one, two = Loop(), Answer(), Answer()
+    delivery = Delivery(loop)
     if called_before:
-        way.post({one: [event(1)]}.items())
+        delivery.post({one: [event(1)]}.items())
     loop.closed = True
-    way.post({one: [event(2)], two: [event(3), event(4)]}.items())
+    delivery.post({one: [event(2)], two: [event(3), event(4)]}.items())
     assert (one.abandoned, two.abandoned) == (1, 1)
-    way.post({two: [event(5)]}.items())
-    assert (one.abandoned, two.abandoned) == (1, 2), "nothing is kept"
+    delivery.post({two: [event(5)]}.items())
+    assert (one.abandoned, two.abandoned) == (1, 2), "what was posted before is dropped"
     assert not one.fed
 
 
-def test_nothing_is_lost_or_reordered_between_a_thread_and_a_real_loop() -> None:
+def test_no_event_is_lost_or_reordered_between_a_thread_and_a_real_loop() -> None:
     steps = 5000
 
-    async def work() -> list[int]:
-        reader, way = Reader(), Delivery(asyncio.get_running_loop())
+    async def receive() -> list[int]:
+        answer, delivery = Answer(), Delivery(asyncio.get_running_loop())
 
         def post() -> None:
             for number in range(steps):
-                way.post({reader: [event(number)]}.items())
+                delivery.post({answer: [event(number)]}.items())
                 if number % 700 == 0:
                     time.sleep(0.002)
 
@@ -150,6 +151,6 @@ def test_nothing_is_lost_or_reordered_between_a_thread_and_a_real_loop() -> None
         while engine.is_alive():
             await asyncio.sleep(0)
         await asyncio.sleep(0)
-        return [number for fed in reader.fed for number in fed]
+        return [number for fed in answer.fed for number in fed]
 
-    assert asyncio.run(work()) == list(range(steps))
+    assert asyncio.run(receive()) == list(range(steps))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from onward.completions.text_deltas import ChoiceText
 from onward.engine.events import Decoded, EngineFinishReason, Event, Prefilled
 from onward.engine.job import Job
-from onward.engine.model import Hook, Row, nothing
+from onward.engine.model import Hook, Model, Row, nothing
 from onward.engine.step import Engine
 from onward.runtimes.toy.model import ToyModel
 from onward.runtimes.toy.tokenizer import END, ToyTokenizer
@@ -26,6 +27,67 @@ _ids = itertools.count()
 TOKENIZER = ToyTokenizer()
 
 
+class EngineOptions(TypedDict, total=False):
+    """Keyword arguments of `make_engine`."""
+
+    blocks: int
+    rows: int
+    share: bool
+    context: int
+    speculate: bool
+    threads: int | None
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Keyword arguments of `make_job` that become its SamplingParams."""
+
+    temperature: float
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    logit_bias: tuple[tuple[int, float], ...]
+    seed: int
+    logprobs: int | None
+
+
+class JobOptions(SamplingOptions, total=False):
+    """Keyword arguments of `make_job`."""
+
+    request: int | None
+    choices: int
+    max_tokens: int
+    rules: TextRules | None
+    score_top: int | None
+    ignore_end: bool
+    min_tokens: int
+    prediction: Sequence[int]
+
+
+class ToyEngine(Engine):
+    """An engine on the toy model, which remembers its jobs by id."""
+
+    model: ToyModel
+
+    def __init__(self, model: ToyModel, sampler: Sampler, *, max_rows: int, share: bool, speculate: bool) -> None:
+        """The clock ticks once per call, so every step takes as long as any other: drafts always pay, and there are
+        many."""
+        ticks = itertools.count()
+        super().__init__(
+            model,
+            TOKENIZER,
+            sampler,
+            max_rows=max_rows,
+            share_prefixes=share,
+            speculate=speculate,
+            clock=lambda: float(next(ticks)),
+        )
+        self.jobs: dict[int, Job] = {}
+
+    def add(self, job: Job) -> None:
+        self.jobs[job.id] = job
+        super().add(job)
+
+
 def make_engine(
     *,
     blocks: int = 256,
@@ -34,35 +96,42 @@ def make_engine(
     context: int = 2048,
     speculate: bool = True,
     threads: int | None = None,
-) -> Engine:
-    """Its clock says that every step takes as long as any other: so drafts always pay, and much is drafted."""
+) -> ToyEngine:
     model = ToyModel(blocks=blocks, context_length=context)
-    ticks = itertools.count()
-    return Engine(
-        model,
-        TOKENIZER,
-        Sampler(model.vocab_size, threads),
-        max_rows=rows,
-        share_prefixes=share,
-        speculate=speculate,
-        clock=lambda: float(next(ticks)),
-    )
+    sampler = Sampler(model.vocab_size, threads)
+    return ToyEngine(model, sampler, max_rows=rows, share=share, speculate=speculate)
+
+
+class SlowModel:
+    """A model whose steps take `seconds` longer. Implements engine.model.Model."""
+
+    def __init__(self, model: Model, seconds: float) -> None:
+        self.vocab_size = model.vocab_size
+        self.context_length = model.context_length
+        self.blocks = model.blocks
+        self.shape = model.shape
+        self._model = model
+        self._seconds = seconds
+
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        before_compute()
+        time.sleep(self._seconds)
+        return self._model.evaluate(rows)
+
+    def copy_block(self, source: int, target: int) -> None:
+        self._model.copy_block(source, target)
+
+    def close(self) -> None:
+        self._model.close()
 
 
 def slow_down(engine: Engine, seconds: float = 0.002) -> None:
-    """Let every step take as long as real ones do: a toy's long answer may be over before anybody can stop it."""
-    evaluate = engine.model.evaluate
-
-    def slowly(rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
-        before_compute()
-        time.sleep(seconds)
-        return evaluate(rows)
-
-    engine.model.evaluate = slowly  # type: ignore[method-assign]
+    """Let steps take as long as a real model's: the toy may finish a long completion before a test can cancel it."""
+    engine.model = SlowModel(engine.model, seconds)
 
 
 def make_job(
-    prompt: str | list[int] = "once upon a time",
+    prompt: str | Sequence[int] = "once upon a time",
     *,
     request: int | None = None,
     choices: int = 1,
@@ -72,17 +141,20 @@ def make_job(
     ignore_end: bool = False,
     min_tokens: int = 0,
     prediction: Sequence[int] = (),
-    **sampling: object,
+    **sampling: Unpack[SamplingOptions],
 ) -> Job:
+    """A job with an id of its own, and with a request of its own unless one is passed."""
     ids = TOKENIZER.encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
     number = next(_ids)
+    defaults: SamplingOptions = {"temperature": 1.0, "seed": 7, "logprobs": 2}
+    merged: SamplingOptions = {**defaults, **sampling}
     return Job(
         id=number,
         request=number if request is None else request,
         prompt=tuple(ids),
         num_choices=choices,
         max_tokens=max_tokens,
-        sampling=SamplingParams(**{"temperature": 1.0, "seed": 7, "logprobs": 2, **sampling}),
+        sampling=SamplingParams(**merged),
         rules=rules or TextRules(),
         end_tokens=frozenset() if ignore_end else frozenset({END}),
         min_tokens=min_tokens,
@@ -93,7 +165,7 @@ def make_job(
 
 @dataclass
 class ChoiceResult:
-    """One choice's events, and what they are as text."""
+    """One choice: its events so far, and the text that they make."""
 
     _text: ChoiceText
     text: str = ""
@@ -123,16 +195,30 @@ class ChoiceResult:
 
     @property
     def bits(self) -> object:
-        """All that law 2 promises, comparable by ==."""
+        """Everything that law 2 covers, comparable by ==."""
         records = [(r.token, r.logprob, r.top, r.offset) for r in self.records]
         return (self.text, self.finish_reason, self.num_completion_tokens, records)
 
 
 @dataclass
 class JobResult:
+    """What a job reported: its cached prompt tokens and scores (both None before its Prefilled), and its choices."""
+
     choices: dict[int, ChoiceResult] = field(default_factory=dict)
     num_cached_tokens: int | None = None
     scores: list[Sampled | None] | None = None
+
+    @property
+    def num_reused_tokens(self) -> int:
+        """`num_cached_tokens` of a job whose prompt is computed."""
+        assert self.num_cached_tokens is not None
+        return self.num_cached_tokens
+
+    @property
+    def prompt_scores(self) -> list[Sampled | None]:
+        """`scores` of a job that asked for them."""
+        assert self.scores is not None
+        return self.scores
 
     @property
     def bits(self) -> object:
@@ -141,14 +227,11 @@ class JobResult:
 
 
 class Results:
-    """Collects events by job and checks that each job ends exactly once (law 4)."""
+    """Collects events by job and checks that each job ends exactly once (law 4). `submitted`: all jobs by id."""
 
-    def __init__(self) -> None:
+    def __init__(self, submitted: Mapping[int, Job]) -> None:
         self.jobs: dict[int, JobResult] = {}
-        self._submitted: dict[int, Job] = {}
-
-    def expect(self, job: Job) -> None:
-        self._submitted[job.id] = job
+        self._submitted = submitted
 
     def take(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -165,16 +248,9 @@ class Results:
             job.choices[event.choice].take(event)
 
 
-def run(engine: Engine, jobs: list[Job], *, before_step: Callable[[int], None] = lambda step: None) -> Results:
+def run(engine: ToyEngine, jobs: list[Job], *, before_step: Callable[[int], None] = lambda step: None) -> Results:
     """Submit all jobs and step until idle, checking blocks after every step."""
-    results = Results()
-    add = engine.add
-
-    def add_expected(job: Job) -> None:
-        results.expect(job)
-        add(job)
-
-    engine.add = add_expected  # type: ignore[method-assign]
+    results = Results(engine.jobs)
     for job in jobs:
         engine.add(job)
     step = 0
@@ -185,8 +261,7 @@ def run(engine: Engine, jobs: list[Job], *, before_step: Callable[[int], None] =
         results.take(engine.step())
         engine.check()
         step += 1
-        assert step < 20_000, "the engine does not come to an end"
-    engine.add = add  # type: ignore[method-assign]
+        assert step < 20_000, "the engine does not become idle"
     return results
 
 
@@ -194,8 +269,14 @@ def all_ended(result: JobResult) -> bool:
     return all(choice.finish_reason for choice in result.choices.values())
 
 
-def run_alone(job: Job, **engine_options: object) -> JobResult:
-    """The job by itself, token by token, nothing drafted: what every other way of serving it must equal."""
-    result = run(make_engine(**{"speculate": False, **engine_options}), [job]).jobs[job.id]
+def finished_jobs(events: Sequence[Event]) -> list[int]:
+    """The job of every event that finishes a choice, in order."""
+    return [event.job for event in events if isinstance(event, Decoded) and event.finish_reason]
+
+
+def run_alone(job: Job, **engine_options: Unpack[EngineOptions]) -> JobResult:
+    """The job by itself, token by token, without drafts: the reference for every other way to serve it."""
+    options: EngineOptions = {"speculate": False, **engine_options}
+    result = run(make_engine(**options), [job]).jobs[job.id]
     assert all_ended(result) and len(result.choices) == job.num_choices
     return result

@@ -1,14 +1,16 @@
+"""The block pool: references, idle blocks and what is evicted first."""
+
 import pytest
 
 from onward.engine.blocks import BlockPool
 
 
 def make_pool(count: int = 4) -> tuple[BlockPool, list[int]]:
-    forgotten: list[int] = []
-    return BlockPool(count, forgotten.append), forgotten
+    evicted: list[int] = []
+    return BlockPool(count, evicted.append), evicted
 
 
-def test_blocks_come_back_when_the_last_holder_leaves() -> None:
+def test_a_block_is_free_again_when_its_last_reference_is_released() -> None:
     pool, _ = make_pool()
     table = pool.allocate(3)
     pool.share(table[:1])
@@ -19,15 +21,15 @@ def test_blocks_come_back_when_the_last_holder_leaves() -> None:
     pool.check([], set())
 
 
-def test_more_than_there_is_cannot_be_taken_and_nothing_is_taken() -> None:
+def test_allocating_more_than_is_available_raises_and_takes_nothing() -> None:
     pool, _ = make_pool()
     with pytest.raises(IndexError):
         pool.allocate(5)
     assert pool.available == 4
 
 
-def test_known_blocks_stay_until_they_are_needed_and_the_far_end_goes_first() -> None:
-    pool, forgotten = make_pool()
+def test_cached_blocks_stay_until_they_are_needed_and_the_end_of_a_prefix_is_evicted_first() -> None:
+    pool, evicted = make_pool()
     table = pool.allocate(3)
     for block in table[:2]:
         pool.remember(block)
@@ -35,17 +37,17 @@ def test_known_blocks_stay_until_they_are_needed_and_the_far_end_goes_first() ->
     assert pool.available == 4
     pool.check([], set(table[:2]))
     pool.allocate(3)
-    assert forgotten == [table[1]], "of a chain, what continues it is given up first"
+    assert evicted == [table[1]], "a block is evicted after those that continue it"
 
 
-def test_an_idle_block_that_is_shared_again_is_not_given_up() -> None:
-    pool, forgotten = make_pool(2)
+def test_an_idle_block_that_is_shared_again_is_not_evicted() -> None:
+    pool, evicted = make_pool(2)
     (block,) = pool.allocate(1)
     pool.remember(block)
     pool.release([block])
     pool.share([block])
     pool.allocate(1)
-    assert forgotten == []
+    assert evicted == []
     assert pool.available == 0
 
 

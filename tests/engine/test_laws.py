@@ -1,4 +1,4 @@
-"""DESIGN's laws 2 to 5, on the toy model: its text changes with any wrong block, copy, kernel or random number."""
+"""Laws 2 to 5 of the design, on the toy model: its text changes with any wrong block, copy, kernel or random number."""
 
 import random
 from dataclasses import replace
@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from onward.engine.job import Job
 from onward.runtimes.toy.model import STEP_SHAPE
+from onward.runtimes.toy.tokenizer import END
 from onward.text.assembler import TextRules
 
-from .harness import END, TOKENIZER, all_ended, make_engine, make_job, run, run_alone
+from .harness import TOKENIZER, all_ended, make_engine, make_job, run, run_alone
 
 BLOCK_TOKENS, MIN_SHARED = STEP_SHAPE.block_tokens, STEP_SHAPE.min_prefill_tokens
 STORY = "once upon a time there was a little fox who lived at the edge of the wood and the fox was very "
@@ -31,7 +32,7 @@ def neighbours(count: int, rng: random.Random) -> list[Job]:
 
 
 def again(job: Job) -> Job:
-    """The same work under another id."""
+    """The same job under another id, of another request."""
     return replace(job, id=make_job().id, request=make_job().id)
 
 
@@ -39,7 +40,7 @@ def again(job: Job) -> Job:
 
 
 @pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 34, 63, 64, 65, 66, 97, 200])
-def test_law_2_a_seeded_job_gives_the_same_bytes_alone_and_among_31_others(length: int) -> None:
+def test_law_2_a_seeded_job_returns_the_same_bytes_alone_and_beside_31_others(length: int) -> None:
     prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:length]
     job = make_job(prompt, choices=3, max_tokens=24, score_top=2)
     alone = run_alone(job).bits
@@ -51,16 +52,16 @@ def test_law_2_a_seeded_job_gives_the_same_bytes_alone_and_among_31_others(lengt
         assert run(make_engine(), jobs).jobs[twin.id].bits == alone
 
 
-def test_law_2_preemption_changes_no_byte() -> None:
+def test_law_2_preemption_does_not_change_a_byte() -> None:
     jobs = [make_job(STORY[:40], max_tokens=150, seed=seed, ignore_end=True, choices=2) for seed in range(6)]
     alone = [run_alone(job, context=512).bits for job in jobs]
     engine = make_engine(blocks=24, context=512)
     together = run(engine, jobs)
-    assert engine.scheduler.num_preemptions > 0, "the scene must be tight enough to preempt"
+    assert engine.scheduler.num_preemptions > 0, "memory must be scarce enough to preempt"
     assert [together.jobs[job.id].bits for job in jobs] == alone
 
 
-def test_law_2_different_seeds_and_choices_draw_different_texts() -> None:
+def test_law_2_different_seeds_and_choices_sample_different_texts() -> None:
     first = run_alone(make_job(choices=4, max_tokens=30, seed=1))
     second = run_alone(make_job(choices=4, max_tokens=30, seed=2))
     texts = [choice.text for result in (first, second) for choice in result.choices.values()]
@@ -72,7 +73,7 @@ def test_law_2_different_seeds_and_choices_draw_different_texts() -> None:
 
 @pytest.mark.parametrize("score_top", [None, 0, 2])
 @pytest.mark.parametrize("length", [9, 10, 33, 34, 64, 65, 66, 96, 97, 130, 161])
-def test_law_3_a_cached_prompt_gives_the_same_bytes_and_is_not_computed_again(
+def test_law_3_a_cached_prompt_returns_the_same_bytes_and_is_not_computed_again(
     length: int, score_top: int | None
 ) -> None:
     prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:length]
@@ -87,10 +88,10 @@ def test_law_3_a_cached_prompt_gives_the_same_bytes_and_is_not_computed_again(
     reusable = blocks * BLOCK_TOKENS + (rest if rest >= MIN_SHARED else 0)
     assert warm.num_cached_tokens == reusable - (2 if reusable and score_top is not None else 0)
     decoded = len(warm.choices[0].tokens) - (warm.choices[0].finish_reason == "length")
-    assert engine.model.evaluated_tokens - before == length - warm.num_cached_tokens + decoded
+    assert engine.model.evaluated_tokens - before == length - warm.num_reused_tokens + decoded
 
 
-def test_law_3_prompts_that_come_together_compute_their_common_prefix_once() -> None:
+def test_law_3_prompts_that_arrive_together_compute_their_common_prefix_once() -> None:
     context = TOKENIZER.encode(STORY * 6, add_special_tokens=True)[:320]
     jobs = [
         make_job([*context, *map(ord, ending)], request=0, max_tokens=1, score_top=1, temperature=0.0)
@@ -105,7 +106,7 @@ def test_law_3_prompts_that_come_together_compute_their_common_prefix_once() -> 
 
 @pytest.mark.parametrize("score_top", [None, 1])
 @pytest.mark.parametrize("common", [MIN_SHARED - 1, MIN_SHARED, 20, 31, 32 + 20, 64 + 7, 64 + 8, 64 + 31])
-def test_law_3_prompts_that_part_inside_a_block_share_all_that_they_have_in_common(
+def test_law_3_prompts_that_differ_inside_a_block_share_all_tokens_before_the_difference(
     common: int, score_top: int | None
 ) -> None:
     stem = TOKENIZER.encode(STORY * 2, add_special_tokens=True)[:common]
@@ -122,24 +123,24 @@ def test_law_3_prompts_that_part_inside_a_block_share_all_that_they_have_in_comm
     assert result.num_cached_tokens == reusable - (2 if reusable and score_top is not None else 0)
 
 
-def test_law_3_the_end_of_a_prompt_is_reused_while_its_writer_still_writes_behind_it() -> None:
+def test_law_3_the_end_of_a_prompt_is_reused_while_its_sequence_decodes_into_the_same_block() -> None:
     stem = TOKENIZER.encode(STORY, add_special_tokens=True)[:50]
-    writer = make_job(stem, max_tokens=60, ignore_end=True)
-    follower = make_job([*stem, *b"and so on"], max_tokens=60, ignore_end=True, seed=3)
+    first = make_job(stem, max_tokens=60, ignore_end=True)
+    second = make_job([*stem, *b"and so on"], max_tokens=60, ignore_end=True, seed=3)
     engine = make_engine()
 
-    def follow(step: int) -> None:
+    def add_second(step: int) -> None:
         if step == 10:
             assert not engine.idle
-            engine.add(follower)
+            engine.add(second)
 
-    results = run(engine, [writer], before_step=follow)
-    assert results.jobs[follower.id].num_cached_tokens == 50
-    for job in (writer, follower):
+    results = run(engine, [first], before_step=add_second)
+    assert results.jobs[second.id].num_cached_tokens == 50
+    for job in (first, second):
         assert results.jobs[job.id].bits == run_alone(job).bits
 
 
-def test_law_3_a_prompt_that_grows_token_by_token_keeps_one_block_for_its_end() -> None:
+def test_law_3_a_prompt_that_grows_token_by_token_has_one_cached_block_for_its_end() -> None:
     typed = TOKENIZER.encode(STORY, add_special_tokens=True)
     engine = make_engine()
     for length in range(40, 64):
@@ -148,8 +149,8 @@ def test_law_3_a_prompt_that_grows_token_by_token_keeps_one_block_for_its_end() 
         assert engine.cache.pool.cached == 2
 
 
-def test_law_3_a_block_that_is_given_up_for_the_very_prompt_that_copies_it_is_copied_first() -> None:
-    """Three blocks in all: the second prompt needs each of them, the one that it copies from too."""
+def test_law_3_a_block_that_is_evicted_for_the_prompt_that_copies_it_is_copied_first() -> None:
+    """Three blocks in all: the second prompt needs each of them, also the one that it copies from."""
     stem = TOKENIZER.encode(STORY, add_special_tokens=True)[:60]
     first = make_job(stem, max_tokens=1)
     second = make_job([*stem[:50], *b"otherwise it goes"], max_tokens=20, ignore_end=True)
@@ -161,7 +162,7 @@ def test_law_3_a_block_that_is_given_up_for_the_very_prompt_that_copies_it_is_co
     assert engine.cache.pool.used == 0
 
 
-def test_law_3_scores_kept_with_fewer_alternatives_are_not_used_for_more() -> None:
+def test_law_3_cached_scores_with_too_few_alternatives_are_not_reused() -> None:
     prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:130]
     engine = make_engine()
     few, many, few_again = (make_job(prompt, score_top=top, max_tokens=1) for top in (1, 4, 1))
@@ -170,11 +171,11 @@ def test_law_3_scores_kept_with_fewer_alternatives_are_not_used_for_more() -> No
     assert results.jobs[many.id].num_cached_tokens == 0
     assert results.jobs[many.id].bits == run_alone(many).bits
     after = run(engine, [few_again])
-    assert after.jobs[few_again.id].num_cached_tokens > 0
+    assert after.jobs[few_again.id].num_reused_tokens > 0
     assert after.jobs[few_again.id].bits == run_alone(few).bits
 
 
-def test_law_3_with_sharing_off_nothing_is_reused_and_nothing_changes() -> None:
+def test_law_3_without_sharing_nothing_is_reused_and_no_byte_changes() -> None:
     job = make_job(STORY, max_tokens=8)
     engine = make_engine(share=False)
     run(engine, [again(job)])
@@ -187,35 +188,35 @@ def test_law_3_with_sharing_off_nothing_is_reused_and_nothing_changes() -> None:
 # --- law 4: every job ends exactly once, nothing is lost ---------------------------------------------------------
 
 
-def test_law_4_a_cancelled_request_leaves_no_block_and_the_others_unharmed() -> None:
+def test_law_4_a_cancelled_request_releases_its_blocks_and_does_not_change_the_others() -> None:
     engine = make_engine()
     jobs = [make_job(STORY * 3, max_tokens=60, seed=seed, choices=3) for seed in range(4)]
-    doomed = jobs[2]
+    cancelled = jobs[2]
 
     def cancel(step: int) -> None:
         if step == 5:
-            engine.cancel(doomed.request)
+            engine.cancel(cancelled.request)
 
     results = run(engine, jobs, before_step=cancel)
     for job in jobs:
-        if job is not doomed:
+        if job is not cancelled:
             assert results.jobs[job.id].bits == run_alone(job).bits
-    assert not any(choice.finish_reason for choice in results.jobs[doomed.id].choices.values())
+    assert not any(choice.finish_reason for choice in results.jobs[cancelled.id].choices.values())
     assert engine.cache.pool.used == 0
     assert not list(engine.scheduler.sequences())
 
 
 LETTERS = st.lists(st.sampled_from([97, 98]), min_size=1, max_size=130)
-PARTING = st.tuples(st.integers(1, 100), st.lists(st.sampled_from([97, 98]), min_size=1, max_size=30)).map(
-    lambda drawn: [*map(ord, STORY[: drawn[0]]), *drawn[1]]
+DIVERGING = st.tuples(st.integers(1, 100), st.lists(st.sampled_from([97, 98]), min_size=1, max_size=30)).map(
+    lambda parts: [*map(ord, STORY[: parts[0]]), *parts[1]]
 )
-PROMPTS = st.one_of(LETTERS, PARTING)
+PROMPTS = st.one_of(LETTERS, DIVERGING)
 
 
 @settings(max_examples=120)
 @given(st.data())
-def test_law_4_random_work_in_tight_memory_always_ends_and_equals_work_alone(data: st.DataObject) -> None:
-    """Two-letter prompts, because small vocabularies collide most; and prompts that part at any place."""
+def test_law_4_random_jobs_in_scarce_memory_end_and_equal_the_same_jobs_alone(data: st.DataObject) -> None:
+    """Two-letter prompts, because small vocabularies share most prefixes; and prompts that diverge at any token."""
     engine = make_engine(blocks=14, rows=data.draw(st.integers(1, 6)), context=320, share=data.draw(st.booleans()))
     jobs = [
         make_job(
@@ -229,17 +230,17 @@ def test_law_4_random_work_in_tight_memory_always_ends_and_equals_work_alone(dat
         for _ in range(data.draw(st.integers(1, 6)))
     ]
     cancels = data.draw(st.dictionaries(st.integers(0, 30), st.integers(0, 3), max_size=2))
-    gone: set[int] = set()
+    cancelled: set[int] = set()
 
     def before(step: int) -> None:
         if step in cancels:
             engine.cancel(cancels[step])
-            gone.add(cancels[step])
+            cancelled.add(cancels[step])
 
     with patch("onward.engine.admission.SHORT_PROMPT_TOKENS", data.draw(st.sampled_from([40, 1024]))):
         results = run(engine, jobs, before_step=before)
     for job in jobs:
-        if job.request not in gone:
+        if job.request not in cancelled:
             assert all_ended(results.jobs[job.id])
             assert results.jobs[job.id].bits == run_alone(job, context=320).bits
     assert engine.cache.pool.used == 0
@@ -248,10 +249,10 @@ def test_law_4_random_work_in_tight_memory_always_ends_and_equals_work_alone(dat
 def test_law_4_a_prompt_that_fills_the_memory_exactly_is_scored() -> None:
     prompt = [97 + number % 7 for number in range(320)]
     result = run_alone(make_job(prompt, max_tokens=0, score_top=1), blocks=10, context=320)
-    assert len(result.scores) == 320
+    assert len(result.prompt_scores) == 320
 
 
-def test_law_3_a_brief_prompt_waits_for_a_long_one_that_begins_like_it() -> None:
+def test_law_3_a_short_prompt_waits_for_the_common_prefix_that_a_long_one_computes() -> None:
     engine = make_engine(context=1200)
     long = [97 + number % 7 for number in range(1100)]
     jobs = [make_job(long, max_tokens=2, ignore_end=True), make_job([*long[:640], 98, 98, 98], max_tokens=2)]
@@ -259,7 +260,7 @@ def test_law_3_a_brief_prompt_waits_for_a_long_one_that_begins_like_it() -> None
     assert [results.jobs[job.id].num_cached_tokens for job in jobs] == [0, 640]
 
 
-def test_cached_tokens_do_not_count_what_the_job_itself_computed_before_a_preemption() -> None:
+def test_tokens_that_a_preempted_job_recomputes_do_not_count_as_cached() -> None:
     engine = make_engine(blocks=24, context=512)
     jobs = [make_job([97 + seed] * 150, max_tokens=150, ignore_end=True) for seed in range(5)]
     results = run(engine, jobs)
@@ -267,11 +268,11 @@ def test_cached_tokens_do_not_count_what_the_job_itself_computed_before_a_preemp
     assert [results.jobs[job.id].num_cached_tokens for job in jobs] == [0] * 5
 
 
-# --- law 5: one prefill, each choice its own first token ---------------------------------------------------------
+# --- law 5: one prefill, a first token per choice ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [31, 32, 33, 64, 70])
-def test_law_5_choices_share_one_prefill_and_draw_their_own_first_token(length: int) -> None:
+def test_law_5_choices_share_one_prefill_and_sample_their_own_first_tokens(length: int) -> None:
     prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:length]
     job = make_job(prompt, choices=8, max_tokens=12, ignore_end=True)
     engine = make_engine()
@@ -281,30 +282,30 @@ def test_law_5_choices_share_one_prefill_and_draw_their_own_first_token(length: 
     assert sorted(result.choices) == list(range(8))
 
 
-def test_law_5_a_choice_is_the_same_whatever_the_number_of_choices() -> None:
+def test_law_5_a_choice_does_not_depend_on_the_number_of_choices() -> None:
     three = run_alone(make_job(STORY, choices=3, max_tokens=20))
     eight = run_alone(make_job(STORY, choices=8, max_tokens=20))
     assert [three.choices[index].bits for index in range(3)] == [eight.choices[index].bits for index in range(3)]
 
 
-def test_law_5_more_choices_than_rows_are_all_written() -> None:
+def test_law_5_more_choices_than_rows_are_all_completed() -> None:
     job = make_job(STORY, choices=9, max_tokens=10)
     few_rows = run_alone(job, rows=2)
     assert few_rows.bits == run_alone(job).bits
 
 
-# --- endings -----------------------------------------------------------------------------------------------------
+# --- finish reasons ----------------------------------------------------------------------------------------------
 
 
-def test_a_prompt_without_wanted_tokens_ends_at_once() -> None:
+def test_a_job_with_max_tokens_0_finishes_after_prefill() -> None:
     result = run_alone(make_job(STORY, max_tokens=0, choices=2, score_top=0))
     assert [choice.finish_reason for choice in result.choices.values()] == ["length", "length"]
     assert [choice.num_completion_tokens for choice in result.choices.values()] == [0, 0]
-    assert len(result.scores) == len(make_job(STORY).prompt)
-    assert result.scores[0] is None
+    assert len(result.prompt_scores) == len(make_job(STORY).prompt)
+    assert result.prompt_scores[0] is None
 
 
-def test_the_end_token_ends_a_choice_and_is_not_billed() -> None:
+def test_an_end_token_finishes_a_choice_and_does_not_count_as_a_completion_token() -> None:
     result = run_alone(make_job(STORY, max_tokens=500, logit_bias=((END, 5.0),)))
     (choice,) = result.choices.values()
     assert choice.finish_reason == "stop"
@@ -312,14 +313,14 @@ def test_the_end_token_ends_a_choice_and_is_not_billed() -> None:
     assert END not in choice.tokens
 
 
-def test_end_tokens_do_not_come_before_min_tokens() -> None:
+def test_end_tokens_are_not_sampled_before_min_tokens() -> None:
     result = run_alone(make_job(STORY, max_tokens=50, min_tokens=20, logit_bias=((END, 100.0),)))
     (choice,) = result.choices.values()
     assert choice.num_completion_tokens == 20
     assert choice.finish_reason == "stop"
 
 
-def test_a_stop_ends_generation_at_the_step_that_completes_it() -> None:
+def test_a_stop_sequence_ends_generation_at_the_step_that_completes_it() -> None:
     engine = make_engine()
     job = make_job(STORY, max_tokens=400, rules=TextRules(stops=(" ",)), logit_bias=((END, -100.0),))
     (choice,) = run(engine, [job]).jobs[job.id].choices.values()

@@ -1,9 +1,11 @@
-"""A job cut anywhere and submitted again with what it had sampled emits exactly the events that were still to come."""
+"""A job that is interrupted at any step, and resumed with the tokens that it had sampled, emits exactly the remaining
+events."""
 
 from __future__ import annotations
 
 import math
 import random
+from typing import Unpack
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +15,11 @@ from onward.engine.events import Decoded, Event, Prefilled
 from onward.engine.job import Job
 from onward.engine.journal import Journal
 from onward.engine.step import Engine
+from onward.runtimes.toy.tokenizer import END
 from onward.sampling.outputs import Sampled
 from onward.text.assembler import TextRules
 
-from .harness import END, make_engine, make_job
+from .harness import EngineOptions, JobOptions, make_engine, make_job
 
 STORY = "once upon a time there was a little fox who lived at the edge of the wood"
 
@@ -35,20 +38,20 @@ def events_of(engine: Engine, jobs: list[Job], max_steps: int = 10_000) -> list[
 
 
 def by_choice(events: list[Event]) -> dict[tuple[int, int], tuple[list[Sampled], str | None]]:
-    """Sampled tokens and finish reason by job and choice; checks that nothing follows a finish. NaN, which equals
-    nothing, becomes None."""
+    """Sampled tokens and finish reason by job and choice; checks that nothing follows a finish. NaN, which is not
+    equal to itself, becomes +inf, which is not a log-probability."""
     found: dict[tuple[int, int], tuple[list[Sampled], str | None]] = {}
     for event in events:
         if isinstance(event, Decoded):
             tokens, finish = found.get((event.job, event.choice), ([], None))
             assert finish is None
-            sampled = [one._replace(logprob=None) if math.isnan(one.logprob) else one for one in event.tokens]
+            sampled = [one._replace(logprob=math.inf) if math.isnan(one.logprob) else one for one in event.tokens]
             found[event.job, event.choice] = [*tokens, *sampled], event.finish_reason
     return found
 
 
-def check_resumed(jobs: list[Job], cut: int, **engine_options: int) -> int:
-    """Cut all jobs after `cut` steps and resume them in another engine. Returns how many were resumed half-way."""
+def check_resumed(jobs: list[Job], cut: int, **engine_options: Unpack[EngineOptions]) -> int:
+    """Interrupt all jobs after `cut` steps and resume them in another engine. Returns how many had been prefilled."""
     whole = events_of(make_engine(**engine_options), jobs)
     first = events_of(make_engine(**engine_options), jobs, max_steps=cut)
     journals = {job.id: Journal(job) for job in jobs}
@@ -63,7 +66,7 @@ def check_resumed(jobs: list[Job], cut: int, **engine_options: int) -> int:
     return sum(job.resume is not None for job in rest)
 
 
-VARIANTS = {
+VARIANTS: dict[str, JobOptions] = {
     "plain": {},
     "choices": {"choices": 5},
     "greedy": {"temperature": 0.0},
@@ -78,22 +81,23 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_law_2_a_job_cut_at_any_step_and_resumed_emits_the_events_that_were_still_to_come(variant: str) -> None:
-    options = {"max_tokens": 24, "ignore_end": variant not in ("bias", "min tokens"), **VARIANTS[variant]}
-    job = make_job(STORY, **options)  # type: ignore[arg-type]
+def test_law_2_a_job_interrupted_at_any_step_and_resumed_emits_the_remaining_events(variant: str) -> None:
+    common: JobOptions = {"max_tokens": 24, "ignore_end": variant not in ("bias", "min tokens")}
+    options: JobOptions = {**common, **VARIANTS[variant]}
+    job = make_job(STORY, **options)
     num_resumed = sum(check_resumed([job], cut) for cut in range(27))
-    assert num_resumed >= 3, "most cuts meet a job half-way"
+    assert num_resumed >= 3, "some cuts must interrupt the job while it decodes"
 
 
 @pytest.mark.parametrize("length", [30, 31, 32, 33, 64])
-def test_a_resumed_choice_has_blocks_for_what_it_replays(length: int) -> None:
-    """Choices that replay more than a block behind a prompt that ends at a block's edge, or near it."""
+def test_a_resumed_choice_has_blocks_for_the_tokens_that_it_replays(length: int) -> None:
+    """Choices that replay more than a block of tokens, after a prompt that ends at a block boundary or near one."""
     job = make_job([97 + number % 7 for number in range(length)], choices=3, max_tokens=90, ignore_end=True)
     for cut in (2, 33, 50, 85):
         assert check_resumed([job], cut) == 1
 
 
-def test_resumed_choices_that_find_no_row_wait_and_go_on() -> None:
+def test_resumed_choices_without_a_free_row_wait_and_continue() -> None:
     job = make_job(STORY, choices=9, max_tokens=40, ignore_end=True)
     whole = by_choice(events_of(make_engine(), [job]))
     journal = Journal(job)
@@ -105,24 +109,24 @@ def test_resumed_choices_that_find_no_row_wait_and_go_on() -> None:
     assert by_choice(first + events_of(make_engine(rows=2), [rest])) == whole
 
 
-def test_a_job_can_be_cut_again_and_again() -> None:
+def test_a_job_can_be_interrupted_and_resumed_many_times() -> None:
     job = make_job(STORY, choices=3, max_tokens=60, ignore_end=True, rules=TextRules(stops=("zz",)))
     whole = by_choice(events_of(make_engine(), [job]))
     rest: Job | None = job
     events: list[Event] = []
     for _ in range(100):
+        if rest is None:
+            break
         journal = Journal(rest)
         part = events_of(make_engine(), [rest], max_steps=7)
         for event in part:
             journal.record(event)
         events += part
         rest = journal.remaining()
-        if rest is None:
-            break
     assert rest is None and by_choice(events) == whole
 
 
-def test_prediction_counts_go_on_from_where_they_were() -> None:
+def test_prediction_counts_of_a_resumed_job_continue() -> None:
     job = make_job(STORY, max_tokens=60, ignore_end=True, prediction=tuple(map(ord, STORY * 2)))
     journal = Journal(job)
     first = events_of(make_engine(), [job], max_steps=6)
@@ -140,7 +144,7 @@ def test_prediction_counts_go_on_from_where_they_were() -> None:
 
 @settings(max_examples=60)
 @given(st.data())
-def test_law_2_random_work_in_tight_memory_can_be_cut_at_any_step(data: st.DataObject) -> None:
+def test_law_2_random_jobs_in_scarce_memory_can_be_interrupted_at_any_step(data: st.DataObject) -> None:
     rng = random.Random(data.draw(st.integers(0, 1 << 32)))
     jobs = [
         make_job(
@@ -160,7 +164,7 @@ def test_law_2_random_work_in_tight_memory_can_be_cut_at_any_step(data: st.DataO
     check_resumed(jobs, data.draw(st.integers(0, 60)), blocks=14, rows=data.draw(st.integers(1, 6)), context=320)
 
 
-def test_a_finished_job_has_nothing_left_and_an_unprefilled_one_everything() -> None:
+def test_nothing_remains_of_a_finished_job_and_all_of_one_that_was_not_prefilled() -> None:
     job = make_job(STORY, max_tokens=3)
     journal = Journal(job)
     assert journal.remaining() is job

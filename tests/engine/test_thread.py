@@ -1,10 +1,17 @@
+"""The engine's thread: submission, cancellation, refusal, crashes, and when events are delivered."""
+
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from onward.engine.events import Decoded, Event, Failed
 from onward.engine.job import Job
+from onward.engine.model import Hook, Row, nothing
 from onward.engine.thread import EngineThread
 from onward.errors import EngineStopped, Overloaded
 from onward.sampling import sampler
@@ -13,7 +20,7 @@ from .harness import make_engine, make_job, slow_down
 
 
 class Inbox:
-    """Takes events on the engine thread and lets a test wait for what it looks for."""
+    """Collects events on the engine thread, and lets a test wait for one that matches."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -40,7 +47,7 @@ def ended(job: Job) -> Callable[[Event], object]:
     return lambda event: isinstance(event, Decoded) and event.job == job.id and event.finish_reason
 
 
-def test_a_job_is_done_and_the_thread_waits_for_the_next() -> None:
+def test_the_thread_finishes_a_job_and_waits_for_the_next() -> None:
     thread, inbox = started()
     for _ in range(2):
         job = make_job(max_tokens=5)
@@ -50,11 +57,16 @@ def test_a_job_is_done_and_the_thread_waits_for_the_next() -> None:
     assert thread.engine.cache.pool.used == 0
 
 
-def test_over_the_limit_a_submission_is_refused_and_later_ones_are_taken() -> None:
+def test_a_submission_over_the_limit_is_refused_and_later_ones_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     thread, inbox = started(max_waiting=2, rows=1)
-    inbox_gate = threading.Event()
-    original = thread.engine.model.evaluate
-    thread.engine.model.evaluate = lambda rows, hook: (inbox_gate.wait(30), original(rows, hook))[1]
+    gate = threading.Event()
+    evaluate = thread.engine.model.evaluate
+
+    def evaluate_behind_gate(rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        gate.wait(30)
+        return evaluate(rows, before_compute)
+
+    monkeypatch.setattr(thread.engine.model, "evaluate", evaluate_behind_gate)
     first = make_job(max_tokens=2)
     thread.submit([first])
     jobs = [make_job(max_tokens=2, request=9) for _ in range(2)]
@@ -63,7 +75,7 @@ def test_over_the_limit_a_submission_is_refused_and_later_ones_are_taken() -> No
         for _ in range(3):
             thread.submit([make_job(max_tokens=2)])
     assert int(refused.value.headers["retry-after"]) >= 1
-    inbox_gate.set()
+    gate.set()
     for job in (first, *jobs):
         inbox.wait_for(ended(job))
     late = make_job(max_tokens=2)
@@ -72,7 +84,7 @@ def test_over_the_limit_a_submission_is_refused_and_later_ones_are_taken() -> No
     thread.stop()
 
 
-def test_a_cancelled_request_is_silent_from_the_next_step_on() -> None:
+def test_a_cancelled_request_emits_no_events_from_the_next_step_on() -> None:
     thread, inbox = started()
     slow_down(thread.engine, 0.02)
     endless = make_job(max_tokens=1900, ignore_end=True)
@@ -87,14 +99,17 @@ def test_a_cancelled_request_is_silent_from_the_next_step_on() -> None:
     assert not any(isinstance(event, Failed) for event in inbox.events)
 
 
-def test_a_crash_fails_every_job_present_and_future() -> None:
-    thread, inbox = started()
+def failed(job: Job) -> Callable[[Event], object]:
+    return lambda event: isinstance(event, Failed) and event.job == job.id
 
-    thread.engine.model.evaluate = broken
+
+def test_a_crash_fails_all_jobs_and_later_submissions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread, inbox = started()
+    monkeypatch.setattr(thread.engine.model, "evaluate", broken)
     jobs = [make_job(max_tokens=5) for _ in range(3)]
     thread.submit(jobs)
     for job in jobs:
-        inbox.wait_for(lambda event, job=job: isinstance(event, Failed) and event.job == job.id)
+        inbox.wait_for(failed(job))
     assert thread.state.status == "crashed" and "no more memory" in (thread.state.crash_reason or "")
     with pytest.raises(EngineStopped):
         thread.submit([make_job()])
@@ -105,57 +120,63 @@ def broken(*_: object) -> None:
     raise RuntimeError("no more memory")
 
 
-def stop(thread: EngineThread) -> None:
+def stop(thread: EngineThread, monkeypatch: pytest.MonkeyPatch) -> None:
     thread.stop()
 
 
-def crash(thread: EngineThread) -> None:
-    thread.engine.model.evaluate = broken
+def crash(thread: EngineThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread.engine.model, "evaluate", broken)
     thread.submit([make_job()])
 
 
-def crash_without_events(thread: EngineThread) -> None:
-    thread._deliver = broken
+def crash_on_delivery(thread: EngineThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread, "_deliver", broken)
     thread.submit([make_job()])
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("end", [stop, crash, crash_without_events])
-def test_however_the_engine_ends_its_threads_end_with_it_and_its_model_is_closed_last(monkeypatch, end) -> None:
+@pytest.mark.parametrize("end", [stop, crash, crash_on_delivery])
+def test_however_the_engine_ends_its_sampler_threads_end_before_its_model_is_closed(
+    monkeypatch: pytest.MonkeyPatch, end: Callable[[EngineThread, pytest.MonkeyPatch], None]
+) -> None:
     monkeypatch.setattr(sampler, "MIN_LOGITS_PER_THREAD", 1)
     before, inbox = set(threading.enumerate()), Inbox()
     thread = EngineThread(make_engine(threads=3), max_waiting=8)
     at_close: list[int] = []
-    thread.engine.model.close = lambda: at_close.append(len(set(threading.enumerate()) - before))  # type: ignore[method-assign]
+
+    def close() -> None:
+        at_close.append(len(set(threading.enumerate()) - before))
+
+    monkeypatch.setattr(thread.engine.model, "close", close)
     thread.start(inbox)
     job = make_job(choices=3, ignore_end=True)
     thread.submit([job])
     inbox.wait_for(ended(job))
-    assert len(set(threading.enumerate()) - before) == 3, "the step was shared"
-    end(thread)
+    assert len(set(threading.enumerate()) - before) == 3, "sampling was shared"
+    end(thread, monkeypatch)
     thread._thread.join(20)
     assert set(threading.enumerate()) <= before
-    assert at_close == [1], "only the engine's own thread is left to read what the model owns"
+    assert at_close == [1], "only the engine's own thread still uses the model's memory"
     thread.stop()
     thread.engine.close()
 
 
-def test_stopping_ends_what_runs_once_and_refuses_what_comes() -> None:
+def test_stopping_fails_each_running_job_once_and_refuses_later_ones() -> None:
     thread, inbox = started()
     slow_down(thread.engine)
     jobs = [make_job(max_tokens=1900, ignore_end=True) for _ in range(3)]
     thread.submit(jobs)
     inbox.wait_for(lambda event: isinstance(event, Decoded))
     thread.stop()
-    failed = [event.job for event in inbox.events if isinstance(event, Failed)]
-    assert sorted(failed) == sorted(job.id for job in jobs)
+    failed_jobs = [event.job for event in inbox.events if isinstance(event, Failed)]
+    assert sorted(failed_jobs) == sorted(job.id for job in jobs)
     assert thread.engine.cache.pool.used == 0
     with pytest.raises(EngineStopped):
         thread.submit([make_job()])
     thread.stop()
 
 
-def test_with_no_queue_at_all_an_idle_engine_still_answers() -> None:
+def test_without_a_waiting_queue_an_idle_engine_accepts_a_job() -> None:
     thread, inbox = started(max_waiting=0, rows=1)
     for _ in range(3):
         job = make_job(max_tokens=2)
@@ -166,35 +187,35 @@ def test_with_no_queue_at_all_an_idle_engine_still_answers() -> None:
     thread.stop()
 
 
-def test_events_of_the_step_that_failed_are_delivered_all_the_same() -> None:
+def test_events_of_a_step_that_fails_half_way_are_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
     thread, inbox = started()
-    original = thread.engine.model.evaluate
+    evaluate = thread.engine.model.evaluate
 
-    def poisoned(rows, before_compute):
-        logits = original(rows, before_compute)
+    def evaluate_to_nan(rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        logits = evaluate(rows, before_compute)
         logits[-1] = float("nan")
         return logits
 
-    thread.engine.model.evaluate = poisoned
-    scored, broken = make_job("the cat", max_tokens=0), make_job("a dog", max_tokens=4)
-    thread.submit([scored, broken])
-    inbox.wait_for(lambda event: isinstance(event, Failed) and event.job == broken.id)
-    assert any(map(ended(scored), inbox.events))
+    monkeypatch.setattr(thread.engine.model, "evaluate", evaluate_to_nan)
+    prefill_only, sampled = make_job("the cat", max_tokens=0), make_job("a dog", max_tokens=4)
+    thread.submit([prefill_only, sampled])
+    inbox.wait_for(failed(sampled))
+    assert any(map(ended(prefill_only), inbox.events))
     thread.stop()
 
 
-def test_events_of_a_step_are_delivered_when_the_next_one_computes() -> None:
+def test_events_of_a_step_are_delivered_when_the_next_one_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     thread, inbox = started()
-    original = thread.engine.model.evaluate
+    evaluate = thread.engine.model.evaluate
     delivered: list[list[int]] = []
 
-    def watched(rows, before_compute):
+    def evaluate_and_count(rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         before = len(inbox.events)
         before_compute()
         delivered.append([before, len(inbox.events)])
-        return original(rows, before_compute)
+        return evaluate(rows, before_compute)
 
-    thread.engine.model.evaluate = watched
+    monkeypatch.setattr(thread.engine.model, "evaluate", evaluate_and_count)
     job = make_job("the cat", max_tokens=4, ignore_end=True)
     thread.submit([job])
     inbox.wait_for(ended(job))
@@ -203,7 +224,7 @@ def test_events_of_a_step_are_delivered_when_the_next_one_computes() -> None:
     assert len(inbox.events) == 5
 
 
-def test_an_end_is_delivered_at_once_when_its_last_companion_is_cancelled() -> None:
+def test_a_finish_is_delivered_at_once_when_the_only_other_job_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     thread, inbox = started()
     slow_down(thread.engine)
     short, endless = make_job(max_tokens=3, ignore_end=True), make_job(max_tokens=1900, ignore_end=True)
@@ -213,11 +234,11 @@ def test_an_end_is_delivered_at_once_when_its_last_companion_is_cancelled() -> N
         nonlocal count
         inbox(events)
         count += sum(isinstance(event, Decoded) and event.job == short.id for event in events)
-        if count == 2:  # the third token is sampled while this cancel lies in the mailbox
+        if count == 2:  # the third token is sampled before the engine takes this command from the mailbox
             thread.cancel(endless.request)
 
-    thread._deliver = deliver
+    monkeypatch.setattr(thread, "_deliver", deliver)
     thread.submit([short, endless])
     inbox.wait_for(ended(short))
     thread.stop()
-    assert not any(isinstance(event, Failed) for event in inbox.events), "the other was cancelled, it did not end here"
+    assert not any(isinstance(event, Failed) for event in inbox.events), "a cancelled job does not fail"

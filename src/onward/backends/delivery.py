@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from onward.engine.events import Event
@@ -33,6 +32,15 @@ class Receiver(Protocol):
         """The receiver's event loop is closed. Called on any thread."""
 
 
+class EventLoop(Protocol):
+    """What a delivery needs of an asyncio event loop. Both methods may be called on any thread."""
+
+    def call_soon_threadsafe(self, callback: Callable[[], None], /) -> object:
+        """Schedule a call. Raises RuntimeError when the loop is closed."""
+
+    def is_closed(self) -> bool: ...
+
+
 Step = Collection[tuple[Receiver, list[Event]]]
 """The events of one engine step: each receiver once, with its events."""
 
@@ -44,7 +52,7 @@ class Delivery:
     many at once, instead of one call per step, each of which would wait for the interpreter lock.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
         self._posted: deque[Step] = deque()
         self._called = False
