@@ -158,6 +158,25 @@ async def test_a_malformed_chunk_is_a_400_and_logged_with_the_clients_address(
     assert f"id={headers['x-request-id']}" in access
 
 
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (b"GET /\xff" + b"x" * 5000 + b" HTTP/1.1\r\nhost: x\r\n\r\n", "invalid char in url path"),
+        (b"CONNECT a:1 HTTP/1.1\r\nhost: x\r\n\r\n", "invalid URL"),
+        (b"nonsense\r\n\r\n", "invalid method encountered"),
+        (b"GET / HTTP/9.9\r\nhost: x\r\n\r\n", "invalid HTTP version"),
+    ],
+)
+@in_loop
+async def test_a_malformed_head_is_a_400_and_logged(head: bytes, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with connected() as connection:
+        await connection.send(head, read_bytes=0)
+        status, headers, answer = await connection.response()
+    assert (status, headers["connection"]) == (400, "close")
+    assert json.loads(answer)["error"]["message"] == f"Malformed HTTP request: {reason}."
+    assert f"rejected a request from 127.0.0.1: Malformed HTTP request: {reason}." in caplog.messages
+
+
 @in_loop
 async def test_a_malformed_chunk_in_the_second_part_of_a_body_is_a_400() -> None:
     async with connected() as connection:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from onward.cli.request.flags import request_flags
@@ -32,6 +33,10 @@ async def request_schema(profile: Profile) -> dict[str, Any]:
     document = (await served(profile, "/openapi.json")).json
     schema: dict[str, Any] = document["components"]["schemas"]["CompletionRequest"]
     return schema
+
+
+def is_valid(value: object, schema: dict[str, Any]) -> bool:
+    return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
 
 
 def is_accepted(fields: dict[str, Any], profile: Profile) -> bool:
@@ -72,6 +77,22 @@ async def test_the_served_document_states_what_its_profile_accepts(profile: Prof
     assert is_accepted({"model": "m", "logprobs": 6}, profile) == (maximum is None)
     stops = schema["properties"]["stop"]["anyOf"][1].get("maxItems")
     assert is_accepted({"model": "m", "stop": ["a"] * 5}, profile) == (stops is None or stops >= 5)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@in_loop
+async def test_only_the_engine_route_needs_no_model_in_the_body(profile: Profile) -> None:
+    paths = (await served(profile, "/openapi.json")).json["paths"]
+    schema = paths["/v1/engines/{id}/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    own = await request_schema(profile)
+    assert list(schema["properties"]) == list(own["properties"])
+    assert schema["required"] == []
+    app = make_app(FakeBackend(), settings(profile=profile))
+    for body in (b'{"prompt": "x"}', b'{"model": null}', b'{"model": ""}', b'{"model": "storyteller"}'):
+        engine = await Call(app, "POST", "/v1/engines/storyteller/completions", body).done()
+        assert engine.status == 200 and is_valid(json.loads(body), schema)
+        plain = await Call(app, "POST", "/v1/completions", body).done()
+        assert (plain.status == 200) == is_valid(json.loads(body), own), body
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -6,6 +6,7 @@ from typing import Any
 
 from onward.protocol.parameter import Profile
 from onward.protocol.parameters import known_parameters
+from onward.protocol.request_schema import request_schema
 
 Node = dict[str, Any]
 
@@ -86,7 +87,11 @@ def _completions(profile: Profile) -> Node:
         "/openai/v1/completions": {"post": _complete("createCompletionWithSchema", profile, linked=True)},
         "/v1/engines/{id}/completions": {
             "parameters": [_model_id()],
-            "post": _complete("createEngineCompletion", profile),
+            "post": _complete("createEngineCompletion", profile)
+            | {
+                "description": "The fields of CompletionRequest; the URL names the model, so `model` may be omitted.",
+                "requestBody": _request_body(request_schema(profile, model_in_path=True), profile),
+            },
         },
     }
 
@@ -164,18 +169,20 @@ def _complete(operation: str, profile: Profile, *, linked: bool = False) -> Node
     }
     if linked:
         answer["headers"]["link"] = {"schema": {"type": "string"}}
-    known = known_parameters(profile).keys()
-    examples = {name: {"value": value} for name, value in _REQUEST_EXAMPLES.items() if value.keys() <= known}
     return {
         "operationId": operation,
         "summary": "Continue a prompt.",
         "tags": ["Completions"],
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": ref("CompletionRequest"), "examples": examples}},
-        },
+        "requestBody": _request_body(ref("CompletionRequest"), profile),
         "responses": {"200": answer, **_errors(*_ERRORS)},
     }
+
+
+def _request_body(schema: Node, profile: Profile) -> Node:
+    """Return a body of this schema, with the examples that the profile accepts."""
+    known = known_parameters(profile).keys()
+    examples = {name: {"value": value} for name, value in _REQUEST_EXAMPLES.items() if value.keys() <= known}
+    return {"required": True, "content": {"application/json": {"schema": schema, "examples": examples}}}
 
 
 def _get(

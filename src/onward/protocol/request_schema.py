@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from onward.protocol.parameter import Parameter, Profile
@@ -10,9 +11,14 @@ from onward.protocol.parameters import PARAMETERS, known_parameters
 Schema = dict[str, Any]
 
 
-def request_schema(profile: Profile = "default") -> Schema:
-    """Return the schema of a profile's requests. Rules between fields are not part of it. A new dict at each call."""
+def request_schema(profile: Profile = "default", *, model_in_path: bool = False) -> Schema:
+    """Return the schema of a profile's requests. Rules between fields are not part of it. A new dict at each call.
+
+    `model_in_path`: whether the URL names the model, so that the body may omit it.
+    """
     rows = known_parameters(profile, PARAMETERS)
+    if model_in_path:
+        rows["model"] = replace(rows["model"], required=False)
     return {
         "title": "CompletionRequest",
         "type": "object",

@@ -106,5 +106,6 @@ def _framing_too_large() -> ApiError:
 
 
 def _malformed(error: Exception) -> ApiError:
-    reason = str(error.__context__ or error)
+    """Return the error for bytes that the parser, or uvicorn's parsing of the URL in a callback, rejected."""
+    reason = "invalid URL" if isinstance(error, httptools.HttpParserCallbackError) else str(error)
     return InvalidRequest(f"Malformed HTTP request: {reason[:1].lower()}{reason[1:]}.")
