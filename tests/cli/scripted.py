@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-Reply = bytes | Callable[["Scripted", socket.socket], None]
+Reply = bytes | Callable[["Scripted", socket.socket], object]
 
 
 @dataclass

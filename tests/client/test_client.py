@@ -159,10 +159,12 @@ def test_dropping_a_stream_on_an_event_loop_cancels_its_request(read: int) -> No
     asyncio.run(ask())
 
 
-def test_a_stream_that_is_kept_continues_and_dropping_it_after_its_end_cancels_nothing() -> None:
+def test_a_stream_that_is_kept_continues_and_dropping_it_after_its_end_cancels_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with onward.Onward("toy") as client:
         cancelled: list[int] = []
-        client._client._backend.served["toy"].engine.cancel = cancelled.append
+        monkeypatch.setattr(client._client._backend.served["toy"].engine, "cancel", cancelled.append)
         stream = client.completions.create(prompt="x", max_tokens=20, ignore_eos=True, stream=True)
         gc.collect()
         assert len(list(stream)) == 20
