@@ -1,4 +1,4 @@
-"""Every test of the command line starts without the settings of who runs it."""
+"""Tests of the command line run without the settings of the developer."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Request:
 
 @dataclass
 class Scripted:
-    """Gives its replies in order, one a connection; the last one again and again."""
+    """Sends its replies in order, one per connection; repeats the last one."""
 
     replies: list[Reply]
     requests: list[Request] = field(default_factory=list)
@@ -71,10 +71,10 @@ def _serve(listener: socket.socket, server: Scripted) -> None:
 
 
 def _some(connection: socket.socket) -> bytes:
-    piece = connection.recv(65536)
-    if not piece:
+    data = connection.recv(65536)
+    if not data:
         raise ConnectionError("the client went away")
-    return piece
+    return data
 
 
 def _read(connection: socket.socket) -> Request:
@@ -90,7 +90,7 @@ def _read(connection: socket.socket) -> Request:
 
 
 def answer(status: int, body: Any, **headers: str) -> bytes:
-    """A whole HTTP answer. `retry_after_ms` and the like become headers."""
+    """A complete HTTP response. `retry_after_ms` and the like become headers."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [f"HTTP/1.1 {status} Status", f"content-length: {len(content)}", "connection: close"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -131,7 +131,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def slow_stream(server: Scripted, connection: socket.socket) -> None:
-    """One chunk; the rest when the test says so."""
+    """One chunk; the rest after the test sets `go_on`."""
     connection.sendall(STREAM_HEAD + chunk(" first"))
     server.go_on.wait(10)
     connection.sendall(chunk(" second\x1b[2J", "stop") + DONE)

@@ -82,15 +82,15 @@ class Terminal:
         if not select.select([self._master], [], [], seconds)[0]:
             return False
         try:
-            piece = os.read(self._master, 65536)
+            data = os.read(self._master, 65536)
         except OSError:  # the other side is closed
             return False
-        self.raw += piece
-        return bool(piece)
+        self.raw += data
+        return bool(data)
 
     @property
     def screen(self) -> str:
-        """What stands on the screen, styles as tags: `{dim:Once}`."""
+        """The text on the screen, with styles as tags: `{dim:Once}`."""
         return screen(self.raw.decode())
 
 

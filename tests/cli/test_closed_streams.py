@@ -44,7 +44,7 @@ def closed(closing: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     ],
     ids=" ".join,
 )
-def test_a_result_that_nobody_can_get_is_told_with_code_1(arguments: tuple[str, ...]) -> None:
+def test_a_result_that_cannot_be_written_is_an_error(arguments: tuple[str, ...]) -> None:
     done = closed("</dev/null >&-", *arguments)
     assert (done.returncode, done.stderr) == (1, CLOSED)
 
@@ -53,19 +53,19 @@ def test_a_result_that_nobody_can_get_is_told_with_code_1(arguments: tuple[str, 
     ("arguments", "code"), [((*TOY, "--temperature", "9"), 4), (("models", "show", "nowhere"), 4), (("srve",), 2)]
 )
 @pytest.mark.parametrize("closing", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_an_error_that_cannot_be_told_keeps_its_code(closing: str, arguments: tuple[str, ...], code: int) -> None:
+def test_an_error_that_cannot_be_printed_keeps_its_code(closing: str, arguments: tuple[str, ...], code: int) -> None:
     done = closed(closing, *arguments)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 @pytest.mark.parametrize("arguments", [TOY, ("tokenize", "-m", "toy", "a"), ("models", "list")])
-def test_a_result_comes_without_a_place_for_errors(arguments: tuple[str, ...]) -> None:
+def test_a_result_is_written_when_stderr_is_closed(arguments: tuple[str, ...]) -> None:
     done = closed("</dev/null 2>&-", *arguments)
     assert json.loads(done.stdout)
     assert done.returncode == 0
 
 
-def test_closed_input_offers_nothing_and_cannot_be_asked_for() -> None:
+def test_closed_stdin_is_empty_and_cannot_be_named() -> None:
     done = closed("<&-", *TOY, "--dry-run")
     assert json.loads(done.stdout)["prompt"] == "Once"
     done = closed("<&-", "completions", "create", "--prompt", "-")
@@ -84,7 +84,7 @@ def test_no_file_takes_the_place_of_a_closed_stream() -> None:
 
 @needs_full_disk
 @pytest.mark.parametrize(("closing", "stream"), [(">&-", "stderr"), (">/dev/full", "stderr"), ("2>&-", "stdout")])
-def test_a_server_serves_and_says_so_where_it_can(closing: str, stream: str) -> None:
+def test_a_server_runs_with_closed_streams(closing: str, stream: str) -> None:
     command = shell(closing, *COMMAND, "serve", "--port", "0", "--model", "toy", "--drain", "0")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         said = []
@@ -100,6 +100,6 @@ def test_a_server_serves_and_says_so_where_it_can(closing: str, stream: str) -> 
 
 
 @needs_full_disk
-def test_a_help_page_on_a_full_disk_is_told() -> None:
+def test_help_on_a_full_disk_is_an_error() -> None:
     done = closed(">/dev/full", "--help")
     assert (done.returncode, done.stderr) == (1, "onward: The output: No space left on device.\n")

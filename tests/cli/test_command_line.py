@@ -1,4 +1,4 @@
-"""`onward`: help at once, clear words, right exit codes."""
+"""`onward`: fast help, clear messages, exit codes."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_switch_on_the_command_line_beats_the_environment(
 
 
 @pytest.mark.parametrize(("problem", "code"), [(SetupError("No."), 1), (KeyboardInterrupt(), 130)])
-def test_the_exit_code_tells_how_a_command_ended(
+def test_each_kind_of_end_has_its_exit_code(
     problem: BaseException, code: int, onward_command: Callable[..., Result]
 ) -> None:
     result = Probe(problem).run()

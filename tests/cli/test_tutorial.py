@@ -1,4 +1,4 @@
-"""The tutorial's commands do what the tutorial shows."""
+"""The commands of the tutorial print what it shows."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def first_difference(server: str, section: list[tuple[str, str]], folder: Path) 
 
 
 def matches(shown: str, said: str) -> bool:
-    """Whether the output is what is shown; `…` stands for anything."""
+    """Whether the output matches what the page shows; `…` matches anything."""
     pattern = ".*".join(re.escape(part) for part in shown.strip().split("…"))
     return re.fullmatch(pattern, said.strip(), re.DOTALL) is not None
 
 
-def test_a_wildcard_stands_for_anything_and_nothing_else_does() -> None:
+def test_only_wildcards_match_other_characters() -> None:
     assert matches("a … c", "a b\nb c") and matches("…", "x")
     assert not matches("a … c", "a b d") and not matches("a", "ab")
 

@@ -24,23 +24,23 @@ def completer(row: Parameter) -> Completer | None:
     return _files if row.kind in ("prompt", "prediction", "string", "stop") else None
 
 
-def model_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+def model_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the built-in models and those in the current folder."""
     from onward.models.local import models_here
     from onward.models.registry import BUILT_IN
 
-    return [name for name in (*BUILT_IN, *map(str, models_here())) if name.startswith(begun)]
+    return [name for name in (*BUILT_IN, *map(str, models_here())) if name.startswith(incomplete)]
 
 
 def one_of(*words: str) -> Completer:
     """Return a function that completes these words."""
-    return lambda context, parameter, begun: [word for word in words if word.startswith(begun)]
+    return lambda context, parameter, incomplete: [word for word in words if word.startswith(incomplete)]
 
 
-def _files(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    if not begun.startswith("@"):
+def _files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    if not incomplete.startswith("@"):
         return []
-    folder, slash, name = begun[1:].rpartition("/")
+    folder, slash, name = incomplete[1:].rpartition("/")
     place = Path(folder + slash) if folder or slash else Path()
     if not place.is_dir():
         return []

@@ -90,7 +90,7 @@ def _is_usage(chunk: dict[str, Any]) -> bool:
 
 async def _documents(source: Source, fields: dict[str, Any], limit: int | None) -> AsyncGenerator[Document, None]:
     if not fields.get("stream"):
-        yield await source.whole(fields)
+        yield await source.complete(fields)
         return
     count = 0
     async with aclosing(source.chunks(fields)) as chunks:

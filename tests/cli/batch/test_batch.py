@@ -33,10 +33,10 @@ def write_input(count: int, path: Path = Path("in.jsonl"), **fields: Any) -> Non
 
 
 def records(path: str = "out.jsonl") -> dict[str, dict[str, Any]]:
-    """Results by custom_id; fails when one stands twice."""
+    """Results by custom_id; fails on duplicates."""
     lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
     found = {each["custom_id"]: each for each in lines}
-    assert len(found) == len(lines), "a line stands twice"
+    assert len(found) == len(lines), "a line is duplicated"
     return found
 
 
@@ -58,7 +58,7 @@ def test_every_line_gets_its_answer_in_openais_format() -> None:
     assert result.stderr.startswith("20 lines completed · 8")
 
 
-def test_refused_lines_go_to_the_errors_file() -> None:
+def test_rejected_lines_go_to_the_errors_file() -> None:
     write_input(3)
     with Path("in.jsonl").open("a") as file:
         file.write('{"custom_id": "hot", "body": {"model": "toy", "prompt": "a", "temperature": 9}}\n\n')
@@ -155,7 +155,7 @@ class Fake:
         self.under_way = self.most = 0
         self.failure = failure
 
-    async def whole(self, fields: dict[str, Any]) -> Document:
+    async def complete(self, fields: dict[str, Any]) -> Document:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await asyncio.sleep(0.002)
@@ -191,7 +191,7 @@ def test_an_engine_that_stopped_ends_the_run_and_loses_no_line(monkeypatch: pyte
     assert not Path("out.errors.jsonl").exists()
 
 
-def test_a_refused_key_ends_the_run_at_once() -> None:
+def test_an_invalid_key_ends_the_run() -> None:
     write_input(50)
     with scripted(error(401, "Incorrect API key provided.")) as server:
         result = run("--base-url", server.url, "--concurrency", "1")
@@ -216,7 +216,7 @@ def test_the_model_can_be_another_than_the_lines_say() -> None:
         (['{"custom_id": "\udce9"}'], "Line 1 is not UTF-8 text (invalid continuation byte at byte 15)."),
     ],
 )
-def test_a_file_without_a_request_is_refused_as_a_whole(lines: list[str], words: str) -> None:
+def test_a_file_without_a_valid_request_is_an_error(lines: list[str], words: str) -> None:
     Path("in.jsonl").write_text("\n".join(lines), encoding="utf-8", errors="surrogateescape")
     result = run()
     assert result.exit_code == 1
@@ -224,7 +224,7 @@ def test_a_file_without_a_request_is_refused_as_a_whole(lines: list[str], words:
     assert not Path("out.errors.jsonl").exists()
 
 
-def test_lines_that_are_no_request_stop_none_of_the_others() -> None:
+def test_invalid_lines_do_not_stop_the_others() -> None:
     write_input(2)
     first, second = Path("in.jsonl").read_bytes().splitlines()
     lines: list[tuple[bytes, str | None, str]] = [
@@ -278,7 +278,7 @@ def test_a_repeated_custom_id_does_not_hide_its_first_line_from_the_next_run() -
 
 
 @pytest.mark.parametrize("others", [0, 2])
-def test_a_line_with_an_unknown_model_is_a_refused_line(others: int) -> None:
+def test_a_line_with_an_unknown_model_is_rejected(others: int) -> None:
     write_input(others)
     with Path("in.jsonl").open("a") as file:
         file.write('{"custom_id": "lost", "body": {"model": "gpt-3.5-turbo-instruct", "prompt": "a"}}\n')
@@ -310,7 +310,7 @@ def test_a_server_that_is_lost_can_be_resumed() -> None:
     assert len(records()) == 3
 
 
-def test_lines_that_are_no_request_do_not_count_as_answered_when_nobody_listens() -> None:
+def test_invalid_lines_do_not_count_as_completed_when_the_connection_fails() -> None:
     write_input(2)
     with Path("in.jsonl").open("a") as file:
         file.write("{\n[]\n")
@@ -340,7 +340,7 @@ def test_a_busy_server_is_waited_for(status: int) -> None:
     assert len(records()) == 2 and not Path("out.errors.jsonl").exists()
 
 
-def test_a_full_server_of_our_own_answers_every_line() -> None:
+def test_a_full_onward_server_completes_every_line() -> None:
     write_input(8, max_tokens=1000, ignore_eos=True)
     with served("--max-rows", "1", "--max-waiting", "1") as url:
         result = run("--base-url", url + "/v1")
@@ -366,7 +366,7 @@ def test_a_server_that_stays_busy_ends_the_run_and_loses_no_line(
 
 
 @pytest.mark.parametrize("headers", [{"retry_after": "121"}, {"x_should_retry": "false"}])
-def test_a_busy_server_that_wants_to_be_left_alone_ends_the_run_at_once(headers: dict[str, str]) -> None:
+def test_a_busy_server_that_forbids_retries_ends_the_run(headers: dict[str, str]) -> None:
     write_input(3)
     with scripted(error(429, "Your quota is used up.", **headers)) as server:
         result = run("--base-url", server.url, "--concurrency", "1")
@@ -388,7 +388,7 @@ def test_a_line_that_a_server_fails_at_is_left_for_the_next_run(status: int, cod
     assert len(records()) == 3
 
 
-def test_that_lines_wait_is_said_once() -> None:
+def test_waiting_is_noted_once() -> None:
     write_input(3)
     busy = error(503, "Busy.", retry_after_ms="1")
     with (
@@ -400,7 +400,7 @@ def test_that_lines_wait_is_said_once() -> None:
         assert "Trying again" not in terminal.screen
 
 
-def test_files_that_hold_something_else_are_left_alone() -> None:
+def test_files_with_other_contents_are_not_changed() -> None:
     write_input(2)
     for theirs in ("my diary\n", '{"custom_id":"x","response":null,"error":"boom"}\n'):
         Path("out.jsonl").write_text(theirs)
@@ -413,7 +413,7 @@ def test_files_that_hold_something_else_are_left_alone() -> None:
 @pytest.mark.parametrize(
     "tail", ["my diary, without a newline at its end", '{"id": 7, "name": "x"}', '{"id":"batch_r', ""]
 )
-def test_only_a_torn_line_of_our_own_is_cut(tail: str) -> None:
+def test_only_an_incomplete_result_is_removed(tail: str) -> None:
     write_input(2)
     run()
     whole = Path("out.jsonl").read_text()
@@ -425,7 +425,7 @@ def test_only_a_torn_line_of_our_own_is_cut(tail: str) -> None:
     assert Path("out.jsonl").read_text() == (whole if ours else whole + tail)
 
 
-def test_a_file_of_one_line_that_is_no_result_is_left_alone() -> None:
+def test_a_file_of_one_line_that_is_not_a_result_is_not_changed() -> None:
     write_input(2)
     Path("out.jsonl").write_text("the only line")
     assert "not a batch result" in run().stderr
@@ -453,14 +453,14 @@ def test_an_empty_file_that_was_there_before_stays() -> None:
     assert Path("out.jsonl").exists()
 
 
-def test_answers_and_refused_lines_go_to_two_files() -> None:
+def test_results_and_rejected_lines_go_to_two_files() -> None:
     write_input(1)
     result = run("--errors", "./out.jsonl")
     assert result.exit_code == 1
     assert result.stderr == "onward: out.jsonl is for the results: set --errors to another file.\n"
 
 
-def test_a_full_disk_is_told_with_the_files_name_and_loses_no_line() -> None:
+def test_a_full_disk_is_an_error_with_the_files_name_and_loses_no_line() -> None:
     write_input(20)
     limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)); "
     command = f"{limit}import sys; sys.argv[0] = 'onward'; runpy.run_module('onward', run_name='__main__')"

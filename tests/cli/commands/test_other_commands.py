@@ -83,7 +83,7 @@ def test_a_model_is_described_by_the_official_name_of_show_too() -> None:
         assert "Name exactly one model, as an argument or with --model." in result.stderr
 
 
-def test_the_official_delete_is_told_that_nothing_is_deleted_here() -> None:
+def test_the_official_delete_is_rejected() -> None:
     fake_model(Path("mine"))
     for arguments in (["./mine"], ["--model", "./mine"], ["--model", "m", "--base-url", "http://127.0.0.1:1/v1"], []):
         result = onward("models", "delete", *arguments)
@@ -93,7 +93,7 @@ def test_the_official_delete_is_told_that_nothing_is_deleted_here() -> None:
     assert "delete" not in onward("models", "--help").stdout
 
 
-def test_pull_says_where_the_model_is() -> None:
+def test_pull_prints_the_models_folder() -> None:
     fake_model(Path("mine"))
     assert json.loads(onward("models", "pull", "./mine").stdout)["path"] == "mine"
     assert onward("models", "pull", "./nowhere").exit_code == 4
@@ -118,7 +118,7 @@ def test_a_mistyped_subcommand_is_recognised() -> None:
         assert "Did you mean 'list'?" in result.stderr
 
 
-def test_tokens_are_told_as_ids_pieces_and_bytes() -> None:
+def test_tokens_are_printed_as_ids_text_and_bytes() -> None:
     found = json.loads(onward("tokenize", "-m", "toy", "once é\U0001f600").stdout)
     assert found["count"] == len(found["tokens"]) == len(found["pieces"])
     assert b"".join(bytes.fromhex(each) for each in found["bytes"]).decode() == "once é\U0001f600"
@@ -166,12 +166,12 @@ def test_config_shows_each_value_and_where_it_came_from(tmp_path: Path, monkeypa
     assert "alias" in changed and "a=b" in changed and "host" not in changed
 
 
-def test_settings_that_nobody_changed_are_said_to_be_so() -> None:
+def test_unchanged_settings_are_reported_in_one_sentence() -> None:
     assert onward("config", "show", "--changed", "--format", "text").stdout == "All settings are at their defaults.\n"
     assert json.loads(onward("config", "show", "--changed").stdout) == {"settings": []}
 
 
-def test_a_setting_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_setting_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONWARD_PORT", "x")
     assert onward("config", "show").exit_code == 1
     result = onward("doctor")
@@ -208,7 +208,7 @@ def test_a_character_split_over_tokens_is_shown_whole() -> None:
 
 
 @given(st.text())
-def test_pieces_as_a_server_tells_them_spell_the_text(text: str) -> None:
+def test_tokens_from_a_server_add_up_to_the_text(text: str) -> None:
     pieces = [bytes([byte]) for byte in text.encode()]
     assert [tokenize._raw(render_token(piece)) for piece in pieces] == pieces
     spelled = tokenize._spelled(pieces)
@@ -216,7 +216,7 @@ def test_pieces_as_a_server_tells_them_spell_the_text(text: str) -> None:
     assert "".join(spelled).replace("·", "") == text.replace("·", "")
 
 
-def test_a_token_is_counted_in_the_singular() -> None:
+def test_one_token_is_singular_in_tokenize() -> None:
     assert onward("tokenize", "-m", "toy", "a", "--format", "text").stdout.endswith("\n1 token\n")
 
 
@@ -238,7 +238,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("words", "path"), EXAMPLES, ids=lambda value: " ".join(value))
-def test_the_path_that_the_help_gives_as_an_example_leads_somewhere(words: list[str], path: str) -> None:
+def test_the_example_path_in_the_help_matches(words: list[str], path: str) -> None:
     fake_model(Path("mine"))
     names = [word for word in words[:2] if word not in ("-m",)]
     assert f"such as {path}." in " ".join(onward(*names, "--help").stdout.split())
@@ -246,14 +246,14 @@ def test_the_path_that_the_help_gives_as_an_example_leads_somewhere(words: list[
 
 
 @pytest.mark.parametrize("words", [["config", "show"], ["doctor"], ["completion"], ["models", "pull"]])
-def test_commands_that_ask_nobody_have_no_flags_of_a_server(words: list[str]) -> None:
+def test_commands_that_never_connect_have_no_connection_flags(words: list[str]) -> None:
     help = onward(*words, "--help").stdout
     for flag in ("--base-url", "--project", "--api-key", "--format-error"):
         assert flag not in help
     assert "--base-url" in onward("models", "list", "--help").stdout
 
 
-def test_the_doctor_says_how_to_be_read_off_a_terminal_and_lives_with_a_broken_address(
+def test_the_doctor_mentions_format_text_and_ignores_a_broken_url(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert "--format text" in onward("doctor", "--help").stdout
@@ -262,5 +262,5 @@ def test_the_doctor_says_how_to_be_read_off_a_terminal_and_lives_with_a_broken_a
 
 
 @pytest.mark.parametrize(("number", "words"), [(0, "0 lines"), (1, "1 line"), (2, "2 lines"), (2000, "2,000 lines")])
-def test_things_are_counted_in_words(number: int, words: str) -> None:
+def test_counts_are_pluralized(number: int, words: str) -> None:
     assert pluralize(number, "line") == words

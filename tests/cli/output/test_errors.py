@@ -59,7 +59,7 @@ def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     assert server.requests[0].headers["authorization"] == "Bearer mine"
 
 
-def test_the_keys_of_a_server_of_ones_own_go_to_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_keys_of_the_users_server_are_sent_only_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONWARD_API_KEY", "own,other")
     with scripted(answer(200, completion("x"))) as server:
         create(*ASK, "--base-url", server.url)
@@ -92,7 +92,7 @@ def test_debug_logs_headers_without_secrets() -> None:
     assert "secret" not in result.stderr
 
 
-def test_a_server_must_be_told_the_model() -> None:
+def test_a_server_requires_a_model() -> None:
     result = create("Once", "--base-url", "http://127.0.0.1:1/v1")
     assert result.exit_code == 2
     assert 'Required flag "model" not set' in result.stderr
@@ -126,7 +126,7 @@ def test_a_model_in_this_process_has_a_default_and_is_never_missing() -> None:
         ("ALL_PROXY", "nonsense://x", 3, "The proxy set in the environment cannot be used"),
     ],
 )
-def test_an_environment_that_cannot_work_is_told(
+def test_an_unusable_environment_is_an_error(
     variable: str, value: str, code: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
@@ -144,7 +144,7 @@ def test_white_space_around_a_key_is_not_sent(monkeypatch: pytest.MonkeyPatch) -
     assert server.requests[0].headers["authorization"] == "Bearer sk-1"
 
 
-def test_nobody_listening_is_code_3() -> None:
+def test_a_refused_connection_is_code_3() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     result = create(*ASK, "--base-url", f"http://127.0.0.1:{port}/v1")
@@ -195,7 +195,7 @@ def test_a_name_without_a_machine_is_code_3_in_a_clean_sentence() -> None:
         "cut",
     ],
 )
-def test_an_http_failure_is_told_and_has_its_code(reply: bytes, code: int, words: list[str]) -> None:
+def test_an_http_error_is_printed_and_has_its_code(reply: bytes, code: int, words: list[str]) -> None:
     with scripted(reply) as server:
         result = create(*ASK, "--base-url", server.url)
     assert (result.exit_code, result.stdout) == (code, ""), result.stderr
@@ -204,7 +204,7 @@ def test_an_http_failure_is_told_and_has_its_code(reply: bytes, code: int, words
     assert "Traceback" not in result.output
 
 
-def test_a_model_that_the_server_lacks_is_answered_with_the_nearest_one() -> None:
+def test_an_unknown_model_of_a_server_has_a_suggestion() -> None:
     missing = error(404, "The model `gpt-old` does not exist", "model_not_found")
     listed = answer(200, {"object": "list", "data": [{"id": "gpt-old-1"}, {"id": "other"}]})
     with scripted(missing, listed) as server:
@@ -214,7 +214,7 @@ def test_a_model_that_the_server_lacks_is_answered_with_the_nearest_one() -> Non
     assert server.requests[1].line == "GET /v1/models HTTP/1.1"
 
 
-def test_a_busy_server_is_asked_again() -> None:
+def test_a_busy_server_is_retried() -> None:
     busy = (error(429, "Busy.", retry_after_ms="1"), error(503, "Busy.", retry_after="0"))
     with scripted(*busy, answer(200, completion("x"))) as server:
         result = create(*ASK, "--base-url", server.url)
@@ -258,7 +258,7 @@ def test_the_delay_doubles_with_jitter(attempt: int, least: float, most: float) 
     assert retry_delay(2, 500, {}) is None
 
 
-def test_a_refused_connection_is_tried_again_after_the_delays() -> None:
+def test_a_refused_connection_is_retried_after_the_delays() -> None:
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -267,15 +267,15 @@ def test_a_refused_connection_is_tried_again_after_the_delays() -> None:
     async def ask() -> None:
         source = HttpSource(Connection(base_url="http://127.0.0.1:1/v1"), sleep=sleep)
         with pytest.raises(Exception, match="Cannot connect"):
-            await source.whole({})
+            await source.complete({})
         await source.aclose()
 
     asyncio.run(ask())
     assert len(waits) == 2
 
 
-def streamed(*pieces: bytes, code: int, text: str, words: str = "") -> Scripted:
-    with scripted(STREAM_HEAD + b"".join(pieces)) as server:
+def streamed(*parts: bytes, code: int, text: str, words: str = "") -> Scripted:
+    with scripted(STREAM_HEAD + b"".join(parts)) as server:
         result = create(*ASK, "--base-url", server.url, "--stream", "--transform", "choices.0.text", "-r")
     assert (result.exit_code, result.stdout) == (code, text), result.stderr
     assert words in result.stderr
@@ -287,7 +287,7 @@ def test_a_stream_is_read_to_its_end() -> None:
     streamed(b": keep-alive\n\n", chunk("a"), chunk("b", "stop"), DONE, b"data: junk\n\n", code=0, text="a\nb\n")
 
 
-def test_a_stream_without_done_is_whole_when_its_choices_ended() -> None:
+def test_a_stream_without_done_is_complete_when_its_choices_ended() -> None:
     streamed(chunk("a"), chunk("b", "stop"), code=0, text="a\nb\n")
 
 
@@ -312,7 +312,7 @@ def test_an_error_event_ends_the_stream(kind: str, code: int, before: bytes) -> 
     streamed(chunk("a"), before + failure, code=code, text="a\n", words="The engine crashed.")
 
 
-def test_an_event_that_is_no_json_is_the_servers_fault() -> None:
+def test_an_event_that_is_not_json_is_a_server_error() -> None:
     streamed(chunk("a"), b"data: {oops\n\n", code=5, text="a\n", words="did not return a JSON object")
 
 
@@ -322,7 +322,7 @@ def test_a_server_that_does_not_stream_is_understood() -> None:
     assert json.loads(result.stdout) == completion("whole")
 
 
-def test_a_null_error_in_a_chunk_is_no_error() -> None:
+def test_a_null_error_in_a_chunk_is_ignored() -> None:
     value = {**completion("a"), "error": None}
     streamed(event(value), DONE, code=0, text="a\n")
 

@@ -86,7 +86,7 @@ def part(index: int, text: str, finish_reason: str | None = None) -> dict[str, A
     return {"index": index, "text": text, "finish_reason": finish_reason}
 
 
-def test_choices_that_come_interleaved_are_shown_one_after_another() -> None:
+def test_interleaved_choices_are_printed_one_after_another() -> None:
     shown = live({"prompt": "P", "n": 2}, part(1, "c"), part(0, "a"), part(1, "d", "stop"), part(0, "b", "stop"))
     assert shown == "── Choice 1 of 2 ──\nPab\n\n── Choice 2 of 2 ──\nPcd\n"
 
@@ -105,7 +105,7 @@ def test_prompts_of_a_batch_have_headings() -> None:
     assert shown == "── Prompt 1 of 2 ──\nAa\n\n── Prompt 2 of 2 ──\n[2 tokens] b\n"
 
 
-def test_an_echoed_prompt_is_shown_once_and_dimmed() -> None:
+def test_an_echoed_prompt_is_printed_once_and_dimmed() -> None:
     written: list[str] = []
     text = LiveText(written.append, Style(True), {"prompt": "Once", "echo": True})
     text.add({"choices": [part(0, "On"), part(0, "ce upon", "stop")]})

@@ -1,4 +1,4 @@
-"""Paths lead where GJSON's documentation says they lead."""
+"""Paths select what GJSON's documentation says."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ NOWHERE = "nope choices.2 choices.-1 choices.text id.x id.# usage|@nope choices.
 
 
 @pytest.mark.parametrize("path", NOWHERE.split())
-def test_a_path_that_leads_nowhere_shows_the_whole_value(path: str) -> None:
+def test_a_path_without_a_match_prints_the_whole_value(path: str) -> None:
     assert find(VALUE, path) is MISSING
     assert json.loads(render(VALUE, format="json", transform=path)) == VALUE
 

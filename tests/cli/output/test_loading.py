@@ -11,7 +11,7 @@ from onward.cli.output import progress_line
 from onward.cli.output.loading import loading
 
 
-def test_stages_are_a_line_on_a_terminal_that_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_are_a_line_that_is_removed_from_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)

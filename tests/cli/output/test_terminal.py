@@ -1,4 +1,4 @@
-"""What a person sees on a terminal. Styles stand as tags: {dim:…}, {bold:…}."""
+"""Output on a terminal. Styles are written as tags: {dim:…}, {bold:…}."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOY = ("completions", "create", "--model", "toy", "--seed", "1", "--max-tokens",
 
 
 def seen(server: str, *arguments: str, piped: bytes | None = None, **environment: str) -> tuple[str, int]:
-    """(screen, exit code) of a run that asks the server, which takes less time than a model of its own."""
+    """(screen, exit code) of a run with the server, which is faster than loading a model."""
     with Terminal(*TOY, "--base-url", server, *arguments, piped=piped, **environment) as terminal:
         code = terminal.end()
     asking, _, rest = terminal.screen.partition("\n")
@@ -26,7 +26,7 @@ def toy_text(prompt: str, *more: str) -> str:
     return text
 
 
-def test_the_prompt_is_dimmed_the_completion_follows_and_the_spinner_leaves_no_trace() -> None:
+def test_the_prompt_is_dimmed_and_the_progress_line_is_removed() -> None:
     with Terminal(*TOY, "Once upon a time") as terminal:
         assert terminal.end() == 0
     assert terminal.screen == "{dim:Once upon a time}" + toy_text("Once upon a time") + "\n"
@@ -62,12 +62,12 @@ def test_no_color_leaves_plain_text(server: str) -> None:
     assert screen == "Once" + toy_text("Once") + "\n"
 
 
-def test_a_piped_prompt_is_shown_live_too(server: str) -> None:
+def test_a_piped_prompt_is_printed_live_too(server: str) -> None:
     screen, _ = seen(server, piped=b"Once upon a time")
     assert screen == "{dim:Once upon a time}" + toy_text("Once upon a time") + "\n"
 
 
-def test_json_that_was_asked_for_is_json_in_colours(server: str) -> None:
+def test_requested_json_is_coloured(server: str) -> None:
     screen, _ = seen(server, "--format", "jsonl", "--transform", "usage.total_tokens", "Once")
     assert screen == "{36:12}\n"
 
@@ -79,13 +79,13 @@ def test_explore_on_a_terminal_is_live_text(server: str) -> None:
     assert terminal.screen.endswith("{dim:Once}" + toy_text("Once") + "\n")
 
 
-def test_candidates_that_cannot_stream_come_whole(server: str) -> None:
+def test_best_of_is_not_streamed(server: str) -> None:
     screen, code = seen(server, "--best-of", "2", "Once")
     assert code == 0
     assert screen == "{dim:Once}" + toy_text("Once", "--best-of", "2") + "\n"
 
 
-def test_text_appears_as_it_comes_and_where_it_comes_from_is_said() -> None:
+def test_text_is_printed_as_it_arrives_after_the_name_of_the_server() -> None:
     with (
         scripted(slow_stream) as server,
         Terminal("completions", "create", "-m", "m", "Once", OPENAI_BASE_URL=server.url) as terminal,
@@ -99,7 +99,7 @@ def test_text_appears_as_it_comes_and_where_it_comes_from_is_said() -> None:
         assert server.requests[0].fields == {"model": "m", "prompt": "Once", "stream": True}
 
 
-def test_a_retry_is_said_and_the_answer_shown() -> None:
+def test_a_retry_is_noted_before_the_completion() -> None:
     busy = error(429, "Slow down.", retry_after_ms="300")
     with (
         scripted(busy, STREAM_HEAD + chunk(" there", "stop") + DONE) as server,
@@ -109,7 +109,7 @@ def test_a_retry_is_said_and_the_answer_shown() -> None:
         assert "\n{dim:Slow down. Retrying in 0.3 s.}\n{dim:Once} there\n" in terminal.screen
 
 
-def test_ctrl_c_is_code_130_and_leaves_the_server() -> None:
+def test_ctrl_c_is_code_130_and_closes_the_connection() -> None:
     with (
         scripted(waiting_stream) as server,
         Terminal("completions", "create", "-m", "m", "Once", "--base-url", server.url) as terminal,

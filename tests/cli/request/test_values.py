@@ -140,7 +140,7 @@ def test_a_prompt_is_itself_or_a_documented_type_written_as_one(text: str) -> No
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=6,
 ))  # fmt: skip
 @settings(max_examples=100)
-def test_json_reads_as_itself(value: Any) -> None:
+def test_json_is_parsed_unchanged(value: Any) -> None:
     assert load(json.dumps(value)) == value
 
 
@@ -160,12 +160,12 @@ def test_scalars_follow_the_core_schema_of_yaml_1_2(text: str, value: Any) -> No
 
 
 @pytest.mark.parametrize("text", ["*x", "[1, 2", "&a [*a]", "{[1]: 2}", "a: b: c", "--- a\n--- b", "\x00"])
-def test_what_is_no_single_document_is_refused(text: str) -> None:
+def test_text_that_is_not_one_document_is_rejected(text: str) -> None:
     with pytest.raises(NotYaml):
         load(text)
 
 
-def test_yaml_written_reads_back() -> None:
+def test_yaml_is_parsed_as_written() -> None:
     value = {"choices": [{"text": "a: b\n", "index": 0, "logprobs": None}], "model": "yes"}
     assert load(dump(value)) == value
 
@@ -224,7 +224,7 @@ def test_what_is_piped_in_is_a_body_or_the_prompt(piped: str, arguments: list[st
 
 
 @pytest.mark.parametrize(
-    ("piped", "fault"),
+    ("piped", "problem"),
     [
         ('{"prompt": "Once", "n": 3, ', "it is not a JSON object (line 1, column 28: Expecting property name"),
         ('\n{"prompt": "Once"} {}', "it is not a JSON object (line 2, column 20: Extra data)"),
@@ -235,15 +235,15 @@ def test_what_is_piped_in_is_a_body_or_the_prompt(piped: str, arguments: list[st
         ("prompt: Once: upon\nn: 3\n", "it is not valid YAML"),
     ],
 )
-def test_a_piped_text_that_looks_like_a_body_is_the_prompt_with_a_note(piped: str, fault: str) -> None:
+def test_a_piped_text_that_looks_like_a_body_is_the_prompt_with_a_note(piped: str, problem: str) -> None:
     result = create("--dry-run", stdin=piped)
     assert json.loads(result.stdout) == {"prompt": piped}
-    assert result.stderr.startswith(f"Standard input looks like a request body, but {fault}")
+    assert result.stderr.startswith(f"Standard input looks like a request body, but {problem}")
     assert result.stderr.endswith("; using all of it as the prompt.\n")
     assert create("--dry-run", "--prompt", "-", stdin=piped).stderr == ""
 
 
-def test_a_body_that_went_wrong_beside_a_prompt_is_told_with_its_fault() -> None:
+def test_a_malformed_body_next_to_a_prompt_is_reported_with_its_problem() -> None:
     result = create("--dry-run", "--prompt", "a", stdin='{"n": 3, ')
     assert result.exit_code == 2
     said = " ".join(result.stderr.split())
@@ -257,7 +257,7 @@ def test_a_piped_text_that_looks_like_no_body_needs_no_note(text: str) -> None:
     assert create("--dry-run", stdin=text).stderr == ""
 
 
-def test_a_body_without_a_prompt_names_the_keys_that_are_no_parameters() -> None:
+def test_the_error_for_a_missing_prompt_names_unknown_keys() -> None:
     result = create("--dry-run", stdin='{"promt": "Once", "max_tokens": 3, "zzz": 1}')
     assert result.exit_code == 2
     said = " ".join(result.stderr.split())
@@ -366,6 +366,6 @@ def test_a_text_that_may_have_meant_a_file_is_noted() -> None:
     assert create("--prompt", "\\@everyone", "--dry-run").stderr == ""
 
 
-def test_a_lone_surrogate_in_a_body_is_shown_as_json_escapes_it() -> None:
+def test_a_lone_surrogate_in_a_body_is_escaped() -> None:
     result = create("--dry-run", "--format", "raw", stdin='{"prompt": "\\ud800"}')
     assert (result.exit_code, json.loads(result.stdout)) == (0, {"prompt": "\ud800"})

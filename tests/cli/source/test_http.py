@@ -35,14 +35,14 @@ def test_a_server_answers_as_this_process_does(arguments: list[str], server: str
     assert same_parts(json.loads(remote.stdout)) == same_parts(json.loads(local.stdout))
 
 
-def test_a_refusal_reads_the_same(server: str) -> None:
+def test_an_error_of_a_server_is_the_same_as_in_process(server: str) -> None:
     remote = create(*TOY, "Once", "--n", "500", "--base-url", server, "--format-error", "json")
     local = create(*TOY, "Once", "--n", "500", "--format-error", "json")
     assert remote.exit_code == local.exit_code == 4
     assert remote.stderr == local.stderr
 
 
-def test_a_stream_comes_through(server: str) -> None:
+def test_a_stream_is_passed_through(server: str) -> None:
     lines = create(*TOY, "Once", "--stream", "--format", "jsonl", "--base-url", server).stdout.splitlines()
     whole = json.loads(create(*TOY, "Once").stdout)
     assert "".join(json.loads(line)["choices"][0]["text"] for line in lines) == whole["choices"][0]["text"]

@@ -1,4 +1,4 @@
-"""Without a server the model runs in this process; off a terminal results are documents."""
+"""Without a server a model runs in this process; off a terminal results are documents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_off_a_terminal_a_completion_is_one_json_document() -> None:
     assert result.stderr == ""
 
 
-def test_a_stream_is_one_document_a_chunk_and_folds_to_the_whole() -> None:
+def test_a_stream_is_one_document_per_chunk_and_folds_to_the_completion() -> None:
     whole = json.loads(create("Once", *TOY).stdout)
     lines = create("Once", *TOY, "--stream", "--format", "jsonl").stdout.splitlines()
     assert len(lines) > 1
@@ -33,7 +33,7 @@ def test_a_stream_is_one_document_a_chunk_and_folds_to_the_whole() -> None:
     assert "".join(each["choices"][0]["text"] for each in chunks) == whole["choices"][0]["text"]
 
 
-def test_usage_of_a_stream_comes_last() -> None:
+def test_usage_is_in_the_last_chunk() -> None:
     lines = create("Once", *TOY, "--stream", "--stream-options.include-usage", "--format", "jsonl").stdout.splitlines()
     last = json.loads(lines[-1])
     assert last["choices"] == []
@@ -45,7 +45,7 @@ def test_max_items_ends_a_stream_early() -> None:
     assert len(lines) == 3
 
 
-def test_max_items_asks_for_a_stream() -> None:
+def test_max_items_implies_a_stream() -> None:
     assert len(create("Once", *TOY, "--format", "jsonl", "--max-items", "3").stdout.splitlines()) == 3
     assert json.loads(create("Once", "--max-items", "3", "--dry-run").stdout) == {"prompt": "Once", "stream": True}
     refused = create("Once", *TOY, "--stream", "false", "--max-items", "3")
@@ -90,14 +90,14 @@ def test_stats_go_to_stderr() -> None:
     assert "prompt 4 tokens (0 cached) · completion 8 tokens" in result.stderr
 
 
-def test_a_refused_request_is_code_4_and_nothing_on_stdout() -> None:
+def test_a_rejected_request_is_code_4_with_empty_stdout() -> None:
     result = create("Once", *TOY, "--temperature", "9")
     assert (result.exit_code, result.stdout) == (4, "")
     assert "Invalid 'temperature': decimal above maximum value." in result.stderr
     assert "code decimal_above_max_value" in result.stderr
 
 
-def test_a_refused_request_loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejected_request_does_not_load_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.cli.send.open_source", lambda *_: pytest.fail("a model was loaded"))
     assert create("Once", "--temperature", "9").exit_code == 4
 
@@ -148,7 +148,7 @@ def test_every_chunk_is_flushed_and_a_reader_may_leave() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_told() -> None:
+def test_a_full_disk_is_an_error() -> None:
     command = [sys.executable, "-m", "onward", "completions", "create", "Once", *TOY]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -157,7 +157,7 @@ def test_a_full_disk_is_told() -> None:
     assert (done.returncode, done.stderr) == (1, "onward: The output: No space left on device.\n")
 
 
-def test_explore_is_auto_and_says_that_there_is_no_explorer() -> None:
+def test_explore_is_auto_with_a_note() -> None:
     for name in ("explore", "Explore"):
         result = create("Once", *TOY, "--format", name)
         assert json.loads(result.stdout)["object"] == "text_completion"
@@ -200,7 +200,7 @@ def test_a_transform_that_finds_nothing_is_noted_once() -> None:
     assert create("Once", *TOY, "--transform", "choices.0.logprobs").stderr == ""
 
 
-def test_stats_of_a_stream_are_asked_for_and_not_shown() -> None:
+def test_usage_requested_for_stats_is_not_printed() -> None:
     plain = create("Once", *TOY, "--stream", "--format", "jsonl")
     result = create("Once", *TOY, "--stream", "--format", "jsonl", "--stats")
     assert "prompt 4 tokens (0 cached) · completion 8 tokens" in result.stderr
@@ -211,7 +211,7 @@ def test_stats_of_a_stream_are_asked_for_and_not_shown() -> None:
     assert "token counts not reported" in refused.stderr
 
 
-def test_one_token_is_told_in_the_singular() -> None:
+def test_one_token_is_singular() -> None:
     assert "completion 1 token ·" in create("Once", "--model", "toy", "--max-tokens", "1", "--stats").stderr
 
 

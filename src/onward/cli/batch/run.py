@@ -172,7 +172,7 @@ class _Run:
         try:
             while True:
                 try:
-                    return await self._source.whole(fields)
+                    return await self._source.complete(fields)
                 except EngineStopped:
                     raise
                 except Overloaded:

@@ -110,7 +110,7 @@ def create(positional: str | None, **params: Any) -> None:
 
 
 def _local_settings(params: dict[str, Any], session: Session) -> dict[str, str]:
-    """Return the settings that flags give a model in this process. Raises UsageError if a server is used."""
+    """Return the settings from flags for a model in this process. Raises UsageError if a server is used."""
     given = {name: params[name] for name in ("precision",) if params[name] is not None}
     if given and session.connection.base_url is not None:
         origin = session.connection.origin

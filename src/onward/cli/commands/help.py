@@ -24,7 +24,7 @@ def _inner(context: click.Context, name: str) -> click.Context:
     return click.Context(command, context, info_name=name, **command.context_settings)
 
 
-def _complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the commands, or the subcommands of those already named."""
     inner = context.find_root()
     for name in context.params.get("names") or ():
@@ -34,7 +34,7 @@ def _complete(context: click.Context, parameter: click.Parameter, begun: str) ->
     group = inner.command
     if not isinstance(group, click.Group):
         return []
-    return [name for name in group.list_commands(inner) if name.startswith(begun)]
+    return [name for name in group.list_commands(inner) if name.startswith(incomplete)]
 
 
 command = click.Command(

@@ -31,15 +31,15 @@ _INCOMPLETE = "·"
 def tokenize(session: Session, text: str | None, model: str | None, special: bool) -> None:
     stdin = Stdin()
     if text is None or text in STDIN_NAMES:
-        whole = stdin.take("TEXT") if text is not None else stdin.offered(wait=True)
+        content = stdin.take("TEXT") if text is not None else stdin.offered(wait=True)
     else:
-        whole = embed(text, stdin, "TEXT")
-    if whole is None:
+        content = embed(text, stdin, "TEXT")
+    if content is None:
         raise click.UsageError("Pass the text as an argument or through a pipe.")
     if session.connection.base_url is not None:
-        found = asyncio.run(_remote(session, model, whole, special))
+        found = asyncio.run(_remote(session, model, content, special))
     else:
-        found = _local(model, whole, special)
+        found = _local(model, content, special)
     emit(session.output, found, lambda: _shown(found))
 
 
@@ -53,14 +53,14 @@ def _local(model: str | None, text: str, special: bool) -> dict[str, Any]:
     return _answer(ids, [tokenizer.token_bytes(token) for token in ids])
 
 
-def _answer(ids: list[int], pieces: list[bytes]) -> dict[str, Any]:
+def _answer(ids: list[int], token_bytes: list[bytes]) -> dict[str, Any]:
     """Return the result document: `bytes` in hexadecimal; `pieces` as in logprobs, where an incomplete character is
     written `bytes:\\xe2`."""
     return {
         "tokens": ids,
         "count": len(ids),
-        "pieces": [render_token(piece) for piece in pieces],
-        "bytes": [piece.hex() for piece in pieces],
+        "pieces": [render_token(each) for each in token_bytes],
+        "bytes": [each.hex() for each in token_bytes],
     }
 
 
@@ -83,34 +83,34 @@ async def _remote(session: Session, model: str | None, text: str, special: bool)
 def _shown(found: dict[str, Any]) -> str:
     """Return the text with its tokens on alternating backgrounds, then one line per token."""
     style = style_of(sys.stdout)
-    spelled = _spelled([_raw(piece) for piece in found["pieces"]])
+    spelled = _spelled([_raw(text) for text in found["pieces"]])
     coloured = "".join(style(visible(text), code) for text, code in zip(spelled, cycle(_BACKGROUNDS), strict=False))
     lines = [coloured] if style.on else []
     raw = found.get("bytes") or [""] * found["count"]
-    for token, piece, hexadecimal in zip(found["tokens"], found["pieces"], raw, strict=True):
+    for token, rendered, hexadecimal in zip(found["tokens"], found["pieces"], raw, strict=True):
         spaced = " ".join(hexadecimal[index : index + 2] for index in range(0, len(hexadecimal), 2))
-        lines.append(f"{token:>8}  {_named(piece):<20} {style.dim(spaced)}".rstrip())
+        lines.append(f"{token:>8}  {_named(rendered):<20} {style.dim(spaced)}".rstrip())
     return "\n".join([*lines, style.dim(pluralize(found["count"], "token"))])
 
 
-def _spelled(pieces: list[bytes]) -> list[str]:
+def _spelled(token_bytes: list[bytes]) -> list[str]:
     """Return one text per token. A character split over several tokens is shown at the last one, `·` at the others."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    last = len(pieces) - 1
-    return [decoder.decode(piece, final=index == last) or _INCOMPLETE for index, piece in enumerate(pieces)]
+    last = len(token_bytes) - 1
+    return [decoder.decode(each, final=index == last) or _INCOMPLETE for index, each in enumerate(token_bytes)]
 
 
-def _raw(piece: str) -> bytes:
+def _raw(rendered: str) -> bytes:
     """Return the bytes that `render_token` rendered."""
-    if not piece.startswith(_AS_BYTES):
-        return piece.encode()
-    escaped = re.split(r"\\x([0-9a-f]{2})", piece.removeprefix(_AS_BYTES))
+    if not rendered.startswith(_AS_BYTES):
+        return rendered.encode()
+    escaped = re.split(r"\\x([0-9a-f]{2})", rendered.removeprefix(_AS_BYTES))
     return b"".join(bytes.fromhex(part) if index % 2 else part.encode() for index, part in enumerate(escaped))
 
 
-def _named(piece: str) -> str:
+def _named(rendered: str) -> str:
     """Return a token for the table: text as a JSON string; an incomplete character as bytes, without quotes."""
-    return visible(piece if piece.startswith(_AS_BYTES) else json.dumps(piece, ensure_ascii=False))
+    return visible(rendered if rendered.startswith(_AS_BYTES) else json.dumps(rendered, ensure_ascii=False))
 
 
 command = session_command(

@@ -22,12 +22,12 @@ class Source(Protocol):
     name: str
     """A name for people: a model, or the URL of a server."""
 
-    async def whole(self, fields: dict[str, Any]) -> Document:
+    async def complete(self, fields: dict[str, Any]) -> Document:
         """Return the whole completion. Raises ApiError, RemoteError, ConnectionFailed."""
         ...
 
     def chunks(self, fields: dict[str, Any]) -> AsyncGenerator[Document, None]:
-        """Yield the chunks of a stream. Closing it early cancels the request. Raises the same errors as `whole`."""
+        """Yield the chunks of a stream. Closing it early cancels the request. Raises the same errors as `complete`."""
         ...
 
     async def aclose(self) -> None: ...

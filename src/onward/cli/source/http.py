@@ -64,7 +64,7 @@ class HttpSource:
         except (ImportError, ValueError) as problem:  # httpx reads proxies from the environment here
             raise ConnectionFailed(f"The proxy set in the environment cannot be used: {problem}") from None
 
-    async def whole(self, fields: dict[str, Any]) -> Document:
+    async def complete(self, fields: dict[str, Any]) -> Document:
         url = self._base + "/completions"
         async with self._response("POST", url, fields) as response:
             document = _document((await _read(response)).decode("utf-8", "replace"), url)
@@ -80,7 +80,7 @@ class HttpSource:
                 yield document
 
     async def request(self, method: str, path: str, fields: dict[str, Any] | None = None) -> bytes:
-        """Return the body of a successful response; `path` begins with a slash. Raises the same errors as `whole`."""
+        """Return the body of a successful response; `path` begins with a slash. Raises as `complete` does."""
         async with self._response(method, self._base + path, fields) as response:
             return await _read(response)
 

@@ -28,7 +28,7 @@ class LocalSource:
         self._names = names
         self.name = backend.models()[0].id
 
-    async def whole(self, fields: dict[str, Any]) -> Document:
+    async def complete(self, fields: dict[str, Any]) -> Document:
         answer = await self._backend.complete(check_request(self._served(fields)))
         try:
             return _document(await fold_whole(answer))
