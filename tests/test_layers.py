@@ -122,7 +122,7 @@ def test_there_is_no_cycle_of_modules() -> None:
     graph = {}
     for path in FILES:
         name = ".".join(["onward", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
-        graph[name] = {module for module, inside in imports_of(path) if not inside}
+        graph[name] = {module for module, inside in imports_of(path) if not inside or room_of(path) == "runtimes"}
     del graph["onward"]  # the package itself: every import loads it first, and it loads the client on first use
     graph = {name: {module for module in modules if module in graph} - {name} for name, modules in graph.items()}
     finished: set[str] = set()

@@ -15,13 +15,11 @@ from onward.runtimes.files import (
     present,
     tokenizer_problem,
 )
+from onward.runtimes.openvino.file_names import GRAPH, WEIGHTS
 
 if TYPE_CHECKING:
     from onward.engine.model import Tokenizer
     from onward.runtimes.options import RuntimeOptions
-
-GRAPH = "openvino_model.xml"
-WEIGHTS = "openvino_model.bin"
 
 _EXPORTER = (
     "optimum-cli comes with `pip install 'optimum-intel[openvino]'`, best in an environment of its own because it "

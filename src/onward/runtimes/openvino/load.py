@@ -17,8 +17,8 @@ from onward.runtimes.openvino import kv_cache
 from onward.runtimes.openvino.batch import INPUTS, Batch
 from onward.runtimes.openvino.configuration import computes_float32, configuration
 from onward.runtimes.openvino.evaluator import Evaluator, Lane
+from onward.runtimes.openvino.file_names import GRAPH, WEIGHTS
 from onward.runtimes.openvino.fingerprint import fingerprint, with_facts
-from onward.runtimes.openvino.format import GRAPH, WEIGHTS
 from onward.runtimes.openvino.graph import last_line, read_paged
 from onward.runtimes.openvino.invariance import (
     NOTE,
