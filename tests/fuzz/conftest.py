@@ -32,7 +32,7 @@ def server(abused: Server) -> Iterator[Server]:
 
 
 def wait_until_idle(server: Server) -> None:
-    """Wait until no sequence runs or waits and no KV block is held, but not for ever."""
+    """Wait until no sequence runs or waits and no KV block is held, with a time limit."""
     names = ("onward_kv_blocks_used", "onward_engine_running", "onward_engine_waiting")
     end = time.monotonic() + PATIENCE_SECONDS
     while held := {name: value for name in names if (value := server.metric(name))}:

@@ -32,8 +32,8 @@ def everything(connection: socket.socket) -> bytes:
     """Receive until the server closes; return what arrived before, even if it resets the connection."""
     received = b""
     try:
-        while piece := connection.recv(65536):
-            received += piece
+        while chunk := connection.recv(65536):
+            received += chunk
     except ConnectionResetError:
         pass
     return received

@@ -1,7 +1,7 @@
 """A real server process over a scripted backend, for the tests of sockets and signals: `python served.py PORT …`.
 
 The prompt chooses the script: "hang" sends one text delta and then nothing, "fail" one and an error, "slow" waits
-for ever before its first; all others get a story.
+forever before its first; all others get a story.
 """
 
 from __future__ import annotations

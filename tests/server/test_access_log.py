@@ -65,15 +65,15 @@ def test_a_logged_value_is_one_word_of_printable_characters(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("refusal", "status"), [(Overloaded(), 503), (EngineStopped(), 503), (InvalidRequest("Too long."), 400)]
+    ("error", "status"), [(Overloaded(), 503), (EngineStopped(), 503), (InvalidRequest("Too long."), 400)]
 )
 @in_loop
 async def test_a_refused_request_is_logged_with_its_model_and_user(
-    refusal: Exception, status: int, caplog: pytest.LogCaptureFixture
+    error: Exception, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "onward.access")
     backend = FakeBackend()
-    backend.error_to_raise = refusal
+    backend.error_to_raise = error
     await completion(make_app(backend, settings()), model="a model=" + "x" * 99, user="eve").done()
     (record,) = [record for record in caplog.records if record.name == "onward.access"]
     pairs = dict(pair.split("=") for pair in record.getMessage().split(" "))
@@ -89,10 +89,10 @@ async def test_a_request_with_an_invalid_parameter_is_logged_with_its_model_and_
     for fields in ({"temperature": 9}, {"user": 5}, {"model": 7}, {"model": ""}):
         await completion(make_app(FakeBackend(), settings()), **{"model": "one", "user": "eve"} | fields).done()
     lines = [record.getMessage() for record in caplog.records if record.name == "onward.access"]
-    told = [dict(pair.split("=") for pair in line.split(" ")) for line in lines]
-    asked = [("one", "eve"), ("one", "-"), ("-", "eve"), ("-", "eve")]
-    assert [(pairs["model"], pairs["user"]) for pairs in told] == asked
-    assert {pairs["status"] for pairs in told} == {"400"}
+    logged = [dict(pair.split("=") for pair in line.split(" ")) for line in lines]
+    expected = [("one", "eve"), ("one", "-"), ("-", "eve"), ("-", "eve")]
+    assert [(pairs["model"], pairs["user"]) for pairs in logged] == expected
+    assert {pairs["status"] for pairs in logged} == {"400"}
 
 
 @in_loop

@@ -253,7 +253,7 @@ async def test_concurrent_requests_get_one_response_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("refusal", "told"),
+    ("error", "headers"),
     [
         (ServerError(final=True), ("false", None)),
         (EngineStopped(final=True), ("false", None)),
@@ -263,12 +263,12 @@ async def test_concurrent_requests_get_one_response_each() -> None:
     ],
 )
 @in_loop
-async def test_only_a_dead_engine_forbids_a_retry(refusal: Exception, told: tuple[str | None, str | None]) -> None:
+async def test_only_a_dead_engine_forbids_a_retry(error: Exception, headers: tuple[str | None, str | None]) -> None:
     backend = FakeBackend()
-    backend.error_to_raise = refusal
+    backend.error_to_raise = error
     call = await completion(make_app(backend, settings())).done()
     assert call.status >= 500
-    assert (call.headers.get("x-should-retry"), call.headers.get("retry-after")) == told
+    assert (call.headers.get("x-should-retry"), call.headers.get("retry-after")) == headers
 
 
 @in_loop

@@ -105,7 +105,7 @@ def test_the_host_may_be_missing_in_http_1_0_and_empty_in_http_1_1(server: Proce
     assert split_response(talk(server, b"GET /health HTTP/1.1\r\nhost:\r\nconnection: close\r\n\r\n"))[0] == 200
 
 
-def test_a_pipelined_request_without_host_is_refused_behind_the_response_to_the_first(server: Process) -> None:
+def test_a_pipelined_request_without_host_is_refused_after_the_response_to_the_first(server: Process) -> None:
     first = completion_request(stream=True)
     response = talk(server, first + b"GET /health HTTP/1.1\r\n\r\n")
     status, _, body = split_response(response)

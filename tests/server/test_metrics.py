@@ -33,13 +33,13 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize(("method", "target", "body"), REQUESTS)
-@pytest.mark.parametrize("refusal", [None, Overloaded()])
+@pytest.mark.parametrize("error", [None, Overloaded()])
 @in_loop
 async def test_no_label_contains_a_name_that_a_client_made_up(
-    method: str, target: str, body: bytes, refusal: Exception | None
+    method: str, target: str, body: bytes, error: Exception | None
 ) -> None:
     backend = FakeBackend()
-    backend.error_to_raise = refusal
+    backend.error_to_raise = error
     app = make_app(backend, settings())
     await Call(app, method, target, body).done()
     text = await scrape(app)
@@ -47,11 +47,11 @@ async def test_no_label_contains_a_name_that_a_client_made_up(
     assert len(re.findall("^onward_requests_total", text, re.MULTILINE)) == 1
 
 
-@pytest.mark.parametrize(("refusal", "reason"), [(Overloaded(), "overloaded"), (EngineStopped(), "stopped")])
+@pytest.mark.parametrize(("error", "reason"), [(Overloaded(), "overloaded"), (EngineStopped(), "stopped")])
 @in_loop
-async def test_refused_completions_are_counted_by_model(refusal: Exception, reason: str) -> None:
+async def test_refused_completions_are_counted_by_model(error: Exception, reason: str) -> None:
     backend = FakeBackend()
-    backend.error_to_raise = refusal
+    backend.error_to_raise = error
     app = make_app(backend, settings())
     for model in ("org/tiny", "org/tiny", MADE_UP):
         await completion(app, model=model).done()

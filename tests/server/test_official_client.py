@@ -39,10 +39,10 @@ def served(backend: FakeBackend, *keys: str) -> Iterator[str]:
 def test_keys_are_required_and_accepted() -> None:
     with served(FakeBackend(), "sk-right") as url:
         with openai.OpenAI(base_url=url, api_key="sk-wrong-0123456789") as client:
-            with pytest.raises(openai.AuthenticationError) as told:
+            with pytest.raises(openai.AuthenticationError) as raised:
                 client.completions.create(model="storyteller", prompt="x")
-            assert told.value.code == "invalid_api_key"
-            assert told.value.request_id is not None
+            assert raised.value.code == "invalid_api_key"
+            assert raised.value.request_id is not None
         with openai.OpenAI(base_url=url, api_key="sk-right") as client:
             assert client.completions.create(model="storyteller", prompt="x").choices[0].text
             headers = client.completions.with_raw_response.create(model="storyteller", prompt="x").headers

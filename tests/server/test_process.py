@@ -152,9 +152,9 @@ def test_a_port_taken_while_the_model_loads_is_reported() -> None:
 def test_a_port_in_use_is_reported_before_the_model_loads() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(SetupError) as told:
+        with pytest.raises(SetupError) as raised:
             serve(settings(port=port), no_model)
-    assert str(told.value) == (
+    assert str(raised.value) == (
         f"Port {port} on 127.0.0.1 is in use. Stop the program that uses it, or choose another --port."
     )
 

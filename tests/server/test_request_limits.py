@@ -187,7 +187,7 @@ async def test_a_malformed_chunk_in_the_second_part_of_a_body_is_a_400() -> None
 
 
 @in_loop
-async def test_a_malformed_chunk_behind_a_response_closes_the_connection_without_another() -> None:
+async def test_a_malformed_chunk_after_a_response_closes_the_connection_without_another() -> None:
     async with connected("sk-a") as connection:
         await connection.send(HEAD + b"\r\n" + chunk(BODY[:5]), read_bytes=0)
         assert (await connection.reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 401 ")
@@ -197,7 +197,7 @@ async def test_a_malformed_chunk_behind_a_response_closes_the_connection_without
 
 
 @in_loop
-async def test_malformed_bytes_behind_a_request_do_not_cut_off_its_response() -> None:
+async def test_malformed_bytes_after_a_request_do_not_cut_off_its_response() -> None:
     async with connected() as connection:
         fields = json.dumps({"model": "m", "prompt": "x", "stream": True}).encode()
         request = HEAD + b"\r\n" + chunk(fields) + b"0\r\n\r\n"

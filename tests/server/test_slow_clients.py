@@ -19,8 +19,6 @@ from onward.server.run import _Server, bind
 from tests.server.fakes import FakeBackend, Step, delta, in_loop, settings
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
-
-
 LONG = "x" * 1_000_000
 
 
@@ -42,7 +40,7 @@ async def connected(
         await serving
 
 
-def streamed() -> bytes:
+def post_stream() -> bytes:
     return post(stream=True, stream_options={"include_obfuscation": False})
 
 
@@ -100,7 +98,7 @@ async def test_an_idle_connection_is_kept_for_the_next_request() -> None:
 
 
 @in_loop
-async def test_a_slow_answer_outlives_the_slow_head_behind_it() -> None:
+async def test_a_slow_response_outlives_a_slow_pipelined_head() -> None:
     go = asyncio.Event()
     async with connected(go, delta("late", finish="stop")) as (reader, writer):
         writer.write(post() + b"GET /hea")
@@ -160,7 +158,7 @@ async def test_a_head_just_below_the_limit_is_accepted() -> None:
 
 
 @in_loop
-async def test_lines_without_end_behind_a_body_close_the_connection() -> None:
+async def test_endless_trailers_close_the_connection() -> None:
     async with connected(asyncio.Event()) as (reader, writer):
         head, _, body = post().partition(b"\r\n\r\n")
         writer.write(re.sub(rb"content-length: \d+", b"transfer-encoding: chunked", head) + b"\r\n\r\n")
@@ -176,7 +174,7 @@ async def test_a_client_that_does_not_read_its_response_is_disconnected(monkeypa
     monkeypatch.setattr(connection, "STALL_SECONDS", 0.2)
     async with connected(*(delta(LONG) for _ in range(30)), delta("", finish="stop")) as (reader, writer):
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(streamed())
+        writer.write(post_stream())
         await asyncio.sleep(1.5)
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         try:

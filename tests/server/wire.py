@@ -46,7 +46,7 @@ def completion_request(*headers: str, version: str = "1.1", **fields: Any) -> by
 
 
 def split_response(response: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Return status, headers by lower-case name, and everything behind the head, as received."""
+    """Return status, headers by lower-case name, and everything after the head, as received."""
     head, _, body = response.partition(b"\r\n\r\n")
     status_line, *lines = head.decode("latin-1").split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines)

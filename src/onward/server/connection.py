@@ -30,18 +30,18 @@ UVICORN_HOOKS = (
     "_start_asgi_task", "_unset_keepalive_if_required", "on_header", "on_headers_complete", "on_body",
     "on_message_begin", "on_message_complete", "on_response_complete", "pause_writing", "resume_writing",
 )  # fmt: skip
-"""Methods of uvicorn's protocol that are overridden or called here. `_start_asgi_task` came last, with 0.45."""
+"""Methods of uvicorn's protocol that are overridden or called here. The newest is `_start_asgi_task`, of 0.45."""
 
 
 class Protocol(RequestLimitsProtocol):
     """Closes a connection whose client sends a head too slowly, or does not read its response, for which uvicorn
-    would wait for ever; rejects malformed requests in the API's error envelope; serves HTTP/1.0 clients."""
+    would wait forever; rejects malformed requests in the API's error envelope; serves HTTP/1.0 clients."""
 
     _current_cycle: RequestResponseCycle | None = None
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
     _is_input_ended = False
-    """Whether a request was rejected, so that nothing behind it can be parsed."""
+    """Whether a request was rejected, so that nothing after it can be parsed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

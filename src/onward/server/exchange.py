@@ -114,7 +114,7 @@ class Exchange:
         return message.get("body", b""), message.get("more_body", False)
 
     async def _discard_body(self) -> None:
-        """Receive and drop more of the body: a client that is cut off while it sends never reads the 413."""
+        """Receive and drop more of the body: a client that is disconnected while it sends never reads the 413."""
         self.headers.append((b"connection", b"close"))
         if self.header(b"expect") is not None:
             return

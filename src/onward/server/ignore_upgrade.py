@@ -16,7 +16,7 @@ class IgnoreUpgradeProtocol(HttpToolsProtocol):
     """Ignores requests to change the protocol, as RFC 9110 §7.8 allows; Java's client sends one by default.
 
     The parser would obey the header and drop the request's body, so it must not see it: the header gets another
-    name. Bodies pass unchanged; so does a head that a client pipelines behind a body.
+    name. Bodies pass unchanged; so does a head that a client pipelines after a body.
     """
 
     _pending = b""

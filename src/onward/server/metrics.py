@@ -113,7 +113,7 @@ class Metrics:
         self.refused.labels(self._label(record.model), reason).inc()
 
     def _label(self, name: str) -> str:
-        """Return `name` if a served model has it, else an empty string: labels that clients choose grow for ever."""
+        """Return `name` if a served model has it, else an empty string: clients could create any number of labels."""
         if name in self._models or (name != "-" and any(name == model.id for model in self._backend.models())):
             return name
         return ""

@@ -30,7 +30,7 @@ class RequestLimitsProtocol(IgnoreUpgradeProtocol):
     """The error for which a parser callback has stopped the parser."""
 
     def reject(self, error: ApiError) -> None:
-        """Reject the request that is being received, and everything behind it."""
+        """Reject the request that is being received, and everything after it."""
         raise NotImplementedError
 
     def _parse(self, data: bytes) -> None:
@@ -79,13 +79,13 @@ class RequestLimitsProtocol(IgnoreUpgradeProtocol):
     def _check_head(self) -> ApiError | None:
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
             return _head_too_large()
-        num_hosts = sum(name == b"host" for name, _ in self.headers)
+        num_hosts = [name for name, _ in self.headers].count(b"host")
         if num_hosts > 1 or (num_hosts == 0 and self.parser.get_http_version() == "1.1"):  # RFC 9112 §3.2
             return InvalidRequest(f"An HTTP/1.1 request must have exactly one Host header; this one has {num_hosts}.")
         return None
 
     def on_chunk_header(self) -> None:
-        """Called by the parser behind the size and the extensions of a chunk."""
+        """Called by the parser after the size and the extensions of a chunk."""
         self._num_regular_bytes += CHUNK_FRAMING_BYTES
 
     def on_body(self, body: bytes) -> None:

@@ -253,7 +253,7 @@ async def _wait_for_first(*awaitables: Awaitable[object]) -> None:
 
 
 def print_or_log(line: str) -> None:
-    """Print a line; log it if standard output is closed or full, which is no reason not to serve."""
+    """Print a line, or log it if standard output is closed or full: the server runs without it."""
     try:
         print(line, flush=True)
     except OSError:
