@@ -41,12 +41,22 @@ SIDEWAYS = {
 }
 """Imports within one level that are meant."""
 
+ENGINE_INTERNALS = {path.stem for path in (SOURCE / "engine").glob("*.py")} - {
+    "client",
+    "events",
+    "job",
+    "journal",
+    "model",
+}
+"""Modules of the engine that are not part of its interface."""
 FORBIDDEN = {
     "engine": {"onward.protocol", "asyncio", "json", "msgspec.json", "starlette"},
     "text": {"numpy"},
     "server": {"onward.engine", "onward.sampling", "onward.text"},
     "cli": {"onward.engine", "onward.sampling", "onward.runtimes", "onward.server"},
     "client": {"onward.engine", "onward.sampling", "onward.text"},
+    "backends": {f"onward.engine.{name}" for name in ENGINE_INTERNALS},
+    "completions": {f"onward.engine.{name}" for name in ENGINE_INTERNALS},
 }
 """Room → what it must not import, whatever its level."""
 
@@ -60,6 +70,8 @@ LATE_RUNTIMES = {"openvino/format.py", "toy/format.py"}
 and must not wait for numpy and OpenVINO."""
 
 LONGEST_FILE, LONGEST_FUNCTION = 400, 60
+MAX_METHODS = {("engine/scheduler.py", "Scheduler"): 12, ("engine/admission.py", "Admission"): 12}
+"""Classes that tend to attract methods."""
 
 
 def room_of(path: Path) -> str:
@@ -146,6 +158,14 @@ def test_files_and_functions_stay_small(path: Path) -> None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             assert lines <= LONGEST_FUNCTION, f"{path}: {node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize(("file", "name"), MAX_METHODS)
+def test_the_parts_of_the_scheduler_stay_small(file: str, name: str) -> None:
+    classes = [node for node in ast.parse((SOURCE / file).read_text()).body if isinstance(node, ast.ClassDef)]
+    (found,) = (node for node in classes if node.name == name)
+    methods = [node.name for node in found.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    assert len(methods) <= MAX_METHODS[file, name], methods
 
 
 def test_every_module_says_what_it_is_for() -> None:

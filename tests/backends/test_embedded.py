@@ -1,0 +1,312 @@
+"""The embedded backend over an engine that is only a script: whatever implements EngineClient serves completions."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from onward.backends.base import Backend
+from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+from onward.completions.fold import fold_whole
+from onward.completions.plan import ServedModel
+from onward.engine.client import EngineClient
+from onward.engine.events import Decoded, EngineFinishReason, Event, Prefilled
+from onward.engine.job import Job
+from onward.engine.thread import EngineThread
+from onward.errors import ApiError, EngineStopped, Overloaded, RequestCancelled, ServerError
+from onward.protocol.decode import check_request
+from onward.protocol.models import Model
+from onward.protocol.request import CompletionRequest
+from onward.protocol.response import Completion
+from onward.runtimes.toy.tokenizer import END, ToyTokenizer
+
+from ..engine.harness import make_engine
+from ..narrowing import logprobs_of
+from .scripted_engine import ScriptedEngine, endless, replaying, sampled, saying
+
+TOKENIZER = ToyTokenizer()
+LOOP_CALLS = {"submit", "cancel", "state", "load"}
+"""What the backend may use on an event loop: none of it waits for the engine."""
+
+
+@asynccontextmanager
+async def serving(engine: ScriptedEngine) -> AsyncIterator[EmbeddedBackend]:
+    """A backend over the engine. Check at the end that it used only LOOP_CALLS on the event loop, that it started and
+    stopped the engine once, and that no answer is left."""
+    served = ServedModel.create("scripted", TOKENIZER, TOKENIZER.size, 2048)
+    model = await asyncio.to_thread(EmbeddedModel, served, engine, "fp_scripted")
+    backend = EmbeddedBackend({"scripted": model}, [Model(id="scripted", created=1, owned_by="onward")], {})
+    try:
+        yield backend
+        assert not model.answers
+    finally:
+        await backend.aclose()
+    assert engine.loop_calls <= LOOP_CALLS
+    assert (engine.num_starts, engine.num_stops) == (1, 1)
+
+
+def complete(engine: ScriptedEngine, **fields: Any) -> Completion:
+    """The completion of one request of a new backend over the engine."""
+
+    async def ask() -> Completion:
+        async with serving(engine) as backend:
+            return await fold_whole(await backend.complete(make_request(**fields)))
+
+    return asyncio.run(ask())
+
+
+def make_request(**fields: Any) -> CompletionRequest:
+    return check_request({"model": "scripted", "prompt": "xyz", **fields})
+
+
+# --- the two interfaces ------------------------------------------------------------------------------------------
+
+
+def members(protocol: type) -> dict[str, Any]:
+    return {name: member for name, member in vars(protocol).items() if not name.startswith("_")}
+
+
+def check_implements(implementation: type, protocol: type) -> None:
+    """Each member exists, takes the same parameters, and is awaitable or a property exactly if the protocol's is."""
+    for name, declared in members(protocol).items():
+        found = getattr(implementation, name)
+        assert isinstance(found, property) == isinstance(declared, property), name
+        if isinstance(declared, property):
+            continue
+        assert inspect.iscoroutinefunction(found) == inspect.iscoroutinefunction(declared), name
+        assert list(inspect.signature(found).parameters) == list(inspect.signature(declared).parameters), name
+
+
+@pytest.mark.parametrize("implementation", [EngineThread, ScriptedEngine])
+def test_an_engine_client_has_the_members_of_its_protocol(implementation: type) -> None:
+    assert set(members(EngineClient)) == {"start", "submit", "cancel", "stop", "state", "load"}
+    check_implements(implementation, EngineClient)
+
+
+def test_the_embedded_backend_has_the_members_of_its_protocol() -> None:
+    assert {"complete", "models", "health", "load", "tokenize", "aclose"} < set(members(Backend))
+    check_implements(EmbeddedBackend, Backend)
+
+
+def test_the_types_of_both_interfaces_are_checked() -> None:
+    """By mypy, in these assignments."""
+    clients: list[EngineClient] = [EngineThread(make_engine(), max_waiting=1), ScriptedEngine(saying("a"))]
+    backend: Backend = EmbeddedBackend({}, [], {})
+    assert [client.state.status for client in clients] == ["running", "running"]
+    assert backend.health().state == "ready" and backend.load() == {}
+
+
+# --- completions -------------------------------------------------------------------------------------------------
+
+
+def test_scripted_tokens_become_the_text_and_the_usage_of_a_completion() -> None:
+    engine = ScriptedEngine(saying("naïve", num_cached_tokens=2))
+    completion = complete(engine, max_tokens=6)
+    (choice,) = completion.choices
+    assert (choice.text, choice.finish_reason) == ("naïve", "length")
+    assert completion.system_fingerprint == "fp_scripted"
+    assert completion.usage is not None and completion.usage.prompt_tokens_details is not None
+    assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (3, 6)
+    assert completion.usage.prompt_tokens_details.cached_tokens == 2
+    assert [job.prompt for job in engine.submitted] == [tuple(b"xyz")]
+    assert engine.cancelled == [], "a choice that ended in the engine is not cancelled there"
+
+
+def test_a_stop_string_that_the_engine_does_not_know_ends_the_choice_and_cancels_it_in_the_engine() -> None:
+    engine = ScriptedEngine(saying("one two three "))
+    completion = complete(engine, max_tokens=2000, stop=["thr", "zzz"])
+    (choice,) = completion.choices
+    assert (choice.text, choice.finish_reason) == ("one two ", "stop")
+    assert completion.usage is not None and completion.usage.completion_tokens < 20
+    assert engine.cancelled == [engine.submitted[0].request]
+
+
+def test_an_end_token_without_a_finish_reason_ends_the_choice() -> None:
+    tokens = [sampled(ord(letter)) for letter in "hello"]
+    engine = ScriptedEngine(replaying(tokens[:2], [*tokens[2:], sampled(END), sampled(ord("!"))]))
+    completion = complete(engine, max_tokens=2000)
+    (choice,) = completion.choices
+    assert (choice.text, choice.finish_reason) == ("hello", "stop")
+    assert completion.usage is not None and completion.usage.completion_tokens == 5
+    assert engine.cancelled == [engine.submitted[0].request]
+
+
+def test_choices_of_a_request_end_one_by_one_and_the_engine_is_cancelled_after_the_last() -> None:
+    engine = ScriptedEngine(saying("a stop b", "never ends"))
+    completion = complete(engine, n=2, max_tokens=30, stop=["stop"])
+    assert [(choice.text, choice.finish_reason) for choice in completion.choices] == [
+        ("a ", "stop"),
+        ("never ends" * 3, "length"),
+    ]
+    assert engine.cancelled == [engine.submitted[0].request]
+
+
+def test_best_of_returns_the_candidate_with_the_highest_mean_log_probability() -> None:
+    logprobs = [-2.0, -0.5, -1.0]
+
+    def script(job: Job) -> Iterator[list[Event]]:
+        yield [Prefilled(job.id, 0)]
+        finishes: list[EngineFinishReason | None] = [None, None, "length"]
+        for finish in finishes:
+            yield [
+                Decoded(job.id, choice, [sampled(97 + choice, logprob)], finish)
+                for choice, logprob in enumerate(logprobs)
+            ]
+
+    engine = ScriptedEngine(script)
+    completion = complete(engine, n=2, best_of=3, max_tokens=3)
+    assert [(choice.index, choice.text) for choice in completion.choices] == [(0, "bbb"), (1, "ccc")]
+    assert completion.usage is not None and completion.usage.completion_tokens == 9
+    assert engine.submitted[0].num_choices == 3 and engine.submitted[0].sampling.logprobs == 0
+
+
+def test_log_probabilities_of_tokens_and_of_an_echoed_prompt_are_the_engines() -> None:
+    top = ((ord("b"), -0.25), (ord("c"), -1.5))
+
+    def script(job: Job) -> Iterator[list[Event]]:
+        yield [Prefilled(job.id, 0, [None, sampled(ord("y"), -3.0, top), sampled(ord("z"), -4.0, top)])]
+        yield [Decoded(job.id, 0, [sampled(ord("b"), -0.25, top), sampled(ord("q"), -9.0, top)], "length")]
+
+    completion = complete(ScriptedEngine(script), logprobs=2, echo=True, max_tokens=2)
+    (choice,) = completion.choices
+    logprobs = logprobs_of(choice)
+    assert choice.text == "xyzbq"
+    assert logprobs.tokens == ["x", "y", "z", "b", "q"]
+    assert logprobs.token_logprobs == [None, -3.0, -4.0, -0.25, -9.0]
+    assert logprobs.top_logprobs is not None
+    assert logprobs.top_logprobs[-2:] == [{"b": -0.25, "c": -1.5}, {"b": -0.25, "c": -1.5, "q": -9.0}]
+
+
+def test_several_prompts_are_jobs_of_one_request() -> None:
+    engine = ScriptedEngine(saying("ab"))
+    completion = complete(engine, prompt=["x", "yy"], max_tokens=2)
+    assert [(choice.index, choice.text) for choice in completion.choices] == [(0, "ab"), (1, "ab")]
+    assert completion.usage is not None and completion.usage.prompt_tokens == 3
+    first, second = engine.submitted
+    assert first.request == second.request and first.id != second.id
+
+
+# --- cancellation, failure, snapshots ----------------------------------------------------------------------------
+
+
+def test_a_closed_answer_is_cancelled_in_the_engine() -> None:
+    async def leave() -> ScriptedEngine:
+        engine = ScriptedEngine(endless)
+        async with serving(engine) as backend:
+            answer = await backend.complete(make_request(max_tokens=2000))
+            async for _ in answer:
+                await answer.aclose()
+                break
+            assert engine.cancelled == [engine.submitted[0].request]
+        return engine
+
+    asyncio.run(leave())
+
+
+def test_closing_an_answer_in_another_task_raises_there() -> None:
+    async def close() -> None:
+        async with serving(ScriptedEngine(replaying())) as backend:
+            answer = await backend.complete(make_request())
+            waiting = asyncio.create_task(fold_whole(answer))
+            await asyncio.sleep(0)
+            await answer.aclose()
+            with pytest.raises(RequestCancelled):
+                await waiting
+
+    asyncio.run(close())
+
+
+def test_a_crash_of_the_engine_fails_its_requests_and_the_health_of_the_backend() -> None:
+    async def crash() -> None:
+        engine = ScriptedEngine(endless)
+        async with serving(engine) as backend:
+            assert backend.health().state == "ready"
+            answer = await backend.complete(make_request(max_tokens=2000))
+            engine.crash("out of memory")
+            with pytest.raises(ServerError) as failed:
+                await fold_whole(answer)
+            assert failed.value.headers["x-should-retry"] == "false"
+            assert backend.health().state == "dead" and "scripted" in backend.health().detail
+
+    asyncio.run(crash())
+
+
+def test_requests_that_run_when_the_engine_is_stopped_fail_with_engine_stopped() -> None:
+    async def stop() -> None:
+        engine = ScriptedEngine(endless)
+        async with serving(engine) as backend:
+            answer = await backend.complete(make_request(max_tokens=2000))
+            await asyncio.to_thread(engine.stop)
+            engine.num_stops = 0
+            with pytest.raises(EngineStopped):
+                await fold_whole(answer)
+
+    asyncio.run(stop())
+
+
+@pytest.mark.parametrize("refusal", [Overloaded(retry_after=3), EngineStopped()])
+def test_a_refused_submission_is_raised_and_leaves_no_answer(refusal: ApiError) -> None:
+    async def submit() -> None:
+        engine = ScriptedEngine(endless, refusal=refusal)
+        async with serving(engine) as backend:
+            with pytest.raises(type(refusal)) as raised:
+                await backend.complete(make_request())
+            assert raised.value is refusal
+            assert engine.cancelled == []
+
+    asyncio.run(submit())
+
+
+def test_load_is_the_snapshot_that_the_engine_published() -> None:
+    async def look() -> None:
+        engine = ScriptedEngine(endless)
+        async with serving(engine) as backend:
+            assert backend.load() == {"scripted": engine.published_load}
+            assert engine.loop_calls == {"load"}
+
+    asyncio.run(look())
+
+
+def test_tokenizing_does_not_call_the_engine() -> None:
+    async def tokenize() -> None:
+        engine = ScriptedEngine(endless)
+        async with serving(engine) as backend:
+            tokens = await backend.tokenize(None, "once upon", add_special_tokens=True)
+            assert b"".join(await backend.token_bytes("scripted", tokens)) == b"once upon"
+            assert (await backend.tokenizer_info(None)).context_length == 2048
+            assert backend.models()[0].id == "scripted"
+            assert not engine.loop_calls
+
+    asyncio.run(tokenize())
+
+
+def test_a_drained_backend_refuses_requests_without_calling_the_engine() -> None:
+    async def drain() -> None:
+        engine = ScriptedEngine(saying("ab"))
+        async with serving(engine) as backend:
+            running = await backend.complete(make_request(max_tokens=2))
+            backend.drain()
+            with pytest.raises(EngineStopped):
+                await backend.complete(make_request())
+            assert backend.health().state == "draining"
+            assert (await fold_whole(running)).choices[0].text == "ab"
+            assert len(engine.submitted) == 1
+
+    asyncio.run(drain())
+
+
+def test_a_scripted_engine_notices_a_call_on_an_event_loop() -> None:
+    """The check of `serving` can fail: a `stop` on the loop would be among its calls."""
+
+    async def stop_on_loop() -> set[str]:
+        engine = ScriptedEngine(saying("a"))
+        engine.start(lambda events: None)
+        engine.stop()
+        return engine.loop_calls
+
+    assert not asyncio.run(stop_on_loop()) <= LOOP_CALLS
