@@ -103,3 +103,15 @@ def test_a_server_runs_with_closed_streams(closing: str, stream: str) -> None:
 def test_help_on_a_full_disk_is_an_error() -> None:
     done = closed(">/dev/full", "--help")
     assert (done.returncode, done.stderr) == (1, "onward: The output: No space left on device.\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C needs no descriptors there")
+def test_ctrl_c_does_not_take_the_descriptors_of_closed_streams() -> None:
+    code = (
+        "import os, sys, onward.cli.interrupt as interrupt, onward.cli.main as main;"
+        "end = os._exit; file = lambda: open('descriptors', 'w').write(str(min(interrupt._pipe)));"
+        "os._exit = lambda code: (file(), end(code)); sys.argv = ['onward', 'zzz']; main.main()"
+    )
+    done = subprocess.run(shell("<&- >&- 2>&-", sys.executable, "-c", code), check=False)
+    assert done.returncode == 2
+    assert int(Path("descriptors").read_text()) > 2

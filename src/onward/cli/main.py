@@ -6,10 +6,12 @@ import os
 import sys
 
 from onward.cli.interrupt import exit_on_interrupt
+from onward.stdio import replace_closed_streams
 
 
 def main() -> None:
     """Run the command line in `sys.argv`. Raises SystemExit."""
+    replace_closed_streams()  # first, so that their descriptors are not taken for something else
     exit_on_interrupt()
     from onward.cli.root import root
 

@@ -76,6 +76,10 @@ VARIABLES = """## Environment
 """
 
 
+SERVE = """Its flags are the [settings](settings.md). Models are arguments or values of `--model`: `onward serve storyteller` is
+`onward serve --model storyteller`. If there are both, the arguments come first; the first model is the default model."""
+
+
 def page() -> str:
     """Return the page as Markdown."""
     parts = [INTRODUCTION, *_commands(root, "onward"), VALUES, FORMATS, _exit_codes(), VARIABLES]
@@ -106,7 +110,7 @@ def _section(command: click.Command, path: str) -> str:
     usage = " ".join(command.collect_usage_pieces(context))
     lines = [f"## {path}", "", f"`{path} {usage}`", "", _prose(command.help or "")]
     if path == "onward serve":
-        return "\n".join([*lines, "", "Its flags are the [settings](settings.md)."])
+        return "\n".join([*lines, "", SERVE])
     if path.startswith("onward api "):
         return "\n".join([*lines, "", "Its flags are those of `onward completions create`."])
     if isinstance(command, RequestCommand):

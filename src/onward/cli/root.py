@@ -12,7 +12,6 @@ from onward.cli.hints import command_hint, corrected
 from onward.cli.interrupt import EXIT_CODE
 from onward.cli.output.errors import report_output_errors
 from onward.errors import SetupError
-from onward.stdio import replace_closed_streams
 
 COMMANDS = {
     "serve": ("onward.cli.commands.serve", "Serve the Completions API over HTTP."),
@@ -32,10 +31,6 @@ COMMANDS = {
 
 class LazyGroup(click.Group):
     """A group that imports its commands from COMMANDS. Reports a SetupError in one line, with exit code 1."""
-
-    def main(self, *args: Any, **extra: Any) -> Any:
-        replace_closed_streams()
-        return super().main(*args, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with report_output_errors():  # help and version are written here

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class Checked:
     invalid: list[InvalidLine]
 
 
-def read_lines(path: Path) -> Iterator[Line | InvalidLine]:
+def read_lines(path: Path) -> Generator[Line | InvalidLine, None, None]:
     """Yield every line that is not blank; a byte order mark is skipped."""
     with path.open("rb") as file:
         for number, raw in enumerate(file, 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,8 @@ def _run_pending(batch: Batch, pending: list[Line], results: Journal, rejections
     if not to_run:
         return
     source = open_source(batch.session.connection, [model for model in models if model not in unknown], quiet=True)
-    requests = (line for line in read_lines(batch.source) if isinstance(line, Line) and line.number in to_run)
-    with Progress(counts):
+    with closing(read_lines(batch.source)) as lines, Progress(counts):
+        requests = (line for line in lines if isinstance(line, Line) and line.number in to_run)
         asyncio.run(_Run(source, batch, results, rejections, counts).all(requests))
 
 
