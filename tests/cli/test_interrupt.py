@@ -101,9 +101,12 @@ def test_ctrl_c_does_not_wait_for_native_code() -> None:
 
 
 def test_the_second_ctrl_c_does_not_wait_for_a_command_that_saves_its_progress() -> None:
-    saving = f"try:\n {READY}\n time.sleep(60)\nexcept KeyboardInterrupt:\n print('saved', flush=True)"
-    busy = f"while True:\n try:\n  {NATIVE_CALL}\n except KeyboardInterrupt:\n  pass"
-    with program("exit_on_interrupt()", "raise_on_interrupt()", saving, busy) as started:
+    saving = [
+        "def stay(*_): pass",
+        f"try:\n {READY}\n time.sleep(60)",
+        f"except KeyboardInterrupt:\n signal.signal(signal.SIGINT, stay)\n print('saved', flush=True)\n {NATIVE_CALL}",
+    ]
+    with program("exit_on_interrupt()", "raise_on_interrupt()", *saving) as started:
         started.send_signal(signal.SIGINT)
         assert line_of(started) == "saved\n"
         started.send_signal(signal.SIGINT)
