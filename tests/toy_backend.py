@@ -77,7 +77,7 @@ async def settle(backend: EmbeddedBackend) -> None:
             await asyncio.sleep(0.005)
         assert thread.engine.idle, "the engine is not idle after ten seconds"
         thread.engine.check()
-        assert thread.engine.cache.pool.used == 0
+        assert thread.engine.cache.pool.num_used == 0
         assert not model.answers
 
 

@@ -15,9 +15,9 @@ def test_a_block_is_free_again_when_its_last_reference_is_released() -> None:
     table = pool.allocate(3)
     pool.share(table[:1])
     pool.release(table)
-    assert pool.available == 3
+    assert pool.num_available == 3
     pool.release(table[:1])
-    assert pool.available == 4
+    assert pool.num_available == 4
     pool.check([], set())
 
 
@@ -25,16 +25,16 @@ def test_allocating_more_than_is_available_raises_and_takes_nothing() -> None:
     pool, _ = make_pool()
     with pytest.raises(IndexError):
         pool.allocate(5)
-    assert pool.available == 4
+    assert pool.num_available == 4
 
 
 def test_cached_blocks_stay_until_they_are_needed_and_the_end_of_a_prefix_is_evicted_first() -> None:
     pool, evicted = make_pool()
     table = pool.allocate(3)
     for block in table[:2]:
-        pool.remember(block)
+        pool.mark_cached(block)
     pool.release(table)
-    assert pool.available == 4
+    assert pool.num_available == 4
     pool.check([], set(table[:2]))
     pool.allocate(3)
     assert evicted == [table[1]], "a block is evicted after those that continue it"
@@ -43,12 +43,12 @@ def test_cached_blocks_stay_until_they_are_needed_and_the_end_of_a_prefix_is_evi
 def test_an_idle_block_that_is_shared_again_is_not_evicted() -> None:
     pool, evicted = make_pool(2)
     (block,) = pool.allocate(1)
-    pool.remember(block)
+    pool.mark_cached(block)
     pool.release([block])
     pool.share([block])
     pool.allocate(1)
     assert evicted == []
-    assert pool.available == 0
+    assert pool.num_available == 0
 
 
 def test_the_check_finds_a_lost_block() -> None:

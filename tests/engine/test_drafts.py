@@ -78,7 +78,7 @@ def test_law_2_a_prediction_does_not_change_a_byte(data: st.DataObject) -> None:
     results = run(engine, jobs)
     for job in jobs:
         assert results.jobs[job.id].bits == run_alone(job, context=320).bits
-    assert engine.cache.pool.used == 0
+    assert engine.cache.pool.num_used == 0
 
 
 def test_law_2_repetitive_text_is_drafted_and_does_not_change() -> None:
@@ -329,7 +329,7 @@ def test_a_track_expects_rejections_as_often_as_there_were_some() -> None:
     smooth, broken = Track(0.5), Track(0.5)
     for _ in range(10):
         for track in (smooth, broken):
-            track.place = 0
+            track.position = 0
             for _ in range(20):
                 track.accept()
         broken.reject()
@@ -344,7 +344,7 @@ def test_the_probabilities_of_a_track_are_calibrated(accepted_fraction: float) -
     """Places are found again and again, and each token is accepted with the same probability: so is the estimate."""
     rng, track, expected, num_accepted = random.Random(1), Track(0.5), 0.0, 0
     for step in range(3000):
-        track.place = max(track.place, 0)
+        track.position = max(track.position, 0)
         is_accepted = rng.random() < accepted_fraction
         if step >= 500:
             expected += track.probabilities(1, 0.0)[0]

@@ -146,7 +146,7 @@ def test_law_3_a_prompt_that_grows_token_by_token_has_one_cached_block_for_its_e
     for length in range(40, 64):
         job = make_job(typed[:length], max_tokens=1, score_top=length % 2 or None)
         assert run(engine, [job]).jobs[job.id].bits == run_alone(job).bits
-        assert engine.cache.pool.cached == 2
+        assert engine.cache.pool.num_cached == 2
 
 
 def test_law_3_a_block_that_is_evicted_for_the_prompt_that_copies_it_is_copied_first() -> None:
@@ -159,7 +159,7 @@ def test_law_3_a_block_that_is_evicted_for_the_prompt_that_copies_it_is_copied_f
     result = run(engine, [second]).jobs[second.id]
     assert result.num_cached_tokens == 50
     assert result.bits == run_alone(second).bits
-    assert engine.cache.pool.used == 0
+    assert engine.cache.pool.num_used == 0
 
 
 def test_law_3_cached_scores_with_too_few_alternatives_are_not_reused() -> None:
@@ -202,7 +202,7 @@ def test_law_4_a_cancelled_request_releases_its_blocks_and_does_not_change_the_o
         if job is not cancelled:
             assert results.jobs[job.id].bits == run_alone(job).bits
     assert not any(choice.finish_reason for choice in results.jobs[cancelled.id].choices.values())
-    assert engine.cache.pool.used == 0
+    assert engine.cache.pool.num_used == 0
     assert not list(engine.scheduler.sequences())
 
 
@@ -243,7 +243,7 @@ def test_law_4_random_jobs_in_scarce_memory_end_and_equal_the_same_jobs_alone(da
         if job.request not in cancelled:
             assert all_ended(results.jobs[job.id])
             assert results.jobs[job.id].bits == run_alone(job, context=320).bits
-    assert engine.cache.pool.used == 0
+    assert engine.cache.pool.num_used == 0
 
 
 def test_law_4_a_prompt_that_fills_the_memory_exactly_is_scored() -> None:

@@ -54,7 +54,7 @@ def test_the_thread_finishes_a_job_and_waits_for_the_next() -> None:
         thread.submit([job])
         inbox.wait_for(ended(job))
     thread.stop()
-    assert thread.engine.cache.pool.used == 0
+    assert thread.engine.cache.pool.num_used == 0
 
 
 def test_a_submission_over_the_limit_is_refused_and_later_ones_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_stopping_fails_each_running_job_once_and_refuses_later_ones() -> None:
     thread.stop()
     failed_jobs = [event.job for event in inbox.events if isinstance(event, Failed)]
     assert sorted(failed_jobs) == sorted(job.id for job in jobs)
-    assert thread.engine.cache.pool.used == 0
+    assert thread.engine.cache.pool.num_used == 0
     with pytest.raises(EngineStopped):
         thread.submit([make_job()])
     thread.stop()

@@ -1,4 +1,4 @@
-"""The running answer of the embedded backend: engine events in, partial choices out, on one event loop."""
+"""A running completion of the embedded backend: engine events in, partial choices out, on one event loop."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from onward.protocol.response import Choice, Usage
 class EmbeddedAnswer:
     """Implements `completions.answer.Answer`. Used on one event loop, where `delivery` calls `feed` too.
 
-    `retire` is called once, when the answer has ended or is closed before its end: it forgets the jobs, and with True
-    cancels them. `failure` converts a failed job to the error that the client gets.
+    `retire` is called once, when the answer has ended or was closed: it unregisters the jobs, and with True cancels
+    them. `failure` converts a failed job to the error for the client.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class EmbeddedAnswer:
         return self._usage
 
     def feed(self, events: list[Event]) -> None:
-        """Take the events of one engine step. After the end or a failure they are ignored."""
+        """Process the events of one engine step. After the end or a failure they are ignored."""
         if self._retired:
             return
         try:
             choices = self._stream.accept(event for event in events if not isinstance(event, Failed))
-        except Exception as error:  # an operator's content filter failed: nothing more may be sent
+        except Exception as error:  # a content filter failed: nothing more may be sent
             self._ready.put_nowait(_server_error(error))
             self._end(cancel=True)
             return
@@ -88,7 +88,7 @@ class EmbeddedAnswer:
 
 
 def _server_error(cause: Exception) -> ServerError:
-    """The error that the client gets; the server's log shows its cause."""
+    """Return the error for the client; the log shows its cause."""
     error = ServerError()
     error.__cause__ = cause
     return error

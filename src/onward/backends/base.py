@@ -1,4 +1,4 @@
-"""The first waist: who answers a CompletionRequest. Faces above it cannot tell one backend from another."""
+"""The interface between the API surfaces (server, Python API, command line) and what answers completion requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Backend", "DraftCounts", "EngineLoad", "Health", "TokenizerInfo"]
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`detail` says why in a sentence for people."""
+    """Whether a backend accepts requests. `detail` is a sentence that says why not."""
 
     state: Literal["ready", "draining", "dead"]
     detail: str = ""
@@ -23,7 +23,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerInfo:
-    """What /tokenizer_info reports about a model's tokenizer."""
+    """A model's tokenizer, as /tokenizer_info reports it."""
 
     eos_token: str | None
     bos_token: str | None
@@ -35,48 +35,48 @@ class TokenizerInfo:
 
 
 class Backend(Protocol):
-    """Answers completion requests for one or more models. Called from one asyncio event loop, which no call blocks.
+    """Answers completion requests for one or more models. Called on one asyncio event loop, which no method blocks.
 
-    What a model's engine or tokenizer has to work for is awaited; `models`, `health` and `load` return snapshots that
-    are at hand, so a backend may be remote.
+    Work of an engine or a tokenizer is awaited. `models`, `health` and `load` return cached snapshots, so a backend may
+    be remote.
     """
 
     def models(self) -> list[Model]:
-        """Every name that can be requested, aliases included, in the order of the settings. A snapshot."""
+        """Return every model that can be requested, aliases included, in the order of the settings. A snapshot."""
         ...
 
     async def complete(self, request: CompletionRequest) -> Answer:
         """Check the request against the model, queue it, and return its running answer.
 
-        Cancelling this call leaves nothing running. Raises ModelNotFound, InvalidRequest (context length, token
+        If this call is cancelled, nothing keeps running. Raises ModelNotFound, InvalidRequest (context length, token
         ids, suffix), Overloaded, EngineStopped.
         """
         ...
 
     async def tokenizer_info(self, model: str | None) -> TokenizerInfo:
-        """Raises ModelNotFound."""
+        """Return what /tokenizer_info reports. Raises ModelNotFound."""
         ...
 
     async def tokenize(self, model: str | None, text: str, add_special_tokens: bool) -> list[int]:
-        """Token ids of a text. Raises ModelNotFound."""
+        """Return the token ids of a text. Raises ModelNotFound."""
         ...
 
     async def token_bytes(self, model: str | None, tokens: list[int]) -> list[bytes]:
-        """The exact bytes of each token. Raises ModelNotFound, InvalidRequest for an id outside the vocabulary."""
+        """Return the exact bytes of each token. Raises ModelNotFound; InvalidRequest for an unknown id."""
         ...
 
     def health(self) -> Health:
-        """A snapshot."""
+        """Return whether requests are accepted. A snapshot."""
         ...
 
     def load(self) -> dict[str, EngineLoad]:
-        """What each engine published last, by model id. A snapshot."""
+        """Return the load that each engine published last, by model id. A snapshot."""
         ...
 
     def drain(self) -> None:
-        """Refuse new requests from now on (EngineStopped); running ones go on."""
+        """Refuse new requests from now on (EngineStopped). Running ones continue."""
         ...
 
     async def aclose(self) -> None:
-        """End every running request with EngineStopped, stop the engines, free the memory."""
+        """Stop the engines and free their memory. Running requests end with EngineStopped."""
         ...

@@ -1,7 +1,7 @@
-"""The embedded backend: plans requests, submits their jobs to engine clients, returns partial choices.
+"""The embedded backend: plans requests, submits their jobs to engine clients, and returns partial choices.
 
-The only place that joins `engine` and `completions`. Jobs go down through an `EngineClient`; their events come back by
-a `Delivery` per event loop.
+The only place where `engine` and `completions` meet. Jobs are submitted to an `EngineClient`; their events come back
+through a `Delivery` per event loop.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ from onward.protocol.models import Model
 from onward.protocol.request import CompletionRequest
 
 PROMPT_OVERHEAD = 50
-"""Characters that a prompt counts for beside its own."""
+"""The cost of planning a prompt beside that of its characters, in characters."""
 
 
 class EmbeddedModel:
-    """One model with its engine, which starts at once. `fingerprint` changes exactly when results may change.
-
-    Owns `engine`. Called on event loops; events arrive on a thread of the engine client's.
+    """A served model and its engine client, which it owns and starts. `fingerprint` changes exactly when results may
+    change. Used on event loops; events arrive on a thread of the engine client.
     """
 
     def __init__(
@@ -43,12 +42,13 @@ class EmbeddedModel:
         self.fingerprint = fingerprint
         self.filters = filters
         self.answers: dict[int, EmbeddedAnswer] = {}
-        """Running answers by job id."""
+        """The running answer of each job, by job id."""
         self._deliveries: WeakValueDictionary[asyncio.AbstractEventLoop, Delivery] = WeakValueDictionary()
         engine.start(self._deliver)
 
     def submit(self, planned: Plan, request_number: int) -> EmbeddedAnswer:
-        """Queue a plan's jobs. Raises Overloaded, EngineStopped. Called on the event loop that awaits the answer."""
+        """Submit a plan's jobs and return their answer. Called on the event loop that iterates over the answer. Raises
+        Overloaded, EngineStopped."""
         job_ids = [job.id for job in planned.jobs]
 
         def retire(cancel: bool) -> None:
@@ -69,7 +69,7 @@ class EmbeddedModel:
         return answer
 
     def _delivery(self) -> Delivery:
-        """The running event loop's delivery, which its answers keep alive."""
+        """Return the running event loop's delivery, which its answers keep alive."""
         loop = asyncio.get_running_loop()
         delivery = self._deliveries.get(loop)
         if delivery is None:
@@ -77,11 +77,11 @@ class EmbeddedModel:
         return delivery
 
     def _failure(self, failed: Failed) -> ApiError:
-        """The error that a client gets for a failed job."""
+        """Return the error for the client of a failed job."""
         return ServerError(final=True) if self.engine.state.status == "crashed" else EngineStopped()
 
     def _deliver(self, events: Sequence[Event]) -> None:
-        """Post one step's events to the event loops of their answers. Called on the engine client's thread."""
+        """Post the events of one step to the event loops of their answers. Called on a thread of the engine client."""
         steps: dict[Delivery, dict[EmbeddedAnswer, list[Event]]] = {}
         for event in events:
             answer = self.answers.get(event.job)
@@ -95,9 +95,8 @@ class EmbeddedModel:
 class EmbeddedBackend:
     """Implements `backends.base.Backend` over engine clients. Owns its models.
 
-    `listed` are the names that /v1/models returns; `aliases` map further names to model ids. With `any_name` (the
-    lenient profile) the only model answers to every name. `max_parallel`: choices (prompts × candidates) that one
-    request may ask for.
+    `listed` is what /v1/models returns; `aliases` map further names to model ids. With `any_name` (the lenient profile)
+    a single model is served under every name. `max_parallel` is the maximum of prompts × candidates per request.
     """
 
     served: dict[str, EmbeddedModel]
@@ -147,7 +146,9 @@ class EmbeddedBackend:
     def health(self) -> Health:
         for model_id, model in self.served.items():
             if model.engine.state.status == "crashed":
-                return Health("dead", f"The engine of {model_id} has stopped; the log says why. Restart the server.")
+                return Health(
+                    "dead", f"The engine of {model_id} has crashed; see the log for the reason. Restart the server."
+                )
         if self._draining:
             return Health("draining", "The server is shutting down.")
         return Health("ready")
@@ -169,7 +170,8 @@ class EmbeddedBackend:
             model.engine.stop()
 
     def _find(self, name: str | None) -> EmbeddedModel:
-        """Raises ModelNotFound. A missing name means the first model (the gate decides whether it may be missing)."""
+        """Return the model of that name; the first one if there is no name (request checks decide whether it may be
+        missing). Raises ModelNotFound."""
         if not name or (self.any_name and len(self.served) == 1):
             return next(iter(self.served.values()))
         found = self.served.get(self.aliases.get(name, name))
@@ -179,6 +181,7 @@ class EmbeddedBackend:
 
 
 def _token_bytes(served: ServedModel, tokens: list[int]) -> list[bytes]:
+    """Return the bytes of each token. Raises InvalidRequest for an id outside the vocabulary."""
     for token in tokens:
         if not 0 <= token < served.vocab_size:
             raise InvalidRequest(
@@ -189,6 +192,6 @@ def _token_bytes(served: ServedModel, tokens: list[int]) -> list[bytes]:
 
 
 def _size(request: CompletionRequest) -> int:
-    """Characters and ids that planning a request tokenizes and checks."""
+    """Return the characters and ids that are tokenized and checked to plan a request."""
     per_prompt = PROMPT_OVERHEAD + len(request.suffix or "")
     return sum(map(len, request.prompts)) + per_prompt * len(request.prompts) + len(request.prediction or "")

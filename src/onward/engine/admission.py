@@ -1,8 +1,8 @@
 """Admission: who joins the running batch, and when.
 
-Short and long prompts wait in queues of their own, so that no number of long ones stalls a short one; requests of both
-take turns. A request whose turn it is and that does not fit into memory holds back all others, so that none starves. A
-prompt whose prefix another sequence is computing waits for that prefix (law 3).
+Short and long prompts wait in separate queues, so that long ones do not delay a short one; in both queues, requests
+take turns. If the request whose turn it is does not fit in memory, nothing is admitted before it, so that large
+requests do not starve. A prompt whose prefix another sequence is computing waits for that prefix (law 3).
 """
 
 from __future__ import annotations
@@ -19,49 +19,49 @@ from onward.engine.prefix_tree import Node
 from onward.engine.sequence import Sequence
 
 SHORT_PROMPT_TOKENS = 1024
-"""A prompt is short when at most this many tokens of it are still to be computed."""
+"""A prompt is short if at most this many of its tokens are not cached."""
 MAX_PREFILLING = 4
-"""How many short prompts, and how many long ones, are prefilled side by side before others of their kind wait for what
-is left of the step's budget."""
-LOOK_AHEAD = 8
-"""How many waiting sequences of one request are considered when those before them wait for a shared prefix."""
+"""Short prompts, and likewise long ones, that may be prefilling before further ones are admitted only where a step's
+budget is not used up."""
+MAX_CANDIDATES_PER_REQUEST = 8
+"""Waiting sequences of a request that are considered for admission, when the first ones wait for a shared prefix."""
 
 
 class Admitted(NamedTuple):
-    """A sequence that joined the batch, and the block copy to make before it is evaluated, if any."""
+    """A sequence that has joined the batch, and the block copy to make before it is evaluated, if any."""
 
     sequence: Sequence
     copy: Copy | None
 
 
 class WaitingQueue:
-    """Waiting sequences of one kind, short or long, by request. Engine thread only.
+    """Waiting sequences of one kind, short or long, grouped by request. Engine thread only.
 
-    `turns` numbers the turns of all queues that share it.
+    `turns` numbers the turns of requests, across all queues that share it.
     """
 
     def __init__(self, turns: count[int], *, is_short: bool) -> None:
         self.is_short = is_short
         self._turns = turns
         self._requests: OrderedDict[int, tuple[int, deque[Sequence]]] = OrderedDict()
-        """Each request's turn and sequences, the lowest turn first."""
+        """The turn and the sequences of each request, in the order of turns."""
         self._num_waiting = 0
 
     def __len__(self) -> int:
         return self._num_waiting
 
     def __iter__(self) -> Iterator[Sequence]:
-        """All of them, in no particular order."""
+        """Yield all sequences, in no particular order."""
         for _, sequences in self._requests.values():
             yield from sequences
 
     @property
     def turn(self) -> float:
-        """The turn of the first request; of several queues the one with the lowest is served first."""
+        """The turn of the first request, infinity if there is none. The queue with the lowest turn is served first."""
         return next((turn for turn, _ in self._requests.values()), math.inf)
 
     def add(self, sequence: Sequence) -> None:
-        """Put a sequence behind the others of its request."""
+        """Append a sequence to those of its request."""
         request = sequence.job.request
         if request not in self._requests:
             self._requests[request] = next(self._turns), deque()
@@ -69,18 +69,18 @@ class WaitingQueue:
         self._num_waiting += 1
 
     def cancel(self, request: int) -> None:
-        """Drop a request's sequences."""
+        """Remove a request's sequences."""
         _, dropped = self._requests.pop(request, (0, ()))
         self._num_waiting -= len(dropped)
 
     def candidates(self, has_free_row: Callable[[int], bool]) -> Iterator[Sequence]:
-        """The first few of each request that may have another row, the request whose turn it is first."""
+        """Yield the first few sequences of each request that may take another row, in the order of turns."""
         for request, (_, sequences) in self._requests.items():
             if has_free_row(request):
-                yield from islice(sequences, LOOK_AHEAD)
+                yield from islice(sequences, MAX_CANDIDATES_PER_REQUEST)
 
     def take(self, sequence: Sequence) -> None:
-        """Take a sequence out; its request goes to the end. Ends any iteration of `candidates`."""
+        """Remove a sequence and move its request to the end of the queue. Invalidates iterators of `candidates`."""
         request = sequence.job.request
         _, sequences = self._requests.pop(request)
         sequences.remove(sequence)
@@ -90,8 +90,8 @@ class WaitingQueue:
 
 
 class RowLedger:
-    """Rows of the batch, by the request that holds them. One request holds at most three quarters of them, so that a
-    large one cannot shut out the others. Engine thread only."""
+    """Counts the rows of the batch that each request holds: at most three quarters of all, so that a large request
+    does not shut out the others. Engine thread only."""
 
     def __init__(self, max_rows: int) -> None:
         self.max_rows = max_rows
@@ -106,7 +106,7 @@ class RowLedger:
         self.num_taken += 1
         self._by_request[request] += 1
 
-    def give_back(self, request: int) -> None:
+    def release(self, request: int) -> None:
         self.num_taken -= 1
         self._by_request[request] -= 1
         if not self._by_request[request]:
@@ -123,12 +123,12 @@ class PrefillingBlocks:
         return block_hash in self._counts
 
     def begin(self, sequence: Sequence, num_cached_blocks: int) -> None:
-        """The sequence computes all its blocks but the first so many."""
+        """Note that the sequence computes all its blocks except the first `num_cached_blocks`."""
         sequence.prefilling_hashes = sequence.block_hashes[num_cached_blocks:]
         self._counts.update(sequence.prefilling_hashes)
 
     def finish(self, sequence: Sequence, num_blocks: int) -> None:
-        """The first `num_blocks` of its blocks are not being computed by this sequence any more."""
+        """Note that the sequence no longer computes its first `num_blocks` blocks."""
         finished = max(0, num_blocks - (len(sequence.block_hashes) - len(sequence.prefilling_hashes)))
         for block_hash in sequence.prefilling_hashes[:finished]:
             self._counts[block_hash] -= 1
@@ -137,9 +137,11 @@ class PrefillingBlocks:
         sequence.prefilling_hashes = sequence.prefilling_hashes[finished:]
 
     def deepest(self, sequence: Sequence, num_cached_blocks: int) -> int | None:
-        """Of the blocks behind the cached ones that running sequences are computing, one after the other, the last:
-        once that is computed, this sequence need not compute any of them (law 3). None where nobody computes its very
-        next block."""
+        """Return the hash of the block that a sequence should wait for (law 3).
+
+        That is the last of the consecutive blocks, right after the cached ones, that running sequences are computing.
+        None if its first uncached block is not among them.
+        """
         deepest = None
         for block_hash in islice(sequence.block_hashes, num_cached_blocks, None):
             if block_hash not in self._counts:
@@ -149,9 +151,9 @@ class PrefillingBlocks:
 
 
 class Admission:
-    """Sequences that wait, and the decision which of them joins the batch next. Engine thread only.
+    """The waiting sequences, and the decision which of them joins the batch next. Engine thread only.
 
-    Admitting takes a row of `rows` and blocks of `cache`; it modifies nothing where it returns None.
+    Admission takes a row of `rows` and blocks of `cache`. The methods that return None have taken neither.
     """
 
     def __init__(self, cache: KVCache, rows: RowLedger, prefilling: PrefillingBlocks) -> None:
@@ -162,19 +164,19 @@ class Admission:
         turns = count()
         self._queues = tuple(WaitingQueue(turns, is_short=is_short) for is_short in (True, False))
         self._out_of_memory = False
-        """Whether in this step memory was too small for the request whose turn it was: then nobody is admitted."""
+        """Whether the request whose turn it is did not fit in memory in this step: then nothing is admitted."""
 
     def __len__(self) -> int:
         return len(self._preempted) + sum(map(len, self._queues))
 
     def __iter__(self) -> Iterator[Sequence]:
-        """All waiting sequences."""
+        """Yield all waiting sequences."""
         yield from self._preempted
         for queue in self._queues:
             yield from queue
 
     def enqueue(self, sequence: Sequence) -> None:
-        """Queue a sequence behind the others of its request, as short or long by what the cache lacks of its prompt."""
+        """Queue a sequence after the others of its request. Decides whether it is short by what is cached now."""
         length = sequence.prompt_length
         sequence.is_short = length <= SHORT_PROMPT_TOKENS or (
             length - len(self._cache.find(sequence)) * self._cache.block_tokens <= SHORT_PROMPT_TOKENS
@@ -182,20 +184,21 @@ class Admission:
         next(queue for queue in self._queues if queue.is_short == sequence.is_short).add(sequence)
 
     def requeue(self, preempted: Sequence) -> None:
-        """Queue a sequence that gave its row and blocks back: it comes before all that wait."""
+        """Queue a preempted sequence before all others. It must have released its row and blocks."""
         self._preempted.appendleft(preempted)
 
     def cancel(self, request: int) -> None:
-        """Drop a request's waiting sequences."""
+        """Remove a request's waiting sequences."""
         for queue in self._queues:
             queue.cancel(request)
         for sequence in [preempted for preempted in self._preempted if preempted.job.request == request]:
             self._preempted.remove(sequence)
 
     def admit_beside(self, prefilling: list[Sequence]) -> tuple[list[Admitted], list[WaitingQueue]]:
-        """Begin a step: admit one sequence of each kind of which few are being prefilled.
+        """Begin a step: admit one sequence, short or long, of each kind of which fewer than MAX_PREFILLING prefill.
 
-        Returns those admitted, and the queues of which more may be admitted while the budget lasts.
+        `prefilling` are the running sequences that prefill. Returns the admitted sequences, and the queues from which
+        more may be admitted while the step's budget lasts.
         """
         self._out_of_memory = False
         admitted: list[Admitted] = []
@@ -211,10 +214,10 @@ class Admission:
         return admitted, open_queues
 
     def admit_next(self, queues: list[WaitingQueue]) -> Admitted | None:
-        """Admit one waiting sequence of these queues, if a row and memory allow.
+        """Admit the next sequence, a preempted one before those of `queues`, if a row and enough blocks are free.
 
-        One that does not fit into memory holds back those behind it in its queue, and everybody when its queue's turn
-        is the next of all: so it comes in at last, and no sooner than its request's turn keeps others waiting.
+        A sequence that does not fit in memory blocks its queue, and if its queue's turn is the lowest, both queues: so
+        it is admitted in the end, and delays other requests only in its own turn.
         """
         if self._out_of_memory or self._rows.num_taken >= self._rows.max_rows:
             return None
@@ -230,8 +233,8 @@ class Admission:
         return None
 
     def _admit_from(self, queue: WaitingQueue) -> Admitted | None:
-        """Admit the first sequence of a queue that need not wait for a prefix; sets `_out_of_memory` where only memory
-        is missing and it is this queue's turn."""
+        """Admit the first sequence of a queue that does not wait for a prefix. Sets `_out_of_memory` if it does not fit
+        and it is this queue's turn."""
         for sequence in queue.candidates(self._rows.has_free_row):
             if sequence.waits_for in self._prefilling:
                 continue
@@ -248,7 +251,7 @@ class Admission:
         return None
 
     def _try_admit(self, sequence: Sequence, nodes: list[Node]) -> Admitted | None:
-        """Take a row and blocks for the sequence, of which the cache has `nodes`, if memory allows."""
+        """Take a row and blocks for the sequence if enough are free. `nodes` are its cached blocks."""
         if not self._cache.can_admit(sequence, nodes, reserve=self._rows.num_taken):
             return None
         copy = self._cache.admit(sequence, nodes)

@@ -1,7 +1,7 @@
-"""How an engine is reached: jobs of token ids down, events up. The second waist; the first is `backends.base.Backend`.
+"""The interface between a backend and an engine: jobs of token ids in, events out.
 
-A thread in this process, a child process, a replica on another machine and another project's server all look like
-this to the backend. Whatever crosses this line is a typed message that msgspec can encode.
+Behind it may be a thread of this process, a child process or an engine on another machine. Everything that crosses it
+is a typed message that msgspec can encode. (The interface above it is `backends.base.Backend`.)
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Submit(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Drop all jobs of a request before the next step. Unknown and finished requests are ignored."""
+    """Cancel all jobs of a request before the next step. Unknown and finished requests are ignored."""
 
     request: int
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """End the engine after the step in progress; what still runs fails."""
+    """Stop the engine after the current step. Jobs that are still running fail."""
 
 
 Command = Submit | Cancel | Stop
@@ -37,14 +37,14 @@ COMMANDS = (Submit, Cancel, Stop)
 
 
 class EngineState(msgspec.Struct, frozen=True):
-    """`crash_reason` is set when the engine has crashed, for the log and for people."""
+    """Whether an engine accepts jobs. `crash_reason` is set if it has crashed: a sentence for logs."""
 
     status: Literal["running", "stopped", "crashed"] = "running"
     crash_reason: str | None = None
 
 
 class DraftCounts(msgspec.Struct, frozen=True):
-    """Draft tokens that were evaluated since the start, by where they came from and whether they were sampled."""
+    """Draft tokens evaluated since the start, by their source and whether they were accepted."""
 
     prediction_accepted: int = 0
     prediction_rejected: int = 0
@@ -57,10 +57,10 @@ class DraftCounts(msgspec.Struct, frozen=True):
 
 
 class EngineLoad(msgspec.Struct, frozen=True):
-    """What an engine is doing, as it published it last. Token and step counts are totals since the start.
+    """A snapshot of what an engine is doing. Token, step and preemption counts are totals since the start.
 
-    `num_used_blocks` are KV blocks that sequences hold; `num_cached_blocks` those that the prefix tree knows, held or
-    not; both of `num_blocks`.
+    Of `num_blocks` KV blocks, `num_used_blocks` are in use by sequences, and `num_cached_blocks` are in the prefix
+    tree, in use or not.
     """
 
     num_running: int = 0
@@ -77,37 +77,39 @@ class EngineLoad(msgspec.Struct, frozen=True):
 
 
 Deliver = Callable[[ReadOnly[Event]], None]
-"""Takes the events of one step, in order. Called on a thread of the client's; it must return soon."""
+"""Receives the events of one step, in order. Called on a thread of the client; must return soon."""
 
 
 class EngineClient(Protocol):
-    """An engine for one model. Every method may be called from any thread, and only `stop` waits.
+    """An engine for one model. All members may be used on any thread, and only `stop` blocks.
 
-    A submitted job ends in exactly one of: a Decoded with a finish reason for each of its choices, Failed, or its own
-    cancellation.
+    A submitted job ends in exactly one of three ways: a Decoded with a finish reason for each of its choices, a Failed,
+    or its cancellation.
     """
 
     def start(self, deliver: Deliver) -> None:
-        """Begin to work. Called once."""
+        """Start the engine; `deliver` receives all its events. Called once, before all other methods."""
         ...
 
     def submit(self, jobs: ReadOnly[Job]) -> None:
-        """Queue the jobs of one request. Raises Overloaded when the queue is full, EngineStopped when the engine is
-        stopped or has crashed."""
+        """Queue the jobs of one request. Raises Overloaded if the waiting queue is full, EngineStopped if the engine
+        was stopped or has crashed."""
         ...
 
     def cancel(self, request: int) -> None:
-        """Drop a request's jobs before the next step. Unknown and finished requests are ignored."""
+        """Cancel a request's jobs before the next step. Unknown and finished requests are ignored."""
         ...
 
     def stop(self) -> None:
-        """End the engine and wait until its memory is free; what still runs fails. May be called more than once."""
+        """Stop the engine and wait until its memory is freed. Running jobs fail. May be called more than once."""
         ...
 
     @property
-    def state(self) -> EngineState: ...
+    def state(self) -> EngineState:
+        """The state that the engine published last. Never blocks."""
+        ...
 
     @property
     def load(self) -> EngineLoad:
-        """The load that the engine published last; never waits for the engine."""
+        """The load that the engine published last. Never blocks."""
         ...

@@ -1,4 +1,4 @@
-"""What an engine has done since its start."""
+"""Totals of what an engine has done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onward.engine.drafter import Source
 
 @dataclass(slots=True)
 class Counters:
-    """Totals since the start. Written by the engine thread. `drafts` is replaced, never modified."""
+    """Totals since the start. Modified on the engine thread only. `drafts` is replaced, never modified."""
 
     num_steps: int = 0
     num_prefill_tokens: int = 0
@@ -21,7 +21,7 @@ class Counters:
     drafts: DraftCounts = field(default_factory=DraftCounts)
 
     def count_draft(self, source: Source, num_accepted: int, num_rejected: int) -> None:
-        """Count an evaluated draft; accepted tokens are decoded ones."""
+        """Count an evaluated draft. Its accepted tokens count as decoded, too."""
         self.num_decode_tokens += num_accepted
         old = self.drafts
         if source == "prediction":

@@ -1,4 +1,4 @@
-"""What an engine reports about its jobs: a closed, tagged, encodable set. The events of a step travel together."""
+"""The events that an engine emits about its jobs: a closed set of tagged messages, delivered step by step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ EngineFinishReason = Literal["stop", "length"]
 
 
 class Prefilled(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
-    """A job's prompt is computed: sent once per job, before any Decoded.
+    """A job's prompt has been prefilled. Emitted once per job, before any Decoded.
 
-    `num_cached_tokens` of it came from the prefix cache. `scores` has an entry per prompt token (None for the
-    first) when the job asked for prompt log-probabilities.
+    `num_cached_tokens` of its tokens came from the prefix cache. `scores` has an entry per prompt token (None for the
+    first) if the job requested prompt log-probabilities.
     """
 
     job: int
@@ -26,10 +26,9 @@ class Prefilled(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False
 class Decoded(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     """Tokens that one step sampled for one choice, in order; several where a draft was accepted.
 
-    `finish_reason` is set on the choice's last event: nothing more is computed for it. An end token that finished the
-    choice is the last of `tokens`; so are the tokens that spell a stop sequence. `tokens` is empty where nothing was
-    to be generated. Both counts are totals of the choice so far: tokens drafted from the job's prediction that were
-    sampled, and those that were evaluated in vain.
+    `finish_reason` is set on the choice's last event. The end token, or the tokens of the stop sequence, that finished
+    the choice are the last of `tokens`. `tokens` is empty if the job's `max_tokens` is 0. Both counts are totals of the
+    choice so far: tokens drafted from the job's prediction that were accepted, and those that were rejected.
     """
 
     job: int
@@ -41,7 +40,7 @@ class Decoded(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
-    """The job ended without finishing its choices: the engine crashed or was stopped. `reason` is for the log."""
+    """The job ended before its choices finished: the engine crashed or was stopped. `reason` is for the log."""
 
     job: int
     reason: str

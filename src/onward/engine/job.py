@@ -1,4 +1,4 @@
-"""One prompt and the choices wanted of it: fully decided, nothing behind it is checked again."""
+"""A job: one prompt and the choices to generate from it. Valid when it is made; the engine does not check it again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onward.text.assembler import TextRules
 
 @dataclass(frozen=True, slots=True)
 class ResumedChoice:
-    """Where a choice of a resumed job goes on: the tokens sampled so far, and its prediction counts (see Decoded)."""
+    """State of one choice of a resumed job: the tokens sampled so far, and its prediction counts (see Decoded)."""
 
     tokens: tuple[int, ...] = ()
     num_accepted_prediction_tokens: int = 0
@@ -19,18 +19,18 @@ class ResumedChoice:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What an engine is to compute. `prompt` has at least one id, all inside the vocabulary, and
-    `len(prompt) + max_tokens` fits the context.
+    """What an engine computes: `num_choices` choices of at most `max_tokens` tokens each.
 
-    `id` is unique per engine; jobs of one request share `request`, and fairness is between requests.
-    `score_top`: score every prompt token, with that many alternatives; None: do not score. `end_tokens` finish a choice
-    when sampled (empty when the request ignores them). `rules` and `pending` (bytes of a character that the prompt left
-    unfinished) let the engine find stop sequences. `prediction` are tokens that the caller expects: they may make the
-    job faster and never change a token. `repeatable`: whether the same request gives the same result again, because
-    of a seed or because nothing is random. `resume`: for a job that was submitted before and whose Prefilled was
-    delivered, the state of each choice, None for a finished one; what was sampled is replayed, not reported again.
+    `prompt` has at least one id, all ids are in the vocabulary, and `len(prompt) + max_tokens` is at most the context
+    length. `id` is unique per engine; jobs of one request share `request`, and requests take turns in admission.
+    `score_top`: score every prompt token with that many alternatives; None: do not score. `end_tokens` finish a choice
+    when sampled (empty if the request ignores them). `rules` and `pending` (the bytes of an incomplete character at the
+    prompt's end) are for finding stop sequences. `prediction` are tokens that the caller expects: they can make the job
+    faster, and never change a token. `repeatable`: whether the same request returns the same result again, because it
+    has a seed or is greedy. `resume`: for a job that was submitted before and whose Prefilled was delivered, the state
+    of each choice, None for a finished one; tokens sampled before are replayed and not reported again.
 
-    Encodable by msgspec, like everything in it.
+    msgspec can encode it.
     """
 
     id: int
@@ -50,11 +50,11 @@ class Job:
 
     @property
     def unfinished_choices(self) -> list[int]:
-        """The choices that are still to be computed, at least one."""
+        """The indices of the choices that have not finished, at least one."""
         if self.resume is None:
             return list(range(self.num_choices))
         return [index for index, choice in enumerate(self.resume) if choice is not None]
 
     def resumed(self, choice: int) -> ResumedChoice | None:
-        """Where a choice goes on, None for a job that was not submitted before."""
+        """The state of a choice that was resumed; None if it has finished, or the job was not submitted before."""
         return None if self.resume is None else self.resume[choice]

@@ -1,4 +1,4 @@
-"""The journal of a job: what its engine has reported, enough to submit the rest to another engine."""
+"""The journal of a job: what its engine has reported, so that another engine can resume it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from onward.engine.job import Job, ResumedChoice
 
 
 class Journal:
-    """Records one job's events. Kept by whoever holds the client's connection, so that an engine may be lost.
+    """Records one job's events. Kept beside the client's connection, so that the job survives its engine.
 
-    A job resumed from it emits exactly the events that were still to come, where the job is repeatable: sampling
-    depends on (seed, choice, position) and on logits that replayed decode steps reproduce bit by bit.
-    Not thread-safe. Memory: one int per sampled token.
+    A resumed job emits exactly the remaining events if it is repeatable: sampling depends on (seed, choice, position)
+    and on the logits, which replayed decode steps reproduce bit by bit. Not thread-safe. Memory: one int per sampled
+    token.
     """
 
     def __init__(self, job: Job) -> None:
@@ -24,7 +24,7 @@ class Journal:
         self._counts = {choice: _counts(job.resumed(choice)) for choice in self._unfinished}
 
     def record(self, event: Event) -> None:
-        """Take an event of this job, in order of delivery."""
+        """Record an event of this job. Events must be recorded in the order of delivery."""
         match event:
             case Prefilled():
                 self._prefilled = True
@@ -38,8 +38,10 @@ class Journal:
                     self._unfinished.discard(event.choice)
 
     def remaining(self) -> Job | None:
-        """The job as it is to be submitted again; None when every choice has finished. Failed events do not count:
-        a job that failed with its engine can be resumed."""
+        """Return the job to submit to another engine, None if every choice has finished.
+
+        Failed events do not count: a job that failed with its engine can be resumed.
+        """
         if not self._unfinished:
             return None
         if not self._prefilled:

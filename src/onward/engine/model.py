@@ -1,7 +1,7 @@
-"""All that the engine asks of a runtime: token ids in, logits out.
+"""The interface of a runtime: token ids in, logits out.
 
-A runtime implements `Model`. The engine decides which tokens are in which KV block; a runtime with paged attention uses
-the block tables as they are, one that owns its cells keys them by block id and copies a block's cells in `copy_block`.
+A runtime implements `Model`. The engine decides which tokens are in which KV block. A runtime with paged attention uses
+the block tables as they are; one that manages its own cells maps block ids to them, and copies them in `copy_block`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """Facts of a runtime and its machine that decide which steps are worth scheduling. None changes a token."""
+    """Properties of a runtime on this machine that the scheduler uses to choose steps. None of them changes a token."""
 
     block_tokens: int
-    """Tokens in a KV block, the unit in which keys and values are shared."""
+    """Tokens per KV block, the unit in which keys and values are shared."""
     min_prefill_tokens: int
-    """Fewest prompt tokens per sequence and step, except for a prompt's end."""
+    """Fewest prompt tokens per sequence and step, except for the last chunk of a prompt."""
     tile_tokens: int
-    """Tokens that matrix kernels compute together: one token more costs nearly a whole tile."""
+    """Tokens that matrix kernels compute together: one token more takes nearly as long as another tile."""
     max_prefill_tokens: int
-    """Most prompt tokens per step when nothing decodes: larger steps are no faster and delay a cancel."""
+    """Maximum of prompt tokens per step when nothing decodes: larger steps are not faster, and delay cancellations."""
     imperceptible_seconds: float
-    """Step time that needs no shortening: nobody notices a pause of this length between two tokens."""
+    """A pause between two tokens that users do not notice: steps need not be shorter."""
 
     def blocks_for(self, num_tokens: int) -> int:
-        """KV blocks that hold so many tokens."""
+        """Return how many KV blocks `num_tokens` tokens take."""
         return -(-num_tokens // self.block_tokens)
 
 
@@ -39,7 +39,7 @@ Hook = Callable[[], None]
 
 
 def nothing() -> None:
-    """The hook that does nothing."""
+    """Do nothing: the default hook."""
 
 
 @dataclass(slots=True)
@@ -54,8 +54,8 @@ class Row:
     Several rows of a step may belong to one sequence, each with a single token, at successive positions and with
     the same block table: a token and drafts of those after it.
 
-    `repeatable`: whether the row's bits must not depend on what else is in the step. Only the token of a choice that
-    nobody can reproduce may do without.
+    `repeatable`: whether the row's logits must have the same bits whatever else is in the step. Only generated tokens
+    of jobs that are not repeatable may have it unset.
     """
 
     sequence: int
@@ -70,13 +70,13 @@ class Model(Protocol):
     """A decoder with a KV cache of `blocks` blocks of `shape.block_tokens` tokens. Used by the engine thread only."""
 
     vocab_size: int
-    """Length of a row of logits; ids 0 … vocab_size - 1 may be evaluated and sampled."""
+    """Logits per row. Ids 0 … vocab_size - 1 may be evaluated and sampled."""
     context_length: int
-    """Most tokens (prompt and completion together) a sequence may have."""
+    """Maximum tokens of a sequence, prompt and completion together."""
     blocks: int
-    """How many KV blocks there are; ids 0 … blocks - 1."""
+    """Number of KV blocks. Their ids are 0 … blocks - 1."""
     shape: StepShape
-    """Which steps suit this runtime on this machine."""
+    """Which steps are fast with this runtime on this machine."""
 
     def evaluate(self, rows: ReadOnly[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
         """Evaluate all rows in one step and write their keys and values.
@@ -85,35 +85,35 @@ class Model(Protocol):
         the next call. `before_compute` must be called once, right before computation that releases the interpreter
         lock.
 
-        A `repeatable` row yields the same bits whatever rows are beside it, and single-token rows of one sequence the
-        same in one step as in a step each: a row sees what rows before it write. Rejected drafts leave keys and values
-        behind, which a later row at their position overwrites. Raises RuntimeError when the runtime fails; the engine
-        then crashes.
+        A `repeatable` row yields the same bits whatever other rows are in the step. Several single-token rows of one
+        sequence yield the same bits as one per step would: a row attends to what the rows before it write. Keys and
+        values of rejected drafts stay until a later row at their position overwrites them. Raises RuntimeError if the
+        runtime fails; the engine crashes then.
         """
         ...
 
     def copy_block(self, source: int, target: int) -> None:
-        """Copy one KV block (copy-on-write of a partly filled block when a sequence forks)."""
+        """Copy the keys and values of one KV block to another, for sequences that share part of a block."""
         ...
 
     def close(self) -> None:
-        """Free what the runtime holds. No call follows."""
+        """Free the runtime's memory. No call follows."""
         ...
 
 
 class Vocabulary(Protocol):
-    """What token ids spell. A pure look-up, thread-safe."""
+    """The bytes of token ids. A pure lookup, thread-safe."""
 
     size: int
     end_tokens: frozenset[int]
     """Ids that end a text when sampled (EOS and the like)."""
 
     def token_bytes(self, token: int) -> bytes:
-        """The exact bytes this id stands for inside a text; a special token's bytes are its literal."""
+        """Return the exact bytes of a token inside a text; those of a special token are its literal."""
         ...
 
     def is_special(self, token: int) -> bool:
-        """Whether this id is a control token, which `skip_special_tokens` hides from texts."""
+        """Whether the token is a control token, which `skip_special_tokens` removes from texts."""
         ...
 
 
@@ -124,21 +124,21 @@ class Tokenizer(Vocabulary, Protocol):
     eos_token: str | None
     """Literals of the start and end tokens, None where the model has none."""
     start_token: int | None
-    """The id that stands for an empty prompt: the start token, else the end token (spec/completions §2.2)."""
+    """The id used for an empty prompt: the start token, or else the end token (spec/completions §2.2)."""
     special_literals: tuple[str, ...]
     """The literals of all special tokens, in id order."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of `text`. Literals of special tokens inside it become those tokens.
+        """Return the token ids of `text`. Literals of special tokens inside it become those tokens.
 
         With `add_special_tokens` the ids may begin with an implicit start token (see `implicit_prefix`).
         """
         ...
 
     def implicit_prefix(self, *, add_special_tokens: bool) -> int:
-        """How many tokens `encode` puts before the text's own: 0, or 1 for an implicit start token."""
+        """Return how many tokens `encode` adds before those of the text: 0, or 1 for an implicit start token."""
         ...
 
     def token_id(self, literal: str) -> int | None:
-        """The id of an added or special token by its literal, None where the vocabulary lacks it."""
+        """Return the id of an added or special token, None if the vocabulary does not have it."""
         ...

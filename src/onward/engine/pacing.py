@@ -1,4 +1,4 @@
-"""Pacing: how many prompt tokens a step prefills beside running decodes, so that nobody's next token waits long."""
+"""Pacing: how many prompt tokens a step prefills beside decodes, so that no decoding sequence waits long."""
 
 from __future__ import annotations
 
@@ -6,33 +6,36 @@ from onward.engine.model import StepShape
 from onward.engine.step_cost import StepCost
 
 MAX_STEP_STRETCH = 1.2
-"""How much longer prefill may make a step, as a fraction of a decode-only step: about as much time for prefill as for
-decode. The more prompts wait beside it, the longer: each delayed token of a decoding sequence is weighed against the
-first tokens of those that have none yet, and one more decoding sequence makes the next steps worth more. With 1.0,
-`python -m benchmarks.simulate --clients 64` shows a server that may stay where few decode and many wait."""
+"""Time that a step may spend on prefill, as a fraction of a decode-only step: about as much as it spends on decode.
+It grows with the number of waiting prompts per decoding sequence: delayed tokens are weighed against delayed first
+tokens, and with more decoding sequences later steps yield more. With 1.0, `python -m benchmarks.simulate --clients 64`
+shows a server that may remain in a state where few sequences decode and many wait."""
 LONG_PROMPT_STRETCH = 1.0
-"""The same for a long prompt that nobody waits behind."""
+"""The same for a long prompt while no other prompt waits."""
 MAX_PREFILL_STEPS = 32
-"""After so many steps with prompt tokens one decodes only: where every step has as many tokens as the last, nothing
-tells what decode costs and what prefill, and the pacer would follow an estimate."""
+"""After this many successive steps with prompt tokens, one only decodes: if all steps were alike, their durations would
+not show what decode and what prefill costs, and a wrong estimate would never be corrected."""
 
 
 class PrefillPacer:
-    """Decides how many prompt tokens a step computes. The result never changes any token: a prompt has the same bits
-    however it is cut, as long as no chunk is a single token. Engine thread only."""
+    """Decides how many prompt tokens a step computes. Engine thread only.
+
+    This never changes a token: a prompt's keys and values have the same bits however it is divided into chunks, as long
+    as no chunk is a single token.
+    """
 
     def __init__(self, cost: StepCost, shape: StepShape) -> None:
         self._cost = cost
         self._shape = shape
 
     def budget(self, num_decoding: int, num_prefilling: int, *, is_short: bool) -> int:
-        """Prompt tokens that the next step may compute beside `num_decoding` decodes, when `num_prefilling` sequences
-        are prefilling or waiting to be: at least a minimal chunk, or 0 now and then (MAX_PREFILL_STEPS). More than a
-        tile of both together are whole tiles.
+        """Return how many prompt tokens the next step may compute beside `num_decoding` decodes, while
+        `num_prefilling` sequences are prefilling or waiting: at least a minimal chunk, but sometimes 0
+        (MAX_PREFILL_STEPS). If prompt tokens and decodes together exceed a tile, they fill whole tiles.
 
-        `is_short`: whether a prompt that is prefilling is short, or none is prefilling yet. Only a long one that nobody
-        waits behind is computed in chunks of less than a tile: a tile at a time delays the others no longer in all,
-        only less evenly, and yields the first token after fewer steps.
+        `is_short`: whether a short prompt is prefilling, or none yet. Only a long prompt is computed in chunks of less
+        than a tile, and only while no other waits: whole tiles delay the decodes as much in total, only less evenly,
+        and yield the first token after fewer steps.
         """
         shape, cost = self._shape, self._cost
         if not num_decoding:
@@ -52,9 +55,11 @@ class PrefillPacer:
         return self._in_whole_tiles(num_decoding, tokens)
 
     def _in_whole_tiles(self, num_decoding: int, tokens: int) -> int:
-        """About so many prompt tokens, such that a step of more than a tile has whole tiles (one that would be a
-        quarter full is filled: it costs most of a whole one), and that steps have few different sizes: a runtime
-        prepares its kernels for each."""
+        """Round a number of prompt tokens so that a step of more than a tile consists of whole tiles, and that steps
+        have few different sizes, for each of which a runtime prepares kernels.
+
+        A tile that would be at least a quarter full is filled: it costs nearly as much as a full one.
+        """
         tile, min_tokens = self._shape.tile_tokens, self._shape.min_prefill_tokens
         total = num_decoding + tokens
         if total > tile:

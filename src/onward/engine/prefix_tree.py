@@ -1,7 +1,7 @@
-"""A radix tree over prompt prefixes: each node is one KV block that prefill made.
+"""A radix tree over prompt prefixes: each node is one KV block that prefill computed.
 
-Only what prefill made is shared: keys and values that decode steps write differ from prefill's in their last
-bits (docs/explanation/determinism.md), and what is cached must equal what is computed.
+Only those are shared: keys and values from decode steps differ from those of prefill in their last bits
+(docs/explanation/determinism.md), and a cached prefix must equal a computed one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ BlockKey = tuple[int, ...]
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One cached block. A full one holds a whole block of tokens. A tail holds fewer, the end of a prompt: nothing
-    continues it, and behind its tokens stands what its owner generated. No tail is the beginning of a sibling.
+    """One cached block, full or a tail. A tail is the partly filled block at the end of a prompt: it has no children,
+    after its tokens come those that its sequence generated, and no sibling begins with its tokens.
 
-    `scores` are the log-probabilities of the block's first tokens given all before them, as far as a request has
-    scored them.
+    `scores` are the log-probabilities of the block's first tokens, as many as a request has scored.
     """
 
     key: BlockKey
@@ -31,12 +30,12 @@ class Node:
     is_full: bool = True
     children: dict[BlockKey, Node] = field(default_factory=dict)
     order: list[BlockKey] = field(default_factory=list)
-    """The children's keys, sorted."""
+    """The keys of `children`, sorted."""
     scores: PackedScores | None = None
 
 
 class PrefixTree:
-    """Finds the longest cached beginning of a prompt. Holds no references: the block pool counts them.
+    """Finds the longest cached prefix of a prompt. References to blocks are counted by the block pool, not here.
     Engine thread only."""
 
     def __init__(self, block_tokens: int) -> None:
@@ -45,7 +44,7 @@ class PrefixTree:
         self._by_block: dict[int, Node] = {}
 
     def match(self, tokens: ReadOnly[int], limit: int) -> list[Node]:
-        """The nodes of the longest cached prefix of `tokens`, at most `limit` blocks. Does not modify."""
+        """Return the nodes of the longest cached prefix of `tokens`, at most `limit` full blocks. Modifies nothing."""
         path: list[Node] = []
         node = self._root
         for key in self._keys(tokens, limit):
@@ -57,17 +56,17 @@ class PrefixTree:
         return path
 
     def nearest(self, path: ReadOnly[Node], tokens: BlockKey) -> list[tuple[int, Node]]:
-        """Of the blocks that continue `path`, the two that begin most like `tokens`, the one that shares more first,
-        each with how many tokens it shares. Does not modify."""
+        """Return the one or two children of `path`'s last node that have the longest common prefix with `tokens`, each
+        as (its length, node), the longest first. Modifies nothing."""
         node = path[-1] if path else self._root
-        place = bisect_left(node.order, tokens)  # the most alike is a neighbour, in any sorted order of lists
-        near = [node.children[key] for key in node.order[max(0, place - 1) : place + 1]]
-        return sorted(((_common(tokens, each.key), each) for each in near), key=lambda found: -found[0])
+        index = bisect_left(node.order, tokens)  # in sorted order, the key with the longest common prefix is adjacent
+        near = [node.children[key] for key in node.order[max(0, index - 1) : index + 1]]
+        return sorted(((_common_length(tokens, each.key), each) for each in near), key=lambda found: -found[0])
 
     def insert(self, tokens: ReadOnly[int], blocks: ReadOnly[int]) -> list[Node]:
-        """Add blocks[i], which hold the i-th block of `tokens`. Returns the nodes of the path.
+        """Add `blocks`, which contain the full blocks of `tokens` from the first on. Returns the nodes of the path.
 
-        Where the tree already has a block for the same prefix it keeps its own. Modifies the tree.
+        Where the tree already has a block for the same prefix, it keeps that one.
         """
         path: list[Node] = []
         node = self._root
@@ -77,23 +76,23 @@ class PrefixTree:
         return path
 
     def insert_tail(self, path: ReadOnly[Node], tokens: BlockKey, block: int) -> Node:
-        """Add a block whose first tokens, fewer than a full block's, end a prompt. Returns the node that stands for
-        them: another one where a known block begins with them. Modifies the tree."""
+        """Add the block of a prompt's last `tokens`, fewer than a full block's. Returns its node, or that of another
+        block that begins with the same tokens; then nothing is added."""
         for common, node in self.nearest(path, tokens):
             if common == len(tokens):
                 return node
         return self._add(path[-1] if path else self._root, tokens, block)
 
     def superseded(self, node: Node) -> Node | None:
-        """The tail with which `node` begins, if there is one: whoever inserted `node` drops it."""
+        """Return the tail with which `node` begins, if there is one. After an insertion the caller must evict it."""
         assert node.parent is not None
         siblings = node.parent.order
-        place = bisect_left(siblings, node.key)
-        before = siblings[place - 1] if place else ()
+        index = bisect_left(siblings, node.key)
+        before = siblings[index - 1] if index else ()
         return node.parent.children[before] if before and node.key[: len(before)] == before else None
 
     def forget(self, block: int) -> None:
-        """Remove the node of an evicted block. It has no children: the pool evicts far ends first."""
+        """Remove the node of an evicted block. It has no children: the pool evicts the end of a prefix first."""
         node = self._by_block.pop(block)
         assert not node.children, "a block was evicted before those that continue it"
         assert node.parent is not None
@@ -102,17 +101,18 @@ class PrefixTree:
 
     @property
     def blocks(self) -> set[int]:
+        """The ids of all cached blocks."""
         return set(self._by_block)
 
     def check(self) -> None:
-        """AssertionError if nodes, parents and the block index disagree."""
+        """Raise AssertionError if nodes, parents and the index of blocks are inconsistent. For tests."""
         seen: dict[int, Node] = {}
         stack = [self._root]
         while stack:
             node = stack.pop()
             assert node.order == sorted(node.children), "sorted keys differ from the children"
             for before, key in zip(node.order, node.order[1:], strict=False):
-                assert key[: len(before)] != before, "a tail is the beginning of a sibling"
+                assert key[: len(before)] != before, "a sibling begins with a tail"
             for key, child in node.children.items():
                 assert child.key == key and child.parent is node and (child.is_full or not child.children)
                 assert child.block not in seen, "two nodes share a block"
@@ -128,13 +128,14 @@ class PrefixTree:
         return node
 
     def _keys(self, tokens: ReadOnly[int], limit: int) -> Iterator[BlockKey]:
+        """Yield the keys of the first full blocks of `tokens`, at most `limit`."""
         size = self._block_tokens
         for index in range(min(limit, len(tokens) // size)):
             yield tuple(tokens[index * size : (index + 1) * size])
 
 
-def _common(one: BlockKey, other: BlockKey) -> int:
-    """How many tokens both begin with."""
+def _common_length(one: BlockKey, other: BlockKey) -> int:
+    """Return the length of the common prefix."""
     for index, (mine, theirs) in enumerate(zip(one, other, strict=False)):
         if mine != theirs:
             return index

@@ -1,8 +1,8 @@
-"""What the next step computes. Decides only: no clock, no logits, no I/O.
+"""Decides what the next step computes. No clock, no logits, no I/O.
 
-Decoding sequences go first, a token and perhaps a draft each; what is left of a step prefills prompts, in chunks within
-a budget, so that a long prompt stalls nobody. When a decoding sequence needs a block and none is left, the one admitted
-last is preempted: it gives all its blocks back, and later prefills its prompt again and replays its tokens.
+Every decoding sequence gets a token and perhaps a draft; the rest of a step prefills prompts, in chunks within a
+budget, so that a long prompt does not delay the others. If a decoding sequence needs a block and none is available, the
+sequence admitted last is preempted: it releases its blocks, and later prefills its prompt again and replays its tokens.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from onward.engine.sequence import Sequence, hash_blocks
 
 MAX_REPLAY_TOKENS = 32
 """Tokens that a preempted or resumed sequence replays per step."""
-OLDEST_FIRST_STEPS = 4
-"""Every so many steps the prompt that came first is prefilled first, however short the others are."""
+OLDEST_FIRST_INTERVAL_STEPS = 4
+"""Once in this many steps, the prompt that was admitted first is prefilled first, however short the others are."""
 
 ChooseDrafts = Callable[[ReadOnly[Sequence]], dict[int, Draft]]
+"""Returns the drafts worth evaluating for these decoding sequences, by sequence id."""
 
 
 @dataclass(slots=True)
 class ScheduledSequence:
-    """One sequence's share of a step: its next `num_tokens`, then those of a draft; logits for the last `num_outputs`.
+    """One sequence's part of a step: its next `num_tokens` tokens, then those of a draft. Logits are computed for the
+    last `num_outputs` of them.
 
-    Prompt tokens (`is_prefill`) go into one row, all others into rows of one token: the kernels that compute the bits
+    A prefill chunk is one row. All other tokens are rows of one token, which use the decode kernel and yield the bits
     of a decode step, however many are evaluated at once.
     """
 
@@ -43,10 +45,11 @@ class ScheduledSequence:
 
     @property
     def end(self) -> int:
-        """The sequence's computed tokens after this step, drafts left out."""
+        """The sequence's computed tokens after this step, without drafts."""
         return self.sequence.computed + self.num_tokens
 
     def rows(self) -> list[Row]:
+        """Return the rows to evaluate."""
         sequence = self.sequence
         start, blocks = sequence.computed, sequence.blocks
         tokens = sequence.tokens[start : self.end]
@@ -66,17 +69,14 @@ class ScheduledSequence:
 
 @dataclass(slots=True)
 class SchedulerOutput:
-    """What one step computes. `copies` are block copies to make first, in order."""
+    """What one step computes, after the block copies `copies` were made in order."""
 
     scheduled: list[ScheduledSequence]
     copies: list[Copy] = field(default_factory=list)
 
 
 class Scheduler:
-    """Running sequences, and through `admission` the waiting ones. At most `max_rows` run together. Engine thread only.
-
-    `choose_drafts`: of the sequences that decode, the drafts worth evaluating, by sequence id.
-    """
+    """The running sequences, at most `max_rows`, and through `admission` the waiting ones. Engine thread only."""
 
     def __init__(self, cache: KVCache, max_rows: int, choose_drafts: ChooseDrafts | None = None) -> None:
         self.cache = cache
@@ -94,12 +94,12 @@ class Scheduler:
         return not self.running and not self.admission
 
     def sequences(self) -> Iterator[Sequence]:
-        """All sequences, running and waiting."""
+        """Yield all sequences, running and waiting."""
         yield from self.running
         yield from self.admission
 
     def add(self, job: Job) -> None:
-        """Queue a job: one sequence computes its prompt, its other choices are forked from it."""
+        """Queue a job. One sequence computes its prompt; the other choices are forked from it."""
         hashes = hash_blocks(job.prompt, self.cache.block_tokens) if self.cache.share_prefixes else ()
         first, *others = job.unfinished_choices
         leader = Sequence(job, first, next(self._ids), hashes)
@@ -107,34 +107,34 @@ class Scheduler:
         self.admission.enqueue(leader)
 
     def cancel(self, request: int) -> None:
-        """Drop all sequences of a request."""
+        """Release and remove all sequences of a request."""
         for sequence in [running for running in self.running if running.job.request == request]:
             self.release(sequence)
         self.admission.cancel(request)
 
     def release(self, sequence: Sequence) -> None:
-        """Take a running sequence's row and blocks back."""
+        """Remove a running sequence and release its row and blocks."""
         self.running.remove(sequence)
-        self.rows.give_back(sequence.job.request)
+        self.rows.release(sequence.job.request)
         self._prefilling.finish(sequence, len(sequence.block_hashes))
         self.cache.release(sequence)
 
     def schedule(self, prefill_budget: int) -> SchedulerOutput:
-        """Decide the next step: at most `prefill_budget` prompt tokens, but a chunk at least where nothing decodes; a
-        token and a draft per decoding sequence."""
+        """Decide the next step: one token and perhaps a draft per decoding sequence, and at most `prefill_budget`
+        prompt tokens, but at least a minimal chunk if nothing decodes. Admits and preempts sequences."""
         self._make_room()
         decoding = [sequence for sequence in self.running if not sequence.is_prefilling]
         budget = prefill_budget if decoding else max(prefill_budget, self.cache.shape.min_prefill_tokens)
         prefills = self._schedule_prefills(budget)
-        # Drafts only where nothing else runs, so not before newcomers have been admitted.
-        alone = len(decoding) == len(self.running)
-        drafts = self._choose_drafts(decoding) if self._choose_drafts and decoding and alone else {}
+        # Drafts are evaluated only in decode-only steps, so this comes after admission.
+        is_decode_only = len(decoding) == len(self.running)
+        drafts = self._choose_drafts(decoding) if self._choose_drafts and decoding and is_decode_only else {}
         spare = len(self.running)
         decodes = [_decode(self.cache, sequence, drafts.get(sequence.id), spare) for sequence in decoding]
         return SchedulerOutput(decodes + prefills.scheduled, prefills.copies)
 
     def advance(self, scheduled: ScheduledSequence) -> None:
-        """A scheduled sequence was evaluated: count its tokens as computed, publish what others may share."""
+        """Count the tokens of an evaluated sequence as computed, and publish its prompt blocks for reuse."""
         sequence = scheduled.sequence
         was_prefilling = sequence.is_prefilling
         sequence.computed = scheduled.end
@@ -143,10 +143,10 @@ class Scheduler:
             self._prefilling.finish(sequence, sequence.computed // self.cache.block_tokens)
 
     def fork(self, leader: Sequence) -> tuple[list[Sequence], list[Copy]]:
-        """The leader's prompt is computed: create the job's other choices.
+        """Create the other choices of a job whose leader has computed the prompt.
 
-        Returns those that run now, and the block copies to make first (source, target). Choices for which no row or
-        block is free wait, and prefill the (mostly cached) prompt themselves.
+        Returns the sequences that run now, and the block copies to make first. Choices for which no row or block is
+        free are queued, and prefill the prompt (mostly from the cache) themselves.
         """
         forked: list[Sequence] = []
         copies: list[Copy] = []
@@ -167,7 +167,7 @@ class Scheduler:
         return forked, copies
 
     def _make_room(self) -> None:
-        """Give every decoding sequence room for its next token, preempting the latest comers where blocks run out."""
+        """Give every decoding sequence a block for its next token; preempt those admitted last where blocks run out."""
         for sequence in list(self.running):
             if sequence.is_prefilling or not self.cache.lacks_block(sequence):
                 continue
@@ -180,14 +180,14 @@ class Scheduler:
                 self.cache.grow(sequence)
 
     def _schedule_prefills(self, budget: int) -> SchedulerOutput:
-        """Admit newcomers, and schedule chunks of at most `budget` prompt tokens together."""
+        """Admit sequences, and schedule prefill chunks of at most `budget` tokens in total."""
         output = SchedulerOutput([])
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
         admitted, queues = self.admission.admit_beside(prefilling)
         prefilling += [self._start(each, output) for each in admitted]
         self._num_steps += 1
         min_tokens = self.cache.shape.min_prefill_tokens
-        for sequence in _in_turn(prefilling, oldest_first=self._num_steps % OLDEST_FIRST_STEPS == 0):
+        for sequence in _prefill_order(prefilling, oldest_first=self._num_steps % OLDEST_FIRST_INTERVAL_STEPS == 0):
             if budget < min_tokens:
                 break
             output.scheduled.append(_prefill_chunk(sequence, budget))
@@ -198,7 +198,7 @@ class Scheduler:
         return output
 
     def _start(self, admitted: Admitted, output: SchedulerOutput) -> Sequence:
-        """Let an admitted sequence run; notes its block copy."""
+        """Add an admitted sequence to those that run, and its block copy to the output."""
         if admitted.copy is not None:
             output.copies.append(admitted.copy)
         self.running.append(admitted.sequence)
@@ -206,8 +206,8 @@ class Scheduler:
 
 
 def _decode(cache: KVCache, sequence: Sequence, draft: Draft | None, spare: int) -> ScheduledSequence:
-    """The next tokens of a decoding sequence: several where it replays, else one and a draft, which leaves `spare`
-    blocks available."""
+    """Schedule the next tokens of a decoding sequence: several if it replays, else one and the draft, as far as there
+    are blocks for it beside `spare` others."""
     if sequence.is_replaying:
         left = len(sequence.tokens) - sequence.computed
         num_outputs = int(left <= MAX_REPLAY_TOKENS)
@@ -219,16 +219,19 @@ def _decode(cache: KVCache, sequence: Sequence, draft: Draft | None, spare: int)
 
 
 def _cut_to_room(cache: KVCache, sequence: Sequence, draft: Draft, spare: int) -> Draft | None:
-    """The draft, cut to the blocks there are: it takes none that others need for their next token."""
+    """Return the draft, cut to the available blocks; `spare` of them are left for the next tokens of others."""
     room = cache.reserve(sequence, len(draft.tokens) + 1, spare) - 1
     if room >= len(draft.tokens):
         return draft
     return Draft(draft.tokens[:room], draft.source) if room else None
 
 
-def _in_turn(prefilling: list[Sequence], *, oldest_first: bool) -> list[Sequence]:
-    """Those with the least left to compute first, which yields first tokens soonest; with `oldest_first` the one that
-    came first before them, so that a long prompt is computed however many short ones come."""
+def _prefill_order(prefilling: list[Sequence], *, oldest_first: bool) -> list[Sequence]:
+    """Return the sequences with the least left to compute first, which minimizes the mean time to the first token.
+
+    With `oldest_first`, the one that was admitted first is before all others, so that a stream of short prompts does
+    not starve a long one.
+    """
     ordered = sorted(prefilling, key=lambda sequence: sequence.prompt_length - sequence.computed)
     if prefilling and oldest_first:
         ordered.remove(prefilling[0])
@@ -237,8 +240,8 @@ def _in_turn(prefilling: list[Sequence], *, oldest_first: bool) -> list[Sequence
 
 
 def _prefill_chunk(sequence: Sequence, budget: int) -> ScheduledSequence:
-    """The next chunk of a prompt: as much as the budget allows, and never a single token left for the last chunk (it
-    would go through the decode kernel)."""
+    """Schedule the next chunk of a prompt: as much as the budget allows, but never so that a single token is left,
+    which would go through the decode kernel."""
     left = sequence.prompt_length - sequence.computed
     num_tokens = min(left, budget)
     if left - num_tokens == 1:
@@ -247,10 +250,9 @@ def _prefill_chunk(sequence: Sequence, budget: int) -> ScheduledSequence:
 
 
 def _num_outputs(sequence: Sequence, num_tokens: int, left: int) -> int:
-    """For how many of the chunk's last tokens logits are needed: those that score a token, and the prompt's end.
+    """Return for how many of a chunk's last tokens logits are needed: to score prompt tokens, and at the prompt's end.
 
-    The logits at position p score token p + 1, so a chunk that ends at `end` needs them from position
-    `len(scores) - 1` on.
+    The logits at position p score token p + 1, so they are needed from position `len(scores) - 1` on.
     """
     if not sequence.wants_scores:
         return int(num_tokens == left and sequence.wants_first_token)

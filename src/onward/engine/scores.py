@@ -1,4 +1,4 @@
-"""Log-probabilities of a cached block's tokens, packed small: they stay as long as the block does."""
+"""Log-probabilities of a cached block's tokens in compact arrays, which are kept as long as the block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onward.sampling.outputs import Sampled
 
 Scores = list[Sampled | None]
-"""An entry per prompt token; None for a prompt's first token, which nothing predicts."""
+"""An entry per prompt token; None for a prompt's first token, which has no log-probability."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +19,24 @@ class PackedScores:
     """Scores of n tokens with `top` alternatives each: 8 bytes per token and 8 per alternative."""
 
     tokens: NDArray[np.int32]
-    """[n]; -1 where there is no score."""
+    """int32 [n]; -1 for an entry that is None."""
     logprobs: NDArray[np.float32]
-    """[n]"""
+    """float32 [n]"""
     top_tokens: NDArray[np.int32]
-    """[n, top]"""
+    """int32 [n, top]"""
     top_logprobs: NDArray[np.float32]
-    """[n, top]"""
+    """float32 [n, top]"""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def top(self) -> int:
+        """Alternatives per token."""
         return int(self.top_tokens.shape[1])
 
     def unpack(self, top: int) -> Scores:
-        """The scores with the `top` best alternatives each; `top` at most `self.top`."""
+        """Return the scores with the `top` best alternatives each; `top` must be at most `self.top`."""
         rows = zip(
             self.tokens.tolist(),
             self.logprobs.tolist(),
@@ -50,7 +51,7 @@ class PackedScores:
 
 
 def pack(scores: ReadOnly[Sampled | None], top: int) -> PackedScores:
-    """Pack scores that have `top` alternatives each (fewer in a tiny vocabulary: the common number is kept)."""
+    """Pack scores with `top` alternatives each, or fewer if some score has fewer (in a tiny vocabulary)."""
     width = min((len(score.top) for score in scores if score is not None), default=0)
     width = min(width, top)
     count = len(scores)

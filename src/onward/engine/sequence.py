@@ -1,4 +1,4 @@
-"""One choice on its way through the engine: its tokens, KV blocks and state."""
+"""A sequence: one choice in the engine, with its tokens, KV blocks and state."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Sequence:
     """One choice of a job. The job's first unfinished choice computes the prompt for all of them (the leader).
 
     `tokens` are prompt and generated tokens; keys and values of the first `computed` are in `blocks`. A sequence is
-    prefilling until its prompt is computed, then decoding. A preempted or resumed one prefills its prompt and then
-    replays its generated tokens as rows of one token, as the decode steps that first computed them: same kernels, same
+    prefilling until its prompt is computed, then decoding. A preempted or resumed one prefills its prompt again and
+    replays its generated tokens as rows of one token, by the kernel that computed them first: so they have the same
     bits. Engine thread only.
     """
 
@@ -49,33 +49,33 @@ class Sequence:
         self.blocks: list[int] = []
         self.sampler = ChoiceSampler(job.sampling, choice)
         self.assembler: Assembler | None = None
-        """Finds stop sequences, from the end of prefill on; None before, and for a job without any. The text that
-        clients get is assembled above the engine."""
+        """Finds stop sequences. None before the end of prefill, and for a job without stop sequences. The text for
+        clients is assembled above the engine."""
         self.scores: list[Sampled | None] | None = None
         self.forks_pending: list[int] = []
         """Choices of the job still to be forked from this sequence once its prompt is computed."""
         self.prefill_reported = job.resume is not None
-        """Whether Prefilled was emitted for this choice's job, or need not be: once per job, by its leader."""
+        """Whether Prefilled was emitted for the job, or need not be for this sequence: the leader emits it, once."""
         self.block_hashes = block_hashes
-        """A hash per shareable block of the prompt (`hash_blocks`); () where prefixes are not shared."""
+        """A hash per shareable block of the prompt (`hash_blocks`); () if prefixes are not shared."""
         self.is_short = False
-        """Whether little of the prompt was left to compute when the sequence began to wait."""
+        """Whether the prompt was short when the sequence was queued (admission.SHORT_PROMPT_TOKENS)."""
         self.num_cached_tokens: int | None = None
-        """Prompt tokens that came from the cache when the sequence was admitted first; None before that."""
+        """Prompt tokens that came from the cache when the sequence was first admitted; None before that."""
         self.waits_for: int | None = None
         """The deepest of `block_hashes` that another sequence is computing and this one waits for."""
         self.prefilling_hashes: tuple[int, ...] = ()
         """The part of `block_hashes` that this sequence is computing."""
         self.drafter: Drafter | None = None
-        """Drafts what comes next, from the end of prefill on; None before, and where nothing is drafted."""
+        """None before the end of prefill, and without speculation."""
         self.num_accepted = self.num_rejected = 0
-        """Tokens drafted from the prediction, as `events.Decoded` counts them."""
+        """Accepted and rejected tokens of the prediction, as in `events.Decoded`."""
         resumed = job.resumed(choice)
         if resumed is not None:
             self._resume(resumed)
 
     def _resume(self, resumed: ResumedChoice) -> None:
-        """Take over what an earlier engine sampled."""
+        """Continue from the state that an earlier engine reported."""
         self.tokens += resumed.tokens
         for token in resumed.tokens:
             self.sampler.accept(token)
@@ -88,7 +88,7 @@ class Sequence:
 
     @property
     def next_length(self) -> int:
-        """Tokens including the next one, if there may be one."""
+        """Number of tokens including the next one, if there may be one."""
         return min(len(self.tokens) + 1, len(self.job.prompt) + self.job.max_tokens)
 
     @property
@@ -97,29 +97,29 @@ class Sequence:
 
     @property
     def is_prefilling(self) -> bool:
-        """Whether part of the prompt is still to be computed."""
+        """Whether part of the prompt has not been computed."""
         return self.computed < len(self.job.prompt)
 
     @property
     def is_replaying(self) -> bool:
-        """Whether the next decode step only rebuilds keys and values of tokens that were sampled before."""
+        """Whether the next decode step recomputes tokens that were sampled before, and samples nothing."""
         return not self.is_prefilling and self.computed < len(self.tokens) - 1
 
     @property
     def wants_scores(self) -> bool:
-        """Whether the prompt's tokens are still to be scored by this sequence."""
+        """Whether this sequence scores the prompt's tokens."""
         return self.job.score_top is not None and not self.prefill_reported
 
     @property
     def wants_first_token(self) -> bool:
-        """Whether the logits at the prompt's end are needed: by this choice, or by one to be forked from it."""
+        """Whether the logits at the prompt's end are needed, for this choice or for one to be forked from it."""
         if not self.num_generated:
             return True
         return any(not (resumed := self.job.resumed(choice)) or not resumed.tokens for choice in self.forks_pending)
 
     def propose_draft(self, min_probability: float) -> Proposal | None:
-        """Tokens that may follow, no more than the choice may still have before its last one. The drafter must have
-        followed the newest token (`Drafter.follow`)."""
+        """Return drafted tokens, fewer than the choice may still have; None if there are none. The drafter must have
+        processed the newest token (`Drafter.follow`)."""
         room = len(self.job.prompt) + self.job.max_tokens - len(self.tokens) - 1
         if self.drafter is None or room <= 0 or self.computed < len(self.tokens) - 1:
             return None
@@ -130,16 +130,16 @@ class Sequence:
 
 
 def shareable_tokens(prompt_length: int) -> int:
-    """How many leading tokens of a prompt may come from the cache.
+    """Return how many leading tokens of a prompt may come from the cache.
 
-    At least two prompt tokens are left to compute: the last one's logits are needed, and a lone token would go
-    through the decode kernel, whose bits differ from prefill's.
+    At least two prompt tokens are always computed: the logits of the last one are needed, and a single token would go
+    through the decode kernel, whose bits differ from those of prefill.
     """
     return max(0, prompt_length - 2)
 
 
 def hash_blocks(prompt: tuple[int, ...], block_tokens: int) -> tuple[int, ...]:
-    """A hash per shareable full block of a prompt, which stands for the block and all before it."""
+    """Return a hash per shareable full block of a prompt, each over the block and all before it."""
     hashes: list[int] = []
     prefix_hash = 0
     for index in range(shareable_tokens(len(prompt)) // block_tokens):

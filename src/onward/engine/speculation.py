@@ -1,9 +1,9 @@
-"""How many draft tokens a step evaluates: as many as pay, by what steps have cost and how drafts have fared.
+"""Decides how many draft tokens a step evaluates, by the measured cost of steps and the estimated quality of drafts.
 
-A draft token that is evaluated is one more row of the step. It pays when the probability that it is accepted is
-greater than what the row's time would otherwise yield in tokens: many for a lone choice, few or none where many choices
-share a step already. A step with another number of rows than the one before costs extra, so the numbers are few, and
-change only where that pays.
+Each evaluated draft token is one more row of the step. It pays if the probability that it is accepted is higher than
+the number of tokens that the time for its row yields otherwise: so many are evaluated for a single sequence, few or
+none beside many. A step with another number of rows than the one before costs extra, so steps have few different
+numbers of rows, and change them only where that pays.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from onward.engine.sequence import Sequence
 from onward.engine.step_cost import StepCost
 
 MAX_STEP_DRAFT_TOKENS = 96
-"""Draft tokens that one step evaluates at most."""
+"""Maximum draft tokens per step."""
 STEP_SIZES = (2, 4, 8, 16, 32, 48, 64, 128)
-"""How many rows a step with drafts has, as a rule."""
+"""Usual numbers of rows of a step with drafts."""
 MAX_FRUITLESS_STEPS = 4
-"""After so many steps in a row without a draft one is skipped, then two, and so on."""
+"""After this many successive searches without a draft, the search is skipped for one step, then for two, and so on."""
 MAX_SKIPPED_STEPS = 8
-"""Steps skipped in a row at most: text that begins to repeat waits no longer to be drafted."""
+"""Maximum successive steps without a search, so that drafts start soon after a text begins to repeat."""
 
 
 class Speculation:
-    """Chooses drafts step by step, and looks for them less often where there are none: judging drafts takes time too.
+    """Chooses the drafts of each step, and searches less often while there are none, because the search takes time.
     Engine thread only."""
 
     def __init__(self, cost: StepCost) -> None:
@@ -36,15 +36,14 @@ class Speculation:
         self._num_fruitless = self._num_to_skip = 0
 
     def wake(self) -> None:
-        """A choice with a prediction has come: look again from now on."""
+        """Search in every step again: a sequence with a prediction has been prefilled."""
         self._num_fruitless = self._num_to_skip = 0
 
     def choose(self, decoding: ReadOnly[Sequence]) -> dict[int, Draft]:
-        """The drafts worth evaluating for `decoding`, by sequence id. These are all sequences of the next step, at
-        least one.
+        """Return the drafts worth evaluating, by sequence id. `decoding` are all sequences of the next step, at least
+        one.
 
-        Right after a step with prompt tokens there are none: a row beside a prompt saves no step, and waiting requests
-        would pay for it.
+        After a step with prompt tokens there are none: more prompts may be waiting, which drafts would delay.
         """
         if not self._cost.rows_before:
             return {}
@@ -58,8 +57,8 @@ class Speculation:
 
 
 def choose_drafts(decoding: ReadOnly[Sequence], cost: StepCost) -> dict[int, Draft]:
-    """The drafts worth evaluating, by sequence id. `decoding` are all sequences of the next step, at least one; the
-    step before only decoded, so `cost` knows what that takes."""
+    """Return the drafts worth evaluating, by sequence id. `decoding` are all sequences of the next step, at least one;
+    the step before must have been a decode-only one."""
     promising = _follow(decoding)
     if not promising:
         return {}
@@ -76,7 +75,7 @@ def choose_drafts(decoding: ReadOnly[Sequence], cost: StepCost) -> dict[int, Dra
 
 
 def _follow(decoding: ReadOnly[Sequence]) -> list[Sequence]:
-    """Let every drafter follow what was sampled. Returns the sequences whose next token may be drafted."""
+    """Let every drafter process the sampled tokens. Returns the sequences whose next token may be drafted."""
     promising: list[Sequence] = []
     for sequence in decoding:
         if sequence.drafter is not None and sequence.drafter.follow():
@@ -85,7 +84,7 @@ def _follow(decoding: ReadOnly[Sequence]) -> list[Sequence]:
 
 
 def _may_pay(proposals: Iterable[Proposal], num_decoding: int, cost: StepCost) -> bool:
-    """Whether any number of draft tokens can be worth its time: not if all together would not be worth one row's."""
+    """Whether any number of draft tokens can pay: not if all together would not pay for a single row."""
     expected_tokens = sum(sum(proposal.probabilities) for proposal in proposals)
     if cost.rows_before != num_decoding:
         return expected_tokens > 0.0
@@ -93,10 +92,10 @@ def _may_pay(proposals: Iterable[Proposal], num_decoding: int, cost: StepCost) -
 
 
 def _worth_evaluating(proposals: dict[int, Proposal], num_decoding: int, cost: StepCost) -> Counter[int]:
-    """Per sequence, how many of its proposed tokens to evaluate, the likeliest of all: as many as yield the most tokens
-    per second.
+    """Return how many of its proposed tokens to evaluate per sequence: of all, the most probable ones, as many as yield
+    the most tokens per second.
 
-    A sequence's probabilities fall from token to token, so this takes a front part of each.
+    The probabilities of a sequence's tokens decrease, so these are the first ones of each.
     """
     ranked = [(each, sequence) for sequence, proposal in proposals.items() for each in proposal.probabilities]
     ranked.sort(reverse=True)
@@ -109,7 +108,7 @@ def _worth_evaluating(proposals: dict[int, Proposal], num_decoding: int, cost: S
 
 
 def _counts(max_drafts: int, num_decoding: int, cost: StepCost) -> Iterator[int]:
-    """How many draft tokens a step may have: none, as many as keep its rows as they were, or up to a usual size."""
+    """Yield the numbers of draft tokens to consider: 0, one that keeps the number of rows, and up to usual sizes."""
     yield 0
     if 0 < cost.rows_before - num_decoding <= max_drafts:
         yield cost.rows_before - num_decoding
@@ -117,4 +116,5 @@ def _counts(max_drafts: int, num_decoding: int, cost: StepCost) -> Iterator[int]
 
 
 def _seconds(num_rows: int, cost: StepCost) -> float:
+    """Return the expected duration of a step of so many decode rows."""
     return cost.decode(num_rows) + (cost.change if num_rows != cost.rows_before else 0.0)

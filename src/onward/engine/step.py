@@ -29,8 +29,8 @@ from onward.text.assembler import Assembler, TokenRecord
 
 
 class PendingDraw(NamedTuple):
-    """A sequence whose next token is sampled in this step, by the logits at `row`; those behind its draft by the rows
-    after it."""
+    """A sequence whose next token is sampled in this step from the logits at `row`, and those after its draft's tokens
+    from the rows that follow."""
 
     sequence: Sequence
     row: int
@@ -38,7 +38,7 @@ class PendingDraw(NamedTuple):
 
 
 class Engine:
-    """Turns jobs into events, a step at a time. Owned by one thread; `thread.EngineThread` is its usual owner.
+    """Runs jobs step by step, and returns their events. Used on one thread, usually that of `thread.EngineThread`.
 
     Owns `model` and `sampler`: `close` closes both. `clock` returns seconds.
     """
@@ -65,48 +65,49 @@ class Engine:
         self._pacer = PrefillPacer(self._cost, model.shape)
         self._clock = clock
         self.undelivered: list[Event] = []
-        """Events of the last step that were not taken yet, also of a step that failed half-way."""
+        """Events of the last step that were not delivered yet, also those of a step that failed half-way."""
 
     @property
     def idle(self) -> bool:
+        """Whether no job is running or waiting."""
         return self.scheduler.idle
 
     def add(self, job: Job) -> None:
-        """Queue a job; it must be valid, and its id unused."""
+        """Queue a job, which must be valid and have an id that was not used before."""
         self.scheduler.add(job)
 
     def cancel(self, request: int) -> None:
-        """Drop a request's jobs; no later step emits events of them."""
+        """Cancel a request's jobs. Later steps emit no events for them."""
         self.scheduler.cancel(request)
 
     def step(self, before_compute: Hook = nothing) -> list[Event]:
-        """Do one step. Returns its events, in order. Must not be called when idle.
+        """Run one step and return its events, in order. Must not be called when idle.
 
-        `before_compute` is called when all is prepared, with `undelivered` still the events of the step before: a
-        thread that it wakes can run while the model computes. It is called again afterwards. Raises what the runtime
-        raises; the engine is unusable then.
+        `before_compute` is called right before the model computes, when `undelivered` still contains the events of the
+        step before: a thread that it wakes can run meanwhile. It may be called a second time. Raises what the model or
+        the sampler raises; the engine is unusable then.
         """
         started = self._clock()
         output = self.scheduler.schedule(self._prefill_budget())
-        assert output.scheduled, "jobs wait, and none can be admitted"
+        assert output.scheduled, "jobs are waiting, but none can be admitted"
         self._copy_blocks(output.copies)
         rows = [row for scheduled in output.scheduled for row in scheduled.rows()]
         logits = self.model.evaluate(rows, before_compute)
-        before_compute()  # by a runtime that forgot it nothing is lost
+        before_compute()  # in case the runtime did not call it
         self.undelivered = []
         self._accept(output.scheduled, logits, self.undelivered)
         self._count(output.scheduled, len(rows), self._clock() - started)
         return self.undelivered
 
     def load(self) -> EngineLoad:
-        """What the engine is doing now."""
+        """Return a snapshot of what the engine is doing."""
         pool, scheduler, counters = self.cache.pool, self.scheduler, self.counters
         return EngineLoad(
             len(scheduler.running),
             len(scheduler.admission),
-            pool.count,
-            pool.used,
-            pool.cached,
+            pool.num_blocks,
+            pool.num_used,
+            pool.num_cached,
             scheduler.num_preemptions,
             counters.num_steps,
             counters.num_prefill_tokens,
@@ -116,14 +117,14 @@ class Engine:
         )
 
     def close(self) -> None:
-        """End the sampler's threads, which read the model's logits, and free the model. No step follows."""
+        """Stop the sampler's threads, which use the model's memory, and close the model. No step follows."""
         try:
             self._sampler.close()
         finally:
             self.model.close()
 
     def check(self) -> None:
-        """Raise AssertionError if a block or row is lost. For tests, between steps."""
+        """Raise AssertionError if a block or a row is lost. For tests, between steps."""
         self.cache.check(list(self.scheduler.sequences()))
         assert self.scheduler.rows.num_taken == len(self.scheduler.running), "a row is lost"
 
@@ -138,7 +139,10 @@ class Engine:
         return self._pacer.budget(num_decoding, num_prefilling, is_short=min(left, default=0) <= SHORT_PROMPT_TOKENS)
 
     def _accept(self, step: list[ScheduledSequence], logits: NDArray[np.float32], events: list[Event]) -> None:
-        """Count what was computed, score prompts, sample. `logits`: float32 [rows of logits, vocab_size]."""
+        """Count computed tokens, score prompts, sample tokens, and append the events.
+
+        `logits`: float32 [sum of num_outputs, vocab_size], in the order of `step`.
+        """
         pending: list[PendingDraw] = []
         row = 0
         for scheduled in step:
@@ -156,7 +160,8 @@ class Engine:
             self._sample(pending, logits, events)
 
     def _score(self, scheduled: ScheduledSequence, logits: NDArray[np.float32], first_row: int) -> None:
-        """Score the prompt tokens that this chunk's logits predict."""
+        """Score the prompt tokens that a chunk's logits predict. `logits`: as in `_accept`; the chunk's begin at
+        `first_row`."""
         sequence = scheduled.sequence
         if not scheduled.num_outputs or not sequence.wants_scores:
             return
@@ -167,8 +172,10 @@ class Engine:
             scores += self._sampler.score(logits, first_row, targets, top)
 
     def _prompt_computed(self, sequence: Sequence, events: list[Event]) -> list[Sequence]:
-        """A prompt is computed: report it (once per job), fork the other choices. Returns the sequences whose first
-        token is sampled by the prompt's last logits: those that have no token yet."""
+        """Handle the end of a prefill: emit Prefilled (once per job) and fork the other choices.
+
+        Returns the sequences whose first token is sampled from the prompt's last logits: those without any token.
+        """
         if not sequence.prefill_reported:
             num_cached = sequence.num_cached_tokens or 0
             self.counters.num_cached_tokens += num_cached
@@ -186,8 +193,8 @@ class Engine:
         return [each for each in family if not each.num_generated]
 
     def _prepare(self, family: list[Sequence]) -> None:
-        """Give each sequence of a job whose prompt is computed what it needs to decode: a drafter, and an assembler
-        where the job has stop sequences, which a resumed sequence may have begun to generate."""
+        """Prepare the sequences of a prefilled job for decode: create their drafters, and their assemblers if the job
+        has stop sequences. Those are fed the tokens of a resumed sequence, which may end in part of a stop sequence."""
         index = None
         for sequence in family:
             job = sequence.job
@@ -202,7 +209,10 @@ class Engine:
                     self._find_stop(sequence.assembler, token)
 
     def _sample(self, pending: list[PendingDraw], logits: NDArray[np.float32], events: list[Event]) -> None:
-        """Sample for all sequences at once, behind every draft as if it were accepted; keep what the drafts allow."""
+        """Sample for all sequences at once, after each draft token as if it were accepted; keep what the drafts allow.
+
+        `logits`: as in `_accept`.
+        """
         rows: list[int] = []
         samplers: list[ChoiceSampler] = []
         banned: list[frozenset[int] | None] = []
@@ -226,7 +236,7 @@ class Engine:
                 self._take_accepted(sequence, draft, tokens, events)
 
     def _take_accepted(self, sequence: Sequence, draft: Draft, sampled: list[Sampled], events: list[Event]) -> None:
-        """Take the sampled tokens up to the first that differs from the draft: behind it they would be others."""
+        """Take the sampled tokens up to the first that differs from the draft: those after it have a wrong context."""
         num_accepted = num_taken = 0
         finish: EngineFinishReason | None = None
         for one, drafted in zip(sampled, (*draft.tokens, None), strict=True):
@@ -245,7 +255,7 @@ class Engine:
         self._emit(sequence, sampled[:num_taken], finish, events)
 
     def _take(self, sequence: Sequence, token: int) -> EngineFinishReason | None:
-        """Append a sampled token to its choice. Returns why the choice is finished, None when it goes on."""
+        """Append a sampled token to its sequence. Returns the finish reason, None if the choice goes on."""
         job = sequence.job
         sequence.tokens.append(token)
         sequence.sampler.accept(token)
@@ -256,7 +266,7 @@ class Engine:
         return "length" if sequence.num_generated >= job.max_tokens else None
 
     def _find_stop(self, assembler: Assembler, token: int) -> bool:
-        """Feed a token of a choice. Returns whether it completes a stop sequence."""
+        """Feed a token to an assembler. Returns whether it completes a stop sequence."""
         record = TokenRecord(token, self.vocabulary.token_bytes(token), 0.0, ())
         assembler.feed(record, special=self.vocabulary.is_special(token))
         return assembler.stopped
@@ -264,14 +274,15 @@ class Engine:
     def _emit(
         self, sequence: Sequence, sampled: list[Sampled], finish: EngineFinishReason | None, events: list[Event]
     ) -> None:
-        """Report sampled tokens; the last event of a choice frees its row and blocks."""
+        """Append a Decoded event. If it finishes the choice, release its row and blocks."""
         num_accepted, num_rejected = sequence.num_accepted, sequence.num_rejected
         events.append(Decoded(sequence.job.id, sequence.choice, sampled, finish, num_accepted, num_rejected))
         if finish:
             self.scheduler.release(sequence)
 
     def _count(self, step: list[ScheduledSequence], num_rows: int, seconds: float) -> None:
-        """`num_rows` of the step: one per prefill chunk, and one per token decoded, replayed or drafted."""
+        """Update the counters and the cost model. The step had `num_rows` rows: one per prefill chunk, and one per
+        token that was decoded, replayed or drafted."""
         chunks = [scheduled.num_tokens for scheduled in step if scheduled.is_prefill]
         num_prefill_tokens = sum(chunks)
         self.counters.num_steps += 1

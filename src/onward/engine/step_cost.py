@@ -1,43 +1,43 @@
-"""What steps cost, learnt from how long they take. Decides nothing about tokens, only about when they come."""
+"""Estimates the cost of steps from their durations. This affects when tokens are computed, never which."""
 
 from __future__ import annotations
 
 COST_EWMA_WEIGHT = 0.06
-"""Weight of the newest step in the running means of all steps."""
+"""Weight of the newest step in the moving averages over all steps."""
 CHANGE_EWMA_WEIGHT = 0.2
-"""Weight of the newest step in what a change of rows costs, and in the means of decode-only steps."""
+"""Weight of the newest step in the cost of a change of rows, and in the moving averages over decode-only steps."""
 PRIOR_ROW_FRACTION = 0.1
-"""What one more decode row adds to a step of one, as a fraction, as long as nothing better is known."""
+"""Cost of one more decode row as a fraction of a step of one row, before it was measured."""
 PRIOR_CHANGE_FRACTION = 0.5
-"""What a step costs more when it has another number of rows than the one before (a runtime prepares its kernels
-again), as a fraction of a step of one, as long as nothing better is known."""
+"""Extra cost of a step with another number of rows than the one before (a runtime prepares its kernels again), as a
+fraction of a step of one row, before it was measured."""
 MAX_OUTLIER_RATIO = 3.0
-"""A step counts as at most so many times longer or shorter than expected: others may have had the processor."""
+"""A step counts as at most this many times longer or shorter than expected: other processes may have delayed it."""
 PRIOR_ROW_VARIANCE = 4.0
-"""How much the rows of recent steps must vary before their durations outweigh PRIOR_ROW_FRACTION."""
+"""Variance of the rows of recent steps at which the measured cost of a row outweighs PRIOR_ROW_FRACTION."""
 PRIOR_TOKEN_VARIANCE = 256.0
-"""The same for prompt tokens, and what was known of them before."""
+"""The same for prompt tokens and the estimate of their cost before."""
 
 
 class StepCost:
-    """Seconds of a step: a base, so much per decode row and per prompt token, and more where a step has another number
-    of rows than the one before.
+    """A linear model of the duration of a step, in seconds: a base, a cost per decode row and per prompt token, and an
+    extra cost if the number of rows differs from that of the step before.
 
-    Fitted to recent steps by least squares, drawn towards the priors where recent steps were much the same. Engine
+    Fitted to recent steps by least squares; where those hardly vary, the estimates stay close to the priors. Engine
     thread only.
     """
 
     def __init__(self) -> None:
         self.rows_before = 0
-        """Rows of the step before, if that only decoded; else 0."""
+        """Rows of the last step if it was decode-only, else 0."""
         self.num_prefill_steps = 0
-        """Consecutive steps that computed prompt tokens, the last step included; 0 after a decode-only step."""
+        """Successive steps with prompt tokens up to the last one; 0 after a decode-only step."""
         self._rows = self._tokens = self._seconds = 0.0
-        """Running means of decode rows, prompt tokens, seconds."""
+        """Moving averages of decode rows, prompt tokens and seconds."""
         self._rows_rows = self._rows_tokens = self._tokens_tokens = self._rows_seconds = self._tokens_seconds = 0.0
-        """Their running covariances."""
+        """Their moving covariances."""
         self._decode_only_rows = self._decode_only_seconds = 0.0
-        """Running means of the steps that computed no prompt tokens."""
+        """Moving averages over decode-only steps."""
         self._change: float | None = None
         self._prior_token: float | None = None
 
@@ -58,15 +58,15 @@ class StepCost:
 
     @property
     def change(self) -> float:
-        """Seconds that a step adds whose rows are not `rows_before`."""
+        """Extra seconds of a decode-only step whose number of rows is not `rows_before`."""
         return PRIOR_CHANGE_FRACTION * self.decode(1) if self._change is None else self._change
 
     def decode(self, num_rows: int) -> float:
-        """Seconds of a step of so many decode rows without prompt tokens."""
+        """Return the expected seconds of a decode-only step, by all recent steps."""
         return self._expected(num_rows, 0)
 
     def decode_only(self, num_rows: float) -> float:
-        """As `decode`, but by the last decode-only steps: what other steps took more counts as prefill."""
+        """As `decode`, but by decode-only steps alone: the additional time of other steps counts as prefill."""
         if not self._decode_only_seconds:
             return self._expected(num_rows, 0)
         expected = self._decode_only_seconds + self.row * (num_rows - self._decode_only_rows)
@@ -74,13 +74,13 @@ class StepCost:
 
     @property
     def prefill_token(self) -> float:
-        """Seconds that one more prompt token adds beside the prompts of recent steps: the more, the longer they are."""
+        """Seconds per prompt token of recent steps; attention makes it higher the longer their prompts are."""
         if self._tokens < 1.0:
             return self.prompt_token
         return max(self.prompt_token, (self._seconds - self.decode_only(self._rows)) / self._tokens)
 
     def observe(self, num_prompt_tokens: int, num_rows: int, seconds: float) -> None:
-        """Learn from a step that computed so many prompt tokens beside so many decode rows."""
+        """Update the model with a step of so many prompt tokens and decode rows that took `seconds`."""
         before, self.rows_before = self.rows_before, 0 if num_prompt_tokens else num_rows
         self.num_prefill_steps = self.num_prefill_steps + 1 if num_prompt_tokens else 0
         if not num_prompt_tokens:
@@ -95,8 +95,10 @@ class StepCost:
             self._fit_change(num_rows, seconds)
 
     def _fit_decode_only(self, num_rows: int, seconds: float) -> None:
-        """Learn from a decode-only step. Beside prompts these are few, so one that was held up must not count in full.
-        The first may be as short as it likes: what is expected of it is an estimate from steps with prompt tokens.
+        """Update the averages over decode-only steps. While prompts are prefilled these are rare, so outliers are
+        limited.
+
+        The first may be as short as it is: what is expected of it was estimated from steps with prompt tokens.
         """
         weight = 1.0
         if self.is_known:
@@ -108,13 +110,14 @@ class StepCost:
         self._decode_only_seconds += weight * (seconds - self._decode_only_seconds)
 
     def _fit_change(self, num_rows: int, seconds: float) -> None:
-        """Learn from a decode step that followed one with another number of rows. Outliers do not count."""
+        """Update the model with a decode-only step after one with another number of rows. Outliers are limited."""
         expected, change = self.decode(num_rows), self.change
         extra = min(max(seconds - expected, 0.0), 2.0 * expected)
         self._fit(num_rows, 0, seconds - change)
         self._change = change + CHANGE_EWMA_WEIGHT * (extra - change)
 
     def _fit(self, num_rows: int, num_tokens: int, seconds: float) -> None:
+        """Update the moving averages and covariances. Outliers are limited."""
         expected = self._expected(num_rows, num_tokens)
         seconds = min(max(seconds, expected / MAX_OUTLIER_RATIO), expected * MAX_OUTLIER_RATIO)
         more_rows, more_tokens = num_rows - self._rows, num_tokens - self._tokens
@@ -132,12 +135,13 @@ class StepCost:
             self._prior_token = self.prompt_token
 
     def _expected(self, num_rows: float, num_tokens: float) -> float:
+        """Return the seconds that the model predicts."""
         row, token = self._slopes()
         seconds = self._seconds + row * (num_rows - self._rows) + token * (num_tokens - self._tokens)
         return max(seconds, 0.1 * self._seconds)
 
     def _slopes(self) -> tuple[float, float]:
-        """Seconds per decode row, seconds per prompt token: least squares, the priors weighted by their variances."""
+        """Return seconds per decode row and per prompt token: least squares, priors weighted by their variances."""
         width = 1.0 + PRIOR_ROW_FRACTION * (max(0.0, self._rows - 1.0) + self._tokens)
         prior_row = self._seconds * PRIOR_ROW_FRACTION / width
         prior_token = prior_row if self._prior_token is None else self._prior_token

@@ -1,4 +1,4 @@
-"""The engine in a thread of this process: commands in by a mailbox, events out by one call per step."""
+"""The engine in a thread of this process: commands in through a mailbox, events out in one call per step."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ log = logging.getLogger("onward.engine")
 
 
 class EngineThread:
-    """Implements `engine.client.EngineClient`: owns an Engine and the thread it runs in.
+    """Implements `engine.client.EngineClient`. Owns an Engine and the thread that runs it.
 
-    `deliver` (see `start`) is called on the engine thread. `max_waiting` bounds the waiting sequences; one large
-    request may exceed it. When the engine crashes, all its jobs fail, and later ones are refused.
+    `deliver` (see `start`) is called on the engine thread. `max_waiting` limits the waiting sequences; one large
+    request may exceed it. If the engine crashes, all its jobs fail, and later ones are refused.
     """
 
     def __init__(self, engine: Engine, *, max_waiting: int, name: str = "engine") -> None:
@@ -29,11 +29,11 @@ class EngineThread:
         self._max_waiting = max_waiting
         self._mailbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        """Held while a command is posted and while the last ones are drained: none is posted that nobody would take."""
+        """Held while jobs are posted, and while the mailbox is emptied at the end: so no job is left in it."""
         self._num_submitted = 0
-        """Jobs posted to the mailbox; modified under the lock."""
+        """Jobs posted to the mailbox. Modified under the lock."""
         self._num_taken = 0
-        """Jobs taken from it; modified by the engine thread only."""
+        """Jobs taken from it. Modified on the engine thread only."""
         self._stopping = False
         self._state = EngineState()
         self._load = engine.load()
@@ -41,7 +41,8 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name=f"onward-{name}", daemon=True)
 
     def start(self, deliver: Deliver) -> None:
-        """An interpreter that exits stops the thread first: to exit inside a runtime's step would abort the process."""
+        """Start the thread. It is stopped before the interpreter exits, because exiting during a runtime's step would
+        abort the process."""
         self._deliver = deliver
         atexit.register(self.stop)
         self._thread.start()
@@ -56,7 +57,7 @@ class EngineThread:
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that wait to be admitted, those still in the mailbox included."""
+        """Sequences waiting for admission, including the jobs in the mailbox."""
         return len(self.engine.scheduler.admission) + self._num_submitted - self._num_taken
 
     def submit(self, jobs: ReadOnly[Job]) -> None:
@@ -86,7 +87,7 @@ class EngineThread:
             raise EngineStopped()
 
     def _is_full(self) -> bool:
-        """Whether one more sequence would have to wait, and the queue holds all it may."""
+        """Whether another sequence would have to wait, and the waiting queue is full."""
         rows = self.engine.scheduler.rows
         return self.num_waiting - (rows.max_rows - rows.num_taken) >= self._max_waiting
 
@@ -98,7 +99,7 @@ class EngineThread:
                 if self.engine.idle:
                     self._deliver_events()
                     self._load = self.engine.load()
-                self._read_mailbox(wait=self.engine.idle)
+                self._empty_mailbox(wait=self.engine.idle)
                 if not self._stopping and not self.engine.idle:
                     self.engine.step(self._deliver_events)
                     self._load = self.engine.load()
@@ -115,13 +116,14 @@ class EngineThread:
                 self.engine.close()
 
     def _deliver_events(self) -> None:
-        """Deliver the last step's events. Called when the next one begins to compute, or none follows: until then the
-        interpreter is busy, and a thread that is woken would wait for it."""
+        """Deliver the last step's events. Called when the next step begins to compute, or if none follows: before that,
+        this thread holds the interpreter lock, and threads that it wakes would wait for it."""
         events, self.engine.undelivered = self.engine.undelivered, []
         if events:
             self._deliver(events)
 
-    def _read_mailbox(self, *, wait: bool) -> None:
+    def _empty_mailbox(self, *, wait: bool) -> None:
+        """Execute all commands in the mailbox. With `wait`, wait for the first one."""
         if wait:
             self._execute(self._mailbox.get())
         while True:
@@ -143,14 +145,14 @@ class EngineThread:
                 self._stopping = True
 
     def _fail_all(self, reason: str) -> None:
-        """Fail every job there is, also those still in the mailbox; later ones are refused by `submit`.
+        """Fail all jobs, including those in the mailbox. `submit` refuses later ones.
 
-        The last step's events are delivered first, though it may have failed half-way: nobody else knows of the jobs
-        that it finished.
+        The events of the last step are delivered first, even if it failed half-way: they report the jobs that it
+        finished, which do not fail.
         """
         with self._lock:
             self._stopping = True
-            self._read_mailbox(wait=False)
+            self._empty_mailbox(wait=False)
         failed = {sequence.job.id: sequence.job for sequence in self.engine.scheduler.sequences()}
         self._deliver_events()
         self._deliver([Failed(job_id, reason) for job_id in failed])
