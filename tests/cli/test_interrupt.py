@@ -100,6 +100,20 @@ def test_ctrl_c_does_not_wait_for_native_code() -> None:
     assert started.returncode == 130
 
 
+def test_the_second_ctrl_c_is_quiet_whichever_thread_sees_it_first() -> None:
+    saving = [
+        f"try:\n {READY}\n time.sleep(60)",
+        "except KeyboardInterrupt:\n print('saved', flush=True)\n time.sleep(60)",
+    ]
+    for _ in range(10):
+        with program("exit_on_interrupt()", "raise_on_interrupt()", *saving) as started:
+            started.send_signal(signal.SIGINT)
+            assert line_of(started) == "saved\n"
+            started.send_signal(signal.SIGINT)
+            assert rest_of(started) == ""
+        assert started.returncode == 130
+
+
 def test_the_second_ctrl_c_does_not_wait_for_a_command_that_saves_its_progress() -> None:
     saving = [
         "def stay(*_): pass",

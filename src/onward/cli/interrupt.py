@@ -52,7 +52,13 @@ def raise_on_interrupt() -> None:
     global _ignored
     if _is_installed:
         _ignored = 1
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _raise_first)
+
+
+def _raise_first(number: int, frame: object) -> None:
+    """Raise KeyboardInterrupt; from now on, this thread too ends the process instead of raising another one."""
+    signal.signal(signal.SIGINT, lambda number, frame: _exit())
+    raise KeyboardInterrupt
 
 
 def keep_line() -> None:
