@@ -216,7 +216,7 @@ class JobResult:
 
     @property
     def prompt_scores(self) -> list[Sampled | None]:
-        """`scores` of a job that asked for them."""
+        """`scores` of a job that requested them."""
         assert self.scores is not None
         return self.scores
 

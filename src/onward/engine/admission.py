@@ -21,8 +21,8 @@ from onward.engine.sequence import Sequence
 SHORT_PROMPT_TOKENS = 1024
 """A prompt is short if at most this many of its tokens are not cached."""
 MAX_PREFILLING = 4
-"""Short prompts, and likewise long ones, that may be prefilling before further ones are admitted only where a step's
-budget is not used up."""
+"""How many short prompts, and how many long ones, may be prefilling; further ones are admitted only if a step's budget
+is not used up."""
 MAX_CANDIDATES_PER_REQUEST = 8
 """Waiting sequences of a request that are considered for admission, when the first ones wait for a shared prefix."""
 
@@ -206,10 +206,10 @@ class Admission:
         for queue in sorted(self._queues, key=_turn):
             now_prefilling = [*prefilling, *(each.sequence for each in admitted)]
             if sum(sequence.is_short == queue.is_short for sequence in now_prefilling) < MAX_PREFILLING:
-                newcomer = self.admit_next([queue])
-                if newcomer is None:
+                one = self.admit_next([queue])
+                if one is None:
                     continue
-                admitted.append(newcomer)
+                admitted.append(one)
             open_queues.append(queue)
         return admitted, open_queues
 

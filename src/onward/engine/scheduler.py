@@ -192,8 +192,8 @@ class Scheduler:
                 break
             output.scheduled.append(_prefill_chunk(sequence, budget))
             budget -= output.scheduled[-1].num_tokens
-        while budget >= min_tokens and (newcomer := self.admission.admit_next(queues)):
-            output.scheduled.append(_prefill_chunk(self._start(newcomer, output), budget))
+        while budget >= min_tokens and (one_more := self.admission.admit_next(queues)):
+            output.scheduled.append(_prefill_chunk(self._start(one_more, output), budget))
             budget -= output.scheduled[-1].num_tokens
         return output
 
@@ -206,8 +206,8 @@ class Scheduler:
 
 
 def _decode(cache: KVCache, sequence: Sequence, draft: Draft | None, spare: int) -> ScheduledSequence:
-    """Schedule the next tokens of a decoding sequence: several if it replays, else one and the draft, as far as there
-    are blocks for it beside `spare` others."""
+    """Schedule the next tokens of a decoding sequence: several if it replays, else one and as much of the draft as
+    leaves `spare` blocks available."""
     if sequence.is_replaying:
         left = len(sequence.tokens) - sequence.computed
         num_outputs = int(left <= MAX_REPLAY_TOKENS)

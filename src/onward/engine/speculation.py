@@ -1,9 +1,9 @@
 """Decides how many draft tokens a step evaluates, by the measured cost of steps and the estimated quality of drafts.
 
-Each evaluated draft token is one more row of the step. It pays if the probability that it is accepted is higher than
-the number of tokens that the time for its row yields otherwise: so many are evaluated for a single sequence, few or
-none beside many. A step with another number of rows than the one before costs extra, so steps have few different
-numbers of rows, and change them only where that pays.
+Each evaluated draft token is one more row of the step. It pays if it is accepted with a probability higher than the
+number of tokens that the time for its row yields otherwise: many are evaluated for a single sequence, few or none for
+each of many. A step with another number of rows than the one before costs extra, so steps have few different numbers of
+rows, and change them only where that pays.
 """
 
 from __future__ import annotations
