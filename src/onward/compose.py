@@ -21,7 +21,7 @@ from onward.runtimes.options import RuntimeOptions
 from onward.settings import Settings
 
 if TYPE_CHECKING:
-    from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+    from onward.backends.embedded import EmbeddedBackend
     from onward.completions.filters import ContentFilters
     from onward.engine.client import EngineClient
     from onward.engine.model import Model as RuntimeModel
@@ -69,9 +69,9 @@ def compose(
             # No engine runs yet, so nothing can end one, which would unmap its model.
             names = {name for each in loaded.values() for name in each.loading_only_files}
             drop_file_pages(*_LOADING_ONLY_FILES, *names)
-        backend = _start(settings, loaded, aliases, filters)
-        on_failure.pop_all()
-        return backend
+        engines = {model.id: _engine(model, settings) for model in loaded.values()}
+        on_failure.pop_all()  # from here on the engines own the models
+    return _start(settings, loaded, engines, aliases, filters)
 
 
 def _has_foreign_code(settings: Settings) -> bool:
@@ -109,11 +109,22 @@ def _filters(settings: Settings) -> ContentFilters | None:
 
 
 def _start(
-    settings: Settings, loaded: dict[str, _Loaded], aliases: dict[str, str], filters: ContentFilters | None
+    settings: Settings,
+    loaded: dict[str, _Loaded],
+    engines: dict[str, EngineClient],
+    aliases: dict[str, str],
+    filters: ContentFilters | None,
 ) -> EmbeddedBackend:
-    from onward.backends.embedded import EmbeddedBackend
+    """Start the engines, by model id, behind a backend."""
+    from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+    from onward.completions.plan import ServedModel
 
-    served = {model.id: _start_model(model, settings, filters) for model in loaded.values()}
+    served: dict[str, EmbeddedModel] = {}
+    for model in loaded.values():
+        engine = engines[model.id]
+        info = engine.info
+        plan_model = ServedModel.create(model.id, model.tokenizer, info.vocab_size, info.context_length)
+        served[model.id] = EmbeddedModel(plan_model, engine, _filtered(info.fingerprint, settings), filters)
     created = {model.id: model.created for model in loaded.values()}
     names = {name: model.id for name, model in loaded.items()}
     return EmbeddedBackend(
@@ -123,15 +134,6 @@ def _start(
         max_parallel=settings.max_parallel,
         any_name=settings.profile == "lenient",
     )
-
-
-def _start_model(model: _Loaded, settings: Settings, filters: ContentFilters | None) -> EmbeddedModel:
-    from onward.backends.embedded import EmbeddedModel
-    from onward.completions.plan import ServedModel
-
-    runtime = model.runtime
-    served = ServedModel.create(model.id, model.tokenizer, runtime.vocab_size, runtime.context_length)
-    return EmbeddedModel(served, _engine(model, settings), _filtered(model.fingerprint, settings), filters)
 
 
 def _engine(model: _Loaded, settings: Settings) -> EngineClient:
@@ -148,7 +150,7 @@ def _engine(model: _Loaded, settings: Settings) -> EngineClient:
         share_prefixes=settings.prefix_cache,
         speculate=settings.speculation == "auto",
     )
-    return EngineThread(engine, max_waiting=settings.max_waiting, name=model.id)
+    return EngineThread(engine, max_waiting=settings.max_waiting, name=model.id, fingerprint=model.fingerprint)
 
 
 def _load(name: str, settings: Settings, progress: Progress) -> _Loaded:

@@ -8,8 +8,18 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from onward.engine.client import Cancel, Command, Deliver, EngineLoad, EngineState, Stop, Submit
-from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, Prefilled
+from onward.engine.client import (
+    Cancel,
+    CancelChoice,
+    Command,
+    Deliver,
+    EngineInfo,
+    EngineLoad,
+    EngineState,
+    Stop,
+    Submit,
+)
+from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, FailureKind, Prefilled
 from onward.engine.job import Job
 from onward.errors import ApiError
 from onward.sampling.outputs import Sampled
@@ -28,6 +38,7 @@ class ScriptedEngine:
     def __init__(self, script: Script, *, refusal: ApiError | None = None) -> None:
         self.submitted: list[Job] = []
         self.cancelled: list[int] = []
+        self.cancelled_choices: list[tuple[int, int]] = []
         self.loop_calls: set[str] = set()
         self.num_starts = self.num_stops = 0
         self.published_load = EngineLoad(num_running=3, num_waiting=2, num_steps=77)
@@ -36,6 +47,7 @@ class ScriptedEngine:
         self._state = EngineState()
         self._deliver: Deliver = lambda events: None
         self._mailbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._silenced: set[tuple[int, int]] = set()
         self._running: dict[int, tuple[Job, Iterator[list[Event]]]] = {}
         self._thread = threading.Thread(target=self._run, name="scripted-engine", daemon=True)
 
@@ -57,12 +69,21 @@ class ScriptedEngine:
         self.cancelled.append(request)
         self._mailbox.put(Cancel(request))
 
+    def cancel_choice(self, job: int, choice: int) -> None:
+        self._note("cancel_choice")
+        self.cancelled_choices.append((job, choice))
+        self._mailbox.put(CancelChoice(job, choice))
+
     def stop(self) -> None:
         self._note("stop")
         self.num_stops += 1
         self._mailbox.put(Stop())
         self._thread.join(20)
         assert not self._thread.is_alive()
+
+    @property
+    def info(self) -> EngineInfo:
+        return EngineInfo(vocab_size=512, context_length=2048, max_rows=64, fingerprint="fp_scripted")
 
     @property
     def state(self) -> EngineState:
@@ -94,11 +115,14 @@ class ScriptedEngine:
                         self._running |= {job.id: (job, iter(self._script(job))) for job in jobs}
                     case Cancel(request):
                         self._running = {i: each for i, each in self._running.items() if each[0].request != request}
+                    case CancelChoice(job, choice):
+                        self._cancel_choice(job, choice)
                     case Stop():
                         stopping = True
             if self._running and not stopping:
                 self._step()
-        failures: list[Event] = [Failed(job_id, self._state.crash_reason or "stopped") for job_id in self._running]
+        kind: FailureKind = "crashed" if self._state.status == "crashed" else "stopped"
+        failures: list[Event] = [Failed(job_id, kind, self._state.crash_reason or "") for job_id in self._running]
         self._deliver(failures)
 
     def _commands(self, *, wait: bool) -> list[Command]:
@@ -106,6 +130,13 @@ class ScriptedEngine:
         while not self._mailbox.empty():
             commands.append(self._mailbox.get())
         return commands
+
+    def _cancel_choice(self, job_id: int, choice: int) -> None:
+        """Silence a choice; a job without any other is dropped."""
+        self._silenced.add((job_id, choice))
+        job, _ = self._running.get(job_id, (None, None))
+        if job is not None and all((job_id, index) in self._silenced for index in range(job.num_choices)):
+            del self._running[job_id]
 
     def _step(self) -> None:
         events: list[Event] = []
@@ -115,7 +146,7 @@ class ScriptedEngine:
                 del self._running[job_id]
             else:
                 events += step
-        self._deliver(events)
+        self._deliver([each for each in events if (each.job, getattr(each, "choice", None)) not in self._silenced])
 
 
 def sampled(token: int, logprob: float = math.nan, top: tuple[tuple[int, float], ...] = ()) -> Sampled:

@@ -56,7 +56,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def event(number: int) -> Event:
-    return Failed(number, "")
+    return Failed(number, "stopped", "")
 
 
 def test_the_events_of_a_step_are_delivered_in_one_call_to_the_answer_of_each() -> None:

@@ -30,7 +30,7 @@ from ..narrowing import logprobs_of
 from .scripted_engine import ScriptedEngine, endless, replaying, sampled, saying
 
 TOKENIZER = ToyTokenizer()
-LOOP_CALLS = {"submit", "cancel", "state", "load"}
+LOOP_CALLS = {"submit", "cancel", "cancel_choice", "state", "load"}
 """What the backend may use on an event loop: none of it waits for the engine."""
 
 
@@ -84,7 +84,7 @@ def check_implements(implementation: type, protocol: type) -> None:
 
 @pytest.mark.parametrize("implementation", [EngineThread, ScriptedEngine])
 def test_an_engine_client_has_the_members_of_its_protocol(implementation: type) -> None:
-    assert set(members(EngineClient)) == {"start", "submit", "cancel", "stop", "state", "load"}
+    assert set(members(EngineClient)) == {"start", "submit", "cancel", "cancel_choice", "stop", "info", "state", "load"}
     check_implements(implementation, EngineClient)
 
 
@@ -123,7 +123,7 @@ def test_a_stop_string_that_the_engine_does_not_know_ends_the_choice_and_cancels
     (choice,) = completion.choices
     assert (choice.text, choice.finish_reason) == ("one two ", "stop")
     assert completion.usage is not None and completion.usage.completion_tokens < 20
-    assert engine.cancelled == [engine.submitted[0].request]
+    assert engine.cancelled_choices == [(engine.submitted[0].id, 0)]
 
 
 def test_an_end_token_without_a_finish_reason_ends_the_choice() -> None:
@@ -133,17 +133,18 @@ def test_an_end_token_without_a_finish_reason_ends_the_choice() -> None:
     (choice,) = completion.choices
     assert (choice.text, choice.finish_reason) == ("hello", "stop")
     assert completion.usage is not None and completion.usage.completion_tokens == 5
-    assert engine.cancelled == [engine.submitted[0].request]
+    assert engine.cancelled_choices == [(engine.submitted[0].id, 0)]
 
 
-def test_choices_of_a_request_end_one_by_one_and_the_engine_is_cancelled_after_the_last() -> None:
+def test_a_choice_that_ends_before_the_others_is_cancelled_alone() -> None:
     engine = ScriptedEngine(saying("a stop b", "never ends"))
     completion = complete(engine, n=2, max_tokens=30, stop=["stop"])
     assert [(choice.text, choice.finish_reason) for choice in completion.choices] == [
         ("a ", "stop"),
         ("never ends" * 3, "length"),
     ]
-    assert engine.cancelled == [engine.submitted[0].request]
+    assert engine.cancelled_choices == [(engine.submitted[0].id, 0)]
+    assert engine.cancelled == []
 
 
 def test_best_of_returns_the_candidate_with_the_highest_mean_log_probability() -> None:

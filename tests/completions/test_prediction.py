@@ -139,7 +139,20 @@ def test_accepted_tokens_are_at_most_those_of_the_completion() -> None:
 def test_tokens_that_a_content_filter_removes_are_not_accepted() -> None:
     stream = stream_of(make_filters([ContentFilterSetting("no", ("c",))]))
     usage = usage_of(stream, decoded(0, 0, "abcdef", 6, 1, last=False), decoded(0, 0, "ghi", 9, 4))
-    assert (usage.completion_tokens, details(usage)) == (3, (3, 1))
+    # The filter decides at the fourth token; the two accepted tokens behind it count as rejected, besides one that was.
+    assert (usage.completion_tokens, details(usage)) == (3, (3, 3))
+
+
+@pytest.mark.parametrize("action", ["stop", "omit"])
+def test_accepted_tokens_behind_a_filters_cut_are_not_counted_as_accepted(action: Any) -> None:
+    """Tokens that were not drafted come first, so the completion has room for accepted tokens that it does not have."""
+    stream = stream_of(make_filters([ContentFilterSetting("no", ("x",), None, action)]))
+    usage_of(stream, *(decoded(0, 0, letter, 0, 0, last=False) for letter in "abcd"))
+    usage = usage_of(stream, decoded(0, 0, "exfghij", 6, 3))
+    if action == "stop":
+        assert (usage.completion_tokens, details(usage)) == (6, (3, 6))
+    else:
+        assert details(usage) == (6, 3)
 
 
 @settings(max_examples=60)

@@ -10,7 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.engine.client import COMMANDS, Cancel, Command, DraftCounts, EngineLoad, EngineState, Stop, Submit
+from onward.engine.client import (
+    COMMANDS,
+    Cancel,
+    CancelChoice,
+    Command,
+    DraftCounts,
+    EngineInfo,
+    EngineLoad,
+    EngineState,
+    Report,
+    Stop,
+    Submit,
+)
 from onward.engine.events import EVENTS, Decoded, Event, Failed, Prefilled
 from onward.engine.job import Job, ResumedChoice
 from onward.sampling.outputs import Sampled
@@ -44,12 +56,13 @@ JOBS = st.builds(
 COMMAND_MESSAGES = st.one_of(
     st.builds(Submit, st.lists(JOBS, min_size=1, max_size=2)),
     st.builds(Cancel, IDS),
+    st.builds(CancelChoice, IDS, IDS),
     st.just(Stop()),
 )
 EVENT_MESSAGES = st.one_of(
     st.builds(Prefilled, IDS, IDS, st.none() | st.lists(st.none() | SAMPLED, max_size=3)),
     st.builds(Decoded, IDS, IDS, st.lists(SAMPLED, max_size=3), st.sampled_from([None, "stop", "length"]), IDS, IDS),
-    st.builds(Failed, IDS, st.text()),
+    st.builds(Failed, IDS, st.sampled_from(["stopped", "crashed", "rejected"]), st.text()),
 )
 
 
@@ -70,10 +83,16 @@ def test_the_nan_of_a_log_probability_that_was_not_requested_survives_encoding()
 
 
 @pytest.mark.parametrize(
-    "snapshot", [EngineState("crashed", "out of memory"), EngineLoad(3, 2, 10, drafts=DraftCounts(1, 2, 3, 4))]
+    "report",
+    [
+        EngineInfo(300, 2048, 64, "fp_1"),
+        EngineState("crashed", "out of memory"),
+        EngineLoad(3, 2, 10, drafts=DraftCounts(1, 2, 3, 4)),
+        Failed(1, "stopped", "stopped"),
+    ],
 )
-def test_snapshots_survive_encoding(snapshot: EngineState | EngineLoad) -> None:
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(snapshot), type=type(snapshot)) == snapshot
+def test_whatever_comes_up_can_share_one_stream(report: Report) -> None:
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=Report) == report
 
 
 def test_the_sets_of_messages_are_closed_and_tagged() -> None:

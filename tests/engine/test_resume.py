@@ -7,6 +7,7 @@ import math
 import random
 from typing import Unpack
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,6 +59,7 @@ def check_resumed(jobs: list[Job], cut: int, **engine_options: Unpack[EngineOpti
     for event in first:
         journals[event.job].record(event)
     rest = [job for journal in journals.values() if (job := journal.remaining()) is not None]
+    rest = msgspec.msgpack.decode(msgspec.msgpack.encode(rest), type=list[Job])  # as another process gets them
     second = events_of(make_engine(**engine_options), rest)
     assert by_choice(first + second) == by_choice(whole)
     scores = [{event.job: event.scores for event in part if isinstance(event, Prefilled)} for part in (first, second)]
@@ -170,4 +172,17 @@ def test_nothing_remains_of_a_finished_job_and_all_of_one_that_was_not_prefilled
     assert journal.remaining() is job
     for event in events_of(make_engine(), [job]):
         journal.record(event)
+    assert journal.remaining() is None
+
+
+def test_a_choice_that_ended_above_the_engine_is_not_resumed() -> None:
+    job = make_job(STORY, choices=3, max_tokens=20, ignore_end=True)
+    journal = Journal(job)
+    for event in events_of(make_engine(), [job], max_steps=4):
+        journal.record(event)
+    journal.finish(1)
+    rest = journal.remaining()
+    assert rest is not None and rest.unfinished_choices == [0, 2]
+    journal.finish(0)
+    journal.finish(2)
     assert journal.remaining() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from onward.engine.thread import EngineThread
 from onward.errors import EngineStopped, Overloaded
 from onward.sampling import sampler
 
-from .harness import make_engine, make_job, slow_down
+from .harness import make_engine, make_job, run_alone, slow_down
 
 
 class Inbox:
@@ -242,3 +243,133 @@ def test_a_finish_is_delivered_at_once_when_the_only_other_job_is_cancelled(monk
     inbox.wait_for(ended(short))
     thread.stop()
     assert not any(isinstance(event, Failed) for event in inbox.events), "a cancelled job does not fail"
+
+
+def test_the_load_is_published_before_a_step_computes_and_counts_the_mailbox() -> None:
+    thread, inbox = started(rows=1, max_waiting=100)
+    gate, seen = threading.Event(), threading.Event()
+    evaluate = thread.engine.model.evaluate
+
+    def held(rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        before_compute()
+        seen.set()
+        gate.wait(30)
+        return evaluate(rows)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(thread.engine.model, "evaluate", held)
+        first = make_job(max_tokens=1)
+        thread.submit([first])
+        assert seen.wait(30)
+        others = [make_job(max_tokens=1) for _ in range(5)]
+        thread.submit(others)
+        load = thread.load
+        gate.set()
+        inbox.wait_for(ended(others[-1]))
+    thread.stop()
+    assert (load.num_running, load.num_waiting) == (1, 5)
+
+
+def test_a_job_that_the_engine_cannot_run_fails_alone() -> None:
+    thread, inbox = started()
+    empty = replace(make_job(), resume=(None,))
+    thread.submit([empty])
+    inbox.wait_for(lambda event: isinstance(event, Failed) and event.job == empty.id)
+    (failed,) = (event for event in inbox.events if isinstance(event, Failed))
+    assert failed.kind == "rejected"
+    other = make_job(max_tokens=2)
+    thread.submit([other])
+    inbox.wait_for(ended(other))
+    thread.stop()
+    assert thread.state.status == "stopped"
+
+
+def test_a_panic_is_a_crash_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Panic(BaseException):
+        """As a library in Rust raises it."""
+
+    def panic(*_: object) -> None:
+        raise Panic("index out of bounds")
+
+    thread, inbox = started()
+    monkeypatch.setattr(thread.engine.model, "evaluate", panic)
+    job = make_job()
+    thread.submit([job])
+    inbox.wait_for(lambda event: isinstance(event, Failed) and event.kind == "crashed")
+    assert thread.state.crash_reason is not None and "index out of bounds" in thread.state.crash_reason
+    thread.stop()
+
+
+def test_jobs_in_the_mailbox_of_a_broken_engine_fail_though_its_scheduler_is_unusable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    thread, inbox = started()
+    waiting, cancelled = make_job(), make_job()
+
+    def broken(*_: object) -> None:
+        thread.submit([waiting])
+        thread.submit([cancelled])
+        thread.cancel(cancelled.request)
+        monkeypatch.setattr(thread.engine, "add", broken_add)
+        raise RuntimeError("the runtime failed")
+
+    def broken_add(job: Job) -> None:
+        raise AssertionError("the scheduler is inconsistent")
+
+    monkeypatch.setattr(thread.engine.model, "evaluate", broken)
+    running = make_job()
+    thread.submit([running])
+    inbox.wait_for(lambda event: isinstance(event, Failed) and event.job == waiting.id)
+    thread.stop()
+    assert sorted(event.job for event in inbox.events if isinstance(event, Failed)) == sorted([running.id, waiting.id])
+
+
+def test_a_cancelled_choice_is_silent_and_the_others_go_on() -> None:
+    engine = make_engine()
+    job = make_job(choices=3, max_tokens=30, ignore_end=True)
+    whole = run_alone(job)
+    engine.add(job)
+    tokens: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    finished = set()
+    for step in range(1000):
+        if engine.idle:
+            break
+        if step == 8:
+            engine.cancel_choice(job.id, 1)
+            engine.check()
+        for event in engine.step():
+            if isinstance(event, Decoded):
+                tokens[event.choice] += [sampled.token for sampled in event.tokens]
+                if event.finish_reason:
+                    finished.add(event.choice)
+    engine.check()
+    assert engine.idle and finished == {0, 2}
+    assert tokens[0] == whole.choices[0].tokens and tokens[2] == whole.choices[2].tokens
+    assert len(tokens[1]) < 15
+    engine.cancel_choice(job.id, 1)
+
+
+def test_a_preempted_choice_can_be_cancelled() -> None:
+    engine = make_engine(blocks=10, context=320)
+    jobs = [make_job([97 + index] * 40, max_tokens=150, ignore_end=True) for index in range(2)]
+    for job in jobs:
+        engine.add(job)
+    while not engine.scheduler.num_preemptions:
+        engine.step()
+    (preempted,) = engine.scheduler.admission
+    engine.cancel_choice(preempted.job.id, preempted.choice)
+    assert not list(engine.scheduler.admission)
+    ended_jobs = set()
+    while not engine.idle:
+        ended_jobs |= {e.job for e in engine.step() if isinstance(e, Decoded) and e.finish_reason}
+        engine.check()
+    assert ended_jobs == {job.id for job in jobs} - {preempted.job.id}
+
+
+def test_a_thread_that_never_started_frees_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = EngineThread(make_engine(), max_waiting=8)
+    closed: list[bool] = []
+    monkeypatch.setattr(thread.engine.model, "close", lambda: closed.append(True))
+    thread.stop()
+    thread.stop()
+    assert closed == [True] and thread.state.status == "stopped"

@@ -16,7 +16,8 @@ class EmbeddedAnswer:
     """Implements `completions.answer.Answer`. Used on one event loop, where `delivery` calls `feed` too.
 
     `retire` is called once, when the answer has ended or was closed: it unregisters the jobs, and with True cancels
-    them. `failure` converts a failed job to the error for the client.
+    them. `cancel_choice` (job, choice) cancels a choice that has ended here but not in the engine. `failure` converts a
+    failed job to the error for the client.
     """
 
     def __init__(
@@ -26,6 +27,7 @@ class EmbeddedAnswer:
         delivery: Delivery,
         stream: ChoiceStream,
         retire: Callable[[bool], None],
+        cancel_choice: Callable[[int, int], None],
         failure: Callable[[Failed], ApiError],
     ) -> None:
         self.model = model
@@ -33,6 +35,7 @@ class EmbeddedAnswer:
         self.delivery = delivery
         self._stream = stream
         self._retire = retire
+        self._cancel_choice = cancel_choice
         self._failure = failure
         self._ready: asyncio.Queue[tuple[list[Choice], Usage] | ApiError | None] = asyncio.Queue()
         self._retired = False
@@ -52,6 +55,8 @@ class EmbeddedAnswer:
             self._ready.put_nowait(_server_error(error))
             self._end(cancel=True)
             return
+        for job, choice in self._stream.take_ended_early():
+            self._cancel_choice(job, choice)
         if choices:
             self._ready.put_nowait((choices, self._stream.usage))
         failed = next((event for event in events if isinstance(event, Failed)), None)
@@ -59,7 +64,7 @@ class EmbeddedAnswer:
             self._ready.put_nowait(self._failure(failed))
             self._end(cancel=True)
         elif self._stream.done:
-            self._end(cancel=self._stream.cut_short)
+            self._end(cancel=False)
 
     async def __aiter__(self) -> AsyncIterator[list[Choice]]:
         try:

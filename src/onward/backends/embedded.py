@@ -59,7 +59,9 @@ class EmbeddedModel:
 
         stream = ChoiceStream(planned, self.served.tokenizer, self.filters)
         delivery = self._delivery()
-        answer = EmbeddedAnswer(self.served.id, self.fingerprint, delivery, stream, retire, self._failure)
+        answer = EmbeddedAnswer(
+            self.served.id, self.fingerprint, delivery, stream, retire, self.engine.cancel_choice, _error
+        )
         self.answers.update(dict.fromkeys(job_ids, answer))
         try:
             self.engine.submit(planned.jobs)
@@ -75,10 +77,6 @@ class EmbeddedModel:
         if delivery is None:
             delivery = self._deliveries[loop] = Delivery(loop)
         return delivery
-
-    def _failure(self, failed: Failed) -> ApiError:
-        """Return the error for the client of a failed job."""
-        return ServerError(final=True) if self.engine.state.status == "crashed" else EngineStopped()
 
     def _deliver(self, events: Sequence[Event]) -> None:
         """Post the events of one step to the event loops of their answers. Called on a thread of the engine client."""
@@ -178,6 +176,17 @@ class EmbeddedBackend:
         if found is None:
             raise ModelNotFound(f"The model `{name}` does not exist or you do not have access to it.")
         return found
+
+
+def _error(failed: Failed) -> ApiError:
+    """Return the error for the client of a failed job."""
+    match failed.kind:
+        case "stopped":
+            return EngineStopped()
+        case "crashed":
+            return ServerError(final=True)
+        case "rejected":
+            return ServerError()
 
 
 def _token_bytes(served: ServedModel, tokens: list[int]) -> list[bytes]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from onward.completions.filters import ContentFilters, FilterStream
 from onward.completions.logprobs import LogprobsBuilder, extend
 from onward.completions.plan import Plan, PlannedPrompt
-from onward.completions.reasoning import ReasoningCounter
+from onward.completions.reasoning import Markers, ReasoningCounter
 from onward.completions.text_deltas import ChoiceText, TextDelta
 from onward.engine.events import Decoded, Prefilled
 from onward.engine.model import Vocabulary
@@ -45,7 +45,8 @@ class _PromptState:
     scores: Sequence[Sampled | None] | None = None
     logprobs: Logprobs | None = None
     """The echoed prompt's log probabilities, shared by its choices."""
-    texts: dict[int, ChoiceText] = field(default_factory=dict)
+    texts: dict[int, ChoiceText | None] = field(default_factory=dict)
+    """The text of each choice, None once it has ended."""
     echoed: set[int] = field(default_factory=set)
     candidates: dict[int, _Candidate] = field(default_factory=dict)
     num_ended: int = 0
@@ -66,8 +67,9 @@ class ChoiceStream:
         self._filters = filters or ContentFilters()
         self._reasoning_markers = plan.reasoning_markers
         self._reasoning_tokens = 0
-        self.cut_short = False
-        """Whether a choice ended here before it did in the engine, which may still be generating it."""
+        self._ended_early: list[tuple[int, int]] = []
+        """Choices that ended here before they did in the engine, which is still generating them (see
+        `take_ended_early`)."""
         self._ranks_candidates = request.candidates > request.n
         self._builder = (
             None
@@ -83,9 +85,10 @@ class ChoiceStream:
         self._cached_tokens = 0
         self._completion_tokens = 0
         self._num_tokens: dict[tuple[int, int], int] = {}
-        self._drafted: dict[tuple[int, int], tuple[int, int]] = {}
+        self._drafted: dict[tuple[int, int], tuple[int, int, int]] = {}
+        """Tokens drafted from the prediction, by job and choice: accepted in the engine, counted as accepted, counted
+        as rejected."""
         self._accepted = self._rejected = 0
-        """Tokens drafted from the prediction, in all and by job and choice (`_drafted`)."""
         self._num_open = len(self._prompts) * request.candidates
 
     @property
@@ -120,33 +123,46 @@ class ChoiceStream:
                 choices += self._decoded(state, event)
         return choices
 
+    def take_ended_early(self) -> list[tuple[int, int]]:
+        """Return the choices (job, choice) that have ended here and not in the engine since the last call."""
+        ended, self._ended_early = self._ended_early, []
+        return ended
+
     def _decoded(self, state: _PromptState, event: Decoded) -> list[Choice]:
         """Return the partial choices that the tokens of one step add to a choice."""
-        text = state.texts.get(event.choice)
+        text = self._text(state, event.choice)
         if text is None:
-            prompt = state.prompt
-            text = state.texts[event.choice] = ChoiceText(prompt.job, event.choice, self._vocabulary, len(prompt.text))
+            return []
         choices: list[Choice] = []
-        num_tokens = None
-        for unfiltered in text.feed(event):
-            delta = self._filter(state, unfiltered)
-            self.cut_short |= delta is not None and delta.finish_reason is not None and event.finish_reason is None
+        num_completion_tokens, num_used = None, 0
+        for index, unfiltered in enumerate(text.feed(event), 1):
+            delta = self._filter(state, unfiltered) if self._filters.all else unfiltered
             if delta is None:
                 continue
-            num_tokens = delta.num_completion_tokens
-            self._count_reasoning(state, delta)
+            num_completion_tokens, num_used = delta.num_completion_tokens, index
+            if self._reasoning_markers is not None:
+                self._count_reasoning(state, delta, self._reasoning_markers)
             if self._ranks_candidates:
                 choices += self._collect(state, delta)
             else:
                 choices += self._parts(state, delta, state.first_index + delta.choice)
-        if num_tokens is not None:
-            self._count_drafts(event, num_tokens)
+            if delta.finish_reason:
+                state.texts[event.choice] = None
+                if not event.finish_reason:
+                    self._ended_early.append((event.job, event.choice))
+        if event.num_accepted_prediction_tokens or event.num_rejected_prediction_tokens:
+            self._count_drafts(event, num_completion_tokens, num_used)
         return choices
 
+    def _text(self, state: _PromptState, choice: int) -> ChoiceText | None:
+        """Return the text of a choice, None if it has ended."""
+        if choice not in state.texts:
+            prompt = state.prompt
+            state.texts[choice] = ChoiceText(prompt.job, choice, self._vocabulary, len(prompt.text))
+        return state.texts[choice]
+
     def _filter(self, state: _PromptState, delta: TextDelta) -> TextDelta | None:
-        """Return the delta after the content filters; None if nothing is left of it, or a filter ended the choice."""
-        if not self._filters:
-            return delta
+        """Return the delta after the content filters; None if nothing is left of it."""
         stream = state.filter_streams.get(delta.choice)
         if stream is None:
             stream = state.filter_streams[delta.choice] = FilterStream(self._filters, len(state.prompt.text))
@@ -155,25 +171,29 @@ class ChoiceStream:
         filtered = stream.feed(delta)
         return filtered if filtered.text or filtered.records or filtered.finish_reason else None
 
-    def _count_reasoning(self, state: _PromptState, delta: TextDelta) -> None:
-        if self._reasoning_markers is None:
-            return
+    def _count_reasoning(self, state: _PromptState, delta: TextDelta, markers: Markers) -> None:
         counter = state.reasoning_counters.get(delta.choice)
         if counter is None:
-            counter = ReasoningCounter(self._reasoning_markers, state.prompt.tokens)
-            state.reasoning_counters[delta.choice] = counter
+            counter = state.reasoning_counters[delta.choice] = ReasoningCounter(markers, state.prompt.tokens)
         self._reasoning_tokens += counter.count(delta.records, delta.num_completion_tokens)
 
-    def _count_drafts(self, event: Decoded, num_completion_tokens: int) -> None:
-        """Update the counts of drafted tokens. Accepted tokens that are not in the completion do not count."""
-        if not (event.num_accepted_prediction_tokens or event.num_rejected_prediction_tokens):
-            return
+    def _count_drafts(self, event: Decoded, num_completion_tokens: int | None, num_used: int) -> None:
+        """Update the counts of drafted tokens. Accepted tokens that are not in the completion count as rejected where a
+        filter cut them off, and not at all where they only end the text.
+
+        Of the event's tokens, those behind the first `num_used` were cut off. `num_completion_tokens` is that of the
+        choice now, None if the event added nothing to it.
+        """
         choice = (event.job, event.choice)
-        accepted, rejected = self._drafted.get(choice, (0, 0))
-        new_accepted = min(event.num_accepted_prediction_tokens, num_completion_tokens)
-        self._drafted[choice] = new_accepted, event.num_rejected_prediction_tokens
+        before, accepted, rejected = self._drafted.get(choice, (0, 0, 0))
+        new_accepted, new_rejected = accepted, rejected
+        if num_completion_tokens is not None:
+            kept = min(event.num_accepted_prediction_tokens, before + num_used)
+            new_accepted = min(kept, num_completion_tokens)
+            new_rejected = event.num_rejected_prediction_tokens + event.num_accepted_prediction_tokens - kept
+        self._drafted[choice] = event.num_accepted_prediction_tokens, new_accepted, new_rejected
         self._accepted += new_accepted - accepted
-        self._rejected += event.num_rejected_prediction_tokens - rejected
+        self._rejected += new_rejected - rejected
 
     def _parts(self, state: _PromptState, delta: TextDelta, index: int) -> list[Choice]:
         """Return a delta as one partial choice, or two: `stop` comes in one of its own (spec/completions §4)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onward.engine.events import Decoded, EngineFinishReason
@@ -43,16 +42,22 @@ class ChoiceText:
         self._assembler = Assembler(job.rules, text_base, job.pending)
         self.finished = False
 
-    def feed(self, event: Decoded) -> Iterator[TextDelta]:
-        """Yield one delta per token. An event without tokens yields one if it ends the choice."""
-        last = len(event.tokens) - 1
-        for index, sampled in enumerate(event.tokens):
+    def feed(self, event: Decoded) -> list[TextDelta]:
+        """Return one delta per token; an event without tokens has one if it ends the choice."""
+        tokens, finish = event.tokens, event.finish_reason
+        if self.finished:
+            return []
+        if len(tokens) == 1:
+            return [self._take(tokens[0], finish)]
+        deltas: list[TextDelta] = []
+        for index, sampled in enumerate(tokens, 1):
+            deltas.append(self._take(sampled, finish if index == len(tokens) else None))
             if self.finished:
-                return
-            yield self._take(sampled, event.finish_reason if index == last else None)
-        if not event.tokens and event.finish_reason and not self.finished:
+                break
+        if not tokens and finish:
             delta = self._assembler.flush()
-            yield self._delta(delta.text, delta.records, event.finish_reason)
+            deltas.append(self._delta(delta.text, delta.records, finish))
+        return deltas
 
     def _take(self, sampled: Sampled, finish: EngineFinishReason | None) -> TextDelta:
         """Return the delta of one token. `finish` is set if the engine generates no further tokens."""

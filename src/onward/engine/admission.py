@@ -194,6 +194,11 @@ class Admission:
         for sequence in [preempted for preempted in self._preempted if preempted.job.request == request]:
             self._preempted.remove(sequence)
 
+    def cancel_choice(self, job: int, choice: int) -> None:
+        """Remove a waiting sequence that has run before; it is preempted."""
+        for sequence in [each for each in self._preempted if (each.job.id, each.choice) == (job, choice)]:
+            self._preempted.remove(sequence)
+
     def admit_beside(self, prefilling: list[Sequence]) -> tuple[list[Admitted], list[WaitingQueue]]:
         """Begin a step: admit one sequence, short or long, of each kind of which fewer than MAX_PREFILLING prefill.
 

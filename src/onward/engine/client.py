@@ -28,22 +28,39 @@ class Cancel(msgspec.Struct, frozen=True, tag=True, array_like=True):
     request: int
 
 
+class CancelChoice(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Cancel one choice before the next step: it has ended above the engine. Unknown and finished ones are ignored."""
+
+    job: int
+    choice: int
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Stop the engine after the current step. Jobs that are still running fail."""
 
 
-Command = Submit | Cancel | Stop
-COMMANDS = (Submit, Cancel, Stop)
+Command = Submit | Cancel | CancelChoice | Stop
+COMMANDS = (Submit, Cancel, CancelChoice, Stop)
 
 
-class EngineState(msgspec.Struct, frozen=True):
+class EngineInfo(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What an engine serves. `fingerprint` changes whenever results may change. `context_length`: tokens of prompt and
+    completion together. `max_rows`: sequences that it evaluates together."""
+
+    vocab_size: int
+    context_length: int
+    max_rows: int
+    fingerprint: str
+
+
+class EngineState(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Whether an engine accepts jobs. `crash_reason` is set if it has crashed: a sentence for logs."""
 
     status: Literal["running", "stopped", "crashed"] = "running"
     crash_reason: str | None = None
 
 
-class DraftCounts(msgspec.Struct, frozen=True):
+class DraftCounts(msgspec.Struct, frozen=True, array_like=True):
     """Draft tokens evaluated since the start, by their source and whether they were accepted."""
 
     prediction_accepted: int = 0
@@ -56,7 +73,7 @@ class DraftCounts(msgspec.Struct, frozen=True):
         return self.prediction_accepted + self.prediction_rejected + self.lookup_accepted + self.lookup_rejected
 
 
-class EngineLoad(msgspec.Struct, frozen=True):
+class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A snapshot of what an engine is doing. Token, step and preemption counts are totals since the start.
 
     Of `num_blocks` KV blocks, `num_used_blocks` are in use by sequences, and `num_cached_blocks` are in the prefix
@@ -75,6 +92,9 @@ class EngineLoad(msgspec.Struct, frozen=True):
     num_cached_tokens: int = 0
     drafts: DraftCounts = DraftCounts()
 
+
+Report = Event | EngineInfo | EngineState | EngineLoad
+"""All that comes up from an engine."""
 
 Deliver = Callable[[ReadOnly[Event]], None]
 """Receives the events of one step, in order. Called on a thread of the client; must return soon."""
@@ -100,8 +120,17 @@ class EngineClient(Protocol):
         """Cancel a request's jobs before the next step. Unknown and finished requests are ignored."""
         ...
 
+    def cancel_choice(self, job: int, choice: int) -> None:
+        """Cancel one choice before the next step. Unknown and finished choices are ignored."""
+        ...
+
     def stop(self) -> None:
         """Stop the engine and wait until its memory is freed. Running jobs fail. May be called more than once."""
+        ...
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine serves. Never blocks."""
         ...
 
     @property

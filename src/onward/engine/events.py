@@ -9,6 +9,8 @@ import msgspec
 from onward.sampling.outputs import Sampled
 
 EngineFinishReason = Literal["stop", "length"]
+FailureKind = Literal["stopped", "crashed", "rejected"]
+"""Why a job failed: its engine was stopped, has crashed, or cannot run this job."""
 
 
 class Prefilled(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -40,9 +42,10 @@ class Decoded(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
-    """The job ended before its choices finished: the engine crashed or was stopped. `reason` is for the log."""
+    """The job ended before its choices finished. `reason` is for the log."""
 
     job: int
+    kind: FailureKind
     reason: str
 
 

@@ -37,6 +37,10 @@ class Journal:
                 if event.finish_reason:
                     self._unfinished.discard(event.choice)
 
+    def finish(self, choice: int) -> None:
+        """Record that a choice has ended above the engine: it is not to be resumed."""
+        self._unfinished.discard(choice)
+
     def remaining(self) -> Job | None:
         """Return the job to submit to another engine, None if every choice has finished.
 

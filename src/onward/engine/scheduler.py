@@ -112,6 +112,14 @@ class Scheduler:
             self.release(sequence)
         self.admission.cancel(request)
 
+    def cancel_choice(self, job: int, choice: int) -> None:
+        """Cancel a choice that has sampled tokens, running or preempted."""
+        for sequence in self.running:
+            if (sequence.job.id, sequence.choice) == (job, choice):
+                self.release(sequence)
+                return
+        self.admission.cancel_choice(job, choice)
+
     def release(self, sequence: Sequence) -> None:
         """Remove a running sequence and release its row and blocks."""
         self.running.remove(sequence)
@@ -184,7 +192,7 @@ class Scheduler:
         output = SchedulerOutput([])
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
         admitted, queues = self.admission.admit_beside(prefilling)
-        prefilling += [self._start(each, output) for each in admitted]
+        prefilling += [_start(each, self.running, output) for each in admitted]
         self._num_steps += 1
         min_tokens = self.cache.shape.min_prefill_tokens
         for sequence in _prefill_order(prefilling, oldest_first=self._num_steps % OLDEST_FIRST_INTERVAL_STEPS == 0):
@@ -193,16 +201,17 @@ class Scheduler:
             output.scheduled.append(_prefill_chunk(sequence, budget))
             budget -= output.scheduled[-1].num_tokens
         while budget >= min_tokens and (one_more := self.admission.admit_next(queues)):
-            output.scheduled.append(_prefill_chunk(self._start(one_more, output), budget))
+            output.scheduled.append(_prefill_chunk(_start(one_more, self.running, output), budget))
             budget -= output.scheduled[-1].num_tokens
         return output
 
-    def _start(self, admitted: Admitted, output: SchedulerOutput) -> Sequence:
-        """Add an admitted sequence to those that run, and its block copy to the output."""
-        if admitted.copy is not None:
-            output.copies.append(admitted.copy)
-        self.running.append(admitted.sequence)
-        return admitted.sequence
+
+def _start(admitted: Admitted, running: list[Sequence], output: SchedulerOutput) -> Sequence:
+    """Add an admitted sequence to those that run, and its block copy to the output. Modifies both."""
+    if admitted.copy is not None:
+        output.copies.append(admitted.copy)
+    running.append(admitted.sequence)
+    return admitted.sequence
 
 
 def _decode(cache: KVCache, sequence: Sequence, draft: Draft | None, spare: int) -> ScheduledSequence:

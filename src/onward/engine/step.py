@@ -80,6 +80,10 @@ class Engine:
         """Cancel a request's jobs. Later steps emit no events for them."""
         self.scheduler.cancel(request)
 
+    def cancel_choice(self, job: int, choice: int) -> None:
+        """Cancel a choice that has sampled tokens; no later step emits events of it."""
+        self.scheduler.cancel_choice(job, choice)
+
     def step(self, before_compute: Hook = nothing) -> list[Event]:
         """Run one step and return its events, in order. Must not be called when idle.
 
@@ -103,17 +107,17 @@ class Engine:
         """Return a snapshot of what the engine is doing."""
         pool, scheduler, counters = self.cache.pool, self.scheduler, self.counters
         return EngineLoad(
-            len(scheduler.running),
-            len(scheduler.admission),
-            pool.num_blocks,
-            pool.num_used,
-            pool.num_cached,
-            scheduler.num_preemptions,
-            counters.num_steps,
-            counters.num_prefill_tokens,
-            counters.num_decode_tokens,
-            counters.num_cached_tokens,
-            counters.drafts,
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.admission),
+            num_blocks=pool.num_blocks,
+            num_used_blocks=pool.num_used,
+            num_cached_blocks=pool.num_cached,
+            num_preemptions=scheduler.num_preemptions,
+            num_steps=counters.num_steps,
+            num_prefill_tokens=counters.num_prefill_tokens,
+            num_decode_tokens=counters.num_decode_tokens,
+            num_cached_tokens=counters.num_cached_tokens,
+            drafts=counters.drafts,
         )
 
     def close(self) -> None:

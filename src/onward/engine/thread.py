@@ -8,8 +8,20 @@ import queue
 import threading
 from collections.abc import Sequence as ReadOnly
 
-from onward.engine.client import Cancel, Command, Deliver, EngineLoad, EngineState, Stop, Submit
-from onward.engine.events import Failed
+import msgspec
+
+from onward.engine.client import (
+    Cancel,
+    CancelChoice,
+    Command,
+    Deliver,
+    EngineInfo,
+    EngineLoad,
+    EngineState,
+    Stop,
+    Submit,
+)
+from onward.engine.events import Failed, FailureKind
 from onward.engine.job import Job
 from onward.engine.step import Engine
 from onward.errors import EngineStopped, Overloaded
@@ -21,15 +33,23 @@ class EngineThread:
     """Implements `engine.client.EngineClient`. Owns an Engine and the thread that runs it.
 
     `deliver` (see `start`) is called on the engine thread. `max_waiting` limits the waiting sequences; one large
-    request may exceed it. If the engine crashes, all its jobs fail, and later ones are refused.
+    request may exceed it. If the engine crashes, all its jobs fail, and later ones are refused. `fingerprint` is that
+    of `info`.
     """
 
-    def __init__(self, engine: Engine, *, max_waiting: int, name: str = "engine") -> None:
+    def __init__(self, engine: Engine, *, max_waiting: int, name: str = "engine", fingerprint: str = "") -> None:
         self.engine = engine
+        self._info = EngineInfo(
+            vocab_size=engine.model.vocab_size,
+            context_length=engine.model.context_length,
+            max_rows=engine.scheduler.rows.max_rows,
+            fingerprint=fingerprint,
+        )
         self._max_waiting = max_waiting
         self._mailbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        """Held while jobs are posted, and while the mailbox is emptied at the end: so no job is left in it."""
+        """Held while jobs are posted, and while the mailbox is drained at the end: so no job is left in it. A cancel is
+        posted without it, because the garbage collector may cancel at any moment (`Answer.abandon`)."""
         self._num_submitted = 0
         """Jobs posted to the mailbox. Modified under the lock."""
         self._num_taken = 0
@@ -48,17 +68,23 @@ class EngineThread:
         self._thread.start()
 
     @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    @property
     def state(self) -> EngineState:
         return self._state
 
     @property
     def load(self) -> EngineLoad:
-        return self._load
+        """The load published last, with the waiting sequences of this moment."""
+        return msgspec.structs.replace(self._load, num_waiting=self.num_waiting)
 
     @property
     def num_waiting(self) -> int:
         """Sequences waiting for admission, including the jobs in the mailbox."""
-        return len(self.engine.scheduler.admission) + self._num_submitted - self._num_taken
+        num_posted = self._num_submitted - self._num_taken
+        return num_posted + len(self.engine.scheduler.admission)
 
     def submit(self, jobs: ReadOnly[Job]) -> None:
         with self._lock:
@@ -71,9 +97,15 @@ class EngineThread:
     def cancel(self, request: int) -> None:
         self._mailbox.put(Cancel(request))
 
+    def cancel_choice(self, job: int, choice: int) -> None:
+        self._mailbox.put(CancelChoice(job, choice))
+
     def stop(self) -> None:
         with self._lock:
             self._stopping = True
+            if self._thread.ident is None and self._state.status == "running":  # never started
+                self._state = EngineState("stopped")
+                self.engine.close()
         self._mailbox.put(Stop())
         if self._thread.is_alive():
             self._thread.join()
@@ -92,32 +124,34 @@ class EngineThread:
         return self.num_waiting - (rows.max_rows - rows.num_taken) >= self._max_waiting
 
     def _run(self) -> None:
-        reason = "the engine was stopped"
+        failure: tuple[FailureKind, str] = "stopped", "the engine was stopped"
         state = EngineState("stopped")
         try:
             while not self._stopping:
                 if self.engine.idle:
-                    self._deliver_events()
-                    self._load = self.engine.load()
+                    self._publish()
                 self._empty_mailbox(wait=self.engine.idle)
                 if not self._stopping and not self.engine.idle:
-                    self.engine.step(self._deliver_events)
-                    self._load = self.engine.load()
-        except Exception as error:
+                    self.engine.step(self._publish)
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             log.exception("the engine crashed")
-            reason = f"the engine crashed: {error}"
-            state = EngineState("crashed", reason)
+            failure = "crashed", f"the engine crashed: {error}"
+            state = EngineState("crashed", failure[1])
         finally:
             self._state = state
             try:
-                self._fail_all(reason)
+                self._fail_all(*failure)
             finally:
                 self._load = self.engine.load()
                 self.engine.close()
 
+    def _publish(self) -> None:
+        """Publish the load and deliver the last step's events. Called when the next step begins to compute, or if none
+        follows: before that, this thread holds the interpreter lock, and threads that it wakes would wait for it."""
+        self._load = self.engine.load()
+        self._deliver_events()
+
     def _deliver_events(self) -> None:
-        """Deliver the last step's events. Called when the next step begins to compute, or if none follows: before that,
-        this thread holds the interpreter lock, and threads that it wakes would wait for it."""
         events, self.engine.undelivered = self.engine.undelivered, []
         if events:
             self._deliver(events)
@@ -137,24 +171,47 @@ class EngineThread:
         match command:
             case Submit(jobs):
                 for job in jobs:
-                    self._num_taken += 1
-                    self.engine.add(job)
+                    self._add(job)
             case Cancel(request):
                 self.engine.cancel(request)
+            case CancelChoice(job_id, choice):
+                self.engine.cancel_choice(job_id, choice)
             case Stop():
                 self._stopping = True
 
-    def _fail_all(self, reason: str) -> None:
+    def _add(self, job: Job) -> None:
+        """Queue a job; one that the engine cannot run fails alone."""
+        try:
+            self.engine.add(job)
+        except Exception as error:
+            log.exception("job %d cannot be run", job.id)
+            self._deliver([Failed(job.id, "rejected", f"the engine cannot run the job: {error}")])
+        self._num_taken += 1
+
+    def _fail_all(self, kind: FailureKind, reason: str) -> None:
         """Fail all jobs, including those in the mailbox. `submit` refuses later ones.
 
         The events of the last step are delivered first, even if it failed half-way: they report the jobs that it
-        finished, which do not fail.
+        finished, which do not fail. Commands in the mailbox are not executed: the engine may be in any state.
         """
         with self._lock:
             self._stopping = True
-            self._empty_mailbox(wait=False)
-        failed = {sequence.job.id: sequence.job for sequence in self.engine.scheduler.sequences()}
+            posted = self._drain()
+        jobs = {sequence.job.id: sequence.job for sequence in self.engine.scheduler.sequences()}
+        jobs |= {job.id: job for command in posted if isinstance(command, Submit) for job in command.jobs}
+        cancelled = {command.request for command in posted if isinstance(command, Cancel)}
         self._deliver_events()
-        self._deliver([Failed(job_id, reason) for job_id in failed])
-        for job in failed.values():
-            self.engine.cancel(job.request)
+        self._deliver([Failed(job.id, kind, reason) for job in jobs.values() if job.request not in cancelled])
+        for request in {job.request for job in jobs.values()}:
+            self.engine.cancel(request)
+
+    def _drain(self) -> list[Command]:
+        """Take all commands out of the mailbox."""
+        commands: list[Command] = []
+        while True:
+            try:
+                commands.append(self._mailbox.get_nowait())
+            except queue.Empty:
+                break
+        self._num_taken = self._num_submitted
+        return commands
