@@ -35,8 +35,10 @@ EXTRA_SHAPES: dict[str, dict[str, Any]] = {
     },
     "filtered": {"prompt": "the cat", "max_tokens": 40, "logprobs": 1, "n": 2},
     "best_of, filtered": {"prompt": "the cat", "max_tokens": 30, "best_of": 3},
+    "omitted": {"prompt": "the cat", "max_tokens": 40, "logprobs": 1, "n": 2},
 }
 FILTERS = make_filters([ContentFilterSetting("letters", ("q", "[xz]e?"), None, "stop")])
+OMITTING_FILTERS = make_filters([ContentFilterSetting("letters", ("[a-m]{1,3}",), None, "omit")])
 
 
 def planned(request: CompletionRequest, jobs: int = 0) -> Plan:
@@ -78,12 +80,22 @@ def complete(request: CompletionRequest, filters: ContentFilters, cuts: list[int
     return [part.to_dict() for part in by_index], [*(choice.to_dict() for choice in whole.choices()), usage]
 
 
+def filters_of(shape: str) -> ContentFilters:
+    if "omitted" in shape:
+        return OMITTING_FILTERS
+    return FILTERS if "filtered" in shape else ContentFilters()
+
+
 @pytest.mark.parametrize("shape", [*SHAPES, *EXTRA_SHAPES])
 def test_law_2_a_completion_interrupted_at_any_step_continues_with_the_same_bytes(shape: str) -> None:
     fields = {"seed": 11, **SHAPES.get(shape, {}), **EXTRA_SHAPES.get(shape, {})}
     request = check_request({"model": "toy", **fields})
-    filters = FILTERS if "filtered" in shape else ContentFilters()
+    filters = filters_of(shape)
     parts, whole = complete(request, filters, [])
+    if filters is OMITTING_FILTERS:
+        *choices, _ = whole
+        assert {choice["finish_reason"] for choice in choices} == {"content_filter"}, "something is omitted"
+        assert all(choice["text"] for choice in choices), "and something is not"
     for cut in range(1, 16):
         assert complete(request, filters, [cut]) == (parts, whole)
     assert complete(request, filters, [3] * 20) == (parts, whole)
