@@ -57,7 +57,7 @@ check: $(VENV)/.dev  ## Lint, format and type checks
 	$(BIN)/ruff format --check src tests benchmarks docs training hatch_build.py
 	$(BIN)/mypy
 
-fix: $(VENV)/.dev  ## Format, and mend what the linter can
+fix: $(VENV)/.dev  ## Format, and fix what the linter can
 	$(BIN)/ruff check --fix src tests benchmarks docs training hatch_build.py
 	$(BIN)/ruff format src tests benchmarks docs training hatch_build.py
 

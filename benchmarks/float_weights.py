@@ -25,7 +25,10 @@ def read(folder: Path) -> Weights:
 
 
 def read_safetensors(path: Path) -> Weights:
-    """Yield every tensor, one at a time. The format: 8 bytes of header length, a JSON header, raw values."""
+    """Yield every tensor, one at a time. The format: 8 bytes of header length, a JSON header, raw values.
+
+    Raises ValueError for dtypes other than float32 and float16.
+    """
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         header: dict[str, Any] = json.loads(file.read(size))

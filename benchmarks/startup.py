@@ -30,7 +30,8 @@ NUM_SLOWEST_IMPORTS = 8
 
 
 def serve_seconds(model: str) -> dict[str, float]:
-    """Return the seconds from process start to `ready` and to the first `token`."""
+    """Return the seconds from process start to `ready` and to the first `token`. Raises BenchmarkError if the server
+    ends early or the request fails."""
     begin = time.perf_counter()
     command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--drain", "1", "--model", model]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -64,7 +65,10 @@ async def _complete(url: str, workload: Workload) -> Received:
 
 
 def create_seconds(model: str) -> dict[str, float]:
-    """Return the seconds from process start to the first character of the text (`token`) and to the `end`."""
+    """Return the seconds from process start to the first character of the text (`token`) and to the `end`.
+
+    Raises BenchmarkError if the command fails.
+    """
     begin = time.perf_counter()
     command = create_command(model)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_local_environment())

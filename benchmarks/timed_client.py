@@ -49,7 +49,7 @@ class WatchedConnection(Connection):
 class TimedClient:
     """Sends requests to one server. Prompts are seeded random ids, never the same twice.
 
-    Every method that sends raises RuntimeError if a response is incomplete or an error.
+    Every method that sends raises BenchmarkError if a response is incomplete or an error.
     """
 
     def __init__(self, server: Server, model: str, vocabulary: int) -> None:

@@ -14,7 +14,7 @@ class RecipeError(Exception):
 
 @contextmanager
 def convert_disk_errors(path: Path) -> Iterator[None]:
-    """Convert "no space left" and similar errors while `path` is written into a RecipeError."""
+    """Raise RecipeError for "no space left" and similar errors while `path` is written; other errors pass unchanged."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The only wiring: from Settings to a Backend, and to a tokenizer alone.
+"""Dependency wiring: builds a Backend, or only a tokenizer, from Settings.
 
 Heavy packages are imported here, late and concurrently: the sampler (numba loads its kernels) in a thread, while this
 one loads a model.
@@ -31,7 +31,7 @@ SAMPLING_REVISION = 2
 """Raised with every change of `sampling` that may change a sampled token or a reported log-probability."""
 
 _LOADING_ONLY_FILES = ("libllvmlite.", "libcrypto.")
-"""Beginnings of the names of mapped files that serving hardly reads, besides those of the models' formats: LLVM has
+"""Name prefixes of mapped files that serving hardly reads, besides those of the models' formats: LLVM has
 compiled the kernels. Pages that are needed again are read again."""
 
 COMPILING = "Compiling the sampling kernels (once per installation; about 10 s)"

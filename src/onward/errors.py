@@ -49,7 +49,7 @@ class ModelNameError(SetupError):
 
 
 class HubUnreachable(ModelNameError):
-    """The hub could not be asked for a model: there is no connection, or it was lost."""
+    """The hub could not be reached: there is no connection, or it was lost."""
 
 
 class MemoryTooSmall(SetupError):

@@ -35,7 +35,9 @@ class Mapping(NamedTuple):
 
 
 def drop_file_pages(*name_prefixes: str) -> int:
-    """Drop the clean resident pages of mapped files whose names start so; return how many bytes were resident.
+    """Drop the clean resident pages of mapped files; return how many bytes were resident.
+
+    Only files whose names start with one of `name_prefixes`.
 
     The pages stay in the system's page cache, from which the kernel reclaims clean pages anyway: what shrinks is the
     resident size of the process. `python -m benchmarks.residency` measures it: with the built-in model, `onward serve`
@@ -102,7 +104,8 @@ def trim_heap() -> None:
 
 
 def mappings(smaps: str, name_prefixes: tuple[str, ...] = ("",)) -> Iterator[Mapping]:
-    """Yield the mappings, in the text of a /proc/PID/smaps, of files whose names start so."""
+    """Yield the mappings, in the text of a /proc/PID/smaps, of files whose names start with one of
+    `name_prefixes`."""
     for found in _MAPPED_FILE.finditer(smaps):
         if not found[4].rpartition("/")[2].startswith(name_prefixes):
             continue

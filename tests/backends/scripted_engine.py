@@ -153,8 +153,8 @@ def sampled(token: int, logprob: float = math.nan, top: tuple[tuple[int, float],
     return Sampled(token, logprob, top)
 
 
-def saying(*texts: str, num_cached_tokens: int = 0) -> Script:
-    """A script that decodes one byte per step, for choice i those of `texts[i]`, again and again up to max_tokens. The
+def decoding(*texts: str, num_cached_tokens: int = 0) -> Script:
+    """A script that decodes one byte per step, for choice i those of `texts[i]`, repeatedly up to max_tokens. The
     only finish reason that it ever reports is `length`."""
 
     def script(job: Job) -> Iterator[list[Event]]:

@@ -27,7 +27,7 @@ from onward.runtimes.toy.tokenizer import END, ToyTokenizer
 
 from ..engine.harness import make_engine
 from ..narrowing import logprobs_of
-from .scripted_engine import ScriptedEngine, endless, replaying, sampled, saying
+from .scripted_engine import ScriptedEngine, decoding, endless, replaying, sampled
 
 TOKENIZER = ToyTokenizer()
 LOOP_CALLS = {"submit", "cancel", "cancel_choice", "state", "load"}
@@ -95,7 +95,7 @@ def test_the_embedded_backend_has_the_members_of_its_protocol() -> None:
 
 def test_the_types_of_both_interfaces_are_checked() -> None:
     """By mypy, in these assignments."""
-    clients: list[EngineClient] = [EngineThread(make_engine(), max_waiting=1), ScriptedEngine(saying("a"))]
+    clients: list[EngineClient] = [EngineThread(make_engine(), max_waiting=1), ScriptedEngine(decoding("a"))]
     backend: Backend = EmbeddedBackend({}, [], {})
     assert [client.state.status for client in clients] == ["running", "running"]
     assert backend.health().state == "ready" and backend.load() == {}
@@ -105,7 +105,7 @@ def test_the_types_of_both_interfaces_are_checked() -> None:
 
 
 def test_scripted_tokens_become_the_text_and_the_usage_of_a_completion() -> None:
-    engine = ScriptedEngine(saying("naïve", num_cached_tokens=2))
+    engine = ScriptedEngine(decoding("naïve", num_cached_tokens=2))
     completion = complete(engine, max_tokens=6)
     (choice,) = completion.choices
     assert (choice.text, choice.finish_reason) == ("naïve", "length")
@@ -118,7 +118,7 @@ def test_scripted_tokens_become_the_text_and_the_usage_of_a_completion() -> None
 
 
 def test_a_stop_string_that_the_engine_does_not_know_ends_the_choice_and_cancels_it_in_the_engine() -> None:
-    engine = ScriptedEngine(saying("one two three "))
+    engine = ScriptedEngine(decoding("one two three "))
     completion = complete(engine, max_tokens=2000, stop=["thr", "zzz"])
     (choice,) = completion.choices
     assert (choice.text, choice.finish_reason) == ("one two ", "stop")
@@ -137,7 +137,7 @@ def test_an_end_token_without_a_finish_reason_ends_the_choice() -> None:
 
 
 def test_a_choice_that_ends_before_the_others_is_cancelled_alone() -> None:
-    engine = ScriptedEngine(saying("a stop b", "never ends"))
+    engine = ScriptedEngine(decoding("a stop b", "never ends"))
     completion = complete(engine, n=2, max_tokens=30, stop=["stop"])
     assert [(choice.text, choice.finish_reason) for choice in completion.choices] == [
         ("a ", "stop"),
@@ -184,7 +184,7 @@ def test_log_probabilities_of_tokens_and_of_an_echoed_prompt_are_the_engines() -
 
 
 def test_several_prompts_are_jobs_of_one_request() -> None:
-    engine = ScriptedEngine(saying("ab"))
+    engine = ScriptedEngine(decoding("ab"))
     completion = complete(engine, prompt=["x", "yy"], max_tokens=2)
     assert [(choice.index, choice.text) for choice in completion.choices] == [(0, "ab"), (1, "ab")]
     assert completion.usage is not None and completion.usage.prompt_tokens == 3
@@ -288,7 +288,7 @@ def test_tokenizing_does_not_call_the_engine() -> None:
 
 def test_a_drained_backend_refuses_requests_without_calling_the_engine() -> None:
     async def drain() -> None:
-        engine = ScriptedEngine(saying("ab"))
+        engine = ScriptedEngine(decoding("ab"))
         async with serving(engine) as backend:
             running = await backend.complete(make_request(max_tokens=2))
             backend.drain()
@@ -305,7 +305,7 @@ def test_a_scripted_engine_notices_a_call_on_an_event_loop() -> None:
     """The check of `serving` can fail: a `stop` on the loop would be among its calls."""
 
     async def stop_on_loop() -> set[str]:
-        engine = ScriptedEngine(saying("a"))
+        engine = ScriptedEngine(decoding("a"))
         engine.start(lambda events: None)
         engine.stop()
         return engine.loop_calls

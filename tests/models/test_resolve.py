@@ -94,8 +94,8 @@ def test_the_toy_is_a_built_in_model_that_is_not_listed() -> None:
 
 def test_a_hub_name_is_downloaded_with_only_the_files_that_are_read(tmp_path: Path) -> None:
     hub = Hub(fill(tmp_path / "snapshot"))
-    told: list[str] = []
-    found = resolve("org/small-ov", fetcher=hub, progress=told.append)
+    messages: list[str] = []
+    found = resolve("org/small-ov", fetcher=hub, progress=messages.append)
     assert (found.path, found.id, found.source) == (tmp_path / "snapshot", "org/small-ov", "hub")
     assert hub.calls == [
         {
@@ -105,7 +105,7 @@ def test_a_hub_name_is_downloaded_with_only_the_files_that_are_read(tmp_path: Pa
             "local_files_only": False,
         }
     ]
-    assert "org/small-ov" in told[0]
+    assert "org/small-ov" in messages[0]
 
 
 def test_a_revision_may_be_pinned(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Who answers a CompletionRequest."""
+"""Backends: implementations that answer a CompletionRequest."""

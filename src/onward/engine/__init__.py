@@ -1,1 +1,1 @@
-"""How tokens get made. Speaks token ids and bytes; never JSON, HTTP or asyncio."""
+"""Token generation: scheduling, KV cache, sampling. Uses token ids and bytes; never JSON, HTTP or asyncio."""

@@ -140,5 +140,8 @@ class EngineClient(Protocol):
 
     @property
     def load(self) -> EngineLoad:
-        """The load that the engine published last. Never blocks."""
+        """The load published last: when each step begins to compute, and when the engine becomes idle. Never blocks.
+
+        `EngineThread` counts the waiting sequences at the moment of the call.
+        """
         ...

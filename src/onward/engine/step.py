@@ -157,7 +157,8 @@ class Engine:
             if sequence.is_prefilling:
                 continue
             if scheduled.is_prefill:
-                pending += [PendingDraw(ready, row - 1, None) for ready in self._prompt_computed(sequence, events)]
+                prefilled = self._prompt_computed(sequence, events)
+                pending += [PendingDraw(each, row - 1, None) for each in prefilled]
             elif scheduled.num_outputs:
                 pending.append(PendingDraw(sequence, first, scheduled.draft))
         if pending:
@@ -259,7 +260,7 @@ class Engine:
         self._emit(sequence, sampled[:num_taken], finish, events)
 
     def _take(self, sequence: Sequence, token: int) -> EngineFinishReason | None:
-        """Append a sampled token to its sequence. Returns the finish reason, None if the choice goes on."""
+        """Append a sampled token to its sequence. Returns the finish reason, None if it continues."""
         job = sequence.job
         sequence.tokens.append(token)
         sequence.sampler.accept(token)

@@ -23,7 +23,7 @@ def check_model(path: Path) -> ModelFormat:
 def problems(path: Path) -> list[str]:
     """Return what keeps `path` from being served, each a sentence that says what to do. Empty: nothing found.
 
-    Looks at files only; whether the weights can be computed is found out by loading them.
+    Looks at files only; whether the weights can be computed is checked by loading them.
     """
     found = format_of(path)
     return [no_model(path)] if found is None else found.problems(path)

@@ -49,7 +49,7 @@ def resolve(
     """Resolve a built-in name, else an existing folder or file, else `org/name[@revision]` on the hub.
 
     May download; blocks. `progress` receives a sentence before a download may begin; `fetcher` replaces the hub's
-    download function. Raises ModelNameError for an unknown name (HubUnreachable where that cannot be found out),
+    download function. Raises ModelNameError for an unknown name (HubUnreachable where the hub cannot be reached),
     ModelFolderError for a path that contains no complete model.
     """
     if name_or_path in (*BUILT_IN, *UNLISTED):

@@ -44,7 +44,7 @@ class ModelFormat(Protocol):
     packages: tuple[str, ...]
     """Python distributions that loading needs, for `onward doctor`."""
     loading_only_files: tuple[str, ...]
-    """Beginnings of the names of mapped files that serving hardly reads once a model is loaded: a process of its own
+    """Name prefixes of mapped files that serving hardly reads once a model is loaded: a process of its own
     drops their pages."""
 
     def matches(self, path: Path) -> bool:
@@ -58,7 +58,7 @@ class ModelFormat(Protocol):
     def problems(self, path: Path) -> list[str]:
         """Return what keeps a matching `path` from being loaded, each a sentence that says what to do.
 
-        Looks at files only; whether the weights can be computed is found out by `load`.
+        Looks at files only; whether the weights can be computed is checked by `load`.
         """
         ...
 

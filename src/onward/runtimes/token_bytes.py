@@ -20,6 +20,8 @@ class UnknownDecoder(Exception):
 
 
 class ModelPart(msgspec.Struct):
+    """The field of tokenizer.json's `model` that token bytes depend on."""
+
     byte_fallback: bool = False
 
 

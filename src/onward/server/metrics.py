@@ -55,7 +55,7 @@ class Metrics:
         )
         self.refused = Counter(
             "onward_completions_refused",
-            "Completion requests refused with 503. Reason: overloaded, or stopped (draining, dead).",
+            "Completion requests refused with 503. Reason: overloaded, or stopped (draining or crashed).",
             ["model", "reason"],
             registry=registry,
         )

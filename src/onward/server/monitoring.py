@@ -19,7 +19,7 @@ class Monitoring:
         self._metrics = metrics
 
     async def health(self, exchange: Exchange, _: str | None = None) -> None:
-        """Respond with 200 while requests are accepted, with 503 when draining or dead."""
+        """Respond with 200 while requests are accepted, with 503 when draining or after a crash."""
         health = self._backend.health()
         body = msgspec.json.encode({"status": health.state, "detail": health.detail})
         exchange.headers.append((b"cache-control", b"no-store"))

@@ -72,7 +72,7 @@ def open_local(models: list[str], flags: Mapping[str, str]) -> LocalSource:
 def unknown_models(names: list[str]) -> dict[str, str]:
     """Return the names that are not models, with the reason. Blocks; downloads the others.
 
-    Raises SetupError for a broken model, and HubUnreachable if the hub cannot be asked about a name.
+    Raises SetupError for a broken model, and HubUnreachable if the hub cannot be reached.
     """
     aliases = dict(resolve().settings.alias)
     unknown: dict[str, str] = {}

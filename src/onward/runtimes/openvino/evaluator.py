@@ -39,7 +39,7 @@ class Lane:
 class Evaluator:
     """Engine thread only. Owns the inputs of its lanes, except for the KV cache, which they share.
 
-    `small_lane`, where there is one, is tried for steps of few tokens; it must give the same bits as `lane`.
+    `small_lane`, where there is one, is tried for steps of few tokens; it must produce the same bits as `lane`.
     """
 
     def __init__(self, lane: Lane, vocab_size: int) -> None:

@@ -21,7 +21,10 @@ class Window:
 
     @property
     def label(self) -> str:
-        """The form in which proofs are stored and fingerprints hashed: another one would change fingerprints."""
+        """The form in which check results are stored.
+
+        `Window(least=…, most=…)` is kept although the fields have other names, because fingerprints contain it.
+        """
         return f"Window(least={self.min_tokens}, most={self.max_tokens})"
 
     def split(self, rows: Sequence[Row]) -> list[Sequence[Row]]:
