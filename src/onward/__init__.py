@@ -3,8 +3,6 @@
 Importing the package is cheap: its public names are loaded on first use.
 """
 
-from __future__ import annotations
-
 TYPE_CHECKING = False  # type checkers know this name; importing typing costs more than the rest of this module
 if TYPE_CHECKING:
     from typing import Any
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncOnward", "Onward", "__version__", "errors"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name == "__version__":
         from importlib.metadata import version
 

@@ -1,4 +1,8 @@
-"""Ctrl-C: exit code 130 and no message, whatever a command is doing; a ready server drains and exits with 0."""
+"""Ctrl-C: exit code 130 and no message, whatever a command is doing; a ready server drains and exits with 0.
+
+The first 10 to 15 ms of a process, in which the interpreter starts and finds the command, cannot be covered: Ctrl-C
+then prints Python's own traceback. The tests wait until they are over; one checks what is imported before the handler.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +70,20 @@ def test_ctrl_c_at_200_random_times_is_quiet(command: tuple[str, ...]) -> None:
     times = random.Random(20)
     for _ in range(200):
         check_interrupted(command, times.uniform(0, MAX_START_SECONDS))
+
+
+def test_the_handler_is_installed_before_anything_else_is_imported() -> None:
+    lines = [
+        "import sys; before = set(sys.modules)",
+        "import onward.cli.main, onward.cli.interrupt as interrupt",
+        "print(*sorted(set(sys.modules) - before))",
+        "interrupt.signal.signal = lambda *_: (print(*sorted(set(sys.modules) - before)), interrupt.os._exit(0))",
+        "sys.stdout.reconfigure(line_buffering=True)",
+        "onward.cli.main.main()",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    needed = "onward onward.cli onward.cli.interrupt onward.cli.main"
+    assert done.stdout.splitlines() == [needed, needed]
 
 
 def program(*lines: str) -> subprocess.Popen[str]:

@@ -4,8 +4,6 @@ In effect from the first lines of a command, so this module imports nothing slow
 own signal handling when the server starts; commands that save their progress use `raise_on_interrupt`.
 """
 
-from __future__ import annotations
-
 import _signal as signal  # type: ignore[import-not-found]  # `signal` takes 4 ms, in which Ctrl-C is a traceback
 import _thread
 import os
@@ -19,11 +17,21 @@ progress_line = _thread.allocate_lock()
 """Held by a thread that writes a progress line, so that none appears after the last one was cleared."""
 _MAX_WAIT_SECONDS = 0.2
 _exiting = _thread.allocate_lock()
-_farewell = _CLEAR_LINE
+_exit_output = _CLEAR_LINE
 _pipe: tuple[int, int] | None = None
 _is_installed = False
 _ignored = 0
 """Interrupts that the watching thread leaves to the main thread."""
+
+
+def install_handler() -> None:
+    """End the process on SIGINT as soon as Python code runs on the main thread, on which this is to be called.
+
+    Opens no descriptor, so it may be called while standard streams are closed.
+    """
+    global _is_installed, _ignored
+    _is_installed, _ignored = True, 0
+    signal.signal(signal.SIGINT, lambda number, frame: _exit())
 
 
 def exit_on_interrupt() -> None:
@@ -32,9 +40,8 @@ def exit_on_interrupt() -> None:
     A Python signal handler has to wait while native code runs on the main thread, such as the compilation of a model.
     A second thread does not: a signal wakes it through a pipe.
     """
-    global _pipe, _is_installed, _ignored
-    _is_installed, _ignored = True, 0
-    signal.signal(signal.SIGINT, lambda number, frame: _exit())
+    global _pipe
+    install_handler()
     if sys.platform == "win32":  # the event loop needs the only wakeup descriptor
         return
     if _pipe is None:
@@ -63,8 +70,8 @@ def _raise_first(number: int, frame: object) -> None:
 
 def keep_line() -> None:
     """Leave the terminal's current line as it is from now on: it contains output, not progress."""
-    global _farewell
-    _farewell = b"\n"
+    global _exit_output
+    _exit_output = b"\n"
 
 
 def _watch(descriptor: int) -> None:
@@ -84,6 +91,6 @@ def _exit() -> None:
     try:
         if os.isatty(2):
             progress_line.acquire(timeout=_MAX_WAIT_SECONDS)  # this thread may hold it already
-            os.write(2, _farewell)
+            os.write(2, _exit_output)
     finally:
         os._exit(EXIT_CODE)

@@ -1,17 +1,17 @@
 """The entry point of `onward`: handles Ctrl-C before anything slow is imported, then runs the command."""
 
-from __future__ import annotations
-
 import os
 import sys
 
-from onward.cli.interrupt import exit_on_interrupt
-from onward.stdio import replace_closed_streams
+from onward.cli.interrupt import exit_on_interrupt, install_handler
 
 
 def main() -> None:
     """Run the command line in `sys.argv`. Raises SystemExit."""
-    replace_closed_streams()  # first, so that their descriptors are not taken for something else
+    install_handler()
+    from onward.stdio import replace_closed_streams
+
+    replace_closed_streams()  # before anything opens a file or a pipe, which would take their descriptors
     exit_on_interrupt()
     from onward.cli.root import root
 
