@@ -70,7 +70,13 @@ def test_a_flag_of_another_tool(flag: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "meant"), [("--ctx-size", "--context-length"), ("--bind", "--host"), ("--dtype", "--precision")]
+    ("flag", "meant"),
+    [
+        ("--ctx-size", "--context-length"),
+        ("--bind", "--host"),
+        ("--dtype", "--precision"),
+        ("--kv_cache_size", "--kv-memory"),
+    ],
 )
 def test_a_flag_of_another_server(flag: str, meant: str) -> None:
     assert f"No such option {flag!r}. Did you mean {meant!r}?" in onward("serve", flag, "1").stderr
@@ -81,6 +87,19 @@ def test_a_hint_names_only_a_flag_of_the_command() -> None:
     assert "--temperature" not in shown
 
 
+@pytest.mark.parametrize(
+    ("flag", "parameter"),
+    [("--temp", "--temperature"), ("--max_tokens", "--max-tokens"), ("--tokens", "--max-tokens"), ("--stop", "--stop")],
+)
+def test_a_parameter_of_requests_is_not_a_flag_of_the_server(flag: str, parameter: str) -> None:
+    expected = f"No such option {flag!r}. {parameter!r} is a parameter of requests: pass it to `onward completions"
+    assert expected in onward("serve", flag, "1").stderr
+
+
+def test_a_flag_that_resembles_none_has_no_hint() -> None:
+    assert onward("serve", "--tmp", "1").stderr.endswith("Error: No such option '--tmp'.\n")
+
+
 @pytest.mark.parametrize("flag", ["--max_tokens", "--n_predict", "--max-tokens"])
 def test_flags_that_exist_have_no_hint(flag: str) -> None:
     assert create("Once", flag, "4", "--dry-run").exit_code == 0
@@ -89,7 +108,7 @@ def test_flags_that_exist_have_no_hint(flag: str) -> None:
 def test_a_prompt_without_quotes() -> None:
     result = create("Once", "upon", "a", "time")
     assert result.exit_code == 2
-    assert "Put a prompt of several words in quotes." in result.stderr
+    assert result.stderr.endswith("(upon a time). Put a prompt of several words in quotes.\n")
     assert "quotes" not in onward("version", "surplus").stderr
 
 

@@ -73,8 +73,14 @@ _FLAGS = {
     "--bind": "--host",
     "--listen": "--host",
     "--max-num-seqs": "--max-rows",
+    "--kv-cache": "--kv-memory",
+    "--kv-cache-size": "--kv-memory",
+    "--kv-cache-memory": "--kv-memory",
 }
 """Flag of another tool, or a likely mistake → the flag of that meaning."""
+
+_MIN_SIMILARITY = 0.75
+"""difflib's ratio, 0 to 1, of two spellings from which one may be a typing error for the other."""
 
 _EXTRA_WORDS = "Put a prompt of several words in quotes."
 
@@ -98,7 +104,7 @@ def corrected(problem: click.UsageError) -> click.UsageError:
     command = problem.ctx.command if problem.ctx else None
     is_prompt = command is not None and any(each.name == "positional" for each in command.params)
     if is_prompt and problem.message.startswith("Got unexpected extra argument"):
-        return click.UsageError(f"{problem.message} {_EXTRA_WORDS}", problem.ctx)
+        return click.UsageError(f"{problem.message.rstrip('.')}. {_EXTRA_WORDS}", problem.ctx)
     return problem
 
 
@@ -107,13 +113,26 @@ def _corrected_flag(problem: click.NoSuchOption, context: click.Context) -> clic
     visible = [name for option in options if not option.hidden for name in (*option.opts, *option.secondary_opts)]
     name = problem.option_name
     meant = _FLAGS.get(name.replace("_", "-"))
-    near = [meant] if meant in visible else _similar(name, visible)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    if meant not in visible and (parameter := _request_flag(meant or name, context)):
+        hint = f" {parameter!r} is a parameter of requests: pass it to `onward completions create`."
+    else:
+        near = [meant] if meant in visible else _similar(name, visible)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
     return click.NoSuchOption(name, f"No such option {name!r}.{hint}", ctx=context)
 
 
+def _request_flag(name: str, context: click.Context) -> str | None:
+    """Return the flag of that name of `onward completions create` if it was passed to `onward serve`."""
+    if context.command.name != "serve":
+        return None
+    from onward.cli.request.flags import request_flags
+
+    spelled = name.replace("_", "-")
+    return spelled if any(spelled == each.flag for each in request_flags()) else None
+
+
 def _similar(name: str, names: list[str]) -> list[str]:
-    """Return the name that is spelled most alike, if there is one."""
+    """Return the closest match among the names, if one is close enough to be meant."""
     from difflib import get_close_matches
 
-    return get_close_matches(name, names, n=1)
+    return get_close_matches(name, names, n=1, cutoff=_MIN_SIMILARITY)
