@@ -61,6 +61,12 @@ def test_two_models_of_one_name_are_an_error(tmp_path: Path, closed: list[ToyMod
     assert len(closed) == 2
 
 
+def test_a_model_listed_twice_is_an_error_before_any_is_loaded(closed: list[ToyModel]) -> None:
+    with pytest.raises(SetupError, match=r"^The model 'toy' is listed twice; pass it once\.$"):
+        compose(Settings(model=("toy", "storyteller", "toy")))
+    assert closed == []
+
+
 def test_models_are_closed_if_a_later_one_fails_to_load(tmp_path: Path, closed: list[ToyModel]) -> None:
     with pytest.raises(ModelNameError):
         compose(Settings(model=("toy", str(tmp_path / "nowhere"))))

@@ -57,6 +57,7 @@ def compose(
     `own_process`: nothing else runs in this process, so file pages that only loading needed may be dropped. Raises
     SetupError, which names the model and what to do; models that were loaded before are closed.
     """
+    _check_listed_once(settings.model)
     filters = _filters(settings)
     with ExitStack() as on_failure:
         with ThreadPoolExecutor(1, thread_name_prefix="onward-kernels") as executor:
@@ -72,6 +73,13 @@ def compose(
         engines = {model.id: _engine(model, settings) for model in loaded.values()}
         on_failure.pop_all()  # from here on the engines own the models
     return _start(settings, loaded, engines, aliases, filters)
+
+
+def _check_listed_once(names: tuple[str, ...]) -> None:
+    """Raise SetupError if a name is repeated."""
+    for name in names:
+        if names.count(name) > 1:
+            raise SetupError(f"The model {name!r} is listed twice; pass it once.")
 
 
 def _has_foreign_code(settings: Settings) -> bool:
