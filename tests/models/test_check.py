@@ -53,7 +53,7 @@ def test_broken_json_is_reported(folder: Path, name: str, content: str, words: s
     assert words in problem
 
 
-@pytest.mark.parametrize(("file", "source"), [("model.safetensors", None), ("m.gguf", "MODEL"), ("notes.txt", "MODEL")])
+@pytest.mark.parametrize(("file", "source"), [("model.safetensors", None), ("notes.txt", "MODEL")])
 def test_a_folder_without_a_readable_model_is_reported_with_the_command_that_converts_one(
     tmp_path: Path, file: str, source: str | None
 ) -> None:
@@ -66,6 +66,21 @@ def test_a_folder_without_a_readable_model_is_reported_with_the_command_that_con
     assert "pip install 'optimum-intel[openvino]'" in problem
     with pytest.raises(ModelFolderError, match="contains no model"):
         check_model(tmp_path)
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_gguf_files_are_reported_as_such_with_what_to_do_instead(tmp_path: Path, is_file: bool) -> None:
+    (tmp_path / "m.gguf").write_text("")
+    path = tmp_path / "m.gguf" if is_file else tmp_path
+    (problem,) = problems(path)
+    assert problem.startswith(f"GGUF files are not supported: {path} cannot be served. Pass the folder of a model ")
+    assert "the GGUF was made from with `optimum-cli export openvino --model MODEL " in problem
+
+
+def test_a_folder_with_other_weights_beside_a_gguf_file_can_be_converted(tmp_path: Path) -> None:
+    for name in ("m.gguf", "model.safetensors"):
+        (tmp_path / name).write_text("")
+    assert f"Convert it with `optimum-cli export openvino --model {tmp_path} " in problems(tmp_path)[0]
 
 
 def test_all_problems_are_reported_at_once(folder: Path) -> None:

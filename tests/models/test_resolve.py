@@ -202,7 +202,12 @@ def test_a_path_is_never_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     ("file", "words"),
-    [("openvino_model.xml", "is a file of a model: pass its folder"), ("m.gguf", "not a model that Onward can read")],
+    [
+        ("openvino_model.xml", "is a file of a model: pass its folder"),
+        ("m.gguf", "^GGUF files are not supported"),
+        ("notes.txt", r"not a model that Onward can read: .*\)\.$"),
+        ("bad.toml", r"not a model that Onward can read: .* Settings files are passed with --config\.$"),
+    ],
 )
 def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path, file: str, words: str) -> None:
     (tmp_path / file).write_text("")
