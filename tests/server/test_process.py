@@ -165,7 +165,8 @@ def test_a_port_in_use_is_reported_before_the_model_loads() -> None:
         ({}, "The model is broken"),
         ({"host": "0.0.0.0"}, "without a key"),
         ({"host": "203.0.113.7", "no_auth": True}, "203.0.113.7 is not an address of this machine"),
-        ({"host": "no.such.host.invalid", "no_auth": True}, "is not an address of this machine"),
+        ({"host": "no.such.host.invalid"}, "The host name 'no.such.host.invalid' cannot be resolved"),
+        ({"host": "a" * 64 + ".invalid"}, "cannot be resolved"),
         ({"api_key_file": Path("/nowhere/keys")}, "cannot be read"),
     ],
 )

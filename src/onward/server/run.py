@@ -52,9 +52,9 @@ def serve(
     share_heap()
     _raise_open_files_limit()
     keys = collect_keys(settings)
-    check_exposure(settings, keys)
     listener = bind(settings.host, settings.port)
     try:
+        check_exposure(settings, keys)
         with show_progress(log.info) as progress:
             backend = compose(settings, progress)
         app = make_app(backend, settings, keys)
@@ -72,8 +72,10 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, number, _, address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except OSError:
-        raise SetupError(f"{host} is not an address of this machine; choose another --host.") from None
+    except (OSError, UnicodeError):
+        raise SetupError(
+            f"The host name {host!r} cannot be resolved; pass an address or a name of this machine with --host."
+        ) from None
     listener = socket.socket(family, kind, number)
     if sys.platform != "win32":  # there it would let two programs share the port
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
