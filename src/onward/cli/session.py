@@ -36,6 +36,8 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Session:
+    """What the global flags and the environment say about one run of a command."""
+
     connection: Connection
     output: Output
 

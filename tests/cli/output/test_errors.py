@@ -295,7 +295,7 @@ def test_a_stream_that_breaks_off_is_code_3_after_what_came() -> None:
     streamed(chunk("a"), code=3, text="a\n", words="ended before it was complete")
 
 
-def test_a_hang_up_amid_a_chunked_body_is_code_3() -> None:
+def test_a_disconnect_inside_a_chunked_body_is_code_3() -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     part = chunk("a")
     with scripted(head + f"{len(part):x}\r\n".encode() + part + b"\r\n5\r\nda") as server:

@@ -307,7 +307,7 @@ def test_every_parameter_but_the_link_has_a_flag() -> None:
 def test_the_help_shows_every_parameter_with_its_words() -> None:
     shown = " ".join(create("--help").stdout.split())
     for flag in request_flags():
-        if not flag.is_dialect:
+        if not flag.is_compatibility_flag:
             assert flag.flag in shown
             assert " ".join(flag.help.split())[:30] in shown.replace("- ", "-")
 

@@ -98,4 +98,4 @@ def _json_problem(raw: bytes, problem: Exception) -> str:
         raw.decode()
     except UnicodeDecodeError as error:
         return f"is not UTF-8 text ({error.reason} at byte {error.start})"
-    return f"is not JSON: {problem}"
+    return f"is not JSON: {str(problem).removeprefix('JSON is malformed: ')}"

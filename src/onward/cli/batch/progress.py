@@ -56,6 +56,7 @@ def _time_left(counts: Counts, seconds: float) -> str:
 
 
 def format_speed(tokens: int, seconds: float) -> str:
+    """Return `1,234 tok/s`; empty without tokens or before any time has passed."""
     return f"{tokens / seconds:,.0f} tok/s" if tokens and seconds > 0 else ""
 
 

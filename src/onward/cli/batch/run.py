@@ -33,6 +33,11 @@ MAX_SILENCE_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Batch:
+    """A batch to run: the requests in `source`, one per line, with at most `concurrency` of them running at a time.
+
+    Results are appended to `output`, rejected and invalid lines to `errors`.
+    """
+
     source: Path
     output: Path
     errors: Path

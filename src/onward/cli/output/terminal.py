@@ -62,6 +62,7 @@ class Style:
 
 
 def style_of(stream: IO[Any]) -> Style:
+    """Return the style for text written to the stream: coloured if `wants_colour`."""
     return Style(wants_colour(stream))
 
 

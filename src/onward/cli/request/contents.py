@@ -31,6 +31,10 @@ class Stdin:
         return _as_text(self.take_bytes(reader), "standard input")
 
     def take_bytes(self, reader: str) -> bytes:
+        """Return all of it; `reader` names the flag or argument in errors. Blocks until standard input ends.
+
+        Raises UsageError if it was taken before or is closed.
+        """
         if self._reader is not None:
             raise click.UsageError(f"Standard input can be read only once: both {self._reader} and {reader} use it.")
         if sys.stdin is None:

@@ -66,7 +66,7 @@ class RequestFlag:
         return self.row.kind == "stop"
 
     @property
-    def is_dialect(self) -> bool:
+    def is_compatibility_flag(self) -> bool:
         """Whether it is another server's parameter: accepted, but not shown in the help."""
         return self.row.dialect is not None
 
@@ -105,7 +105,7 @@ def _click_option(flag: RequestFlag) -> click.Option:
         [flag.variable, *short, flag.flag],
         metavar=flag.placeholder,
         help=flag.help,
-        hidden=flag.is_dialect,
+        hidden=flag.is_compatibility_flag,
         multiple=flag.is_repeatable,
         shell_complete=completer(flag.row),
     )
