@@ -35,14 +35,12 @@ class Mapping(NamedTuple):
 
 
 def drop_file_pages(*name_prefixes: str) -> int:
-    """Drop the clean resident pages of mapped files; return how many bytes were resident.
+    """Drop the clean resident pages of mapped files whose names start with one of `name_prefixes`.
 
-    Only files whose names start with one of `name_prefixes`.
-
-    The pages stay in the system's page cache, from which the kernel reclaims clean pages anyway: what shrinks is the
-    resident size of the process. `python -m benchmarks.residency` measures it: with the built-in model, `onward serve`
-    is at 138 MiB instead of 262 when it is ready, and at 183 instead of 277 after a request. Nothing is lost if the
-    files are used later.
+    Returns how many bytes were resident. The pages stay in the system's page cache, from which the kernel reclaims
+    clean pages anyway: what shrinks is the resident size of the process. `python -m benchmarks.residency` measures it:
+    with the built-in model, `onward serve` is at 138 MiB instead of 262 when it is ready, and at 183 instead of 277
+    after a request. Nothing is lost if the files are used later.
 
     Call it only where no other thread can unmap such a file meanwhile: the kernel identifies pages by address, and
     memory that took the place of a file would be zeroed. For the same reason garbage collection is paused, because it

@@ -341,7 +341,7 @@ def test_a_track_expects_rejections_as_often_as_there_were_some() -> None:
 
 @pytest.mark.parametrize("accepted_fraction", [0.2, 0.5, 0.9])
 def test_the_probabilities_of_a_track_are_calibrated(accepted_fraction: float) -> None:
-    """Places are found again and again, and each token is accepted with the same probability: so is the estimate."""
+    """Places are found repeatedly, and each token is accepted with the same probability: so is the estimate."""
     rng, track, expected, num_accepted = random.Random(1), Track(0.5), 0.0, 0
     for step in range(3000):
         track.position = max(track.position, 0)

@@ -101,7 +101,7 @@ def test_the_check_needs_no_more_blocks_than_the_smallest_cache_has() -> None:
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_a_window_is_stored(window: Window, tmp_path: Path) -> None:
     assert stored_window(tmp_path, "fp_1 2", lambda: window) == window
-    assert stored_window(tmp_path, "fp_1 2", lambda: pytest.fail("proven again")) == window
+    assert stored_window(tmp_path, "fp_1 2", lambda: pytest.fail("checked again")) == window
     other = Window(min_tokens=9)
     assert stored_window(tmp_path, "fp_1 4", lambda: other) == other
 
@@ -123,7 +123,7 @@ def test_a_second_start_uses_the_stored_window(
 ) -> None:
     options = RuntimeOptions(cache_dir=tmp_path / "cache")
     first = load_model(tiny_folder, options).fingerprint
-    monkeypatch.setattr(load, "find_window", lambda *arguments: pytest.fail("proven again"))
+    monkeypatch.setattr(load, "find_window", lambda *arguments: pytest.fail("checked again"))
     assert load_model(tiny_folder, options).fingerprint == first
 
 

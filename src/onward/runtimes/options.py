@@ -20,7 +20,7 @@ class RuntimeOptions:
     kv_memory: int | None = None
     """Bytes for the KV cache; None: the runtime's default share of the free memory."""
     cache_dir: Path | None = None
-    """Where hashes and proofs are kept between starts; None: nowhere."""
+    """Where hashes and check results are kept between starts; None: nowhere."""
     context_length: int | None = None
     """Tokens per sequence; None: as many as the model was made for."""
 

@@ -91,7 +91,7 @@ def is_invariant(evaluate: Evaluate, vocab_size: int, chunk_tokens: int = _CHUNK
     first, second = (Row(0, _tokens(at, 1, vocab_size), at, (0, 1, 2), 1) for at in positions)
     alone = _bits(evaluate([first])) + _bits(evaluate([second]))
     others = [Row(1, _tokens(at, 1, vocab_size), at, (3,), 1) for at in range(max(_ROW_COUNTS))]
-    # A long chunk writes to its few blocks again and again; its own results do not matter here.
+    # A long chunk writes to its few blocks repeatedly; its own results do not matter here.
     spare = [4 + index % (MIN_BLOCKS - 4) for index in range(STEP_SHAPE.blocks_for(chunk_tokens))]
     chunk = Row(2, _tokens(7, chunk_tokens, vocab_size), 0, spare, chunk_tokens)
     batches = [[first, second, *others[: count - 2]] for count in _ROW_COUNTS]

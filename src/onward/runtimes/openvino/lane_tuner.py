@@ -1,4 +1,4 @@
-"""Measures which of two lanes computes steps of one size faster, again and again while a server runs.
+"""Measures which of two lanes computes steps of one size faster, repeatedly while a server runs.
 
 One thread or several: for small steps that depends on how fast threads can wait for each other, and with virtual
 processors this changes within an hour.
