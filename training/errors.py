@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class RecipeError(Exception):
-    """An error whose message tells the user what is wrong and what to do."""
+    """An error whose message says what is wrong and what to do."""
 
 
 @contextmanager
