@@ -1,0 +1,82 @@
+"""Law 2 on the built-in model: jobs that are cut and resumed in another engine emit exactly the remaining tokens."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onward.completions.plan import ServedModel, plan
+from onward.engine.events import Decoded, Event
+from onward.engine.job import Job
+from onward.engine.journal import Journal
+from onward.engine.step import Engine
+from onward.models.resolve import resolve
+from onward.protocol.decode import check_request
+from onward.runtimes.base import LoadedModel
+from onward.runtimes.options import RuntimeOptions
+from onward.sampling.outputs import Sampled
+from onward.sampling.sampler import Sampler
+
+pytestmark = pytest.mark.real
+
+REQUESTS = (
+    {"prompt": "Once upon a time", "n": 3, "seed": 1, "logprobs": 2, "max_tokens": 40},
+    {"prompt": "The little fox", "temperature": 0, "max_tokens": 40, "ignore_eos": True, "logprobs": 0},
+    {"prompt": "def add(a, b):", "suffix": "\n", "seed": 3, "max_tokens": 30, "logprobs": 0},
+    {"prompt": "One night, " * 20, "seed": 4, "max_tokens": 40, "stop": [".", "moon"], "frequency_penalty": 0.5},
+)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
+    found = resolve("storyteller")
+    folder: Path = tmp_path_factory.mktemp("cache")
+    options = RuntimeOptions(threads=0, precision="fast", kv_memory=64 * 2**20, cache_dir=folder)
+    model = found.format.load(found.path, options, lambda message: None)
+    yield model
+    model.model.close()
+
+
+def events_of(loaded: LoadedModel, jobs: list[Job], max_steps: int = 10_000) -> list[Event]:
+    """The events of at most so many steps of a new engine over the model."""
+    engine = Engine(loaded.model, loaded.tokenizer, Sampler(loaded.model.vocab_size))
+    for job in jobs:
+        engine.add(job)
+    events: list[Event] = []
+    for _ in range(max_steps):
+        if engine.idle:
+            break
+        events += engine.step()
+    return events
+
+
+def by_choice(events: list[Event]) -> dict[tuple[int, int], tuple[list[int], list[str], str | None]]:
+    """Tokens, exact log-probabilities and finish reason of each choice, by job and choice."""
+    found: dict[tuple[int, int], tuple[list[int], list[str], str | None]] = {}
+    for event in events:
+        if isinstance(event, Decoded):
+            tokens, numbers, _ = found.get((event.job, event.choice), ([], [], None))
+            sampled: list[Sampled] = event.tokens
+            tokens = [*tokens, *(one.token for one in sampled)]
+            numbers = [*numbers, *(float(one.logprob).hex() for one in sampled)]
+            found[event.job, event.choice] = tokens, numbers, event.finish_reason
+    return found
+
+
+def test_law_2_a_real_job_cut_at_any_step_and_resumed_goes_on_with_the_same_bits(loaded: LoadedModel) -> None:
+    model, ids = loaded.model, itertools.count()
+    served = ServedModel.create("storyteller", loaded.tokenizer, model.vocab_size, model.context_length)
+    requests = [check_request({"model": "storyteller", **fields}) for fields in REQUESTS]
+    jobs = [job for number, each in enumerate(requests) for job in plan(each, served, number, ids, 2048).jobs]
+    whole = by_choice(events_of(loaded, jobs))
+    for cut in (1, 2, 7, 20, 33):
+        journals = {job.id: Journal(job) for job in jobs}
+        first = events_of(loaded, jobs, max_steps=cut)
+        for event in first:
+            journals[event.job].record(event)
+        rest = [job for journal in journals.values() if (job := journal.remaining()) is not None]
+        assert any(job.resume for job in rest)
+        assert by_choice(first + events_of(loaded, rest)) == whole
