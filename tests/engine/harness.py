@@ -248,6 +248,19 @@ class Results:
             job.choices[event.choice].take(event)
 
 
+def events_of(engine: Engine, jobs: list[Job], max_steps: int = 10_000) -> list[Event]:
+    """Submit all jobs and return the events of at most so many steps, checking blocks after each."""
+    for job in jobs:
+        engine.add(job)
+    events: list[Event] = []
+    for _ in range(max_steps):
+        if engine.idle:
+            break
+        events += engine.step()
+        engine.check()
+    return events
+
+
 def run(engine: ToyEngine, jobs: list[Job], *, before_step: Callable[[int], None] = lambda step: None) -> Results:
     """Submit all jobs and step until idle, checking blocks after every step."""
     results = Results(engine.jobs)

@@ -15,27 +15,13 @@ from hypothesis import strategies as st
 from onward.engine.events import Decoded, Event, Prefilled
 from onward.engine.job import Job
 from onward.engine.journal import Journal
-from onward.engine.step import Engine
 from onward.runtimes.toy.tokenizer import END
 from onward.sampling.outputs import Sampled
 from onward.text.assembler import TextRules
 
-from .harness import EngineOptions, JobOptions, make_engine, make_job
+from .harness import EngineOptions, JobOptions, events_of, make_engine, make_job
 
 STORY = "once upon a time there was a little fox who lived at the edge of the wood"
-
-
-def events_of(engine: Engine, jobs: list[Job], max_steps: int = 10_000) -> list[Event]:
-    """The events of at most so many steps."""
-    for job in jobs:
-        engine.add(job)
-    events: list[Event] = []
-    for _ in range(max_steps):
-        if engine.idle:
-            break
-        events += engine.step()
-        engine.check()
-    return events
 
 
 def by_choice(events: list[Event]) -> dict[tuple[int, int], tuple[list[Sampled], str | None]]:

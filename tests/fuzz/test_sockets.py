@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.parity.servers import BASE, COMPLETIONS, Server
+from tests.server.wire import receive_all
 
 SECONDS = 10.0
 GOOD = json.dumps(BASE | {"max_tokens": 3}).encode()
@@ -28,17 +29,6 @@ def request(body: bytes, headers: bytes = b"", path: str = COMPLETIONS) -> bytes
     return head + headers + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
-def everything(connection: socket.socket) -> bytes:
-    """Receive until the server closes; return what arrived before, even if it resets the connection."""
-    received = b""
-    try:
-        while chunk := connection.recv(65536):
-            received += chunk
-    except ConnectionResetError:
-        pass
-    return received
-
-
 def status_of(received: bytes) -> int:
     return int(received.split(b" ", 2)[1])
 
@@ -47,7 +37,7 @@ def answer_to(server: Server, sent: bytes) -> bytes:
     """Return the response to one request, on a connection that then closes."""
     with connected(server) as connection:
         connection.sendall(sent.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
-        return everything(connection)
+        return receive_all(connection)
 
 
 @pytest.mark.parametrize("cut", [1, 10, 40, 90, len(request(GOOD)) - 1])
@@ -60,7 +50,7 @@ def test_a_body_shorter_than_its_length_is_dropped_when_the_client_closes(server
     with connected(server) as connection:
         connection.sendall(request(GOOD).replace(b"Content-Length: ", b"Content-Length: 9"))
         connection.shutdown(socket.SHUT_WR)
-        everything(connection)
+        receive_all(connection)
 
 
 def test_slow_headers_and_slow_bodies_delay_no_other_request(server: Server) -> None:
@@ -100,7 +90,7 @@ def test_a_huge_chunked_body_is_a_413_too(server: Server) -> None:
             connection.sendall(b"0\r\n\r\n")
         except OSError:
             pass  # it may close while we still send
-        received = everything(connection)
+        received = receive_all(connection)
     assert not received or status_of(received) == 413
 
 
@@ -110,7 +100,7 @@ def test_an_impossible_content_length_is_rejected(server: Server, declared: byte
     with connected(server) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
-        received = everything(connection)
+        received = receive_all(connection)
     assert not received or status_of(received) in (400, 413)
 
 
@@ -119,7 +109,7 @@ def test_two_lengths_or_a_length_and_chunks_smuggle_nothing(server: Server) -> N
         with connected(server) as connection:
             connection.sendall(request(GOOD, headers))
             connection.shutdown(socket.SHUT_WR)
-            received = everything(connection)
+            received = receive_all(connection)
         assert received.count(b"HTTP/1.1 ") <= 1
         assert not received or status_of(received) in (200, 400)
 
@@ -152,7 +142,7 @@ def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     with connected(server) as connection:
         connection.sendall(b"".join(map(request, bodies[:-1])))
         connection.sendall(request(bodies[-1], b"Connection: close\r\n"))
-        received = everything(connection)
+        received = receive_all(connection)
     found = [received.index(b'"text": "%s' % prompt) for prompt in (b"a", b"b", b"c", b"d", b"e")]
     assert found == sorted(found) and received.count(b"HTTP/1.1 200") == 5
 
@@ -199,7 +189,7 @@ def test_malformed_http_is_rejected_or_closed(server: Server, sent: bytes) -> No
             connection.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # closed while we still sent
-        received = everything(connection)
+        received = receive_all(connection)
     assert not received or status_of(received) < 500
 
 
@@ -216,5 +206,5 @@ def test_random_bytes_and_random_cuts(server: Server) -> None:
                 connection.shutdown(socket.SHUT_WR)
             except OSError:
                 continue
-            received = everything(connection)
+            received = receive_all(connection)
         assert not received or status_of(received) < 500

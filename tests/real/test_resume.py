@@ -10,7 +10,6 @@ import pytest
 
 from onward.completions.plan import ServedModel, plan
 from onward.engine.events import Decoded, Event
-from onward.engine.job import Job
 from onward.engine.journal import Journal
 from onward.engine.step import Engine
 from onward.models.resolve import resolve
@@ -19,6 +18,8 @@ from onward.runtimes.base import LoadedModel
 from onward.runtimes.options import RuntimeOptions
 from onward.sampling.outputs import Sampled
 from onward.sampling.sampler import Sampler
+
+from ..engine.harness import events_of
 
 pytestmark = pytest.mark.real
 
@@ -40,17 +41,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
     model.model.close()
 
 
-def events_of(loaded: LoadedModel, jobs: list[Job], max_steps: int = 10_000) -> list[Event]:
-    """The events of at most so many steps of a new engine over the model."""
-    engine = Engine(loaded.model, loaded.tokenizer, Sampler(loaded.model.vocab_size))
-    for job in jobs:
-        engine.add(job)
-    events: list[Event] = []
-    for _ in range(max_steps):
-        if engine.idle:
-            break
-        events += engine.step()
-    return events
+def new_engine(loaded: LoadedModel) -> Engine:
+    return Engine(loaded.model, loaded.tokenizer, Sampler(loaded.model.vocab_size))
 
 
 def by_choice(events: list[Event]) -> dict[tuple[int, int], tuple[list[int], list[str], str | None]]:
@@ -71,12 +63,12 @@ def test_law_2_a_real_job_cut_at_any_step_and_resumed_goes_on_with_the_same_bits
     served = ServedModel.create("storyteller", loaded.tokenizer, model.vocab_size, model.context_length)
     requests = [check_request({"model": "storyteller", **fields}) for fields in REQUESTS]
     jobs = [job for number, each in enumerate(requests) for job in plan(each, served, number, ids, 2048).jobs]
-    whole = by_choice(events_of(loaded, jobs))
+    whole = by_choice(events_of(new_engine(loaded), jobs))
     for cut in (1, 2, 7, 20, 33):
         journals = {job.id: Journal(job) for job in jobs}
-        first = events_of(loaded, jobs, max_steps=cut)
+        first = events_of(new_engine(loaded), jobs, max_steps=cut)
         for event in first:
             journals[event.job].record(event)
         rest = [job for journal in journals.values() if (job := journal.remaining()) is not None]
         assert any(job.resume for job in rest)
-        assert by_choice(first + events_of(loaded, rest)) == whole
+        assert by_choice(first + events_of(new_engine(loaded), rest)) == whole

@@ -133,7 +133,7 @@ class EngineThread:
                 self._empty_mailbox(wait=self.engine.idle)
                 if not self._stopping and not self.engine.idle:
                     self.engine.step(self._publish)
-        except BaseException as error:  # a panic of a library in Rust is no Exception
+        except BaseException as error:  # a panic in a Rust library is not an Exception
             log.exception("the engine crashed")
             failure = "crashed", f"the engine crashed: {error}"
             state = EngineState("crashed", failure[1])
