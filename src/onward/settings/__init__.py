@@ -1,0 +1,20 @@
+"""Everything that an operator can configure: declared in one place, set by flags, environment, file or keywords."""
+
+from onward.settings.declared import Settings, options
+from onward.settings.folders import cache_folder, home_folder
+from onward.settings.option import GROUPS, Group, Option
+from onward.settings.sources import CONFIG_ENVIRONMENT, OTHER_VARIABLES, Resolved, resolve
+
+__all__ = [
+    "CONFIG_ENVIRONMENT",
+    "GROUPS",
+    "OTHER_VARIABLES",
+    "Group",
+    "Option",
+    "Resolved",
+    "Settings",
+    "cache_folder",
+    "home_folder",
+    "options",
+    "resolve",
+]

@@ -1,0 +1,141 @@
+"""The `Settings`, declared once for flags, environment variables, onward.toml and the reference page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from onward import values
+from onward.settings.folders import cache_folder
+from onward.settings.option import Option, as_option, option
+from onward.values import ContentFilterSetting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that an operator can configure. Sizes are in bytes, durations in seconds."""
+
+    model: tuple[str, ...] = option(
+        ("storyteller",), "Model", values.string,
+        "Model to serve: a built-in name, a folder, or a Hugging Face id. Repeatable; the first is the default model.",
+        metavar="NAME_OR_PATH", is_repeatable=True,
+    )  # fmt: skip
+    alias: tuple[tuple[str, str], ...] = option(
+        (), "Model", values.alias, "Additional name for a model. Repeatable.",
+        metavar="NAME=MODEL", is_repeatable=True,
+    )  # fmt: skip
+    context_length: int = option(
+        0, "Model", values.integer(0),
+        "Maximum number of tokens in prompt and completion together; 0: the model's own limit.",
+        metavar="TOKENS",
+    )  # fmt: skip
+    cache_dir: Path = option(  # noqa: RUF009
+        cache_folder(), "Model", values.path, "Folder for downloaded and compiled models.", metavar="PATH"
+    )
+    host: str = option(
+        "127.0.0.1", "Network", values.string,
+        "Address to listen on. Any address but a loopback address requires an API key or --no-auth.", metavar="HOST",
+    )  # fmt: skip
+    port: int = option(
+        8000, "Network", values.integer(0, 65535), "Port to listen on; 0: any free port.", metavar="PORT"
+    )
+    keep_alive: float = option(
+        15.0, "Network", values.seconds,
+        "Interval of the comment lines that keep a silent stream from timing out in proxies and clients; 0: none.",
+        metavar="SECONDS",
+    )  # fmt: skip
+    drain: float = option(
+        30.0, "Network", values.seconds, "How long running requests may continue after Ctrl-C, SIGTERM or SIGHUP.",
+        metavar="SECONDS",
+    )  # fmt: skip
+    api_key: tuple[str, ...] = option(
+        (), "Security", values.api_key,
+        "API key that clients must send. Repeatable. Other users of the machine can see flags: prefer --api-key-file.",
+        metavar="KEY", is_repeatable=True, is_secret=True,
+    )  # fmt: skip
+    api_key_file: Path | None = option(  # noqa: RUF009
+        None, "Security", values.path, "File of API keys, one per line; lines that begin with # are comments.",
+        metavar="PATH",
+    )  # fmt: skip
+    no_auth: bool = option(False, "Security", values.boolean, "Accept requests without an API key on any address.")
+    profile: Literal["strict", "default", "lenient"] = option(
+        "default", "Limits", values.choice("strict", "default", "lenient"),
+        "strict: exactly OpenAI's fields and limits. default: also the extensions that real clients send. "
+        "lenient: unknown fields are ignored, any number of stop strings is accepted, the model may be omitted, and "
+        "a server with one model accepts every model name.",
+        is_server_only=True,
+    )  # fmt: skip
+    max_body: int = option(
+        32_000_000,
+        "Limits",
+        values.size,
+        "Maximum size of a request body; larger bodies are rejected with 413.",
+        metavar="SIZE",
+        is_server_only=True,
+    )
+    max_waiting: int = option(
+        1024, "Limits", values.integer(0),
+        "Maximum number of sequences in the waiting queue, by default 16 full batches; "
+        "further requests are rejected with 503 and Retry-After.", metavar="SEQUENCES",
+    )  # fmt: skip
+    max_parallel: int = option(
+        2048, "Limits", values.integer(1),
+        "Maximum number of choices (prompts x candidates) of one request; 8 times as many when `max_tokens` is 0.",
+        metavar="CHOICES",
+    )  # fmt: skip
+    content_filter: tuple[ContentFilterSetting, ...] = option(
+        (), "Limits", values.content_filter,
+        "Text that must not leave the server, as a JSON object. Repeatable; in the settings file, [[content_filter]].",
+        metavar="JSON", is_repeatable=True,
+    )  # fmt: skip
+    max_rows: int = option(
+        64,
+        "Performance",
+        values.integer(1),
+        "Maximum number of sequences computed together in one step.",
+        metavar="SEQUENCES",
+    )
+    kv_memory: int | None = option(
+        None, "Performance", values.size_or_auto,
+        "Memory for the KV cache; auto: a fraction of the free memory.", metavar="SIZE|auto",
+    )  # fmt: skip
+    threads: int = option(
+        0, "Performance", values.integer(0), "Threads that run the model; 0: one per core.", metavar="N"
+    )
+    precision: Literal["fast", "exact"] = option(
+        "fast", "Performance", values.choice("fast", "exact"),
+        "fast: the arithmetic that is fastest on this processor. exact: 32-bit floating point.",
+    )  # fmt: skip
+    prefix_cache: bool = option(
+        True,
+        "Performance",
+        values.boolean,
+        "Reuse the KV cache of earlier prompts for requests that begin with the same tokens.",
+    )
+    speculation: Literal["auto", "off"] = option(
+        "auto", "Performance", values.choice("auto", "off"),
+        "auto: draft tokens from a request's prediction and from repeated text, and verify several per step. "
+        "It never changes a token: off is for benchmarks.",
+    )  # fmt: skip
+    log_level: Literal["debug", "info", "warning", "error"] = option(
+        "info", "Logging", values.choice("debug", "info", "warning", "error"), "Minimum severity of log messages.",
+        is_server_only=True,
+    )  # fmt: skip
+    access_log: bool = option(True, "Logging", values.boolean, "Log one line per request.", is_server_only=True)
+
+    def __repr__(self) -> str:
+        """Secrets are counted, not shown."""
+        shown = (f"{option.name}={_masked(option, getattr(self, option.name))!r}" for option in options())
+        return f"Settings({', '.join(shown)})"
+
+
+def _masked(option: Option, value: Any) -> Any:
+    return f"<{len(value)} hidden>" if option.is_secret and value else value
+
+
+@cache
+def options() -> tuple[Option, ...]:
+    """Return every setting, in order of declaration."""
+    return tuple(as_option(declared) for declared in fields(Settings))

@@ -1,0 +1,170 @@
+"""Where settings come from: flags, ONWARD_* environment variables, onward.toml, keyword arguments.
+
+Precedence: flags > environment > file > defaults. `resolve` also returns the origin of each value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from onward.errors import SetupError
+from onward.settings.declared import Settings, options
+from onward.settings.folders import home_folder
+from onward.settings.option import Option
+
+CONFIG_ENVIRONMENT = "ONWARD_CONFIG"
+OTHER_VARIABLES = frozenset({CONFIG_ENVIRONMENT, "ONWARD_BASE_URL", "ONWARD_ORG_ID", "ONWARD_PROJECT_ID"})
+"""Variables that are not settings: the path of the settings file, and what the command line sends to other servers."""
+
+log = logging.getLogger("onward.settings")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Settings, and the origin of each value by field name: a flag, a variable, a file or "default"."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+
+def resolve(
+    flags: Mapping[str, str | list[str]] | None = None,
+    *,
+    keywords: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+    config: Path | None = None,
+) -> Resolved:
+    """Return every setting with its origin.
+
+    `flags` are texts by field name, `keywords` the Python API's arguments with values as in a file, `config` is the
+    file named by --config. Reads the environment (`os.environ` if `environ` is None) and at most one file. Logs a
+    warning for each unknown ONWARD_* variable. Raises SetupError.
+    """
+    environ = os.environ if environ is None else environ
+    if config is None and environ.get(CONFIG_ENVIRONMENT):
+        config = Path(environ[CONFIG_ENVIRONMENT])
+    given = _from_file(config, environ) | _from_environment(environ) | _from_flags(flags or {})
+    given |= _from_keywords(keywords or {})
+    by_name = {option.name: option for option in options()}
+    parsed = {name: by_name[name].parse(raw, origin) for name, (raw, origin) in given.items()}
+    settings = Settings(**parsed)
+    _check_conflicts(settings)
+    origins = {name: given[name][1] if name in given else "default" for name in by_name}
+    return Resolved(settings, origins)
+
+
+def _warn_of_unknown_variables(environ: Mapping[str, str]) -> None:
+    known = [option.environment for option in options()]
+    for name in environ:
+        if name.startswith("ONWARD_") and name not in {*known, *OTHER_VARIABLES}:
+            close = difflib.get_close_matches(name, known, n=1)
+            log.warning("%s is not a setting and is ignored%s", name, f"; did you mean {close[0]}?" if close else "")
+
+
+Given = dict[str, tuple[str | list[str], str]]
+"""Text (or texts) and origin, by field name."""
+
+
+def _from_flags(flags: Mapping[str, str | list[str]]) -> Given:
+    return {option.name: (flags[option.name], option.flag) for option in options() if option.name in flags}
+
+
+def _from_environment(environ: Mapping[str, str]) -> Given:
+    found: Given = {}
+    _warn_of_unknown_variables(environ)
+    for option in options():
+        if raw := environ.get(option.environment):
+            found[option.name] = (_split_items(raw) if option.is_repeatable else raw, option.environment)
+    return found
+
+
+def _as_text(item: object) -> str:
+    """Return one of several values as the text of a flag."""
+    return json.dumps(item) if isinstance(item, dict) else str(item)
+
+
+def _split_items(raw: str) -> list[str]:
+    """Return the items of a variable: separated by commas, or a JSON object or array."""
+    if raw.lstrip().startswith(("[", "{")):
+        try:
+            value = json.loads(raw)
+        except json.JSONDecodeError:
+            pass
+        else:
+            return list(map(_as_text, value if isinstance(value, list) else [value]))
+    return [part.strip() for part in raw.split(",") if part.strip()]
+
+
+def _config_paths(environ: Mapping[str, str]) -> Iterator[Path]:
+    yield Path("onward.toml")
+    home = environ.get("XDG_CONFIG_HOME") or str(home_folder() / ".config")
+    yield Path(home) / "onward" / "onward.toml"
+
+
+def _from_file(config: Path | None, environ: Mapping[str, str]) -> Given:
+    path = config or next((each for each in _config_paths(environ) if each.is_file()), None)
+    if path is None:
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise SetupError(f"The settings file {path} cannot be read: {problem.strerror}.") from None
+    except UnicodeDecodeError as problem:
+        reason = f"{problem.reason} at byte {problem.start}"
+        raise SetupError(f"The settings file {path} is not valid UTF-8 ({reason}).") from None
+    except tomllib.TOMLDecodeError as problem:
+        raise SetupError(f"The settings file {path} is not valid TOML: {problem}.") from None
+    return _from_table(table, str(path))
+
+
+def _from_table(table: Mapping[str, object], place: str) -> Given:
+    """Return texts and origins; None means the default. Raises SetupError for unknown names."""
+    by_name = {option.name: option for option in options()}
+    found: Given = {}
+    for key, value in table.items():
+        if key not in by_name:
+            raise SetupError(f"Unknown setting {key!r} in {place}{_suggestion(key, list(by_name))}")
+        if value is not None:
+            found[key] = (_table_value(by_name[key], value, place), place)
+    return found
+
+
+def _from_keywords(keywords: Mapping[str, object]) -> Given:
+    """Return the Python API's arguments. Raises SetupError for settings that only affect a server."""
+    server_only = {option.name for option in options() if option.is_server_only}
+    known = [option.name for option in options() if not option.is_server_only]
+    for key in keywords:
+        if key in server_only:
+            raise SetupError(f"{key!r} only affects `onward serve`: remove it from the keyword arguments.")
+        if key not in known:
+            raise SetupError(f"{key!r} is not a setting{_suggestion(key, known)}")
+    return _from_table(keywords, "the keyword arguments")
+
+
+def _suggestion(key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f". The settings are: {', '.join(known)}."
+
+
+def _table_value(option: Option, value: object, place: str) -> str | list[str]:
+    """Return a TOML value as the text of a flag; `[alias]` may also be a table. Raises SetupError."""
+    if option.is_repeatable:
+        if isinstance(value, dict):
+            value = [f"{left}={right}" for left, right in value.items()]
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
+        return list(map(_as_text, items))
+    if isinstance(value, (list, dict)):
+        raise SetupError(f"{option.name} in {place} must be a single value, not a {type(value).__name__}.")
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_conflicts(settings: Settings) -> None:
+    if settings.no_auth and (settings.api_key or settings.api_key_file):
+        raise SetupError("--no-auth cannot be combined with --api-key or --api-key-file: remove one of them.")
