@@ -25,6 +25,7 @@ LEVELS = {
     "runtimes": 3,
     "completions": 3,
     "models": 3,
+    "engine_clients": 4,
     "backends": 4,
     "compose": 5,
     "server": 6,
@@ -56,6 +57,7 @@ FORBIDDEN = {
     "cli": {"onward.engine", "onward.sampling", "onward.runtimes", "onward.server"},
     "client": {"onward.engine", "onward.runtimes", "onward.sampling", "onward.text"},
     "backends": {"onward.runtimes", *(f"onward.engine.{name}" for name in ENGINE_INTERNALS)},
+    "engine_clients": {"onward.runtimes", "onward.protocol", "asyncio"},
     "completions": {"onward.runtimes", *(f"onward.engine.{name}" for name in ENGINE_INTERNALS)},
 }
 """Room → what it must not import, whatever its level."""
