@@ -27,6 +27,11 @@ from onward.protocol.request import CompletionRequest
 
 PROMPT_OVERHEAD = 50
 """The cost of planning a prompt beside that of its characters, in characters."""
+POISONED = (
+    "The engine stopped repeatedly while it was computing this request, so the request was ended. Do not send it again "
+    "unchanged; the server's log says how the engine stopped."
+)
+"""What the client of a request that ends engines is sent."""
 
 
 class EmbeddedModel:
@@ -187,6 +192,8 @@ def _error(failed: Failed) -> ApiError:
             return ServerError(final=True)
         case "rejected":
             return ServerError()
+        case "poisoned":
+            return ServerError(POISONED, final=True)
 
 
 def _token_bytes(served: ServedModel, tokens: list[int]) -> list[bytes]:

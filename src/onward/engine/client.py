@@ -54,9 +54,10 @@ class EngineInfo(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class EngineState(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Whether an engine accepts jobs. `crash_reason` is set if it has crashed: a sentence for logs."""
+    """Whether an engine accepts jobs. `recovering`: it was lost and is being started again; jobs are accepted and wait.
+    `crash_reason` is set if it has crashed or is recovering: a sentence for logs."""
 
-    status: Literal["running", "stopped", "crashed"] = "running"
+    status: Literal["running", "recovering", "stopped", "crashed"] = "running"
     crash_reason: str | None = None
 
 
@@ -73,11 +74,25 @@ class DraftCounts(msgspec.Struct, frozen=True, array_like=True):
         return self.prediction_accepted + self.prediction_rejected + self.lookup_accepted + self.lookup_rejected
 
 
+class RecoveryCounts(msgspec.Struct, frozen=True, array_like=True):
+    """How often an engine was lost and started again since the server's start, by why: it ended by itself (crash), did
+    not report a step in time (hang), or could not be started (start). Requests count once per loss. `seconds`: from
+    loss to ready again, in all."""
+
+    num_crashes: int = 0
+    num_hangs: int = 0
+    num_failed_starts: int = 0
+    num_recoveries: int = 0
+    num_resumed_requests: int = 0
+    num_poisoned_requests: int = 0
+    seconds: float = 0.0
+
+
 class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A snapshot of what an engine is doing. Token, step and preemption counts are totals since the start.
 
     Of `num_blocks` KV blocks, `num_used_blocks` are in use by sequences, and `num_cached_blocks` are in the prefix
-    tree, in use or not.
+    tree, in use or not. `recoveries` are those of an engine outside this process.
     """
 
     num_running: int = 0
@@ -91,6 +106,7 @@ class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
     num_decode_tokens: int = 0
     num_cached_tokens: int = 0
     drafts: DraftCounts = DraftCounts()
+    recoveries: RecoveryCounts = RecoveryCounts()
 
 
 Report = Event | EngineInfo | EngineState | EngineLoad

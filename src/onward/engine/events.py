@@ -9,8 +9,8 @@ import msgspec
 from onward.sampling.outputs import Sampled
 
 EngineFinishReason = Literal["stop", "length"]
-FailureKind = Literal["stopped", "crashed", "rejected"]
-"""Why a job failed: its engine was stopped, has crashed, or cannot run this job."""
+FailureKind = Literal["stopped", "crashed", "rejected", "poisoned"]
+"""Why a job failed: its engine was stopped, has crashed, cannot run this job, or was lost whenever it ran it."""
 
 
 class Prefilled(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):

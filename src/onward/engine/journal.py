@@ -23,6 +23,15 @@ class Journal:
         self._unfinished = set(job.unfinished_choices)
         self._counts = {choice: _counts(job.resumed(choice)) for choice in self._unfinished}
 
+    @property
+    def num_unfinished(self) -> int:
+        """Choices that have not ended."""
+        return len(self._unfinished)
+
+    def is_running(self, choice: int) -> bool:
+        """Whether a choice has not ended."""
+        return choice in self._unfinished
+
     def record(self, event: Event) -> None:
         """Record an event of this job. Events must be recorded in the order of delivery."""
         match event:
