@@ -95,6 +95,10 @@ class ScriptedEngine:
         self._note("load")
         return self.published_load
 
+    def recover(self) -> None:
+        """Let the engine report that it is being started again."""
+        self._state = EngineState("recovering", "killed by SIGKILL")
+
     def crash(self, reason: str) -> None:
         """Let the engine crash before its next step."""
         self._state = EngineState("crashed", reason)

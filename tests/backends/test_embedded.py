@@ -15,7 +15,7 @@ from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.fold import fold_whole
 from onward.completions.plan import ServedModel
 from onward.engine.client import EngineClient
-from onward.engine.events import Decoded, EngineFinishReason, Event, Prefilled
+from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, Prefilled
 from onward.engine.job import Job
 from onward.engine.thread import EngineThread
 from onward.errors import ApiError, EngineStopped, Overloaded, RequestCancelled, ServerError
@@ -232,9 +232,36 @@ def test_a_crash_of_the_engine_fails_its_requests_and_the_health_of_the_backend(
             with pytest.raises(ServerError) as failed:
                 await fold_whole(answer)
             assert failed.value.headers["x-should-retry"] == "false"
-            assert backend.health().state == "dead" and "scripted" in backend.health().detail
+            assert backend.health().state == "dead" and backend.health().models["scripted"].state == "dead"
+            backend.drain()
+            assert backend.health().state == "dead", "a drain does not hide it"
 
     asyncio.run(crash())
+
+
+def test_a_backend_is_ready_when_all_its_models_are() -> None:
+    async def recover() -> None:
+        engine = ScriptedEngine(endless)
+        async with serving(engine) as backend:
+            engine.recover()
+            health = backend.health()
+            assert health.state == health.models["scripted"].state == "recovering"
+            assert health.detail and health.models["scripted"].detail
+            engine.crash("killed at last")
+
+    asyncio.run(recover())
+
+
+def test_a_poisoned_request_says_what_to_do_and_is_not_repeated() -> None:
+    async def poison() -> None:
+        engine = ScriptedEngine(lambda job: [[Failed(job.id, "poisoned", "engines were lost")]])
+        async with serving(engine) as backend:
+            with pytest.raises(ServerError, match="Do not send it again unchanged") as failed:
+                await fold_whole(await backend.complete(make_request()))
+            assert failed.value.headers["x-should-retry"] == "false"
+            assert backend.health().state == "ready"
+
+    asyncio.run(poison())
 
 
 def test_requests_that_run_when_the_engine_is_stopped_fail_with_engine_stopped() -> None:

@@ -208,8 +208,8 @@ def test_the_document_has_every_route() -> None:
         "/v1/completions", "/v1/models", "/v1/models/{id}", "/v1/engines/{id}/completions",
         "/v1/engines", "/v1/engines/{id}",
         "/openai/v1/completions", "/openai/v1/models", "/openai/v1/models/{id}",
-        "/openai/schemas/Completion.json", "/tokenize", "/detokenize", "/tokenizer_info", "/health", "/metrics",
-        "/openapi.json", "/docs", "/",
+        "/openai/schemas/Completion.json", "/tokenize", "/detokenize", "/tokenizer_info",
+        "/health", "/live", "/metrics", "/openapi.json", "/docs", "/",
     }  # fmt: skip
 
 

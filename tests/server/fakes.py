@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from onward.backends.base import DraftCounts, EngineLoad, Health, TokenizerInfo
+from onward.backends.base import DraftCounts, EngineLoad, Health, ModelHealth, RecoveryCounts, TokenizerInfo
 from onward.errors import EngineStopped, InvalidRequest, ModelNotFound
 from onward.protocol.models import Model
 from onward.protocol.request import CompletionRequest
@@ -82,7 +82,7 @@ class FakeBackend:
     """Answers every request with the same script, or with the one that `script_of` returns for it."""
 
     def __init__(self, *script: Step, script_of: Callable[[CompletionRequest], list[Step]] | None = None) -> None:
-        self._script_of = script_of or (lambda _: list(script or STORY))
+        self.script_of = script_of or (lambda _: list(script or STORY))
         self.requests: list[CompletionRequest] = []
         self.answers: list[FakeAnswer] = []
         self.error_to_raise: Exception | None = None
@@ -90,6 +90,7 @@ class FakeBackend:
         self.admission_cancelled = asyncio.Event()
         self.answer_model = "fake-model:1"
         self.state: Any = "ready"
+        self.recoveries = RecoveryCounts()
         self.closed = False
 
     def models(self) -> list[Model]:
@@ -107,7 +108,7 @@ class FakeBackend:
             except asyncio.CancelledError:
                 self.admission_cancelled.set()
                 raise
-        answer = FakeAnswer(self.answer_model, self._script_of(request))
+        answer = FakeAnswer(self.answer_model, self.script_of(request))
         self.answers.append(answer)
         return answer
 
@@ -127,7 +128,8 @@ class FakeBackend:
         return [bytes([token]) for token in tokens]
 
     def health(self) -> Health:
-        return Health(self.state)
+        model: Any = "ready" if self.state == "draining" else self.state
+        return Health(self.state, models={"fake-model:1": ModelHealth(model)})
 
     def load(self) -> dict[str, EngineLoad]:
         drafts = DraftCounts(prediction_accepted=5, lookup_rejected=2)
@@ -139,6 +141,7 @@ class FakeBackend:
             num_preemptions=1,
             num_steps=9,
             drafts=drafts,
+            recoveries=self.recoveries,
         )
         return {"fake-model:1": fake}
 

@@ -1,7 +1,7 @@
 """A real server process over a scripted backend, for the tests of sockets and signals: `python served.py PORT …`.
 
 The prompt chooses the script: "hang" sends one text delta and then nothing, "fail" one and an error, "slow" waits
-forever before its first; all others get a story.
+forever before its first, "die" leaves a backend whose engine is dead; all others get a story.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ def script_of(request: CompletionRequest) -> list[Step]:
 
 
 def compose(settings: Settings, progress: Callable[[str], None]) -> FakeBackend:
-    return FakeBackend(script_of=script_of)
+    backend = FakeBackend(script_of=script_of)
+
+    def script_or_death(request: CompletionRequest) -> list[Step]:
+        if request.prompt == "die":
+            backend.state = "dead"
+        return script_of(request)
+
+    backend.script_of = script_or_death
+    return backend
 
 
 def main(port: str, *flags: str) -> int:

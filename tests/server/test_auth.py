@@ -85,6 +85,7 @@ def test_short_keys_are_masked_whole() -> None:
         ("GET", "/tokenizer_info", True),
         ("GET", "/metrics", True),
         ("GET", "/health", False),
+        ("GET", "/live", False),
         ("GET", "/openapi.json", False),
         ("GET", "/openai/schemas/Completion.json", False),
         ("GET", "/docs", False),

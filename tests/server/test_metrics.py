@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import onward
+from onward.backends.base import RecoveryCounts
 from onward.errors import EngineStopped, Overloaded
 from onward.server.app import App, make_app
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
@@ -93,3 +94,22 @@ async def test_draft_tokens_are_counted_by_source_and_outcome_from_the_start() -
             ("lookup", "rejected", "2.0"),
         )
     ]
+
+
+@in_loop
+async def test_recoveries_are_counted_by_reason_from_the_start() -> None:
+    backend = FakeBackend()
+    backend.recoveries = RecoveryCounts(4, 3, 2, num_recoveries=6, num_resumed_requests=9, seconds=1.5)
+    text = await scrape(make_app(backend, settings()))
+    names = "restarts_total|resumed_requests_total|recovery_seconds.*"
+    counted = re.findall(f"^onward_engine_(?:{names}){{(.*)}} (.*)$", text, re.MULTILINE)
+    model = 'model="fake-model:1"'
+    assert counted == [
+        (f'{model},reason="crash"', "4.0"),
+        (f'{model},reason="hang"', "3.0"),
+        (f'{model},reason="start"', "2.0"),
+        (model, "9.0"),
+        (model, "6.0"),
+        (model, "1.5"),
+    ]
+    assert f"onward_engine_poisoned_requests_total{{{model}}} 0.0" in text

@@ -61,13 +61,28 @@ async def test_tokenizer_info_has_what_evaluation_harnesses_read() -> None:
     assert info["model_max_length"] == 512
 
 
-@pytest.mark.parametrize(("state", "status"), [("ready", 200), ("draining", 503), ("dead", 503)])
+@pytest.mark.parametrize(("state", "status"), [("ready", 200), ("recovering", 503), ("draining", 503), ("dead", 503)])
 @in_loop
 async def test_health_reports_the_state_of_the_backend(state: str, status: int) -> None:
     backend = FakeBackend()
     backend.state = state
     call = await get("/health", backend)
     assert (call.status, call.json["status"]) == (status, state)
+    model = {"draining": "ready"}.get(state, state)
+    assert call.json["models"] == {"fake-model:1": {"status": model, "detail": ""}}
+    live = await get("/live", backend)
+    assert (live.status, live.json) == (200, {"status": "live"}), "a server that is not ready must not be killed"
+    assert live.headers["cache-control"] == call.headers["cache-control"] == "no-store"
+
+
+@in_loop
+async def test_health_names_models_only_to_those_who_have_a_key() -> None:
+    app = make_app(FakeBackend(), settings(api_key=["sk-secret"]))
+    for key in ("", "Bearer sk-wrong"):
+        call = await Call(app, "GET", "/health", authorization=key).done()
+        assert call.json == {"status": "ready", "detail": ""}
+    call = await Call(app, "GET", "/health", authorization="Bearer sk-secret").done()
+    assert list(call.json["models"]) == ["fake-model:1"]
 
 
 @in_loop
@@ -90,7 +105,7 @@ async def test_metrics_count_requests_tokens_and_latencies() -> None:
     await completion(app).done()
     await completion(app, stream=True).done()
     await Call(app, "POST", "/v1/nope").done()
-    backend._script_of = lambda _: [delta("a"), asyncio.Event()]
+    backend.script_of = lambda _: [delta("a"), asyncio.Event()]
     gone = completion(app, stream=True)
     await gone.until(2)
     gone.leave()

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from onward.errors import SetupError
+from onward.server.dead_engine import EXIT_CODE
 from onward.server.run import bind, ready_line, serve
 from onward.settings import Settings
 from tests.server.conftest import Process
@@ -101,6 +102,18 @@ def test_a_drain_refuses_new_requests_and_ends_running_ones_with_an_error_event(
     assert "draining: 4 requests may run for up to 0.5 s; send the signal again to stop now" in said
     assert "cancelling 4 requests that did not finish in time" in said
     assert "Traceback" not in said
+
+
+def test_a_server_whose_engine_is_dead_drains_and_ends_with_a_code_of_its_own(start: Start) -> None:
+    """Not zero: systemd's `Restart=on-failure` and the like start it again."""
+    server = start("drain=0.5")
+    streaming = Streaming(server)
+    assert httpx.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "die"}).status_code == 200
+    assert streaming.wait()[-1]["error"]["type"] == "server_error"
+    assert server.popen.wait(10) == EXIT_CODE == 70
+    said = server.end()
+    assert "CRITICAL onward.server: the engine of fake-model:1 is dead: the server ends with exit code 70" in said
+    assert "draining: 1 request may run for up to 0.5 s" in said and said.endswith("stopped\n")
 
 
 @pytest.mark.parametrize(

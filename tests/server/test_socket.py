@@ -31,7 +31,7 @@ def gauge(server: Process, name: str) -> float:
 
 def test_the_ready_line_names_address_and_models(server: Process) -> None:
     assert server.ready_line == f"Onward is ready at {server.url}/v1 (model: storyteller)\n"
-    assert httpx.get(f"{server.url}/health").json() == {"status": "ready", "detail": ""}
+    assert httpx.get(f"{server.url}/health").json()["status"] == "ready"
 
 
 def test_a_stream_is_chunked_and_ends_with_the_last_chunk(server: Process) -> None:

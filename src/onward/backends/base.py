@@ -6,19 +6,30 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from onward.completions.answer import Answer
-from onward.engine.client import DraftCounts, EngineLoad
+from onward.engine.client import DraftCounts, EngineLoad, RecoveryCounts
 from onward.protocol.models import Model
 from onward.protocol.request import CompletionRequest
 
-__all__ = ["Backend", "DraftCounts", "EngineLoad", "Health", "TokenizerInfo"]
+__all__ = ["Backend", "DraftCounts", "EngineLoad", "Health", "ModelHealth", "RecoveryCounts", "TokenizerInfo"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHealth:
+    """Whether a model's engine runs. While it is `recovering`, requests are accepted and wait. `dead` is final.
+    `detail` is a sentence that says why it is not ready."""
+
+    state: Literal["ready", "recovering", "dead"]
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether a backend accepts requests. `detail` is a sentence that says why not."""
+    """Whether a backend serves: `ready` if all its models are. `detail` is a sentence without names that says why not.
+    `models` has the health of each, by id."""
 
-    state: Literal["ready", "draining", "dead"]
+    state: Literal["ready", "recovering", "draining", "dead"]
     detail: str = ""
+    models: dict[str, ModelHealth] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +77,7 @@ class Backend(Protocol):
         ...
 
     def health(self) -> Health:
-        """Return whether requests are accepted. A snapshot."""
+        """Return whether it serves, and each model's health. A snapshot."""
         ...
 
     def load(self) -> dict[str, EngineLoad]:

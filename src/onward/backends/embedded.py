@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from onward.backends.answer import EmbeddedAnswer
-from onward.backends.base import EngineLoad, Health, TokenizerInfo
+from onward.backends.base import EngineLoad, Health, ModelHealth, TokenizerInfo
 from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
 from onward.completions.filters import ContentFilters
 from onward.completions.plan import Plan, ServedModel, plan
-from onward.engine.client import EngineClient
+from onward.engine.client import EngineClient, EngineState
 from onward.engine.events import Event, Failed
 from onward.errors import ApiError, EngineStopped, InvalidRequest, ModelNotFound, ServerError
 from onward.offload import inline_or_on_thread
@@ -147,14 +147,15 @@ class EmbeddedBackend:
         return await inline_or_on_thread(len(tokens), lambda: _token_bytes(served, tokens))
 
     def health(self) -> Health:
-        for model_id, model in self.served.items():
-            if model.engine.state.status == "crashed":
-                return Health(
-                    "dead", f"The engine of {model_id} has crashed; see the log for the reason. Restart the server."
-                )
+        models = {model_id: _model_health(model.engine.state) for model_id, model in self.served.items()}
+        states = {model.state for model in models.values()}
+        if "dead" in states:
+            return Health("dead", "An engine has crashed; the log says why. The server must be restarted.", models)
         if self._draining:
-            return Health("draining", "The server is shutting down.")
-        return Health("ready")
+            return Health("draining", "The server is shutting down.", models)
+        if "recovering" in states:
+            return Health("recovering", "An engine was lost and is being started again; requests wait for it.", models)
+        return Health("ready", models=models)
 
     def load(self) -> dict[str, EngineLoad]:
         return {model_id: model.engine.load for model_id, model in self.served.items()}
@@ -181,6 +182,16 @@ class EmbeddedBackend:
         if found is None:
             raise ModelNotFound(f"The model `{name}` does not exist or you do not have access to it.")
         return found
+
+
+def _model_health(state: EngineState) -> ModelHealth:
+    match state.status:
+        case "crashed":
+            return ModelHealth("dead", "The engine has crashed; the log says why.")
+        case "recovering":
+            return ModelHealth("recovering", "The engine was lost and is being started again.")
+        case "running" | "stopped":
+            return ModelHealth("ready")
 
 
 def _error(failed: Failed) -> ApiError:

@@ -138,6 +138,7 @@ def _pages() -> Node:
     return {
         "/openai/schemas/Completion.json": {"get": _open(schema)},
         "/health": {"get": _open(_health())},
+        "/live": {"get": _open(_get("live", "Whether the server runs, ready or not.", schema="Live", errors=()))},
         "/metrics": {"get": _get("metrics", "Counters in Prometheus text format.", "text/plain")},
         "/openapi.json": {"get": _open(document)},
         "/docs": {"get": _open(reference)},
@@ -217,9 +218,9 @@ def _post(operation: str, summary: str, request: str, answer: str) -> Node:
 
 
 def _health() -> Node:
-    operation = _get("health", "Whether the server accepts requests.", schema="Health", errors=())
+    operation = _get("health", "Whether the server is ready, and each of its models.", schema="Health", errors=())
     operation["responses"]["503"] = operation["responses"]["200"] | {
-        "description": "It does not: it is draining, or its engine has crashed."
+        "description": "It is not: it is draining, an engine is being started again, or one has crashed."
     }
     return operation
 

@@ -32,9 +32,18 @@ def server_schemas() -> dict[str, Schema]:
                 "data": {"type": "array", "items": {"$ref": "#/components/schemas/Engine"}},
             }
         ),
-        "Health": _record({"status": {"enum": ["ready", "draining", "dead"]}, "detail": _TEXT}),
+        "Health": _health(),
+        "Live": _record({"status": {"enum": ["live"]}}),
         "JsonObject": {"type": "object"},
     }
+
+
+def _health() -> Schema:
+    """Return the schema of /health. Where there are keys, `models` is shown to requests with one."""
+    model = _record({"status": {"enum": ["ready", "recovering", "dead"]}, "detail": _TEXT})
+    body = _record({"status": {"enum": ["ready", "recovering", "draining", "dead"]}, "detail": _TEXT})
+    body["properties"]["models"] = {"type": "object", "additionalProperties": model}
+    return body
 
 
 def _token_schemas() -> dict[str, Schema]:

@@ -50,7 +50,7 @@ class App:
                 *_completion_routes(self._completions),
                 *_catalogue_routes(Catalogue(backend)),
                 *_token_routes(Tokens(backend, settings.max_body)),
-                *_monitoring_routes(Monitoring(backend, self._metrics)),
+                *_monitoring_routes(Monitoring(backend, self._metrics, self._authenticator.accepts)),
                 *_page_routes(Pages(backend, profile=settings.profile, requires_key=self._authenticator.requires_key)),
             ]
         )
@@ -76,7 +76,7 @@ class App:
     async def _handle(self, exchange: Exchange) -> None:
         """Handle one request, whatever happens; count it and log it."""
         exchange.headers += [*COMMON_HEADERS, (b"x-request-id", exchange.id.encode())]
-        if self._backend.health().state == "draining":
+        if self._backend.health().state in ("draining", "dead"):
             exchange.headers.append((b"connection", b"close"))
         self._metrics.in_flight.inc()
         try:
@@ -154,6 +154,7 @@ def _monitoring_routes(monitoring: Monitoring) -> list[Route]:
     """/metrics names models and reveals traffic, so it needs a key where keys are set."""
     return [
         Route("GET", "/health", monitoring.health, public=True),
+        Route("GET", "/live", monitoring.live, public=True),
         Route("GET", "/metrics", monitoring.metrics),
     ]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from onward import values
-from onward.errors import AuthenticationFailed, SetupError
+from onward.errors import ApiError, AuthenticationFailed, SetupError
 from onward.server.exchange import Exchange
 from onward.settings import Settings
 
@@ -50,6 +50,14 @@ class Authenticator:
             "You can obtain an API key from the operator of this server.",
             code="invalid_api_key",
         )
+
+    def accepts(self, exchange: Exchange) -> bool:
+        """Return whether the request carries a valid key, or needs none."""
+        try:
+            self.authenticate(exchange)
+        except ApiError:
+            return False
+        return True
 
     def _is_valid(self, key: str) -> bool:
         """Compare with every key, always, so that the time taken reveals neither which key matched nor how much."""

@@ -16,6 +16,7 @@ from onward.completions.answer import Answer
 from onward.errors import EngineStopped, Overloaded
 from onward.protocol.response import Choice, Usage
 from onward.server.record import RequestRecord
+from onward.server.recovery_metrics import recovery_metrics
 
 SHORT = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5)
 LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
@@ -198,6 +199,7 @@ class LoadCollector(Collector):
         yield from _families(GaugeMetricFamily, GAUGES, load)
         yield from _families(CounterMetricFamily, COUNTERS, load)
         yield _drafts(load)
+        yield from recovery_metrics(load)
 
 
 def _families(

@@ -1,10 +1,12 @@
-"""GET /health and GET /metrics."""
+"""GET /health, GET /live and GET /metrics."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
-from onward.backends.base import Backend
+from onward.backends.base import Backend, Health
 from onward.server.exchange import Exchange
 from onward.server.metrics import Metrics
 
@@ -12,18 +14,35 @@ PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Monitoring:
-    """What load balancers and Prometheus poll."""
+    """What load balancers, orchestrators and Prometheus poll. `may_see_models`: whether a request may see the names of
+    models, which are not public where there are keys."""
 
-    def __init__(self, backend: Backend, metrics: Metrics) -> None:
+    def __init__(self, backend: Backend, metrics: Metrics, may_see_models: Callable[[Exchange], bool]) -> None:
         self._backend = backend
         self._metrics = metrics
+        self._may_see_models = may_see_models
 
     async def health(self, exchange: Exchange, _: str | None = None) -> None:
-        """Respond with 200 while requests are accepted, with 503 when draining or after a crash."""
+        """Readiness: respond with 200 while every model is served at once, with 503 while one of them is not.
+
+        While an engine is being started again, requests are accepted and wait, but other servers could take them.
+        """
         health = self._backend.health()
-        body = msgspec.json.encode({"status": health.state, "detail": health.detail})
+        body = _health_body(health, with_models=self._may_see_models(exchange))
         exchange.headers.append((b"cache-control", b"no-store"))
         await exchange.respond(200 if health.state == "ready" else 503, body, "application/json")
 
+    async def live(self, exchange: Exchange, _: str | None = None) -> None:
+        """Liveness: respond with 200 as long as the event loop runs. A server whose engine is dead ends by itself."""
+        exchange.headers.append((b"cache-control", b"no-store"))
+        await exchange.respond(200, b'{"status":"live"}', "application/json")
+
     async def metrics(self, exchange: Exchange, _: str | None = None) -> None:
         await exchange.respond(200, self._metrics.render(), PROMETHEUS_TEXT)
+
+
+def _health_body(health: Health, *, with_models: bool) -> bytes:
+    body: dict[str, object] = {"status": health.state, "detail": health.detail}
+    if with_models:
+        body["models"] = {name: {"status": one.state, "detail": one.detail} for name, one in health.models.items()}
+    return msgspec.json.encode(body)

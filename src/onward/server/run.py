@@ -21,6 +21,8 @@ from onward.server import systemd
 from onward.server.app import App, make_app
 from onward.server.auth import check_exposure, collect_keys
 from onward.server.connection import check_uvicorn, server_config
+from onward.server.dead_engine import EXIT_CODE as DEAD_ENGINE_EXIT_CODE
+from onward.server.dead_engine import wait_for_dead_engine
 from onward.settings import Settings
 from onward.stdio import silence_stdout
 
@@ -140,6 +142,7 @@ class Service:
         self._signal: int | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
+        self._is_dead = False
         self._server = _Server(server_config(app))
 
     async def run(self) -> int:
@@ -155,14 +158,17 @@ class Service:
             await self._wait_until_started(serving)
             print_or_log(ready_line(self._settings, self._listener))
             systemd.notify(systemd.READY)
-            await _wait_for_first(serving, self._stop.wait())
+            await _wait_for_first(serving, self._stop.wait(), wait_for_dead_engine(self._backend))
+            self._is_dead = self._backend.health().state == "dead"
             await self._drain()
         finally:
             await self._close()
             await asyncio.wait({serving})
         serving.result()
         log.info("stopped")
-        return 128 + (self._signal or signal.SIGINT) if self._stop_now.is_set() else 0
+        if self._stop_now.is_set():
+            return 128 + (self._signal or signal.SIGINT)
+        return DEAD_ENGINE_EXIT_CODE if self._is_dead else 0
 
     def signal(self, number: int) -> None:
         """Drain on the first signal, stop at once on the second; a closing terminal may send SIGHUP repeatedly."""
