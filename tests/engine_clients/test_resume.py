@@ -320,6 +320,29 @@ def test_a_job_survives_any_number_of_losses_that_leave_it_a_step() -> None:
         check_whole(job, engine.events)
 
 
+def test_what_a_lost_engine_still_says_is_ignored() -> None:
+    job = make_job(max_tokens=30, ignore_end=True)
+    with supervised() as engine:
+        engine.client.submit([job])
+        engine.step_until(lambda: decoded(engine) >= 3)
+        lost = engine.launch.link
+        engine.lose()
+        lost.report()
+        engine.step_until(lambda: not engine.client.num_requests)
+    check_whole(job, engine.events)
+
+
+def test_engines_that_are_lost_before_they_get_a_job_are_not_the_job_s_fault() -> None:
+    job = make_job(max_tokens=30, ignore_end=True)
+    with supervised() as engine:
+        engine.client.submit([job])
+        engine.step_until(lambda: decoded(engine) >= 3)
+        engine.launch.lost_at_start = MAX_FRUITLESS_LOSSES - 1
+        engine.lose()
+        engine.step_until(lambda: not engine.client.num_requests)
+    check_whole(job, engine.events)
+
+
 FATAL = 122
 """A token that ends every engine which computes a prompt with it."""
 

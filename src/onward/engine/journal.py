@@ -32,19 +32,25 @@ class Journal:
         """Whether a choice has not ended."""
         return choice in self._unfinished
 
-    def record(self, event: Event) -> None:
-        """Record an event of this job. Events must be recorded in the order of delivery."""
-        match event:
-            case Prefilled():
-                self._prefilled = True
-            case Decoded():
-                self._tokens[event.choice] += [sampled.token for sampled in event.tokens]
-                self._counts[event.choice] = (
-                    event.num_accepted_prediction_tokens,
-                    event.num_rejected_prediction_tokens,
-                )
-                if event.finish_reason:
-                    self._unfinished.discard(event.choice)
+    def record(self, event: Event) -> bool:
+        """Record an event of this job. Events must be recorded in the order of delivery.
+
+        Returns False, and records nothing, if it is of a choice that has ended. Called for every token.
+        """
+        if isinstance(event, Decoded):
+            choice = event.choice
+            if choice not in self._unfinished:
+                return False
+            tokens = self._tokens[choice]
+            for sampled in event.tokens:
+                tokens.append(sampled.token)
+            if event.num_accepted_prediction_tokens or event.num_rejected_prediction_tokens:
+                self._counts[choice] = (event.num_accepted_prediction_tokens, event.num_rejected_prediction_tokens)
+            if event.finish_reason:
+                self._unfinished.discard(choice)
+        elif isinstance(event, Prefilled):
+            self._prefilled = True
+        return True
 
     def finish(self, choice: int) -> None:
         """Record that a choice has ended above the engine: it is not to be resumed."""

@@ -114,13 +114,17 @@ class JobBook:
         crash_reason: str | None = None
         ended: list[int] = []
         for event in report.events:
-            journal = self._journals.get(event.job)
-            if isinstance(event, Failed) and event.kind in ("stopped", "crashed"):
-                crash_reason = event.reason  # the job does not end: another engine resumes it
-            elif journal is not None and event.job not in ended and _is_running(journal, event):
-                journal.record(event)
+            if isinstance(event, Failed):
+                if event.kind in ("stopped", "crashed"):
+                    crash_reason = event.reason  # the job does not end: another engine resumes it
+                elif event.job in self._journals and event.job not in ended:
+                    events.append(event)
+                    ended.append(event.job)
+                continue
+            journal = self._journals.get(event.job) if not ended or event.job not in ended else None
+            if journal is not None and journal.record(event):
                 events.append(event)
-                if isinstance(event, Failed) or not journal.num_unfinished:
+                if not journal.num_unfinished:
                     ended.append(event.job)
             elif isinstance(event, Decoded) and not event.finish_reason:
                 commands.append(CancelChoice(event.job, event.choice))
@@ -180,10 +184,6 @@ class JobBook:
                 self._resumed.add(job_id)
             jobs.append(job)
         return [Submit(group) for group in _by_request(jobs)]
-
-
-def _is_running(journal: Journal, event: Event) -> bool:
-    return journal.is_running(event.choice) if isinstance(event, Decoded) else True
 
 
 def _by_request(jobs: ReadOnly[Job]) -> list[list[Job]]:
