@@ -125,6 +125,7 @@ def _start(
 ) -> EmbeddedBackend:
     """Start the engines, by model id, behind a backend."""
     from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+    from onward.completions.limits import RequestLimits
     from onward.completions.plan import ServedModel
 
     served: dict[str, EmbeddedModel] = {}
@@ -139,7 +140,7 @@ def _start(
         served,
         listed_models(created, aliases),
         names | aliases,
-        max_parallel=settings.max_parallel,
+        limits=RequestLimits(settings.max_parallel, settings.max_prompt_tokens, settings.max_answer_logprobs),
         any_name=settings.profile == "lenient",
     )
 

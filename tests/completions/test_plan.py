@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from onward.completions.infill import Infill
+from onward.completions.limits import RequestLimits
 from onward.completions.plan import ServedModel, plan
 from onward.errors import InvalidRequest
 from onward.protocol.decode import check_request
@@ -29,7 +30,7 @@ MODEL = ServedModel("toy", TOY, TOY.size, 2048, None)
     ],
 )
 def test_a_request_is_repeatable_if_it_has_a_seed_or_is_greedy(fields: dict[str, Any], repeatable: bool) -> None:
-    planned = plan(check_request({"model": "toy", "prompt": "a", **fields}), MODEL, 0, count(), 100)
+    planned = plan(check_request({"model": "toy", "prompt": "a", **fields}), MODEL, 0, count(), RequestLimits(100))
     assert [job.repeatable for job in planned.jobs] == [repeatable]
 
 
@@ -38,7 +39,7 @@ NARROW = ServedModel("narrow", TOY, 100, 64, Infill(1, 2, 3, frozenset({4, 200})
 
 
 def planned_for_narrow(**fields: Any) -> Any:
-    [job] = plan(check_request({"model": "narrow", **fields}), NARROW, 0, count(), 100).jobs
+    [job] = plan(check_request({"model": "narrow", **fields}), NARROW, 0, count(), RequestLimits(100)).jobs
     return job
 
 

@@ -16,6 +16,7 @@ from onward.backends.embedded import EmbeddedBackend
 from onward.completions.choices import ChoiceStream
 from onward.completions.filters import ContentFilters, make_filters
 from onward.completions.fold import FoldedChoices
+from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
 from onward.compose import compose
 from onward.engine.client import DraftCounts
@@ -40,7 +41,7 @@ def content(text: str) -> dict[str, Any]:
 
 
 def planned(*, model: ServedModel = MODEL, **fields: Any) -> Plan:
-    return plan(check_request({"model": "toy", "prompt": "a", **fields}), model, 0, count(), 100)
+    return plan(check_request({"model": "toy", "prompt": "a", **fields}), model, 0, count(), RequestLimits(100))
 
 
 def predictions(**fields: Any) -> list[tuple[int, ...]]:

@@ -10,6 +10,7 @@ import pytest
 from onward.completions.choices import ChoiceStream
 from onward.completions.filters import ContentFilters, make_filters
 from onward.completions.fold import FoldedChoices
+from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
 from onward.engine.events import Event, Failed
 from onward.engine.journal import Journal
@@ -42,7 +43,7 @@ OMITTING_FILTERS = make_filters([ContentFilterSetting("letters", ("[a-m]{1,3}",)
 
 
 def planned(request: CompletionRequest, jobs: int = 0) -> Plan:
-    return plan(request, MODEL, 0, itertools.count(jobs), 2048)
+    return plan(request, MODEL, 0, itertools.count(jobs), RequestLimits())
 
 
 def run(engine: Engine, stream: ChoiceStream, journals: dict[int, Journal], max_steps: int) -> list[Choice]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from onward.completions.limits import RequestLimits
 from onward.completions.plan import ServedModel, plan
 from onward.engine.events import Decoded, Event
 from onward.engine.journal import Journal
@@ -62,7 +63,8 @@ def test_law_2_a_real_job_cut_at_any_step_and_resumed_goes_on_with_the_same_bits
     model, ids = loaded.model, itertools.count()
     served = ServedModel.create("storyteller", loaded.tokenizer, model.vocab_size, model.context_length)
     requests = [check_request({"model": "storyteller", **fields}) for fields in REQUESTS]
-    jobs = [job for number, each in enumerate(requests) for job in plan(each, served, number, ids, 2048).jobs]
+    plans = [plan(each, served, number, ids, RequestLimits()) for number, each in enumerate(requests)]
+    jobs = [job for planned in plans for job in planned.jobs]
     whole = by_choice(events_of(new_engine(loaded), jobs))
     for cut in (1, 2, 7, 20, 33):
         journals = {job.id: Journal(job) for job in jobs}

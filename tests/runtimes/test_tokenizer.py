@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from onward.errors import ModelFolderError
+from onward.errors import InvalidRequest, ModelFolderError
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
 from tests.runtimes.tiny_tokenizers import END, START, byte_level, save, sentencepiece
 
@@ -233,3 +233,20 @@ def test_a_decoder_that_does_not_define_token_bytes_is_refused(tmp_path: Path) -
     tokenizer.decoder = decoders.WordPiece()
     with pytest.raises(ModelFolderError, match="WordPiece"):
         HuggingFaceTokenizer(save(tokenizer, tmp_path))
+
+
+def test_a_text_that_makes_the_library_panic_is_rejected(tmp_path: Path) -> None:
+    """The regular expression needs more steps than the library allows, as GPT-2's does for ten million spaces."""
+    tokenizer = byte_level()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex("(x+x+)+y"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    saved = HuggingFaceTokenizer(save(tokenizer, tmp_path))
+    with pytest.raises(InvalidRequest, match=r"^The tokenizer of this model cannot encode this text: .*retry-limit"):
+        saved.encode("x" * 40, add_special_tokens=False)
+    assert saved.encode("the cat", add_special_tokens=False)
+
+
+def test_the_longest_token_is_known(tmp_path: Path) -> None:
+    saved = HuggingFaceTokenizer(save(byte_level(), tmp_path))
+    assert saved.max_token_bytes == max(len(saved.token_bytes(token)) for token in range(saved.size)) > 1

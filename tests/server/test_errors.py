@@ -90,6 +90,7 @@ BODY_ERRORS = [
     ("/v1/completions", b'{"model": "m", "foo": 1}', "Unrecognized request argument supplied: foo", None),
     ("/v1/completions", b'{"model": "m", "n": "2"}', "Invalid type for 'n'", "n"),
     ("/tokenize", b"{", "We could not parse the JSON body", None),
+    ("/tokenize", b'{"prompt": "' + b"x" * 4_000_001 + b'"}', "The text has 4000001 bytes, but this server", "prompt"),
     ("/tokenize", b"{}", "Invalid type for 'prompt': expected a string", "prompt"),
     ("/tokenize", b'{"prompt": 5}', "Invalid type for 'prompt': expected a string", "prompt"),
     (

@@ -17,6 +17,7 @@ from onward.backends.base import EngineLoad, Health, ModelHealth, TokenizerInfo
 from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
 from onward.completions.filters import ContentFilters
+from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
 from onward.engine.client import EngineClient, EngineState
 from onward.engine.events import Event, Failed
@@ -99,13 +100,13 @@ class EmbeddedBackend:
     """Implements `backends.base.Backend` over engine clients. Owns its models.
 
     `listed` is what /v1/models returns; `aliases` map further names to model ids. With `any_name` (the lenient profile)
-    a single model is served under every name. `max_parallel` is the maximum of prompts × candidates per request.
+    a single model is served under every name. `limits` are those of one request.
     """
 
     served: dict[str, EmbeddedModel]
     listed: list[Model]
     aliases: dict[str, str]
-    max_parallel: int = 2048
+    limits: RequestLimits = field(default_factory=RequestLimits)
     any_name: bool = False
     _draining: bool = False
     _request_numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -120,7 +121,7 @@ class EmbeddedBackend:
         model = self._find(request.model)
         number = next(self._request_numbers)
         planned = await inline_or_on_thread(
-            _size(request), lambda: plan(request, model.served, number, self._job_ids, self.max_parallel)
+            _size(request), lambda: plan(request, model.served, number, self._job_ids, self.limits)
         )
         return model.submit(planned, number)
 

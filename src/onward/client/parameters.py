@@ -59,7 +59,9 @@ class ModelOptions(TypedDict, total=False):
 
     context_length: int
     kv_memory: int | str | None
+    max_answer_logprobs: int
     max_parallel: int
+    max_prompt_tokens: int
     max_rows: int
     max_waiting: int
     precision: Literal["fast", "exact"]

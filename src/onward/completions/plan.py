@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
+from onward.completions.encode import encode_beginning, encode_fitting
 from onward.completions.infill import Infill, find_infill, require_infill
+from onward.completions.limits import RequestLimits, context_exceeded
 from onward.completions.reasoning import Markers, find_reasoning_markers
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer
@@ -18,8 +20,6 @@ from onward.sampling.rng import GOLDEN_GAMMA, mix
 from onward.text.assembler import TextRules
 from onward.text.offsets import decode_tokens
 
-SCORING_PARALLEL_FACTOR = 8
-"""Factor of the maximum number of choices for requests that generate nothing."""
 _SEED_MASK = (1 << 64) - 1
 
 
@@ -76,24 +76,28 @@ class Plan:
 
 
 def plan(
-    request: CompletionRequest, model: ServedModel, request_number: int, job_ids: Iterator[int], max_parallel: int
+    request: CompletionRequest, model: ServedModel, request_number: int, job_ids: Iterator[int], limits: RequestLimits
 ) -> Plan:
     """Return the plan of a request.
 
     `request_number` identifies the request in the engine, `job_ids` yields ids that the engine has not used. The plan
     depends only on the request (including its `random_seed`), except for these. Raises InvalidRequest for token ids
-    outside the vocabulary, a prompt that is too long, too many choices, and a suffix that the model does not support.
+    outside the vocabulary, a prompt that is too long, a suffix that the model does not support, and a request that
+    exceeds `limits`.
     """
     prompts = request.prompts
-    _check_parallel(len(prompts), request, max_parallel)
+    limits.check_choices(len(prompts), request)
     _check_bias(request, model)
     if request.suffix and request.echo and request.logprobs is not None:
         raise InvalidRequest("Setting 'echo' and 'logprobs' at the same time is not supported with 'suffix'.")
     prediction = _prediction(request, model)
-    planned = [
-        _plan_prompt(prompt, request, model, request_number, next(job_ids), _sampling(request, index), prediction)
-        for index, prompt in enumerate(prompts)
-    ]
+    planned: list[PlannedPrompt] = []
+    num_tokens = 0
+    for index, prompt in enumerate(prompts):
+        sampling = _sampling(request, index)
+        planned.append(_plan_prompt(prompt, request, model, request_number, next(job_ids), sampling, prediction))
+        num_tokens += len(planned[-1].job.prompt)
+        limits.check_prompts(len(prompts), num_tokens, request)
     return Plan(request, tuple(planned), model.reasoning_markers)
 
 
@@ -109,7 +113,8 @@ def _plan_prompt(
     ids, num_implicit = _encode(prompt, request, model)
     job_prompt, end_tokens = _job_prompt(ids, num_implicit, request, model)
     _check_ids(job_prompt, model)
-    _check_context(len(job_prompt), request.max_tokens, model)
+    if len(job_prompt) + request.max_tokens > model.context_length:
+        raise context_exceeded(len(job_prompt), request.max_tokens, model.context_length, is_minimum=False)
     visible = tuple(ids[num_implicit:])
     token_bytes = tuple(map(model.tokenizer.token_bytes, visible))
     if isinstance(prompt, str):
@@ -146,7 +151,7 @@ def _job_prompt(
     prompt, ends = ids, model.tokenizer.end_tokens
     if request.suffix:
         infill = require_infill(model.infill)
-        suffix_ids = model.tokenizer.encode(request.suffix, add_special_tokens=False)
+        suffix_ids = _encode_text(request.suffix, request, model, add_special_tokens=False)
         prompt = [*ids[:num_implicit], *infill.arrange(ids[num_implicit:], suffix_ids)]
         ends |= infill.ends
     vocabulary = range(model.vocab_size)
@@ -169,7 +174,7 @@ def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedMo
         return list(prompt), 0
     tokenizer = model.tokenizer
     if prompt:
-        ids = tokenizer.encode(prompt, add_special_tokens=request.add_special_tokens)
+        ids = _encode_text(prompt, request, model, add_special_tokens=request.add_special_tokens)
         num_implicit = tokenizer.implicit_prefix(add_special_tokens=request.add_special_tokens)
         if len(ids) > num_implicit:
             return ids, num_implicit
@@ -178,12 +183,22 @@ def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedMo
     return [tokenizer.start_token], 1
 
 
+def _encode_text(text: str, request: CompletionRequest, model: ServedModel, *, add_special_tokens: bool) -> list[int]:
+    return encode_fitting(
+        text,
+        model.tokenizer,
+        context_length=model.context_length,
+        max_tokens=request.max_tokens,
+        add_special_tokens=add_special_tokens,
+    )
+
+
 def _prediction(request: CompletionRequest, model: ServedModel) -> tuple[int, ...]:
     """Return the tokens of the predicted text, up to the context length. The model may use other tokens for it."""
     if request.prediction is None or request.max_tokens == 0:
         return ()
-    ids = model.tokenizer.encode(request.prediction, add_special_tokens=False)
-    return tuple(token for token in ids[: model.context_length] if 0 <= token < model.vocab_size)
+    ids = encode_beginning(request.prediction, model.tokenizer, model.context_length)
+    return tuple(token for token in ids if 0 <= token < model.vocab_size)
 
 
 def _seed(request: CompletionRequest, prompt_index: int) -> int:
@@ -231,30 +246,3 @@ def _check_bias(request: CompletionRequest, model: ServedModel) -> None:
     for token in request.logit_bias:
         if token > highest:
             raise refusals.logit_bias_key_too_large(str(token), highest)
-
-
-def _check_context(prompt_tokens: int, max_tokens: int, model: ServedModel) -> None:
-    """Raise InvalidRequest with OpenAI's message, including its punctuation (spec/completions §2.3)."""
-    requested = prompt_tokens + max_tokens
-    if requested > model.context_length:
-        raise InvalidRequest(
-            f"This model's maximum context length is {model.context_length} tokens, however you requested "
-            f"{requested} tokens ({prompt_tokens} in your prompt; {max_tokens} for the completion). "
-            "Please reduce your prompt; or completion length."
-        )
-
-
-def _check_parallel(num_prompts: int, request: CompletionRequest, max_parallel: int) -> None:
-    """Raise InvalidRequest with OpenAI's message (spec/completions §2.2). Its hint applies here, too."""
-    is_scoring = request.max_tokens == 0
-    max_parallel *= SCORING_PARALLEL_FACTOR if is_scoring else 1
-    if num_prompts * request.candidates > max_parallel:
-        hint = (
-            " (HINT: if you want to just evaluate probabilities without generating new text, you can submit more "
-            "prompts if you set 'max_tokens' to 0.)"
-        )
-        raise InvalidRequest(
-            f"Too many parallel completions requested. You submitted {num_prompts} prompts with "
-            f"{request.candidates} completions each, but you can currently request up to at most a total of "
-            f"{max_parallel}.{'' if is_scoring else hint}"
-        )

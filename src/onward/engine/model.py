@@ -125,13 +125,16 @@ class Tokenizer(Vocabulary, Protocol):
     """Literals of the start and end tokens, None where the model has none."""
     start_token: int | None
     """The id used for an empty prompt: the start token, or else the end token (spec/completions §2.2)."""
+    max_token_bytes: int
+    """Bytes of the longest token: no text has fewer tokens than its bytes divided by this."""
     special_literals: tuple[str, ...]
     """The literals of all special tokens, in id order."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the token ids of `text`. Literals of special tokens inside it become those tokens.
 
-        With `add_special_tokens` the ids may begin with an implicit start token (see `implicit_prefix`).
+        With `add_special_tokens` the ids may begin with an implicit start token (see `implicit_prefix`). Raises
+        InvalidRequest for a text that the tokenizer cannot encode.
         """
         ...
 

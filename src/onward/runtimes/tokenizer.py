@@ -8,13 +8,16 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer as Library
 
-from onward.errors import ModelFolderError
+from onward.errors import InvalidRequest, ModelFolderError
 from onward.runtimes.files import CONFIG, TOKENIZER, missing_tokenizer, read_object
 from onward.runtimes.token_bytes import BytesOf, Pipeline, UnknownDecoder, bytes_function
 
 MIN_LONG_TEXT_CHARACTERS = 4096
 """Longer texts are encoded by the library's batch call, the only one that releases the interpreter lock: a megabyte
 takes a second. Shorter ones are not, because that call starts threads of its own."""
+
+MAX_REASON_CHARACTERS = 200
+"""Of the library's reason why a text cannot be encoded."""
 
 # For these classes, transformers rebuilds the post-processor from add_bos_token; the saved one may be older.
 _CLASSES_WITH_ADD_BOS = ("Llama", "CodeLlama", "Gemma")
@@ -41,6 +44,7 @@ class HuggingFaceTokenizer:
         for token, entry in added.items():
             if entry.special or entry.content not in own:
                 self._bytes[token] = entry.content.encode()
+        self.max_token_bytes = max(map(len, self._bytes), default=0)
         self._added = {entry.content: token for token, entry in added.items()}
         self._special = frozenset(token for token, entry in added.items() if entry.special)
         self.special_literals = tuple(added[token].content for token in sorted(self._special))
@@ -64,6 +68,8 @@ class HuggingFaceTokenizer:
             ids = self._encode(text)
         except TypeError:
             ids = self._encode(text.encode("utf-8", "replace").decode())
+        except BaseException as error:
+            raise _cannot_encode(error) from None
         return [*self._prefix, *ids] if add_special_tokens else ids
 
     def _encode(self, text: str) -> list[int]:
@@ -111,6 +117,18 @@ class HuggingFaceTokenizer:
             if whole[begin : begin + len(plain)] == plain:
                 return list(whole[:begin])
         return []
+
+
+def _cannot_encode(error: BaseException) -> BaseException:
+    """Return what to raise for an exception of the library: InvalidRequest, or the exception itself if it is not the
+    text's fault.
+
+    The library raises plain Exception, and PanicException, a BaseException that it does not export: its regular
+    expressions have a limit that ten million spaces exceed.
+    """
+    if type(error) is not Exception and type(error).__name__ != "PanicException":
+        return error
+    return InvalidRequest(f"The tokenizer of this model cannot encode this text: {str(error)[:MAX_REASON_CHARACTERS]}")
 
 
 def _read_tokenizer(path: Path) -> tuple[Library, BytesOf]:

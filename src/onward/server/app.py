@@ -49,7 +49,7 @@ class App:
             [
                 *_completion_routes(self._completions),
                 *_catalogue_routes(Catalogue(backend)),
-                *_token_routes(Tokens(backend, settings.max_body)),
+                *_token_routes(Tokens(backend, settings)),
                 *_monitoring_routes(Monitoring(backend, self._metrics, self._authenticator.accepts)),
                 *_page_routes(Pages(backend, profile=settings.profile, requires_key=self._authenticator.requires_key)),
             ]

@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from onward.backends.base import Backend
+from onward.errors import InvalidRequest
 from onward.offload import inline_or_on_thread
 from onward.protocol import refusals
 from onward.protocol.decode import decode_object
 from onward.server.completions import check_content_type
 from onward.server.exchange import Exchange
+from onward.settings import Settings
 
 T = TypeVar("T")
 
@@ -20,14 +22,15 @@ T = TypeVar("T")
 class Tokens:
     """The tokenizer endpoints."""
 
-    def __init__(self, backend: Backend, max_body: int) -> None:
+    def __init__(self, backend: Backend, settings: Settings) -> None:
         self._backend = backend
-        self._max_body = max_body
+        self._settings = settings
 
     async def tokenize(self, exchange: Exchange, _: str | None = None) -> None:
         """{"prompt", "model"?, "add_special_tokens"?, "return_token_strs"?} → {"tokens", "count", …}."""
         model, text, special, with_strings = await self._decode(exchange, _tokenize_arguments)
         exchange.record.model = model or "-"
+        _check_text(text, self._settings.max_text)
         info = await self._backend.tokenizer_info(model)
         tokens = await self._backend.tokenize(model, text, special)
         token_bytes = await self._backend.token_bytes(model, tokens) if with_strings else None
@@ -69,7 +72,7 @@ class Tokens:
     async def _decode(self, exchange: Exchange, arguments: Callable[[dict[str, Any]], T]) -> T:
         """Return what `arguments` makes of the body's fields. Raises InvalidRequest."""
         check_content_type(exchange)
-        body = await exchange.body(self._max_body)
+        body = await exchange.body(self._settings.max_body)
         return await inline_or_on_thread(len(body), lambda: arguments(decode_object(body)))
 
 
@@ -89,6 +92,16 @@ def _detokenize_arguments(fields: dict[str, Any]) -> tuple[str | None, list[int]
     _check_known(fields, {"model", "tokens"})
     model = _take(fields, "model", "a string", _is_string, None)
     return model, _take(fields, "tokens", "an array of integers", _is_token_list)
+
+
+def _check_text(text: str, max_bytes: int) -> None:
+    num_bytes = len(text) if text.isascii() else len(text.encode())
+    if num_bytes > max_bytes:
+        raise InvalidRequest(
+            f"The text has {num_bytes} bytes, but this server tokenizes at most {max_bytes} per request. Send it in "
+            "parts.",
+            param="prompt",
+        )
 
 
 def _check_known(fields: dict[str, Any], known: set[str]) -> None:

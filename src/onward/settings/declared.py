@@ -85,6 +85,20 @@ class Settings:
         "Maximum number of choices (prompts x candidates) of one request; 8 times as many when `max_tokens` is 0.",
         metavar="CHOICES",
     )  # fmt: skip
+    max_prompt_tokens: int = option(
+        1_048_576, "Limits", values.integer(1), "Maximum number of prompt tokens of one request, all prompts together.",
+        metavar="TOKENS",
+    )  # fmt: skip
+    max_answer_logprobs: int = option(
+        1_048_576, "Limits", values.integer(1),
+        "Maximum number of log probabilities of one request: tokens of all choices, and of echoed prompts, times one "
+        "plus `logprobs`.", metavar="NUMBER",
+    )  # fmt: skip
+    max_text: int = option(
+        4_000_000, "Limits", values.size,
+        "Maximum size of the text of a /tokenize request, as UTF-8. The text of a prompt is limited by the model's "
+        "context.", metavar="SIZE", is_server_only=True,
+    )  # fmt: skip
     content_filter: tuple[ContentFilterSetting, ...] = option(
         (), "Limits", values.content_filter,
         "Text that must not leave the server, as a JSON object. Repeatable; in the settings file, [[content_filter]].",

@@ -22,6 +22,7 @@ class ToyTokenizer:
         self._ids = {literal: 256 + index for index, literal in enumerate((*SPECIALS, *WORDS))}
         self._longest_first = sorted(self._ids, key=len, reverse=True)
         self.size = len(self._token_bytes)
+        self.max_token_bytes = max(map(len, self._token_bytes))
 
     def token_bytes(self, token: int) -> bytes:
         return self._token_bytes[token]

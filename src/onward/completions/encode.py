@@ -1,0 +1,47 @@
+"""Tokenizes the texts of a request within bounded time and memory: a text that cannot fit is not tokenized whole."""
+
+from __future__ import annotations
+
+from onward.completions.limits import context_exceeded
+from onward.engine.model import Tokenizer
+
+SAMPLE_CHARACTERS_PER_TOKEN = 16
+MIN_SAMPLE_CHARACTERS = 65_536
+NORMALIZATION_FACTOR = 4
+"""Unicode normalization makes text shorter: composing Korean letters takes three bytes instead of nine."""
+
+
+def encode_fitting(
+    text: str, tokenizer: Tokenizer, *, context_length: int, max_tokens: int, add_special_tokens: bool
+) -> list[int]:
+    """Return the token ids of a prompt or suffix. Its exact length is for the caller to check.
+
+    Raises InvalidRequest for a text that exceeds the context by its size, or by the tokens that its beginning has; and
+    as `Tokenizer.encode` does.
+    """
+    minimum = _min_tokens(text, tokenizer)
+    if minimum + max_tokens > context_length:
+        raise context_exceeded(minimum, max_tokens, context_length, is_minimum=True)
+    sample = _sample(text, context_length)
+    if sample != text:
+        # Twice the context leaves a margin for what the text after the sample does to the sample's tokens.
+        num_tokens = len(tokenizer.encode(sample, add_special_tokens=False)) // 2
+        if num_tokens > context_length:
+            raise context_exceeded(num_tokens, max_tokens, context_length, is_minimum=True)
+    return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+
+def encode_beginning(text: str, tokenizer: Tokenizer, context_length: int) -> list[int]:
+    """Return the token ids of a text of which only as many tokens as the context are needed. Those of a very long text
+    may be fewer. Raises as `Tokenizer.encode` does."""
+    return tokenizer.encode(_sample(text, context_length), add_special_tokens=False)[:context_length]
+
+
+def _min_tokens(text: str, tokenizer: Tokenizer) -> int:
+    """Return how many tokens the text has at least: those of the vocabulary's longest token only."""
+    num_bytes = len(text) if text.isascii() else len(text.encode("utf-8", "replace")) // NORMALIZATION_FACTOR
+    return num_bytes // max(1, tokenizer.max_token_bytes)
+
+
+def _sample(text: str, context_length: int) -> str:
+    return text[: max(MIN_SAMPLE_CHARACTERS, SAMPLE_CHARACTERS_PER_TOKEN * context_length)]
