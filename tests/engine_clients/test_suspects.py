@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.engine_clients.suspects import Suspects
+from onward.engine_clients.suspects import MAX_WAITS, Suspects
 
 
 class Machine:
@@ -83,9 +83,9 @@ def test_a_job_is_not_blamed_for_fewer_than_four_losses(num_losses: int) -> None
         suspects.admitted(suspects.select([1]))
 
 
-def test_jobs_that_the_engine_had_not_begun_are_not_blamed() -> None:
+def test_jobs_that_the_engine_had_not_begun_are_not_blamed_soon() -> None:
     suspects = Suspects()
-    for _ in range(10):
+    for _ in range(MAX_WAITS - 1):
         suspects.select([1, 2])
         suspects.admitted([1])
         suspects.progressed([1])
@@ -135,3 +135,28 @@ def test_a_suspect_that_is_cancelled_holds_nobody_back() -> None:
         suspects.engine_lost([1, 2])
     suspects.ended(1)
     assert suspects.select([2]) == [2]
+
+
+def test_a_job_that_ends_engines_before_they_begin_it_is_found_though_others_make_progress() -> None:
+    """As when it breaks the scheduler: the engine never reports that it has begun."""
+    suspects = Suspects()
+    for number in range(MAX_WAITS):
+        assert suspects.select([1, 2]) == [1, 2], number
+        suspects.admitted([1])
+        suspects.progressed([1])
+        assert suspects.engine_lost([1, 2]) is None
+    assert suspects.select([1, 2]) == [1, 2] and suspects.trial == 2
+    suspects.progressed([1])
+    assert suspects.engine_lost([1, 2]) is None
+    assert suspects.select([1, 2]) == [2]
+    assert suspects.engine_lost([2]) == 2
+
+
+def test_a_job_that_waited_through_many_losses_is_cleared_by_its_first_event() -> None:
+    suspects = Suspects()
+    for _ in range(MAX_WAITS - 1):
+        suspects.progressed([1])
+        suspects.engine_lost([1, 2])
+    suspects.progressed([1, 2])
+    suspects.engine_lost([1, 2])
+    assert suspects.select([1, 2]) == [1, 2] and suspects.trial is None

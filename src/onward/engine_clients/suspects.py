@@ -13,6 +13,9 @@ from collections.abc import Collection, Iterable
 
 MAX_STRIKES = 2
 """Strikes from which a job is a suspect: one may be bad luck, and being tried delays a job."""
+MAX_WAITS = 8
+"""Losses in a row from which a job is a suspect that no engine had begun: it may end them while it is queued or
+admitted. More than MAX_STRIKES, because in a long queue most jobs have nothing to do with a loss."""
 
 
 class Suspects:
@@ -26,6 +29,8 @@ class Suspects:
         self._alone: int | None = None
         """The suspect that was lost with an engine during its trial: its next trial has no job beside it."""
         self._strikes: dict[int, int] = {}
+        self._waits: dict[int, int] = {}
+        """Losses in a row that each job saw waiting in the engine."""
         self._begun: set[int] = set()
         """The live jobs that the current engine has begun to compute."""
         self._progressed: set[int] = set()
@@ -41,7 +46,7 @@ class Suspects:
         """These live jobs have delivered an event: they are not, or no longer, suspected."""
         self._begun.update(jobs)
         self._progressed.update(jobs)
-        if self._strikes:
+        if self._strikes or self._waits:
             for job in jobs:
                 self._clear(job)
 
@@ -77,19 +82,25 @@ class Suspects:
         `sent`: the live jobs that were sent to the engine. If it has begun none, it was lost while it received them,
         and all of them count as begun.
         """
-        blamed = (self._begun if self._begun or self._has_ended else set(sent)) - self._progressed
+        has_begun = bool(self._begun or self._has_ended)
+        blamed = (self._begun if has_begun else set(sent)) - self._progressed
         culprit = None
-        if self.trial in blamed:
+        if self.trial is not None:
             culprit = self.trial if self.trial == self._alone else None
             self._alone = self.trial
         for job in blamed:
             self._strikes[job] = self._strikes.get(job, 0) + 1
+        for job in set(sent) - self._begun if has_begun else ():
+            self._waits[job] = self._waits.get(job, 0) + 1
+            if self._waits[job] >= MAX_WAITS:
+                self._strikes[job] = MAX_STRIKES
         self.trial = None
         self._begun, self._progressed, self._has_ended = set(), set(), False
         return culprit
 
     def _clear(self, job: int) -> None:
         self._strikes.pop(job, None)
+        self._waits.pop(job, None)
         if self.trial == job:
             self.trial = None
         if self._alone == job:
