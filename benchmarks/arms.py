@@ -11,9 +11,9 @@ from benchmarks.engine import Round
 from benchmarks.http_client import Connection, Target, connect
 from benchmarks.load import Bounds, LoadGenerator, run_async
 from benchmarks.measure import BenchmarkError
-from benchmarks.observe import cpu_seconds
 from benchmarks.outcome import Outcome, summarise
 from benchmarks.peer_build import SERVER
+from benchmarks.processes import cpu_seconds
 from benchmarks.server_process import Server
 from benchmarks.workload import Workload
 

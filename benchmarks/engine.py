@@ -25,7 +25,8 @@ from benchmarks.load import Bounds, LoadGenerator, RawResult, event_loop_runner
 from benchmarks.measure import BenchmarkError
 from benchmarks.models import find_openvino_model, load
 from benchmarks.outcome import Outcome, steady_tok_s, summarise
-from benchmarks.server_process import Server, resident_memory, serve
+from benchmarks.processes import resident_memory
+from benchmarks.server_process import Server, serve
 from benchmarks.workload import Workload
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
 

@@ -1,27 +1,13 @@
-"""Observe a running server: its metrics, and the processor time that the system reports for it."""
+"""Read the metrics of a running server."""
 
 from __future__ import annotations
 
-import os
 import urllib.request
 from collections import defaultdict
-from pathlib import Path
 
 KV_USED = "onward_kv_blocks_used"
 RUNNING, WAITING = "onward_engine_running", "onward_engine_waiting"
 IN_FLIGHT = "onward_requests_in_flight"
-
-
-def cpu_seconds(pid: int) -> float | None:
-    """Return the processor time of all threads of a process since its start; None where the system does not report
-    it."""
-    try:
-        content = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    fields = content.rpartition(")")[2].split()  # the name before it may contain spaces
-    user, system = int(fields[11]), int(fields[12])
-    return (user + system) / os.sysconf("SC_CLK_TCK")
 
 
 def scrape(base_url: str) -> dict[str, float]:

@@ -17,8 +17,8 @@ from benchmarks import measure
 from benchmarks.http_client import Target
 from benchmarks.load import Bounds, LoadGenerator, run_async
 from benchmarks.measure import BenchmarkError
-from benchmarks.observe import cpu_seconds
 from benchmarks.outcome import summarise
+from benchmarks.processes import cpu_seconds
 from benchmarks.server_process import Server, serve
 from benchmarks.workload import Workload
 from onward.engine.cache import KVCache

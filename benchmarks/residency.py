@@ -14,7 +14,8 @@ import urllib.request
 
 from benchmarks import measure
 from benchmarks.models import model_id
-from benchmarks.server_process import Server, resident_memory, serve
+from benchmarks.processes import resident_memory
+from benchmarks.server_process import Server, serve
 
 MIB = 2**20
 WITHOUT_DROPPING = (

@@ -25,7 +25,8 @@ from benchmarks.load import run_async
 from benchmarks.measure import BenchmarkError
 from benchmarks.mixed_requests import Mix, MixedRequest
 from benchmarks.observe import left_behind, scrape
-from benchmarks.server_process import Server, resident_memory, serve
+from benchmarks.processes import resident_memory
+from benchmarks.server_process import Server, serve
 
 MIB = 2**20
 MAX_GROWTH_MIB_PER_1000 = 0.25

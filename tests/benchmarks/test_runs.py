@@ -16,7 +16,8 @@ from benchmarks.in_process import InProcess
 from benchmarks.load import Bounds, LoadGenerator, run_async
 from benchmarks.models import find_model, find_openvino_model
 from benchmarks.outcome import Outcome
-from benchmarks.server_process import kv_cache_bytes, resident_memory, serve
+from benchmarks.processes import kv_cache_bytes, resident_memory
+from benchmarks.server_process import serve
 from benchmarks.startup import parse_importtime
 from benchmarks.workload import Workload
 

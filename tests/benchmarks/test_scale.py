@@ -13,7 +13,8 @@ from benchmarks.http_client import Response
 from benchmarks.load import run_async
 from benchmarks.measure import BenchmarkError
 from benchmarks.mixed_requests import KINDS, Mix, MixedRequest
-from benchmarks.observe import KV_USED, cpu_seconds, left_behind, parse_metrics
+from benchmarks.observe import KV_USED, left_behind, parse_metrics
+from benchmarks.processes import cpu_seconds
 from benchmarks.render_scale import queueing_section, soak_section, sweep_section
 from benchmarks.server_process import serve
 from hypothesis import given

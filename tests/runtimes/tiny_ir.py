@@ -30,6 +30,8 @@ class Shape:
     """How many int4 weights share a scale."""
     tied: bool = False
     head: Literal["plain", "bias", "scaled", "softcap"] = "plain"
+    scale: float = 0.25
+    """What logits are multiplied by, with the head "scaled"."""
     context_length: int = 512
     seed: int = 7
 
@@ -135,7 +137,7 @@ class _Builder:
         if shape.head == "bias":
             return op.add(logits, op.constant(self.random.standard_normal((1, 1, shape.vocab), np.float32)))
         if shape.head == "scaled":
-            return op.multiply(logits, op.constant(np.float32(0.25)))
+            return op.multiply(logits, op.constant(np.float32(shape.scale)))
         if shape.head == "softcap":
             cap = op.constant(np.float32(30))
             return op.multiply(op.tanh(op.divide(logits, cap)), cap)
