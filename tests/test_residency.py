@@ -16,7 +16,8 @@ from typing import Protocol
 import pytest
 
 import onward
-from onward import compose, residency
+from onward import residency
+from onward.compose import backend, engine
 from onward.residency import Mapping, drop_file_pages, mappings
 from onward.settings import Settings
 from onward.values import ContentFilterSetting
@@ -111,7 +112,7 @@ def drops(monkeypatch: pytest.MonkeyPatch, start: Callable[[], Closable]) -> lis
         calls.append(alone and threading.current_thread() is threading.main_thread())
         return 0
 
-    monkeypatch.setattr(compose, "drop_file_pages", called)
+    monkeypatch.setattr(engine, "drop_file_pages", called)
     start().close()
     for thread in threading.enumerate():  # pages must not be dropped later either
         if thread.name.startswith("onward-") and thread not in before:
@@ -125,16 +126,16 @@ def test_in_another_program_no_pages_are_dropped(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_process_of_our_own_drops_pages_before_its_engines_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    toy = Settings(model=("toy",))
-    assert drops(monkeypatch, lambda: compose.compose(toy, own_process=True)) == [True]
+    toy = Settings(model=("toy",), engine_process="off")
+    assert drops(monkeypatch, lambda: backend.compose(toy, own_process=True)) == [True]
 
 
 def test_with_an_operators_code_loaded_no_pages_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have threads that unmap files."""
-    monkeypatch.setattr(compose, "_filters", lambda settings: None)
+    monkeypatch.setattr(backend, "_filters", lambda settings: None)
     rule = ContentFilterSetting("names", entry_point="found-by-code")
-    toy = Settings(model=("toy",), content_filter=(rule,))
-    assert drops(monkeypatch, lambda: compose.compose(toy, own_process=True)) == []
+    toy = Settings(model=("toy",), content_filter=(rule,), engine_process="off")
+    assert drops(monkeypatch, lambda: backend.compose(toy, own_process=True)) == []
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux only")
@@ -146,7 +147,7 @@ from onward.compose import compose
 from onward.residency import mappings
 from onward.settings import Settings
 
-backend = compose(Settings(model=("toy",)), own_process={own_process})
+backend = compose(Settings(model=("toy",), engine_process="off"), own_process={own_process})
 compiler = [each for each in mappings(Path("/proc/self/smaps").read_text()) if "libllvmlite" in each.path]
 print(sum(each.resident_bytes for each in compiler if not each.is_dirty))
 backend.close()

@@ -5,9 +5,11 @@ As a program it is `onward` with this format in the table.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from onward.cli.main import main
+from onward.compose import backend, worker
 from onward.engine.model import Tokenizer
 from onward.runtimes import formats
 from onward.runtimes.base import LoadedModel, Progress
@@ -55,4 +57,7 @@ class OneFileFormat:
 
 if __name__ == "__main__":
     formats.MODEL_FORMATS += (OneFileFormat(),)
+    backend.WORKER = (sys.executable, "-m", "tests.models.one_file_format", "worker")
+    if sys.argv[1:] == ["worker"]:
+        worker.main()
     main()

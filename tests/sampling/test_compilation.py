@@ -10,7 +10,7 @@ from pathlib import Path
 import numba
 import pytest
 
-from onward.compose import COMPILING
+from onward.compose.engine import COMPILING
 from onward.sampling.kernels import on_compilation
 from onward.sampling.vocab_blocks import compiled
 

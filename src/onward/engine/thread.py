@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import queue
 import threading
 from collections.abc import Sequence as ReadOnly
 
@@ -13,7 +12,6 @@ import msgspec
 from onward.engine.client import (
     Cancel,
     CancelChoice,
-    Command,
     Deliver,
     EngineInfo,
     EngineLoad,
@@ -23,6 +21,7 @@ from onward.engine.client import (
 )
 from onward.engine.events import Failed, FailureKind
 from onward.engine.job import Job
+from onward.engine.loop import EngineLoop
 from onward.engine.step import Engine
 from onward.errors import EngineStopped, Overloaded
 
@@ -39,6 +38,7 @@ class EngineThread:
 
     def __init__(self, engine: Engine, *, max_waiting: int, name: str = "engine", fingerprint: str = "") -> None:
         self.engine = engine
+        self._loop = EngineLoop(engine)
         self._info = EngineInfo(
             vocab_size=engine.model.vocab_size,
             context_length=engine.model.context_length,
@@ -46,14 +46,11 @@ class EngineThread:
             fingerprint=fingerprint,
         )
         self._max_waiting = max_waiting
-        self._mailbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._lock = threading.Lock()
         """Held while jobs are posted, and while the mailbox is drained at the end: so no job is left in it. A cancel is
         posted without it, because the garbage collector may cancel at any moment (`Answer.abandon`)."""
         self._num_submitted = 0
         """Jobs posted to the mailbox. Modified under the lock."""
-        self._num_taken = 0
-        """Jobs taken from it. Modified on the engine thread only."""
         self._stopping = False
         self._state = EngineState()
         self._load = engine.load()
@@ -83,7 +80,7 @@ class EngineThread:
     @property
     def num_waiting(self) -> int:
         """Sequences waiting for admission, including the jobs in the mailbox."""
-        num_posted = self._num_submitted - self._num_taken
+        num_posted = self._num_submitted - self._loop.num_taken
         return num_posted + len(self.engine.scheduler.admission)
 
     def submit(self, jobs: ReadOnly[Job]) -> None:
@@ -92,21 +89,21 @@ class EngineThread:
             if self._is_full():
                 raise Overloaded(retry_after=1)
             self._num_submitted += len(jobs)
-            self._mailbox.put(Submit(list(jobs)))
+            self._loop.mailbox.put(Submit(list(jobs)))
 
     def cancel(self, request: int) -> None:
-        self._mailbox.put(Cancel(request))
+        self._loop.mailbox.put(Cancel(request))
 
     def cancel_choice(self, job: int, choice: int) -> None:
-        self._mailbox.put(CancelChoice(job, choice))
+        self._loop.mailbox.put(CancelChoice(job, choice))
 
     def stop(self) -> None:
         with self._lock:
-            self._stopping = True
+            self._stopping = self._loop.is_stopping = True
             if self._thread.ident is None and self._state.status == "running":  # never started
                 self._state = EngineState("stopped")
                 self.engine.close()
-        self._mailbox.put(Stop())
+        self._loop.mailbox.put(Stop())
         if self._thread.is_alive():
             self._thread.join()
         atexit.unregister(self.stop)
@@ -127,12 +124,7 @@ class EngineThread:
         failure: tuple[FailureKind, str] = "stopped", "the engine was stopped"
         state = EngineState("stopped")
         try:
-            while not self._stopping:
-                if self.engine.idle:
-                    self._publish()
-                self._empty_mailbox(wait=self.engine.idle)
-                if not self._stopping and not self.engine.idle:
-                    self.engine.step(self._publish)
+            self._loop.run(self._publish)
         except BaseException as error:  # a panic in a Rust library is not an Exception
             log.exception("the engine crashed")
             failure = "crashed", f"the engine crashed: {error}"
@@ -152,41 +144,9 @@ class EngineThread:
         self._deliver_events()
 
     def _deliver_events(self) -> None:
-        events, self.engine.undelivered = self.engine.undelivered, []
+        events = self._loop.take_events()
         if events:
             self._deliver(events)
-
-    def _empty_mailbox(self, *, wait: bool) -> None:
-        """Execute all commands in the mailbox. With `wait`, wait for the first one."""
-        if wait:
-            self._execute(self._mailbox.get())
-        while True:
-            try:
-                command = self._mailbox.get_nowait()
-            except queue.Empty:
-                return
-            self._execute(command)
-
-    def _execute(self, command: Command) -> None:
-        match command:
-            case Submit(jobs):
-                for job in jobs:
-                    self._add(job)
-            case Cancel(request):
-                self.engine.cancel(request)
-            case CancelChoice(job_id, choice):
-                self.engine.cancel_choice(job_id, choice)
-            case Stop():
-                self._stopping = True
-
-    def _add(self, job: Job) -> None:
-        """Queue a job; one that the engine cannot run fails alone."""
-        try:
-            self.engine.add(job)
-        except Exception as error:
-            log.exception("job %d cannot be run", job.id)
-            self._deliver([Failed(job.id, "rejected", f"the engine cannot run the job: {error}")])
-        self._num_taken += 1
 
     def _fail_all(self, kind: FailureKind, reason: str) -> None:
         """Fail all jobs, including those in the mailbox. `submit` refuses later ones.
@@ -196,7 +156,8 @@ class EngineThread:
         """
         with self._lock:
             self._stopping = True
-            posted = self._drain()
+            posted = self._loop.drain()
+            self._loop.num_taken = self._num_submitted
         jobs = {sequence.job.id: sequence.job for sequence in self.engine.scheduler.sequences()}
         jobs |= {job.id: job for command in posted if isinstance(command, Submit) for job in command.jobs}
         cancelled = {command.request for command in posted if isinstance(command, Cancel)}
@@ -204,14 +165,3 @@ class EngineThread:
         self._deliver([Failed(job.id, kind, reason) for job in jobs.values() if job.request not in cancelled])
         for request in {job.request for job in jobs.values()}:
             self.engine.cancel(request)
-
-    def _drain(self) -> list[Command]:
-        """Take all commands out of the mailbox."""
-        commands: list[Command] = []
-        while True:
-            try:
-                commands.append(self._mailbox.get_nowait())
-            except queue.Empty:
-                break
-        self._num_taken = self._num_submitted
-        return commands

@@ -20,6 +20,14 @@ def format_of(path: Path) -> ModelFormat | None:
     return next((each for each in MODEL_FORMATS if each.matches(path)), None)
 
 
+def format_named(name: str) -> ModelFormat:
+    """Return the format of this name. Raises LookupError."""
+    for each in MODEL_FORMATS:
+        if each.name == name:
+            return each
+    raise LookupError(f"there is no model format named {name!r}")
+
+
 def hub_formats() -> list[ModelFormat]:
     """Return the formats that a hub repository may contain, in order of preference."""
     return [each for each in MODEL_FORMATS if each.patterns]

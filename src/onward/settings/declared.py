@@ -128,6 +128,11 @@ class Settings:
         values.boolean,
         "Reuse the KV cache of earlier prompts for requests that begin with the same tokens.",
     )
+    engine_process: Literal["on", "off"] = option(
+        "on", "Performance", values.choice("on", "off"),
+        "on: each model's engine runs in a process of its own. If that dies, another one is started, and all streams "
+        "go on where they were. off: in a thread of the server.", is_server_only=True,
+    )  # fmt: skip
     speculation: Literal["auto", "off"] = option(
         "auto", "Performance", values.choice("auto", "off"),
         "auto: draft tokens from a request's prediction and from repeated text, and verify several per step. "

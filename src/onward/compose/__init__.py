@@ -1,0 +1,5 @@
+"""Dependency wiring: builds a Backend, or only a tokenizer, from Settings."""
+
+from onward.compose.backend import compose, load_tokenizer
+
+__all__ = ["compose", "load_tokenizer"]

@@ -1,0 +1,198 @@
+"""From Settings to a Backend: which models are served under which names, and by what kind of engine client."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
+from onward.errors import SetupError
+from onward.models.registry import listed_models
+from onward.models.resolve import ResolvedModel, resolve
+from onward.residency import trim_heap
+from onward.runtimes.base import LoadedModel, Progress
+from onward.settings import Settings
+
+if TYPE_CHECKING:
+    from onward.backends.embedded import EmbeddedBackend
+    from onward.completions.filters import ContentFilters
+    from onward.engine.client import EngineClient
+    from onward.engine.model import Tokenizer
+
+WORKER = (sys.executable, "-P", "-m", "onward.compose.worker")
+"""The program of an engine's process. -P: a folder named onward in the working directory is not imported."""
+
+
+class _Served(NamedTuple):
+    """A model whose engine is ready."""
+
+    found: ResolvedModel
+    tokenizer: Tokenizer
+    engine: EngineClient
+
+
+def compose(
+    settings: Settings, progress: Progress = lambda message: None, *, own_process: bool = False
+) -> EmbeddedBackend:
+    """Load every model and create its engine: in a thread, or with `own_process` in a process each, unless the settings
+    say otherwise. Slow; blocks. `progress` receives a sentence at each stage, on any thread.
+
+    `own_process`: nothing else runs in this process, so file pages that only loading needed may be dropped. Raises
+    SetupError, which names the model and what to do; models that were loaded before are closed.
+    """
+    filters = _filters(settings)
+    models = _resolve_all(settings, progress)
+    aliases = _aliases(settings, models)
+    with ExitStack() as on_failure:
+        if own_process and settings.engine_process == "on":
+            served = _start_processes(settings, models, progress, on_failure)
+        else:
+            may_drop = own_process and not _has_foreign_code(settings)
+            served = _start_threads(settings, models, progress, on_failure, drop_pages=may_drop)
+        on_failure.pop_all()  # from here on the backend owns the engines
+    return _backend(settings, served, aliases, filters)
+
+
+def load_tokenizer(model: str | None, settings: Settings, progress: Progress = lambda message: None) -> Tokenizer:
+    """Load the tokenizer alone of `model`, a name, path or alias (None: the first of the settings). Blocks.
+
+    Raises SetupError.
+    """
+    name = model or settings.model[0]
+    found = resolve(dict(settings.alias).get(name, name), progress=progress)
+    return found.format.load_tokenizer(found.path)
+
+
+def _resolve_all(settings: Settings, progress: Progress) -> dict[str, ResolvedModel]:
+    """Return the models of the settings, by the names used there. May download. Raises SetupError, also for a name or
+    an id that is repeated."""
+    for name in settings.model:
+        if settings.model.count(name) > 1:
+            raise SetupError(f"The model {name!r} is listed twice; pass it once.")
+    models: dict[str, ResolvedModel] = {}
+    for name in settings.model:
+        found = resolve(name, progress=progress)
+        if any(found.id == other.id for other in models.values()):
+            raise SetupError(f"Two models are named {found.id!r}: rename one of their folders.")
+        models[name] = found
+    return models
+
+
+def _start_processes(
+    settings: Settings, models: dict[str, ResolvedModel], progress: Progress, on_failure: ExitStack
+) -> list[_Served]:
+    """Start a process per model; `on_failure` stops them. Raises SetupError.
+
+    One after the other: each takes its share of the memory that is free.
+    """
+    from onward.engine_clients.child import ChildLauncher
+    from onward.engine_clients.supervised import SupervisedEngine
+
+    served: list[_Served] = []
+    for name, found in models.items():
+        progress(f"Loading {name}")
+        payload = msgspec.json.encode(EngineConfig.create(found, settings))
+        engine = SupervisedEngine(ChildLauncher(WORKER, payload, found.id, progress), name=found.id)
+        on_failure.callback(engine.stop)
+        engine.begin()
+        tokenizer = found.format.load_tokenizer(found.path)  # while the process loads the model
+        engine.wait_until_ready()
+        served.append(_Served(found, tokenizer, engine))
+    trim_heap()
+    return served
+
+
+def _start_threads(
+    settings: Settings,
+    models: dict[str, ResolvedModel],
+    progress: Progress,
+    on_failure: ExitStack,
+    *,
+    drop_pages: bool,
+) -> list[_Served]:
+    """Load the models into this process; `on_failure` closes them. Raises SetupError."""
+    from onward.engine.thread import EngineThread
+
+    loaded: list[tuple[ResolvedModel, EngineConfig, LoadedModel]] = []
+    with kernels_loading(progress) as kernels_loaded:
+        for name, found in models.items():
+            progress(f"Loading {name}")
+            config = EngineConfig.create(found, settings)
+            model = load_model(config, progress)
+            on_failure.callback(model.model.close)
+            loaded.append((found, config, model))
+        kernels_loaded()
+    trim_heap()
+    if drop_pages:
+        drop_loading_pages({found.format.name for found in models.values()})
+    served: list[_Served] = []
+    for found, config, model in loaded:
+        engine, info = make_engine(config, model)
+        client = EngineThread(engine, max_waiting=settings.max_waiting, name=found.id, fingerprint=info.fingerprint)
+        served.append(_Served(found, model.tokenizer, client))
+    return served
+
+
+def _backend(
+    settings: Settings, served: list[_Served], aliases: dict[str, str], filters: ContentFilters | None
+) -> EmbeddedBackend:
+    """Return the backend over engines that are ready."""
+    from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+    from onward.completions.limits import RequestLimits
+    from onward.completions.plan import ServedModel
+
+    by_id: dict[str, EmbeddedModel] = {}
+    for found, tokenizer, engine in served:
+        info = engine.info
+        plan_model = ServedModel.create(found.id, tokenizer, info.vocab_size, info.context_length)
+        by_id[found.id] = EmbeddedModel(plan_model, engine, _filtered(info.fingerprint, settings), filters)
+    ids = dict(zip(settings.model, by_id, strict=True))
+    return EmbeddedBackend(
+        by_id,
+        listed_models({found.id: found.created for found, _, _ in served}, aliases),
+        ids | aliases,
+        limits=RequestLimits(settings.max_parallel, settings.max_prompt_tokens, settings.max_answer_logprobs),
+        any_name=settings.profile == "lenient",
+    )
+
+
+def _has_foreign_code(settings: Settings) -> bool:
+    """Return whether a content filter is the operator's own code, which may have threads that do anything."""
+    return any(each.entry_point is not None for each in settings.content_filter)
+
+
+def _filters(settings: Settings) -> ContentFilters | None:
+    """Return the content filters of the settings, None without any. Raises SetupError, before a model is loaded."""
+    if not settings.content_filter:
+        return None
+    from onward.completions.filters import make_filters
+
+    return make_filters(settings.content_filter)
+
+
+def _aliases(settings: Settings, models: dict[str, ResolvedModel]) -> dict[str, str]:
+    """Return model ids by alias. Raises SetupError for an alias of no model or with the name of one."""
+    served = {model.id for model in models.values()}
+    aliases: dict[str, str] = {}
+    for alias, target in settings.alias:
+        model_id = models[target].id if target in models else target
+        if model_id not in served:
+            raise SetupError(
+                f"The alias {alias}={target} names a model that is not served. The served models are: "
+                f"{', '.join(sorted(served))}."
+            )
+        if alias in served:
+            raise SetupError(f"The alias {alias!r} is already the name of a model.")
+        aliases[alias] = model_id
+    return aliases
+
+
+def _filtered(fingerprint: str, settings: Settings) -> str:
+    """Return the fingerprint, or a different one for each set of content filters, which change the text."""
+    if not settings.content_filter:
+        return fingerprint
+    return "fp_" + hashlib.blake2b(f"{fingerprint} {settings.content_filter}".encode(), digest_size=6).hexdigest()

@@ -1,0 +1,134 @@
+"""Loads a model and makes its engine, in whichever process that runs.
+
+Heavy packages are imported here, late and concurrently: the sampler (numba loads its kernels) in a thread, while this
+one loads a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from onward.models.resolve import ResolvedModel
+from onward.residency import drop_file_pages
+from onward.runtimes.base import LoadedModel, Progress
+from onward.runtimes.formats import format_named
+from onward.runtimes.options import RuntimeOptions
+from onward.settings import Settings
+
+if TYPE_CHECKING:
+    from onward.engine.client import EngineInfo
+    from onward.engine.step import Engine
+
+SAMPLING_REVISION = 2
+"""Raised with every change of `sampling` that may change a sampled token or a reported log-probability."""
+
+_LOADING_ONLY_FILES = ("libllvmlite.", "libcrypto.")
+"""Name prefixes of mapped files that serving hardly reads, besides those of the models' formats: LLVM has
+compiled the kernels. Pages that are needed again are read again."""
+
+COMPILING = "Compiling the sampling kernels (once per installation; about 10 s)"
+
+
+class EngineConfig(msgspec.Struct, frozen=True):
+    """Which model to load and how to run its engine: all that an engine's process has to know. Sizes are in bytes."""
+
+    model_id: str
+    format: str
+    path: str
+    threads: int
+    precision: Literal["fast", "exact"]
+    kv_memory: int | None
+    cache_dir: str
+    context_length: int | None
+    max_rows: int
+    share_prefixes: bool
+    speculate: bool
+
+    @classmethod
+    def create(cls, found: ResolvedModel, settings: Settings) -> EngineConfig:
+        """Return the configuration of the engine for a model."""
+        return cls(
+            model_id=found.id,
+            format=found.format.name,
+            path=str(found.path.absolute()),
+            threads=settings.threads,
+            precision=settings.precision,
+            kv_memory=settings.kv_memory,
+            cache_dir=str(settings.cache_dir),
+            context_length=settings.context_length or None,
+            max_rows=settings.max_rows,
+            share_prefixes=settings.prefix_cache,
+            speculate=settings.speculation == "auto",
+        )
+
+    def options(self) -> RuntimeOptions:
+        """Return how the model is to be loaded."""
+        return RuntimeOptions(
+            threads=self.threads,
+            precision=self.precision,
+            kv_memory=self.kv_memory,
+            cache_dir=Path(self.cache_dir),
+            context_length=self.context_length,
+        )
+
+
+@contextmanager
+def kernels_loading(progress: Progress) -> Iterator[Callable[[], None]]:
+    """Load the sampling kernels on a thread; yield a function that waits for them."""
+    with ThreadPoolExecutor(1, thread_name_prefix="onward-kernels") as executor:
+        kernels = executor.submit(_load_kernels, progress)
+        yield kernels.result
+
+
+def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
+    """Load the model of a configuration; the caller owns it. Raises SetupError."""
+    loaded = format_named(config.format).load(Path(config.path), config.options(), progress)
+    for note in loaded.notes:
+        progress(note)
+    return loaded
+
+
+def make_engine(config: EngineConfig, model: LoadedModel) -> tuple[Engine, EngineInfo]:
+    """Return an engine, which owns the model from now on, and what it serves."""
+    from onward.engine.client import EngineInfo
+    from onward.engine.step import Engine
+    from onward.sampling.sampler import Sampler
+
+    engine = Engine(
+        model.model,
+        model.tokenizer,
+        Sampler(model.model.vocab_size, config.threads or None),
+        max_rows=config.max_rows,
+        share_prefixes=config.share_prefixes,
+        speculate=config.speculate,
+    )
+    info = EngineInfo(
+        model.model.vocab_size, model.model.context_length, config.max_rows, _fingerprint(model.fingerprint)
+    )
+    return engine, info
+
+
+def drop_loading_pages(formats: set[str]) -> None:
+    """Drop the pages of files that only loading needed. No engine may run yet: one that ends would unmap its model."""
+    names = {name for each in formats for name in format_named(each).loading_only_files}
+    drop_file_pages(*_LOADING_ONLY_FILES, *names)
+
+
+def _load_kernels(progress: Progress) -> None:
+    from onward.sampling.kernels import on_compilation
+    from onward.sampling.sampler import Sampler
+
+    with on_compilation(lambda: progress(COMPILING)):
+        Sampler(1)
+
+
+def _fingerprint(runtime: str) -> str:
+    """Return `system_fingerprint`: it changes with what the runtime's results depend on and with the sampler."""
+    return "fp_" + hashlib.blake2b(f"{runtime} {SAMPLING_REVISION}".encode(), digest_size=6).hexdigest()

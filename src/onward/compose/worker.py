@@ -1,0 +1,45 @@
+"""`python -m onward.compose.worker`: the process of an engine, which `onward serve` starts."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onward.engine_clients.worker import run_worker
+from onward.residency import share_heap, trim_heap
+from onward.runtimes.base import Progress
+
+if TYPE_CHECKING:
+    from onward.engine.client import EngineInfo
+    from onward.engine.step import Engine
+
+
+def load(configuration: bytes, progress: Progress) -> tuple[Engine, EngineInfo]:
+    """Load the engine of an encoded EngineConfig. Raises SetupError."""
+    from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
+
+    config = msgspec.json.decode(configuration, type=EngineConfig)
+    with kernels_loading(progress) as kernels_loaded:
+        model = load_model(config, progress)
+        kernels_loaded()
+    trim_heap()
+    drop_loading_pages({config.format})
+    engine, info = make_engine(config, model)
+    gc.freeze()  # objects of libraries live as long as the process: no collection needs to traverse them
+    return engine, info
+
+
+def main() -> None:
+    """Run until the server stops this process; exits without the interpreter's own end, which has nothing to do."""
+    share_heap()
+    status = run_worker(load)
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+"""An engine in a child process: starts it, carries commands and reports, and knows how it ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as ReadOnly
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from onward.engine.client import Command, EngineInfo, Stop
+from onward.engine_clients.frames import BrokenFrame, FrameReader, FrameWriter
+from onward.engine_clients.link import OnLost, OnReport, StepReport
+from onward.engine_clients.messages import (
+    BrokenMessage,
+    Configure,
+    CouldNotStart,
+    Crashed,
+    Logged,
+    Progressed,
+    Ready,
+    Upward,
+    decode_upward,
+    encode,
+    is_large,
+    split_command,
+)
+from onward.errors import SetupError
+
+log = logging.getLogger("onward.engine")
+
+CLOSE_SECONDS = 20.0
+"""How long an engine that was stopped may take for its last step and for freeing its memory."""
+EXIT_SECONDS = 2.0
+"""How long a process may live after it closed its connection."""
+SECRET_VARIABLES = ("ONWARD_API_KEY", "OPENAI_API_KEY")
+"""Variables that the engine's process does not inherit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildLauncher:
+    """Implements `link.Launch`: each call starts `command`, a program that calls `worker.run_worker`.
+
+    `configuration` describes the engine to that program. `name` is for the log, and `progress` receives a sentence per
+    stage of loading, on a thread of the link.
+    """
+
+    command: ReadOnly[str]
+    configuration: bytes
+    name: str = "engine"
+    progress: Callable[[str], None] = lambda stage: None
+
+    def __call__(self, on_report: OnReport, on_lost: OnLost) -> ChildEngine:
+        child = ChildEngine(_spawn(self.command), self.name, self.progress, on_report, on_lost)
+        child.configure(self.configuration)
+        child.wait_until_ready()
+        return child
+
+
+class _Process(Protocol):
+    """A running process and its connection. `down` and `up` are file descriptors, maybe the same one."""
+
+    popen: subprocess.Popen[bytes]
+
+    @property
+    def down(self) -> int: ...
+
+    @property
+    def up(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class ChildEngine:
+    """Implements `link.EngineLink`. Owns the process and the connection.
+
+    A thread reads what comes up, and notices the end; small commands are written on the thread that sends them.
+    """
+
+    def __init__(
+        self,
+        process: _Process,
+        name: str,
+        progress: Callable[[str], None],
+        on_report: OnReport,
+        on_lost: OnLost,
+    ) -> None:
+        self._process = process
+        self._writer = FrameWriter(process.down, name=f"commands-{name}")
+        self._progress = progress
+        self._on_report = on_report
+        self._on_lost = on_lost
+        self._info: EngineInfo | None = None
+        self._reason: str | None = None
+        """Why the engine ends, if that is known before its process has ended."""
+        self._is_closing = False
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+        """Set when the engine is ready, or could not start."""
+        self._thread = threading.Thread(target=self._read, name=f"onward-reports-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def info(self) -> EngineInfo:
+        assert self._info is not None, "the engine is not ready"
+        return self._info
+
+    @property
+    def pid(self) -> int:
+        return self._process.popen.pid
+
+    def configure(self, payload: bytes) -> None:
+        """Say which engine to load."""
+        self._writer.write(lambda: [encode(Configure(payload))])
+
+    def wait_until_ready(self) -> None:
+        """Wait until the engine takes commands. Raises SetupError if it cannot start; the process has ended then."""
+        try:
+            self._ready.wait()
+        except BaseException:  # Ctrl-C
+            self.kill("the start was interrupted")
+            raise
+        if self._info is None:
+            self._thread.join()
+            self.close()
+            raise SetupError(self._reason or "The engine could not be started.")
+
+    def send(self, command: Command) -> None:
+        self._writer.write(lambda: [encode(part) for part in split_command(command)], is_large=is_large(command))
+
+    def kill(self, reason: str) -> None:
+        with self._lock:
+            self._reason = self._reason or reason
+        self._process.popen.kill()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = self._is_closing = True
+        self.send(Stop())
+        self._thread.join(CLOSE_SECONDS)
+        if self._thread.is_alive():
+            self.kill(f"it did not stop within {CLOSE_SECONDS:.0f} seconds")
+            self._thread.join()
+        self._writer.close()
+        self._writer.join()
+        self._process.close()
+
+    def _read(self) -> None:
+        """Receive messages until the connection ends; then wait for the process, and say why it ended."""
+        try:
+            for payload in FrameReader(self._process.up):
+                self._receive(decode_upward(payload))
+        except (BrokenFrame, BrokenMessage) as error:
+            self.kill(str(error))
+        except BaseException as error:
+            log.exception("a report of the engine could not be processed")
+            self.kill(f"a report of the engine could not be processed: {error!r}")
+        status = self._wait()
+        self._reason = self._reason or how_it_ended(status)
+        if self._info is not None and not self._is_closing:
+            self._on_lost(self._reason)
+        self._ready.set()
+
+    def _receive(self, message: Upward) -> None:
+        match message:
+            case StepReport():
+                self._on_report(message)
+            case Progressed(stage):
+                self._progress(stage)
+            case Ready(info):
+                self._info = info
+                self._ready.set()
+            case Logged(level, logger, text):
+                logging.getLogger(logger).log(level, "%s", text)
+            case CouldNotStart(reason) | Crashed(reason):
+                self._reason = self._reason or reason
+
+    def _wait(self) -> int:
+        """Wait for the end of the process whose connection has ended; return its status as Popen does."""
+        try:
+            return self._process.popen.wait(EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill("it closed its connection and went on")
+            return self._process.popen.wait()
+
+
+def how_it_ended(status: int) -> str:
+    """Return how a process ended, for the log. `status` is as Popen's `returncode`."""
+    if status >= 0:
+        return f"its process ended with exit code {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = "; the system does this when memory runs out" if name == "SIGKILL" else ""
+    return f"its process was ended by {name}{hint}"
+
+
+@dataclass(slots=True)
+class _SocketProcess:
+    """A process whose standard input is a socket for both directions."""
+
+    popen: subprocess.Popen[bytes]
+    connection: socket.socket
+
+    @property
+    def down(self) -> int:
+        return self.connection.fileno()
+
+    up = down
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+@dataclass(slots=True)
+class _PipeProcess:
+    """A process whose standard input and output are pipes: Windows has no Unix sockets."""
+
+    popen: subprocess.Popen[bytes]
+
+    @property
+    def down(self) -> int:
+        assert self.popen.stdin is not None
+        return self.popen.stdin.fileno()
+
+    @property
+    def up(self) -> int:
+        assert self.popen.stdout is not None
+        return self.popen.stdout.fileno()
+
+    def close(self) -> None:
+        for pipe in (self.popen.stdin, self.popen.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _spawn(command: ReadOnly[str]) -> _Process:
+    """Start a process with a connection. Raises SetupError.
+
+    On Linux it is killed when the calling thread ends.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES}
+    try:
+        if sys.platform == "win32":
+            pipe = subprocess.PIPE
+            return _PipeProcess(subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, env=environment))
+        return _spawn_on_socket(command, environment)
+    except OSError as error:
+        raise SetupError(f"The engine's process cannot be started: {error.strerror}.") from None
+
+
+def _spawn_on_socket(command: ReadOnly[str], environment: dict[str, str]) -> _Process:
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs, _signals_blocked():
+            # A session of its own, so that Ctrl-C in a terminal reaches the server only.
+            popen = subprocess.Popen(
+                command, stdin=theirs.fileno(), stdout=_stderr(), env=environment, start_new_session=True
+            )
+    except BaseException:
+        ours.close()
+        raise
+    return _SocketProcess(popen, ours)
+
+
+def _stderr() -> int:
+    """Return a descriptor for what libraries print in the process of the engine."""
+    try:
+        os.fstat(2)
+    except OSError:
+        return subprocess.DEVNULL
+    return 2
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Block the signals that a new process is to ignore, until it does: it inherits what is blocked."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,185 @@
+"""The process of an engine: the other end of `child`. Its main thread is the engine's, a second one reads commands."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from onward.engine.client import Command, EngineInfo
+from onward.engine.loop import EngineLoop
+from onward.engine.step import Engine
+from onward.engine_clients.frames import BrokenFrame, FrameReader, write_frame
+from onward.engine_clients.link import StepReport
+from onward.engine_clients.messages import (
+    BrokenMessage,
+    Configure,
+    CouldNotStart,
+    Crashed,
+    Logged,
+    Progressed,
+    Ready,
+    Upward,
+    decode_downward,
+    encode,
+    split_report,
+)
+from onward.errors import SetupError
+
+log = logging.getLogger("onward.engine")
+
+Load = Callable[[bytes, Callable[[str], None]], tuple[Engine, EngineInfo]]
+"""Loads the engine that a configuration describes; the second argument receives a sentence per stage. Raises
+SetupError."""
+
+EXIT_CRASHED = 70
+"""EX_SOFTWARE of sysexits.h."""
+EXIT_ORPHANED = 1
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
+
+
+def run_worker(load: Load) -> int:
+    """Serve one engine until the server stops it, or is gone; return the exit code.
+
+    The connection is standard input (and on Windows, upwards, standard output), which are free afterwards. Never
+    returns when the server is gone: then the process ends at once, whatever is being computed.
+    """
+    _ignore_signals()
+    _die_with_parent()
+    connection = _Connection()
+    logging.getLogger("onward").handlers[:] = [_LogFrames(connection.send)]
+    logging.getLogger("onward").propagate = False
+    try:
+        engine, info = load(connection.configuration(), lambda stage: connection.send(Progressed(stage)))
+    except SetupError as error:
+        connection.send(CouldNotStart(str(error)))
+        return 1
+    except MemoryError:
+        connection.send(CouldNotStart("The memory does not suffice to load the model."))
+        return 1
+    except BaseException as error:
+        log.exception("the engine could not be loaded")
+        connection.send(CouldNotStart(f"The engine could not be loaded: {type(error).__name__}: {error}"))
+        return 1
+    connection.send(Ready(info))
+    return _run(engine, connection)
+
+
+def _run(engine: Engine, connection: _Connection) -> int:
+    loop = EngineLoop(engine, connection.commands)
+    try:
+        loop.run(_Reporter(loop, connection.send).publish)
+    except BaseException as error:  # a panic in a Rust library is not an Exception
+        log.exception("the engine crashed")
+        connection.send(Crashed(f"the engine crashed: {type(error).__name__}: {error}"))
+        return EXIT_CRASHED
+    engine.close()
+    return 0
+
+
+class _Connection:
+    """The frames from and to the server."""
+
+    def __init__(self) -> None:
+        self._down = os.dup(0)
+        self._up = os.dup(1) if sys.platform == "win32" else self._down
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(2, 1)  # what libraries print must not get between frames
+        self.commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._configuration: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._read, name="onward-commands", daemon=True).start()
+
+    def configuration(self) -> bytes:
+        """Wait for what to load."""
+        return self._configuration.get()
+
+    def send(self, message: Upward) -> None:
+        """Send a message; waits while the server does not read. May be called on any thread."""
+        try:
+            with self._lock:
+                write_frame(self._up, encode(message))
+        except OSError:
+            os._exit(EXIT_ORPHANED)
+
+    def _read(self) -> None:
+        """Read messages until the server is gone, which ends the process: `stop` is a message, too."""
+        try:
+            for payload in FrameReader(self._down):
+                message = decode_downward(payload)
+                if isinstance(message, Configure):
+                    self._configuration.put(message.payload)
+                else:
+                    self.commands.put(message)
+        except (BrokenFrame, BrokenMessage) as error:
+            log.error("%s", error)
+        finally:
+            os._exit(EXIT_ORPHANED)
+
+
+class _Reporter:
+    """Sends a report per step."""
+
+    def __init__(self, loop: EngineLoop, send: Callable[[StepReport], None]) -> None:
+        self._loop = loop
+        self._send = send
+        self._begun: set[int] = set()
+        self._reported_step = -1
+
+    def publish(self) -> None:
+        """See `engine.loop.Publish`. A step calls it at least once."""
+        engine = self._loop.engine
+        is_idle = engine.idle
+        step = engine.counters.num_steps
+        if step == self._reported_step and not is_idle:
+            return
+        self._reported_step = -1 if is_idle else step
+        running = {sequence.job.id for sequence in engine.scheduler.running}
+        admitted = sorted(running - self._begun)
+        self._begun = running
+        for report in split_report(StepReport(self._loop.take_events(), engine.load(), admitted, is_idle)):
+            self._send(report)
+
+
+class _LogFrames(logging.Handler):
+    """Sends log records to the server, which writes its log."""
+
+    def __init__(self, send: Callable[[Upward], None]) -> None:
+        super().__init__()
+        self._send_message = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._send_message(Logged(record.levelno, record.name, self.format(record)))
+        except Exception:
+            self.handleError(record)
+
+
+def _ignore_signals() -> None:
+    """Leave signals to the server, which drains first: a terminal and a service manager signal all processes. The
+    server has blocked them until now, so that none can end this process before it ignores them."""
+    if sys.platform == "win32":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+
+
+def _die_with_parent() -> None:
+    """Have Linux kill this process when the server's thread that started it ends, even if it is stopped or hangs in
+    native code. Elsewhere, and for a server that was gone before this call, the end of the connection does it."""
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (AttributeError, OSError):
+        log.debug("prctl is not available")
