@@ -98,6 +98,7 @@ EXAMPLES = {
     "threads": "3",
     "precision": "exact",
     "prefix_cache": "off",
+    "engine_process": "off",
     "speculation": "off",
     "log_level": "debug",
     "access_log": "no",
