@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import measure
 from benchmarks.render_reach import compare_section, reach_section
-from benchmarks.render_scale import queueing_section, soak_section, sweep_section
+from benchmarks.render_scale import engine_process_section, queueing_section, soak_section, sweep_section
 from benchmarks.render_speculation import speculation_section
 
 HERE = Path(__file__).parent
@@ -30,6 +30,9 @@ DEFAULT_COMMANDS = {
     "--waves 6 --rounds 1 --json benchmarks/figures/compare-qwen05b-steady.json",
     "compare-storyteller": "python -m benchmarks.compare storyteller "
     "--json benchmarks/figures/compare-storyteller.json",
+    "engine-process-05b": "python -m benchmarks.engine_process --model .peers/models/random05b "
+    "--token-range 256:151936 --kv-memory 1GB --waves 2 --json benchmarks/figures/engine-process-05b.json",
+    "engine-process": "python -m benchmarks.engine_process --rounds 15 --json benchmarks/figures/engine-process.json",
     "reach": "python -m benchmarks.reach storyteller .peers/models/qwen05b/qwen05b-int8 "
     "--json benchmarks/figures/reach.json",
     "speculation": "python -m benchmarks.speculation --json benchmarks/figures/speculation.json",
@@ -110,6 +113,8 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "compare-qwen05b": ("Against llama-server, 0.5B shape", compare_section),
     "compare-qwen05b-steady": ("Against llama-server, 0.5B shape, three times as long", compare_section),
     "compare-storyteller": ("Against llama-server, storyteller", compare_section),
+    "engine-process-05b": ("A process of its own, 0.5B shape", engine_process_section),
+    "engine-process": ("A process of its own, storyteller", engine_process_section),
     "reach": ("Reach", reach_section),
     "speculation": ("Speculation", speculation_section),
     "sweep": ("More clients", sweep_section),

@@ -1,4 +1,4 @@
-"""README sections of `benchmarks.sweep`, `benchmarks.queueing` and `benchmarks.soak`."""
+"""README sections of `benchmarks.sweep`, `benchmarks.queueing`, `benchmarks.soak` and `benchmarks.engine_process`."""
 
 from __future__ import annotations
 
@@ -61,3 +61,35 @@ def soak_section(figures: dict[str, Any]) -> list[str]:
         f"{own['begin_mib']:.1f} to {own['end_mib']:.1f} MiB, {own['growth_mib_per_1000']:+.3f} MiB per thousand "
         f"requests; at the end {nothing if not left else f'this was left: {left}'}.",
     ]
+
+
+def engine_process_section(figures: dict[str, Any]) -> list[str]:
+    """Return what the engine's process costs against a thread, and both servers' memory, as Markdown lines."""
+    lines = [
+        "| clients | output tok/s, thread | process | of the thread's (least to greatest round) | TTFT p50, ms, thread "
+        "| process | added | processor time, of the thread's |",
+        "|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for clients, found in figures["clients"].items():
+        thread, process, ratio = found["thread"], found["process"], found["throughput_ratio"]
+        cells = [
+            clients,
+            f"{thread['tok_s']:,.0f}",
+            f"{process['tok_s']:,.0f}",
+            f"{ratio['median']:.1%} ({ratio['least']:.1%} to {ratio['greatest']:.1%})",
+            f"{thread['ttft_ms']:.1f}",
+            f"{process['ttft_ms']:.1f}",
+            f"{found['ttft_added_ms']['median']:+.1f}",
+            f"{found['cpu_ratio']['median']:.1%}" if "cpu_ratio" in found else "–",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    if not figures["memory"]["thread"]:
+        return lines
+    lines += ["", "| resident after these runs, MiB | anonymous | files | KV cache | all | proportional |"]
+    lines.append("|---|--:|--:|--:|--:|--:|")
+    for arm, processes in figures["memory"].items():
+        for number, memory in enumerate(processes):
+            name = "engine in a thread" if arm == "thread" else "engine's process" if number else "server"
+            sizes = (memory[key] / 2**20 for key in ("anonymous", "file", "kv", "resident", "proportional"))
+            lines.append(f"| {name} | {' | '.join(f'{size:,.0f}' for size in sizes)} |")
+    return lines

@@ -1,8 +1,9 @@
 """What dropping file pages saves: resident memory of `onward serve` with and without it, when ready and in use.
 
-Once a model is loaded, the server drops the file pages that only loading needed (`onward.residency.drop_file_pages`).
-They are clean pages of the page cache, which the kernel may reclaim anyway, so this measures what the process is
-charged for, not memory that other programs would lack. Linux only. `python -m benchmarks.residency`.
+Once a model is loaded, the engine's process drops the file pages that only loading needed
+(`onward.residency.drop_file_pages`). They are clean pages of the page cache, which the kernel may reclaim anyway, so
+this measures what the process is charged for, not memory that other programs would lack. Linux only. `python -m
+benchmarks.residency`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ from benchmarks.processes import resident_memory
 from benchmarks.server_process import Server, serve
 
 MIB = 2**20
+WORKER = (
+    "import onward.residency as residency; residency.drop_file_pages = lambda *name_prefixes: 0; "
+    "from onward.compose.worker import main; main()"
+)
 WITHOUT_DROPPING = (
-    "import sys, onward.residency as residency; residency.drop_file_pages = lambda *name_prefixes: 0; "
+    f"import sys, onward.compose.backend as backend; backend.WORKER = (sys.executable, '-c', {WORKER!r}); "
     "from onward.cli.main import main; sys.exit(main())"
 )
 PROGRAMS = {
