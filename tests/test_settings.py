@@ -49,7 +49,7 @@ def test_defaults_are_those_of_the_declaration() -> None:
     settings = resolve_settings().settings
     assert settings == Settings()
     assert (settings.model, settings.host, settings.port) == (("storyteller",), "127.0.0.1", 8000)
-    assert (settings.max_body, settings.keep_alive, settings.kv_memory) == (32_000_000, 15.0, None)
+    assert (settings.max_body, settings.keep_alive, settings.kv_memory) == (16_000_000, 15.0, None)
 
 
 @pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
@@ -86,7 +86,7 @@ EXAMPLES = {
     "api_key_file": "/keys",
     "no_auth": "true",
     "profile": "Strict",
-    "max_body": "16MB",
+    "max_body": "8MB",
     "max_waiting": "5",
     "max_parallel": "5",
     "max_prompt_tokens": "5",

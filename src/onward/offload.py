@@ -1,17 +1,81 @@
-"""Keeps long work off the event loop: what is large runs on a thread."""
+"""Keeps long work off the event loop: what is large runs on a thread, and stops when nobody waits for it any more."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
-from typing import TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 MAX_INLINE_SIZE = 16_384
 """Characters or token ids that are processed on the event loop: tokenizing a megabyte takes a second."""
+MIN_QUEUED_SIZE = 1_000_000
+"""Work of this size waits for its turn on one thread: a few such texts at once would take gigabytes, and every thread
+that medium work needs."""
+WORK_SECONDS = 0.002
+REST_SECONDS = 0.0002
+"""After each WORK_SECONDS, work on a thread sleeps this long, so that the event loop need not wait for the interpreter
+lock until it is taken away from the thread: 5 ms, each time the loop has released it."""
+
+_running = threading.local()
+
+
+class Abandoned(Exception):
+    """Nobody waits for the result of this work any more."""
+
+
+class _Work(Generic[T]):
+    """Work on a thread. `is_abandoned` is set by the event loop and read by the thread."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self.is_abandoned = False
+        self.resumed = 0.0
+
+    def __call__(self) -> T:
+        _running.work = self
+        self.resumed = time.perf_counter()
+        try:
+            return self._function()
+        finally:
+            _running.work = None
 
 
 async def inline_or_on_thread(size: int, work: Callable[[], T]) -> T:
-    """Return the result of `work`, which runs on a thread where `size` exceeds MAX_INLINE_SIZE. Raises what it does."""
-    return await asyncio.to_thread(work) if size > MAX_INLINE_SIZE else work()
+    """Return the result of `work`, which runs on a thread where `size` exceeds MAX_INLINE_SIZE. Raises what it does.
+
+    If the caller is cancelled, work that has not started is dropped, and work that has ends at its next `breathe`.
+    """
+    if size <= MAX_INLINE_SIZE:
+        return work()
+    threaded = _Work(work)
+    executor = _queue() if size >= MIN_QUEUED_SIZE else None
+    try:
+        return await asyncio.get_running_loop().run_in_executor(executor, threaded)
+    finally:
+        threaded.is_abandoned = True
+
+
+def breathe() -> None:
+    """Call it between the steps of long work: lets other threads run. Raises Abandoned if nobody waits for the work.
+
+    Has no effect where the work is not on a thread of `inline_or_on_thread`.
+    """
+    work: _Work[object] | None = getattr(_running, "work", None)
+    if work is None:
+        return
+    if work.is_abandoned:
+        raise Abandoned
+    if time.perf_counter() - work.resumed > WORK_SECONDS:
+        time.sleep(REST_SECONDS)
+        work.resumed = time.perf_counter()
+
+
+@cache
+def _queue() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="onward-large")

@@ -159,7 +159,7 @@ for profile in ("default", "strict"):
     )
 STOP.served(
     "stop.14.lenient",
-    "lenient profile: any number of stop strings",
+    "lenient profile: more stop strings",
     {"stop": [f"{n}!" for n in range(14)]},
     on="lenient",
     source="spec/wire-rules 20",

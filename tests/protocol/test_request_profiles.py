@@ -83,3 +83,9 @@ def test_lenient_accepts_any_number_of_stops() -> None:
     assert decode("lenient", {"stop": stops}).stop == stops
     with pytest.raises(InvalidRequest):
         decode("strict", {"model": "m", "stop": stops})
+
+
+def test_lenient_accepts_up_to_64_stop_strings() -> None:
+    assert len(decode("lenient", {"stop": ["x"] * 64}).stop) == 64
+    with pytest.raises(InvalidRequest, match="maximum length 64, but got an array with length 65"):
+        decode("lenient", {"stop": ["x"] * 65})

@@ -29,7 +29,7 @@ class Recorder:
 
 @in_loop
 async def test_a_large_request_is_decoded_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder(monkeypatch, completions, "decode_request")
+    recorder = Recorder(monkeypatch, completions, "decode_object")
     app = make_app(FakeBackend(), settings())
     for prompt in ([1] * 10, [1] * 100_000):
         assert (await completion(app, prompt=prompt).done()).status == 200
@@ -37,17 +37,24 @@ async def test_a_large_request_is_decoded_on_a_thread(monkeypatch: pytest.Monkey
 
 
 @in_loop
-async def test_a_large_invalid_request_is_rejected_and_recorded_as_a_small_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_invalid_request_is_decoded_once_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(monkeypatch, completions, "decode_object")
     app = make_app(FakeBackend(), settings())
     errors = []
-    for prompt in (["x"], ["x"] * 100_000):
+    for prompt in (["x"], ["x"] * 10_000):
         call = await completion(app, prompt=prompt, n=0).done()
         errors.append((call.status, call.error))
     assert errors[0] == errors[1] and errors[0][0] == 400
     assert recorder.on_loop == [True, False]
+
+
+@in_loop
+async def test_a_body_of_too_many_prompts_is_refused_as_it_is_counted() -> None:
+    backend = FakeBackend()
+    call = await completion(make_app(backend, settings(max_parallel=10)), prompt=[[1]] * 100_000).done()
+    assert call.status == 400
+    assert call.error["message"].startswith("The body of this request has more than 4176 strings, arrays and objects; ")
+    assert not backend.requests
 
 
 @pytest.mark.parametrize(

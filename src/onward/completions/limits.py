@@ -16,7 +16,7 @@ class RequestLimits:
     """What the operator allows one request; see the settings of the same names."""
 
     max_parallel: int = 2048
-    max_prompt_tokens: int = 1_048_576
+    max_prompt_tokens: int = 524_288
     max_answer_logprobs: int = 1_048_576
 
     @property

@@ -96,14 +96,15 @@ def check_link(row: Parameter, value: object, path: str, profile: Profile) -> No
 def check_stop(row: Parameter, value: object, path: str, profile: Profile) -> tuple[str, ...]:
     """Return the stop strings of one string or an array (spec/completions §2.11); `[]` means none.
 
-    The lenient profile accepts any number of them (spec/wire-rules 20). Raises InvalidRequest.
+    The lenient profile accepts more of them (spec/wire-rules 20). Raises InvalidRequest.
     """
     if isinstance(value, str):
         return (_stop_string(value, path),)
     if not isinstance(value, (list, tuple)):
         raise refusals.wrong_type(path, "one of a string or array of strings", value)
-    if row.max_items is not None and len(value) > row.max_items and profile != "lenient":
-        raise refusals.array_too_long(path, row.max_items, len(value))
+    max_items = row.lenient_max_items if profile == "lenient" else row.max_items
+    if max_items is not None and len(value) > max_items:
+        raise refusals.array_too_long(path, max_items, len(value))
     return tuple(_stop_string(text, f"{path}[{index}]") for index, text in enumerate(value))
 
 

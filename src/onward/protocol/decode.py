@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from onward.protocol import refusals
+from onward.protocol.body_limits import DEFAULT_LIMITS, BodyLimits
 from onward.protocol.checks import CHECKS, check_fields_together, unicode_text
 from onward.protocol.malformed_json import malformed_json
 from onward.protocol.parameter import Parameter, Profile
@@ -35,8 +36,9 @@ def decode_request(body: bytes, *, profile: Profile = "default", path_model: str
     return check_request(decode_object(body), profile=profile, path_model=path_model)
 
 
-def decode_object(body: bytes) -> dict[str, object]:
+def decode_object(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> dict[str, object]:
     """Return the fields of a JSON object; the last of repeated keys wins. Raises InvalidRequest."""
+    limits.check(body)
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

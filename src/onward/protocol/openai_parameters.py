@@ -145,9 +145,10 @@ OPENAI_PARAMETERS = (
         name="stop",
         kind="stop",
         max_items=4,
+        lenient_max_items=64,  # each is searched for at every token of every choice
         group="length",
         example=["\n", "END"],
-        help="Up to four strings; any number in the lenient profile. The completion ends where one of them first "
+        help="Up to four strings; up to 64 in the lenient profile. The completion ends where one of them first "
         "appears; the text does not contain it.",
     ),
     Parameter(

@@ -9,7 +9,7 @@ Profile = Literal["strict", "default", "lenient"]
 """How closely a request must follow OpenAI's schema.
 
 strict: only OpenAI's fields and limits. default: also the extensions and dialects of the table; other fields are
-rejected. lenient: unknown fields are ignored, the model may be omitted, and any number of stop strings is accepted.
+rejected. lenient: unknown fields are ignored, the model may be omitted, and more stop strings are accepted.
 """
 
 Kind = Literal[
@@ -36,9 +36,10 @@ class Parameter:
 
     Parameters that are not `required` may be null, which means their default; a `default` of None means "not set".
     `minimum` and `maximum` are inclusive; for logit_bias they limit the biases. `max_items` limits the length of an
-    array or object. `strict_maximum` is the maximum in the strict profile; in the others, larger values are lowered
-    to `cap`. `alias_of` is the name of the parameter that this one is an alias of: if both are present, the parameter
-    itself wins, unless the alias `overrides` it. `dialect` is the name of the server that uses this field.
+    array or object, `lenient_max_items` that of an array in the lenient profile. `strict_maximum` is the maximum in the
+    strict profile; in the others, larger values are lowered to `cap`. `alias_of` is the name of the parameter that this
+    one is an alias of: if both are present, the parameter itself wins, unless the alias `overrides` it. `dialect` is
+    the name of the server that uses this field.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Parameter:
     strict_maximum: int | None = None
     cap: int | None = None
     max_items: int | None = None
+    lenient_max_items: int | None = None
     origin: Origin = "openai"
     required: bool = False
     alias_of: str | None = None

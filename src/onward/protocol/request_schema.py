@@ -103,9 +103,8 @@ def _prediction(profile: Profile) -> Schema:
 
 def _stop(row: Parameter, profile: Profile) -> Schema:
     text: Schema = {"type": "string", "minLength": 1}
-    texts: Schema = {"type": "array", "items": text}
-    if profile != "lenient":
-        texts["maxItems"] = row.max_items
+    max_items = row.lenient_max_items if profile == "lenient" else row.max_items
+    texts: Schema = {"type": "array", "items": text, "maxItems": max_items}
     return {"anyOf": [text, texts, {"type": "null"}]}
 
 

@@ -7,9 +7,11 @@ import urllib.parse
 
 from onward.backends.base import Backend
 from onward.completions.fold import fold_chunks, fold_whole
-from onward.errors import InvalidRequest, Overloaded, RequestCancelled, UnsupportedContentType
+from onward.completions.limits import RequestLimits
+from onward.errors import Overloaded, RequestCancelled, UnsupportedContentType
 from onward.offload import inline_or_on_thread
-from onward.protocol.decode import decode_object, decode_request
+from onward.protocol.body_limits import BodyLimits
+from onward.protocol.decode import check_request, decode_object
 from onward.protocol.encode import encode_completion
 from onward.protocol.error_body import error_event
 from onward.protocol.request import CompletionRequest
@@ -35,16 +37,16 @@ class Completions:
         self._idle.set()
         self._backend = backend
         self._settings = settings
+        self._body_limits = body_limits(settings)
         self._metrics = metrics
 
     async def create(self, exchange: Exchange, path_model: str | None = None) -> None:
         """Complete a request. `path_model` is the engine named in the URL. Raises ApiError, ClientDisconnected."""
         check_content_type(exchange)
         body = await exchange.body(self._settings.max_body)
-        request = await inline_or_on_thread(len(body), lambda: self._decode(body, exchange.record, path_model))
-        exchange.record.model = request.model or "-"
-        exchange.record.user = request.user or "-"
-        exchange.record.stream = request.stream
+        record = exchange.record
+        request = await inline_or_on_thread(len(body), lambda: self._decode(body, record, path_model))
+        record.stream = request.stream
         run = _CompletionRun(exchange, request, self._backend, self._metrics)
         self.num_running += 1
         self._idle.clear()
@@ -56,12 +58,10 @@ class Completions:
                 self._idle.set()
 
     def _decode(self, body: bytes, record: RequestRecord, path_model: str | None) -> CompletionRequest:
-        """Decode a request on any thread; record model and user of one that is rejected. Raises InvalidRequest."""
-        try:
-            return decode_request(body, profile=self._settings.profile, path_model=path_model)
-        except InvalidRequest:
-            _record_rejected(record, body, path_model)
-            raise
+        """Decode a request on any thread; record its model and user, also if it is invalid. Raises InvalidRequest."""
+        fields = decode_object(body, self._body_limits)
+        _record(record, fields, path_model)
+        return check_request(fields, profile=self._settings.profile, path_model=path_model)
 
     async def wait_until_idle(self) -> None:
         """Return when no completion is running."""
@@ -73,15 +73,17 @@ class Completions:
         await self.create(exchange, path_model)
 
 
-def _record_rejected(record: RequestRecord, body: bytes, path_model: str | None) -> None:
-    """Record model and user of a rejected request for the access log, as far as its body can be parsed."""
-    try:
-        fields = decode_object(body)
-    except InvalidRequest:
-        return
+def _record(record: RequestRecord, fields: dict[str, object], path_model: str | None) -> None:
+    """Record model and user for the access log, as the client sent them."""
     model, user = path_model or fields.get("model"), fields.get("user")
     record.model = model if isinstance(model, str) and model else "-"
     record.user = user if isinstance(user, str) and user else "-"
+
+
+def body_limits(settings: Settings) -> BodyLimits:
+    """Return what a request body may contain."""
+    limits = RequestLimits(settings.max_parallel, settings.max_prompt_tokens, settings.max_answer_logprobs)
+    return BodyLimits(limits.max_prompts, limits.max_prompt_tokens)
 
 
 def check_content_type(exchange: Exchange) -> None:

@@ -12,7 +12,7 @@ from onward.errors import InvalidRequest
 from onward.offload import inline_or_on_thread
 from onward.protocol import refusals
 from onward.protocol.decode import decode_object
-from onward.server.completions import check_content_type
+from onward.server.completions import body_limits, check_content_type
 from onward.server.exchange import Exchange
 from onward.settings import Settings
 
@@ -25,6 +25,7 @@ class Tokens:
     def __init__(self, backend: Backend, settings: Settings) -> None:
         self._backend = backend
         self._settings = settings
+        self._body_limits = body_limits(settings)
 
     async def tokenize(self, exchange: Exchange, _: str | None = None) -> None:
         """{"prompt", "model"?, "add_special_tokens"?, "return_token_strs"?} → {"tokens", "count", …}."""
@@ -73,7 +74,7 @@ class Tokens:
         """Return what `arguments` makes of the body's fields. Raises InvalidRequest."""
         check_content_type(exchange)
         body = await exchange.body(self._settings.max_body)
-        return await inline_or_on_thread(len(body), lambda: arguments(decode_object(body)))
+        return await inline_or_on_thread(len(body), lambda: arguments(decode_object(body, self._body_limits)))
 
 
 def _tokenize_arguments(fields: dict[str, Any]) -> tuple[str | None, str, bool, bool]:

@@ -63,12 +63,12 @@ class Settings:
     profile: Literal["strict", "default", "lenient"] = option(
         "default", "Limits", values.choice("strict", "default", "lenient"),
         "strict: exactly OpenAI's fields and limits. default: also the extensions that real clients send. "
-        "lenient: unknown fields are ignored, any number of stop strings is accepted, the model may be omitted, and "
+        "lenient: unknown fields are ignored, up to 64 stop strings are accepted, the model may be omitted, and "
         "a server with one model accepts every model name.",
         is_server_only=True,
     )  # fmt: skip
     max_body: int = option(
-        32_000_000,
+        16_000_000,
         "Limits",
         values.size,
         "Maximum size of a request body; larger bodies are rejected with 413.",
@@ -86,7 +86,7 @@ class Settings:
         metavar="CHOICES",
     )  # fmt: skip
     max_prompt_tokens: int = option(
-        1_048_576, "Limits", values.integer(1), "Maximum number of prompt tokens of one request, all prompts together.",
+        524_288, "Limits", values.integer(1), "Maximum number of prompt tokens of one request, all prompts together.",
         metavar="TOKENS",
     )  # fmt: skip
     max_answer_logprobs: int = option(
