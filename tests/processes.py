@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NamedTuple
+
+
+class ServerProcess(NamedTuple):
+    """A server that is ready. `output` collects the lines that it prints."""
+
+    url: str
+    popen: subprocess.Popen[str]
+    output: list[str]
+
+    def engines(self) -> list[int]:
+        """The processes of its engines. Linux only."""
+        tasks = Path(f"/proc/{self.popen.pid}/task").glob("*/children")
+        return sorted(int(pid) for task in tasks for pid in task.read_text().split())
 
 
 @contextmanager
@@ -14,19 +30,32 @@ def served(*flags: str, model: str = "toy", module: str = "onward") -> Iterator[
 
     `module` is a program that takes the arguments of `onward`.
     """
+    with server_process(*flags, model=model, module=module) as server:
+        yield server.url
+
+
+@contextmanager
+def server_process(*flags: str, model: str = "toy", module: str = "onward") -> Iterator[ServerProcess]:
+    """As `served`, with the process."""
     command = [sys.executable, "-m", module, "serve", "--port", "0", "--model", model, "--drain", "2", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
-    said = []
+    said: list[str] = []
     try:
         for line in process.stdout:
             said.append(line)
             if line.startswith("Onward is ready at "):
-                yield line.split()[4].removesuffix("/v1")
+                threading.Thread(target=_collect, args=(process.stdout, said), daemon=True).start()
+                yield ServerProcess(line.split()[4].removesuffix("/v1"), process, said)
                 break
         else:
             raise AssertionError("the server did not start:\n" + "".join(said))
     finally:
         process.terminate()
-        process.stdout.close()
         process.wait(30)
+
+
+def _collect(lines: IO[str], found: list[str]) -> None:
+    with lines:
+        for line in lines:
+            found.append(line)

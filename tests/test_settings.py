@@ -99,6 +99,7 @@ EXAMPLES = {
     "precision": "exact",
     "prefix_cache": "off",
     "engine_process": "off",
+    "engine_timeout": "5",
     "speculation": "off",
     "log_level": "debug",
     "access_log": "no",

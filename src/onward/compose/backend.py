@@ -96,7 +96,8 @@ def _start_processes(
     for name, found in models.items():
         progress(f"Loading {name}")
         payload = msgspec.json.encode(EngineConfig.create(found, settings))
-        engine = SupervisedEngine(ChildLauncher(WORKER, payload, found.id, progress), name=found.id)
+        launcher = ChildLauncher(WORKER, payload, found.id, progress)
+        engine = SupervisedEngine(launcher, name=found.id, engine_timeout=settings.engine_timeout)
         on_failure.callback(engine.stop)
         engine.begin()
         tokenizer = found.format.load_tokenizer(found.path)  # while the process loads the model

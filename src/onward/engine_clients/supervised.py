@@ -27,7 +27,10 @@ from onward.errors import EngineStopped, SetupError
 
 log = logging.getLogger("onward.engine")
 
-STOP_SECONDS = 5.0
+CLOSE_SECONDS = 2.0
+"""How long an engine may take for its last step when it is closed. Its jobs have failed already, and the system frees
+the memory of a process that is killed."""
+START_SECONDS = 5.0
 """How long `stop` waits for an engine that is just being started: a start cannot be interrupted. The engine is closed
 as soon as it is ready, or ends with this process."""
 
@@ -148,8 +151,10 @@ class SupervisedEngine:
         self._stopping = True
         self._mailbox.put(None)
         if self._thread.is_alive():
-            is_starting = self._session.link is None
-            self._thread.join(STOP_SECONDS if is_starting else None)
+            self._thread.join(START_SECONDS if self._session.link is None else CLOSE_SECONDS)
+        if self._thread.is_alive() and (link := self._session.link) is not None:
+            link.kill(f"it did not stop within {CLOSE_SECONDS:g} seconds")
+            self._thread.join()
         atexit.unregister(self.stop)
 
     # The next two methods run on a thread of the link.
@@ -291,18 +296,16 @@ class SupervisedEngine:
                 self._send(self._book.cancel(command.request))
 
     def _end(self, state: EngineState) -> None:
-        """Close the engine, and fail what is still running. `submit` refuses later jobs."""
-        try:
-            if self._session.link is not None:
-                self._session.link.close()
-        finally:
-            with self._lock:
-                self._stopping = True
-                self._state = state
-                kind: FailureKind = "crashed" if state.status == "crashed" else "stopped"
-                events = self._book.fail_all(kind, state.crash_reason or "the engine was stopped")
-            self._ready.set()
-            self._deliver(events)
+        """Fail what is still running, and close the engine. `submit` refuses later jobs."""
+        with self._lock:
+            self._stopping = True
+            self._state = state
+            kind: FailureKind = "crashed" if state.status == "crashed" else "stopped"
+            events = self._book.fail_all(kind, state.crash_reason or "the engine was stopped")
+        self._ready.set()
+        self._deliver(events)
+        if self._session.link is not None:
+            self._session.link.close()
 
     def _send(self, commands: ReadOnly[Command]) -> None:
         """Send commands to the current engine; one that is lost ignores them. Called with the lock held."""

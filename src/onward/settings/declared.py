@@ -133,6 +133,12 @@ class Settings:
         "on: each model's engine runs in a process of its own. If that dies, another one is started, and all streams "
         "go on where they were. off: in a thread of the server.", is_server_only=True,
     )  # fmt: skip
+    engine_timeout: float = option(
+        60.0, "Performance", values.seconds,
+        "Silence after which an engine process that has requests counts as hanging, and is replaced; longer where its "
+        "steps are known to take longer. 0: never.",
+        metavar="SECONDS", is_server_only=True,
+    )  # fmt: skip
     speculation: Literal["auto", "off"] = option(
         "auto", "Performance", values.choice("auto", "off"),
         "auto: draft tokens from a request's prediction and from repeated text, and verify several per step. "
