@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from onward.sampling import kernels
+from onward.sampling.outputs import NOT_FINITE, Sampled
 from onward.sampling.reference import ReferenceSampler
 from onward.sampling.sampler import Sampler
 from onward.sampling.vocab_blocks import compiled
@@ -69,20 +71,20 @@ def test_the_largest_finite_logits_can_be_sampled_from() -> None:
 @pytest.mark.parametrize("index", [0, 700, 1499])
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf])
 @pytest.mark.parametrize("params", [{"temperature": 0.0}, {"logprobs": 1}, {"top_p": 0.5, "temperature": 0.7}])
-def test_logits_that_are_not_finite_are_an_error(
+def test_from_logits_that_are_not_finite_nothing_is_sampled(
     kind: type[Sampler], index: int, bad: float, params: dict[str, Any]
 ) -> None:
     row = normal(1500)
     row[index] = bad
-    with pytest.raises(RuntimeError, match="logits are not finite"):
-        sample_one(kind(1500), row, choice(**params))
+    assert repr(sample_one(kind(1500), row, choice(**params))) == repr(Sampled(NOT_FINITE, math.nan, ()))
 
 
-def test_a_row_without_any_possible_token_is_an_error_that_names_it() -> None:
+def test_a_row_without_any_possible_token_does_not_change_the_others() -> None:
     logits = normal(20, rows=3)
+    before = Sampler(20).score(logits, 0, [1, 2, 3], 2)
     logits[1] = -np.inf
-    with pytest.raises(RuntimeError, match=r"logits are not finite \(row 1\)"):
-        Sampler(20).score(logits, 0, [1, 2, 3], 2)
+    after = Sampler(20).score(logits, 0, [1, 2, 3], 2)
+    assert after[1].token == NOT_FINITE and (after[0], after[2]) == (before[0], before[2])
 
 
 def test_a_bad_row_that_no_choice_uses_is_ignored() -> None:
@@ -113,4 +115,4 @@ def test_the_cache_key_of_the_kernels_covers_every_file_they_are_compiled_from()
     assert digest == kernels.source_digest()
     folder = Path(kernels.__file__).parent
     compiling = {path.name for path in folder.glob("*.py") if "@compiled" in path.read_text()}
-    assert compiling == set(kernels.COMPILED_FILES)
+    assert compiling <= set(kernels.COMPILED_FILES)

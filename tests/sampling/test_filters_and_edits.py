@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onward.sampling.outputs import NO_TOKEN_LEFT
 from onward.sampling.reference import ReferenceSampler, edited
 from onward.sampling.sampler import Sampler
 from tests.sampling.harness import AnySampler, as_row, choice, sample_many, sample_one, support
@@ -174,9 +175,8 @@ def test_logprobs_stay_raw_under_bans_bias_and_penalties(kind: type[AnySampler])
 
 
 @BOTH
-def test_no_token_left_to_sample_is_an_error(kind: type[AnySampler]) -> None:
-    with pytest.raises(RuntimeError, match="no token is left"):
-        sample_one(kind(2), as_row([1, -np.inf]), choice(), frozenset({0}))
+def test_where_no_token_is_left_nothing_is_sampled(kind: type[AnySampler]) -> None:
+    assert sample_one(kind(2), as_row([1, -np.inf]), choice(), frozenset({0})).token == NO_TOKEN_LEFT
 
 
 def test_an_edit_outside_of_the_vocabulary_is_refused() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from onward.sampling import sampler
+from onward.sampling.outputs import NOT_FINITE
 from onward.sampling.sampler import Sampler
 from tests.sampling.harness import choice, normal, sample_one
 
@@ -64,12 +65,17 @@ def test_a_closed_sampler_has_no_threads_and_samples_the_same(monkeypatch: pytes
     assert repr(closed.sample(logits, range(3), choices, [None] * 3)) == repr(before)
 
 
-def test_a_row_that_is_not_finite_is_named_whichever_thread_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_top", [0, 3, 70])
+def test_a_row_that_is_not_finite_does_not_change_the_others(monkeypatch: pytest.MonkeyPatch, num_top: int) -> None:
+    """Whichever thread has it, and with several choices that share the row."""
     monkeypatch.setattr(sampler, "MIN_LOGITS_PER_THREAD", SIZE)
-    logits = normal(SIZE, rows=8)
+    logits, rows = normal(SIZE, rows=8), [0, 1, 2, 3, 4, 5, 6, 6, 7]
+    arguments = rows, [choice(logprobs=num_top) for _ in rows], [None] * len(rows)
+    before = Sampler(SIZE, num_threads=4).sample(logits, *arguments)
     logits[6, 5] = np.nan
-    with pytest.raises(RuntimeError, match=r"not finite \(row 6\)"):
-        Sampler(SIZE, num_threads=4).sample(logits, range(8), [choice() for _ in range(8)], [None] * 8)
+    after = Sampler(SIZE, num_threads=4).sample(logits, *arguments)
+    assert [one.token for one in after[6:8]] == [NOT_FINITE, NOT_FINITE]
+    assert after[:6] + after[8:] == before[:6] + before[8:]
 
 
 def test_choices_that_share_a_row_sample_as_if_each_had_its_own() -> None:

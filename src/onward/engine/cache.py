@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as ReadOnly
+
 from onward.engine.blocks import BlockPool
 from onward.engine.model import StepShape
 from onward.engine.prefix_tree import Node, PrefixTree
@@ -146,6 +148,12 @@ class KVCache:
         self.pool.release(sequence.blocks)
         sequence.blocks = []
         sequence.computed = 0
+
+    def discard(self, prompt: ReadOnly[int]) -> None:
+        """Remove all blocks from the cache that hold the beginning of `prompt` or continue it, because they may be
+        damaged. Sequences that use one keep it."""
+        for node in self.tree.below(prompt):
+            self.pool.evict(node.block)
 
     def check(self, sequences: list[Sequence]) -> None:
         """Raise AssertionError if a block is lost, miscounted or shared by mistake."""

@@ -91,6 +91,15 @@ class PrefixTree:
         before = siblings[index - 1] if index else ()
         return node.parent.children[before] if before and node.key[: len(before)] == before else None
 
+    def below(self, tokens: ReadOnly[int]) -> list[Node]:
+        """Return the nodes of the first block of `tokens` and of all that continue it, those before their parents. With
+        fewer tokens than a block, those that begin with them. Modifies nothing."""
+        first = tuple(tokens[: self._block_tokens])
+        found = [self._root.children[key] for key in self._root.order if key[: len(first)] == first]
+        for node in found:  # grows
+            found += node.children.values()
+        return found[::-1]
+
     def forget(self, block: int) -> None:
         """Remove the node of an evicted block. It has no children: the pool evicts the end of a prefix first."""
         node = self._by_block.pop(block)

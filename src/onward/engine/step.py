@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as ReadOnly
 from typing import NamedTuple
 
 import numpy as np
@@ -14,16 +15,16 @@ from onward.engine.cache import Copy, KVCache
 from onward.engine.client import EngineLoad
 from onward.engine.counters import Counters
 from onward.engine.drafter import Draft, Drafter
-from onward.engine.events import Decoded, EngineFinishReason, Event, Prefilled
+from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, Prefilled
 from onward.engine.job import Job
-from onward.engine.model import Hook, Model, Vocabulary, nothing
+from onward.engine.model import Hook, Model, Row, Vocabulary, nothing
 from onward.engine.pacing import PrefillPacer
 from onward.engine.scheduler import ScheduledSequence, Scheduler
 from onward.engine.sequence import Sequence
 from onward.engine.speculation import Speculation
 from onward.engine.step_cost import StepCost
 from onward.sampling.choice import ChoiceSampler
-from onward.sampling.outputs import Sampled
+from onward.sampling.outputs import FAILURES, Sampled
 from onward.sampling.sampler import Sampler
 from onward.text.assembler import Assembler, TokenRecord
 
@@ -66,6 +67,8 @@ class Engine:
         self._clock = clock
         self.undelivered: list[Event] = []
         """Events of the last step that were not delivered yet, also those of a step that failed half-way."""
+        self._failures: dict[int, str] = {}
+        """Why requests fail in this step, by request."""
 
     @property
     def idle(self) -> bool:
@@ -88,18 +91,24 @@ class Engine:
         """Run one step and return its events, in order. Must not be called when idle.
 
         `before_compute` is called right before the model computes, when `undelivered` still contains the events of the
-        step before: a thread that it wakes can run meanwhile. It may be called a second time. Raises what the model or
-        the sampler raises; the engine is unusable then.
+        step before: a thread that it wakes can run meanwhile. It may be called a second time.
+
+        A request whose logits are not finite fails, and so does the largest one of a step for which the memory does not
+        suffice; the others are not affected. Raises what else the model or the sampler raises; the engine is unusable
+        then.
         """
         started = self._clock()
         output = self.scheduler.schedule(self._prefill_budget())
         assert output.scheduled, "jobs are waiting, but none can be admitted"
         self._copy_blocks(output.copies)
         rows = [row for scheduled in output.scheduled for row in scheduled.rows()]
-        logits = self.model.evaluate(rows, before_compute)
+        logits = self._evaluate(output.scheduled, rows, before_compute)
         before_compute()  # in case the runtime did not call it
         self.undelivered = []
-        self._accept(output.scheduled, logits, self.undelivered)
+        if logits is not None:
+            self._accept(output.scheduled, logits, self.undelivered)
+        if self._failures:
+            self._end_failed(self.undelivered)
         self._count(output.scheduled, len(rows), self._clock() - started)
         return self.undelivered
 
@@ -131,6 +140,30 @@ class Engine:
         """Raise AssertionError if a block or a row is lost. For tests, between steps."""
         self.cache.check(list(self.scheduler.sequences()))
         assert self.scheduler.rows.num_taken == len(self.scheduler.running), "a row is lost"
+
+    def _evaluate(
+        self, step: list[ScheduledSequence], rows: list[Row], before_compute: Hook
+    ) -> NDArray[np.float32] | None:
+        """Return the step's logits; None if the memory does not suffice, after which the next step tries the others."""
+        try:
+            return self.model.evaluate(rows, before_compute)
+        except MemoryError:
+            largest = max(step, key=lambda scheduled: (scheduled.num_outputs, scheduled.num_tokens)).sequence
+            self._failures[largest.job.request] = "the memory does not suffice to compute it"
+            return None
+
+    def _end_failed(self, events: list[Event]) -> None:
+        """End the requests that failed in this step: replace the step's events of their jobs. What they computed is not
+        kept for reuse, because their logits may come from keys and values that are not finite."""
+        failing = [each for each in self.scheduler.sequences() if each.job.request in self._failures]
+        reasons = {each.job.id: self._failures[each.job.request] for each in failing}
+        events[:] = [event for event in events if event.job not in reasons]
+        for request in self._failures:
+            self.scheduler.cancel(request)
+        for sequence in failing:
+            self.cache.discard(sequence.job.prompt)
+        events += [Failed(job, "rejected", reason) for job, reason in reasons.items()]
+        self._failures = {}
 
     def _copy_blocks(self, copies: list[Copy]) -> None:
         for source, target in copies:
@@ -175,6 +208,7 @@ class Engine:
         targets = sequence.job.prompt[len(scores) : scheduled.end + 1]
         if targets:
             scores += self._sampler.score(logits, first_row, targets, top)
+            self._note_failures(sequence, scores[-len(targets) :])
 
     def _prompt_computed(self, sequence: Sequence, events: list[Event]) -> list[Sequence]:
         """Handle the end of a prefill: emit Prefilled (once per job) and fork the other choices.
@@ -234,11 +268,21 @@ class Engine:
         sampled = iter(self._sampler.sample(logits, rows, samplers, banned))
         for sequence, _, draft in pending:
             tokens = [next(sampled)]
+            if draft is not None:
+                tokens += [next(sampled) for _ in draft.tokens]
+            if self._note_failures(sequence, tokens):
+                continue
             if draft is None:
                 self._emit(sequence, tokens, self._take(sequence, tokens[0].token), events)
             else:
-                tokens += [next(sampled) for _ in draft.tokens]
                 self._take_accepted(sequence, draft, tokens, events)
+
+    def _note_failures(self, sequence: Sequence, sampled: ReadOnly[Sampled | None]) -> bool:
+        """Return whether one of them is no token; then its request fails at the end of the step."""
+        failed = [one.token for one in sampled if one is not None and one.token < 0]
+        if failed:
+            self._failures[sequence.job.request] = FAILURES[failed[0]]
+        return bool(failed)
 
     def _take_accepted(self, sequence: Sequence, draft: Draft, sampled: list[Sampled], events: list[Event]) -> None:
         """Take the sampled tokens up to the first that differs from the draft: those after it have a wrong context."""

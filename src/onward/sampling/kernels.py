@@ -35,6 +35,7 @@ from zlib import crc32
 import numpy as np
 from numba.core.event import Event, Listener, install_listener
 
+from onward.sampling.outputs import NO_TOKEN_LEFT, NOT_FINITE
 from onward.sampling.top_k import find_top_k, first_token_with, top_k_bound
 from onward.sampling.vocab_blocks import (
     BLOCK_TOKENS,
@@ -47,10 +48,7 @@ from onward.sampling.vocab_blocks import (
     pick_token,
 )
 
-DONE = -1
-"""`run` returns this, or i ≥ 0: the logits of item i are not finite, or i ≤ -2: item -2 - i has no token left."""
-
-COMPILED_FILES = ("vocab_blocks.py", "top_k.py", "kernels.py")
+COMPILED_FILES = ("outputs.py", "vocab_blocks.py", "top_k.py", "kernels.py")
 """The files of this folder that hold compiled code or its constants."""
 
 _MAX_LOGIT = np.finfo(np.float32).max
@@ -188,20 +186,22 @@ def run(
     top_ids: Any,
     top_logprobs: Any,
 ) -> Any:
-    """Sample or score every item and write the results at its index; return DONE, or which item failed (see DONE).
+    """Sample or score every item and write the results at its index: NOT_FINITE or NO_TOKEN_LEFT as the token of
+    an item that has none. Returns how many of those there are.
 
     A row's block maxima, masses and their sum are computed once for consecutive items that read it, always by the
     same code, so that their bits depend on the row alone.
     """
     weights = np.empty(BLOCK_TOKENS, np.float32)
-    current, maximum, row_mass = -1, NEGATIVE_INFINITY, 0.0
+    current, maximum, row_mass, num_failed = -1, NEGATIVE_INFINITY, 0.0, 0
     for i in range(items.size):
         item = items[i]
         row, is_unedited = logits[item.row], item.edits_end == item.penalties_start
         if item.row != current:
             current, row_mass, maximum = item.row, 0.0, compute_block_maxima(row, maxima[0])
-            if not np.isfinite(maximum):
-                return i
+        if not np.isfinite(maximum):
+            tokens[i], num_failed = NOT_FINITE, num_failed + 1
+            continue
         is_greedy = item.temperature == 0.0 or item.top_p == 0.0 or item.top_k == 1
         can_use_row_mass = is_unedited and not is_greedy and item.temperature == 1.0
         if row_mass == 0.0 and (item.num_top >= 0 or can_use_row_mass):
@@ -211,7 +211,8 @@ def run(
             final_row, final_maxima = edited, maxima[1]
             final_maximum = copy_and_edit(row, maxima, item, edit_ids, edit_values, edited)
             if final_maximum == NEGATIVE_INFINITY:
-                return -2 - i
+                tokens[i], num_failed = NO_TOKEN_LEFT, num_failed + 1
+                continue
         if item.target_token >= 0:
             tokens[i] = item.target_token
         elif is_greedy:
@@ -222,7 +223,7 @@ def run(
         normalizers[i] = maximum + np.log(row_mass) if item.num_top >= 0 else np.nan
         k = min(max(item.num_top, 0), top_ids.shape[1])
         logprobs[i] = gather_logprobs(row, maxima[0], normalizers[i], tokens[i], top_ids[i, :k], top_logprobs[i, :k])
-    return DONE
+    return num_failed
 
 
 def source_digest() -> int:
@@ -264,7 +265,7 @@ def entry_point() -> Any:
     digest = source_digest()
 
     def sampling(*arguments: Any) -> Any:
-        return run(*arguments) if digest >= 0 else DONE
+        return run(*arguments) if digest >= 0 else 0
 
     try:
         return compiled(cache=True)(sampling)

@@ -1,8 +1,18 @@
-"""What the sampler returns: one token with its log-probabilities."""
+"""What the sampler returns: one token with its log-probabilities, or why there is none."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+NOT_FINITE = -1
+"""Instead of a token: the row of logits has none that is a finite number, or has NaN or +inf."""
+NO_TOKEN_LEFT = -2
+"""Instead of a token: all are banned or have a logit of -inf."""
+FAILURES = {
+    NOT_FINITE: "the model computed logits that are not finite numbers",
+    NO_TOKEN_LEFT: "no token is left to sample: all are banned or have a logit of -inf",
+}
+"""In words, for the log."""
 
 
 class Sampled(NamedTuple):
@@ -10,6 +20,7 @@ class Sampled(NamedTuple):
 
     `logprob` is the raw log-softmax at `token` (before temperature, penalties, bias and bans), a float32 value;
     -inf is possible; NaN if the job requested no log-probabilities (`SamplingParams.logprobs` is None).
+    Where no token can be sampled, `token` is NOT_FINITE or NO_TOKEN_LEFT, and the rest is NaN and ().
     `top` holds the most likely (id, logprob) pairs, best first, ties by lower id; () if none were requested.
     """
 

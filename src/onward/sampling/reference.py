@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.sampling.choice import ChoiceSampler
-from onward.sampling.outputs import Sampled
+from onward.sampling.outputs import NO_TOKEN_LEFT, NOT_FINITE, Sampled
 from onward.sampling.params import SamplingParams
 from onward.sampling.rng import uniform
 
@@ -41,17 +41,18 @@ class ReferenceSampler:
         choices: Sequence[ChoiceSampler],
         banned: Sequence[frozenset[int] | None],
     ) -> list[Sampled]:
-        """Sample one token from logits[rows[i]] for each choices[i]; `logits` is float32 [num_rows, vocab_size].
-
-        Raises RuntimeError if logits are not finite or if no token is left to sample.
-        """
+        """Sample one token from logits[rows[i]] for each choices[i]; `logits` is float32 [num_rows, vocab_size]."""
         results = []
         for row, choice, ban in zip(rows, choices, banned, strict=True):
             raw = logits[row]
             if not np.isfinite(raw.max()):
-                raise RuntimeError(f"the logits are not finite (row {row})")
-            token = decide(edited(raw, choice, ban), choice).token
-            results.append(sampled(raw, token, choice.params.logprobs))
+                results.append(Sampled(NOT_FINITE, float("nan"), ()))
+                continue
+            final = edited(raw, choice, ban)
+            if final.max() == -np.inf:
+                results.append(Sampled(NO_TOKEN_LEFT, float("nan"), ()))
+                continue
+            results.append(sampled(raw, decide(final, choice).token, choice.params.logprobs))
         return results
 
     def score(self, logits: NDArray[np.float32], first_row: int, targets: Sequence[int], top: int) -> list[Sampled]:
@@ -91,7 +92,7 @@ def sampled(raw: NDArray[np.float32], token: int, top: int | None) -> Sampled:
 def edited(raw: NDArray[np.float32], choice: ChoiceSampler, banned: frozenset[int] | None) -> NDArray[np.float32]:
     """Return a copy of `raw` (float32 [vocab_size]) with penalties, then logit_bias, then bans applied.
 
-    Every step is rounded to float32; finite logits stay finite. Raises RuntimeError if no token is left.
+    Every step is rounded to float32; finite logits stay finite.
     """
     params, row = choice.params, raw.copy()
 
@@ -107,8 +108,6 @@ def edited(raw: NDArray[np.float32], choice: ChoiceSampler, banned: frozenset[in
         write(token, float(row[token]) + bias)
     for token in banned or ():
         row[token] = -np.inf
-    if row.max() == -np.inf:
-        raise RuntimeError("no token is left to sample: all are banned or have a logit of -inf")
     return row
 
 

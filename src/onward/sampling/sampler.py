@@ -6,6 +6,7 @@ Lays out a step's work items and logit edits, and runs the kernels over them on 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.sampling.choice import WORK_ITEM_DTYPE, ChoiceSampler
-from onward.sampling.kernels import DONE, entry_point
+from onward.sampling.kernels import entry_point
 from onward.sampling.outputs import Sampled
 from onward.sampling.reference import most_likely
 from onward.sampling.threads import SamplerThreads
@@ -125,10 +126,10 @@ class Sampler:
         """Sample one token from logits[rows[i]] for each choices[i]. Several may use the same row.
 
         `logits` is float32 [num_rows, vocab_size]; neither it nor the choices are mutated. The ids in banned[i] have
-        a logit of -inf for this token; reported log-probabilities stay raw.
-        Raises RuntimeError if logits are not finite or if no token is left to sample; ValueError if the arguments
-        differ in length, `logits` has another shape or dtype, or an edited id is outside of the vocabulary;
-        IndexError for a row that does not exist.
+        a logit of -inf for this token; reported log-probabilities stay raw. A row that is not finite, or from which
+        no token is left, does not change the other results. Raises ValueError if the arguments differ in length,
+        `logits` has another shape or dtype, or an edited id is outside of the vocabulary; IndexError for a row that
+        does not exist.
         """
         if not len(rows) == len(choices) == len(banned):
             raise ValueError("rows, choices and banned differ in length")
@@ -203,12 +204,9 @@ class Sampler:
         view = np.ascontiguousarray(logits).view()
         view.flags.writeable = False  # one type for numba, whatever the caller's array is
         parts = self._parts(items.size)
-        for part, status in zip(parts, self._run_parts(view, items, parts), strict=True):
-            if status >= 0:
-                raise RuntimeError(f"the logits are not finite (row {rows[part][status]})")
-            if status != DONE:
-                raise RuntimeError("no token is left to sample: all are banned or have a logit of -inf")
-        return self._sampled(view, rows, num_tops)
+        num_failed = sum(self._run_parts(view, items, parts))
+        sampled = self._sampled(view, rows, num_tops)
+        return sampled if not num_failed else [one if one.token >= 0 else _failed(one.token) for one in sampled]
 
     def _run_parts(self, logits: NDArray[np.float32], items: NDArray[np.void], parts: list[slice]) -> list[int]:
         return self._threads.run(
@@ -226,9 +224,9 @@ class Sampler:
     def _run_part(
         self, logits: NDArray[np.float32], items: NDArray[np.void], part: slice, scratch: ScratchBuffers
     ) -> int:
-        """Write the results of these items to the result buffers; return the kernel's status. On any thread, without
+        """Write the results of these items to the result buffers; return how many have no token. On any thread, without
         the GIL."""
-        status: int = _run(
+        num_failed: int = _run(
             logits,
             items[part],
             self._edits.ids,
@@ -238,7 +236,7 @@ class Sampler:
             scratch.masses,
             *self._results.views(part),
         )
-        return status
+        return num_failed
 
     def _sampled(self, logits: NDArray[np.float32], rows: Sequence[int], num_tops: list[int]) -> list[Sampled]:
         """Convert the result buffers to Python values, which share no memory with them."""
@@ -266,3 +264,8 @@ class Sampler:
         ids = most_likely(row, num_top)
         logprobs = (row[ids].astype(np.float64) - normalizer).astype(np.float32)
         return tuple(zip(ids.tolist(), logprobs.tolist(), strict=True))
+
+
+def _failed(token: int) -> Sampled:
+    """Return the result of an item without a token, for which the kernel writes nothing else."""
+    return Sampled(token, math.nan, ())
