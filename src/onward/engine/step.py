@@ -278,7 +278,7 @@ class Engine:
                 self._take_accepted(sequence, draft, tokens, events)
 
     def _note_failures(self, sequence: Sequence, sampled: ReadOnly[Sampled | None]) -> bool:
-        """Return whether one of them is no token; then its request fails at the end of the step."""
+        """Return whether no token could be sampled for one of them; then the request fails at the end of the step."""
         failed = [one.token for one in sampled if one is not None and one.token < 0]
         if failed:
             self._failures[sequence.job.request] = FAILURES[failed[0]]
