@@ -11,6 +11,7 @@ OnwardError
 │   │   ├── UnreadableBody
 │   │   └── UnsupportedContentType
 │   ├── AuthenticationFailed  401
+│   ├── Forbidden             403
 │   ├── NotFound              404
 │   │   ├── ModelNotFound
 │   │   └── UnknownUrl
@@ -18,6 +19,7 @@ OnwardError
 │   ├── BodyTimeout           408
 │   ├── RequestTooLarge       413
 │   ├── HeadTooLarge          431
+│   ├── RateLimited           429
 │   ├── ServerError           500
 │   └── Overloaded            503
 │       └── EngineStopped     503  the engine has crashed, is draining, or is not ready
@@ -106,6 +108,13 @@ class AuthenticationFailed(ApiError):
     type = "invalid_request_error"
 
 
+class Forbidden(ApiError):
+    """The request comes from a web page, or names a host, that this server is not for."""
+
+    status = 403
+    type = "invalid_request_error"
+
+
 class NotFound(ApiError):
     """The requested object does not exist."""
 
@@ -149,6 +158,17 @@ class HeadTooLarge(ApiError):
 
     status = 431
     type = "invalid_request_error"
+
+
+class RateLimited(ApiError):
+    """Too many wrong keys came from an address. `retry_after` is in seconds and is sent as the Retry-After header."""
+
+    status = 429
+    type = "invalid_request_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after: int) -> None:
+        super().__init__(message, headers={"retry-after": str(retry_after)})
 
 
 class ServerError(ApiError):

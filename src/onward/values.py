@@ -35,6 +35,22 @@ def api_key(raw: str) -> str:
     return raw
 
 
+def host_name(raw: str) -> str:
+    """Return the host of a URL in lower case, without port. Raises ValueError."""
+    name = raw.strip().lower().rstrip(".")
+    if not re.fullmatch(r"[a-z0-9_.-]+|\[[0-9a-f:.]+\]", name):
+        raise ValueError("must be a host name or address without scheme and port, such as models.example.com")
+    return name
+
+
+def origin(raw: str) -> str:
+    """Return the origin of web pages, as browsers send it; `null` and `*` as they are. Raises ValueError."""
+    text = raw.strip().lower().rstrip("/")
+    if text not in ("null", "*") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@,]+", text):
+        raise ValueError("must be an origin such as https://example.com, null, or *")
+    return text
+
+
 def alias(raw: str) -> tuple[str, str]:
     """Return NAME=MODEL as a pair. Raises ValueError."""
     left, separator, right = (part.strip() for part in raw.partition("="))

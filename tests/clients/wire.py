@@ -36,7 +36,7 @@ class Http:
 
     def __init__(self, server: Server, fields: dict[str, Any], headers: str = "") -> None:
         body = json.dumps(BASE | fields).encode()
-        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{headers}"
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{headers}"
         self._socket = socket.create_connection(("127.0.0.1", server.port), timeout=10)
         self._socket.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         self._file = self._socket.makefile("rb")

@@ -182,7 +182,12 @@ def ids_differ(server: Server) -> None:
 ROUTES.sends(
     "preflight",
     "OPTIONS responds to a browser's preflight request",
-    ("OPTIONS", COMPLETIONS, b"", {"origin": "https://e.x", "access-control-request-headers": "authorization"}),
+    (
+        "OPTIONS",
+        COMPLETIONS,
+        b"",
+        {"origin": "http://localhost:5173", "access-control-request-headers": "authorization"},
+    ),
     header("access-control-allow-methods", "OPTIONS, POST"),
     header("access-control-allow-headers", "authorization"),
     status=204,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import logging
-from pathlib import Path
 
 import pytest
 
 from onward.errors import SetupError
 from onward.server.app import make_app
-from onward.server.auth import check_exposure, collect_keys, is_loopback, mask_key
+from onward.server.auth import check_exposure, mask_key
+from onward.server.keys import Keys, collect_keys
+from onward.server.origins import is_loopback
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
 KEYS = ("sk-first-0123456789", "sk-second")
@@ -111,57 +112,15 @@ async def test_a_wrong_method_is_reported_before_a_missing_key() -> None:
     assert call.status == 405
 
 
-def test_a_key_file_contains_one_key_per_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "keys"
-    path.write_text("# team\nsk-a\n\n  sk-b  \n")
-    path.chmod(0o600)
-    assert collect_keys(settings(api_key=("sk-c",), api_key_file=path)) == ["sk-c", "sk-a", "sk-b"]
-    assert caplog.text == ""
-
-
-def test_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    path.write_bytes(b"\xef\xbb\xbfsk-a\nsk-b\n")
-    path.chmod(0o600)
-    assert collect_keys(settings(api_key_file=path)) == ["sk-a", "sk-b"]
-
-
-def test_a_key_file_that_others_can_read_logs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "keys"
-    path.write_text("sk-a\n")
-    path.chmod(0o644)
-    collect_keys(settings(api_key_file=path))
-    assert "chmod 600" in caplog.text
-    assert "sk-a" not in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (None, "cannot be read"),
-        (b"# none\n", "contains no keys"),
-        (b"two words\n", "not a valid key"),
-        (b"\xff\n", "not a valid key"),
-    ],
-)
-def test_a_key_file_without_valid_keys_is_refused(tmp_path: Path, content: bytes | None, words: str) -> None:
-    path = tmp_path / "keys"
-    if content is not None:
-        path.write_bytes(content)
-        path.chmod(0o600)
-    with pytest.raises(SetupError, match=words):
-        collect_keys(settings(api_key_file=path))
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost", "LOCALHOST"])
 def test_a_loopback_address_needs_no_key(host: str) -> None:
     assert is_loopback(host)
-    check_exposure(settings(host=host), [])
+    check_exposure(settings(host=host), Keys([]))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
 def test_listening_on_a_network_needs_a_key_or_no_auth(host: str) -> None:
     with pytest.raises(SetupError, match="without a key"):
-        check_exposure(settings(host=host), [])
-    check_exposure(settings(host=host), ["sk-a"])
-    check_exposure(settings(host=host, no_auth=True), [])
+        check_exposure(settings(host=host), Keys([]))
+    check_exposure(settings(host=host), collect_keys(settings(api_key=("sk-a",))))
+    check_exposure(settings(host=host, no_auth=True), Keys([]))

@@ -76,7 +76,8 @@ async def test_a_body_in_several_chunks_is_joined() -> None:
 )
 @in_loop
 async def test_the_openai_path_links_the_schema_first(headers: dict[str, str], url: str) -> None:
-    call = await completion(make_app(FakeBackend(), settings()), path="/openai/v1/completions", headers=headers).done()
+    app = make_app(FakeBackend(), settings(allowed_origin=("*",)))
+    call = await completion(app, path="/openai/v1/completions", headers=headers).done()
     assert next(iter(call.json)) == "$schema"
     assert call.json["$schema"] == url + "/openai/schemas/Completion.json"
     assert call.headers["link"] == '</openai/schemas/Completion.json>; rel="describedBy"'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import shlex
@@ -35,7 +37,9 @@ def test_names_of_models_are_escaped() -> None:
 async def pasted(keys: tuple[str, ...], **headers: str) -> list[str]:
     """Return the words of the landing page's command, as a shell parses them."""
     page = (
-        await Call(make_app(FakeBackend(), settings(api_key=keys)), "GET", "/", b"", **headers).done()
+        await Call(
+            make_app(FakeBackend(), settings(api_key=keys, allowed_origin=("*",))), "GET", "/", b"", **headers
+        ).done()
     ).body.decode()
     found = re.search("<pre>(.*?)</pre>", page, re.DOTALL)
     assert found
@@ -62,7 +66,33 @@ async def test_the_first_command_can_be_pasted_into_a_shell(headers: dict[str, s
 
 @in_loop
 async def test_the_first_command_sends_a_key_where_one_is_required() -> None:
-    assert "Authorization: Bearer YOUR_KEY" in await pasted(("sk-a",), host="x")
+    words = await pasted(("sk-a",), host="x")
+    assert words == ["curl", "http://x/v1/models", "-H", "Authorization: Bearer YOUR_KEY"]
+
+
+@in_loop
+async def test_no_page_shows_names_of_models_where_keys_are_required() -> None:
+    app = make_app(FakeBackend(), settings(api_key=("sk-a",)))
+    for path in ("/", "/docs", "/openapi.json"):
+        call = await Call(app, "GET", path).done()
+        assert call.status == 200
+        assert "org/tiny" not in call.body.decode()
+    page = (await Call(app, "GET", "/").done()).body.decode()
+    assert "storyteller" not in page
+    assert "MODEL" in page
+
+
+@in_loop
+async def test_browsers_run_nothing_on_a_page_but_its_own_style() -> None:
+    for path in ("/", "/docs"):
+        call = await Call(make_app(FakeBackend(), settings()), "GET", path).done()
+        policy = dict(part.strip().split(" ", 1) for part in call.headers["content-security-policy"].split(";"))
+        assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+        [style] = re.findall("<style>(.*?)</style>", call.body.decode(), re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+        assert policy["style-src"] == f"'sha256-{digest}'"
+        assert " style=" not in call.body.decode()
+        assert (call.headers["x-frame-options"], call.headers["referrer-policy"]) == ("DENY", "no-referrer")
 
 
 def test_a_name_with_a_quote_stays_one_word_of_the_command() -> None:

@@ -17,7 +17,10 @@ from onward.server.run import _Server, bind
 from tests.server.fakes import FakeBackend, in_loop, settings
 from tests.server.wire import split_response
 
-HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n"
+HEAD = (
+    b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
+    b"content-type: application/json\r\ntransfer-encoding: chunked\r\n"
+)
 BODY = b'{"model": "m", "prompt": "x"}'
 SMALL_READ = 1000
 
@@ -77,9 +80,9 @@ reads = pytest.mark.parametrize("read_bytes", [0, SMALL_READ], ids=["one read", 
     "head",
     [
         b"\r\n" * 50_000,
-        b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nhost: x\r\nx:" + b" " * 100_000 + b"y\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nhost: x\r\n" + b"x:\r\n" * 25_000 + b"\r\n",
+        b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\nx:" + b" " * 100_000 + b"y\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + b"x:\r\n" * 25_000 + b"\r\n",
     ],
     ids=["empty lines", "URL", "spaces", "empty headers"],
 )
@@ -161,10 +164,10 @@ async def test_a_malformed_chunk_is_a_400_and_logged_with_the_clients_address(
 @pytest.mark.parametrize(
     ("head", "reason"),
     [
-        (b"GET /\xff" + b"x" * 5000 + b" HTTP/1.1\r\nhost: x\r\n\r\n", "invalid char in url path"),
-        (b"CONNECT a:1 HTTP/1.1\r\nhost: x\r\n\r\n", "invalid URL"),
+        (b"GET /\xff" + b"x" * 5000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n", "invalid char in url path"),
+        (b"CONNECT a:1 HTTP/1.1\r\nhost: localhost\r\n\r\n", "invalid URL"),
         (b"nonsense\r\n\r\n", "invalid method encountered"),
-        (b"GET / HTTP/9.9\r\nhost: x\r\n\r\n", "invalid HTTP version"),
+        (b"GET / HTTP/9.9\r\nhost: localhost\r\n\r\n", "invalid HTTP version"),
     ],
 )
 @in_loop

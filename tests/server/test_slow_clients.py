@@ -18,7 +18,7 @@ from onward.server.connection import server_config
 from onward.server.run import _Server, bind
 from tests.server.fakes import FakeBackend, Step, delta, in_loop, settings
 
-HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 LONG = "x" * 1_000_000
 
 
@@ -47,7 +47,7 @@ def post_stream() -> bytes:
 def post(**fields: object) -> bytes:
     body = json.dumps({"model": "m", "prompt": "x"} | fields).encode()
     return (
-        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: "
         + f"{len(body)}\r\n\r\n".encode()
         + body
     )
@@ -58,7 +58,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
 
 
-@pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET", b"GET /health HTTP/1.1\r\nhost: localhost\r\n"])
 @in_loop
 async def test_a_head_that_does_not_end_closes_the_connection(sent: bytes) -> None:
     async with connected() as (reader, writer):
@@ -82,7 +82,7 @@ async def test_a_head_sent_byte_by_byte_closes_the_connection() -> None:
 async def test_the_next_head_of_a_connection_may_be_as_slow_as_the_first(sent: bytes) -> None:
     async with connected() as (reader, writer):
         writer.write(HEALTH)
-        await reader.readuntil(b"}")
+        await reader.readuntil(b"}}")
         writer.write(sent)
         assert await reader.read() == b""
 
@@ -92,7 +92,7 @@ async def test_an_idle_connection_is_kept_for_the_next_request() -> None:
     async with connected() as (reader, writer):
         for _ in range(2):
             writer.write(HEALTH)
-            await reader.readuntil(b"}")
+            await reader.readuntil(b"}}")
             await asyncio.sleep(0.3)
         assert not reader.at_eof()
 
@@ -121,7 +121,7 @@ async def test_the_head_timeout_does_not_apply_to_a_body() -> None:
 @in_loop
 async def test_the_endless_body_of_a_refused_request_does_not_hold_its_connection() -> None:
     async with connected(keys=("sk-a",)) as (reader, writer):
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n")
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n")
         assert b"401" in await reader.readuntil(b"\r\n")
         reading = asyncio.create_task(reader.read())
         while not reading.done():
@@ -136,7 +136,7 @@ async def test_the_endless_body_of_a_refused_request_does_not_hold_its_connectio
         b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n",
         b"GET /health HTTP/1.1\r\n" + b"x: y\r\n" * 12_000,
         b"GET /health HTTP/1.1\r\nx: " + b"y" * 70_000,
-        b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 66_000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 66_000 + b"\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\ncontent-length: 9\r\nx: " + b"y" * 70_000 + b"\r\n\r\n123456789",
     ],
 )

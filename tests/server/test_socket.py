@@ -122,7 +122,7 @@ def test_disconnecting_during_a_pipeline_cancels_the_work(server: Process) -> No
     cancelled = gauge(server, "onward_requests_cancelled_total")
     hanging = post(prompt="hang", stream=True).replace(b"connection: close\r\n", b"")
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        connection.sendall(hanging + b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        connection.sendall(hanging + b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         wait_for(lambda: gauge(server, "onward_requests_in_flight") == 2)
     wait_for(lambda: gauge(server, "onward_requests_in_flight") == 1)
     assert gauge(server, "onward_requests_cancelled_total") == cancelled + 1

@@ -40,7 +40,7 @@ def receive_all(connection: socket.socket) -> bytes:
 def completion_request(*headers: str, version: str = "1.1", **fields: Any) -> bytes:
     """A POST of a completion with Host, Content-Type, Content-Length and `headers`."""
     body = json.dumps({"model": "storyteller", "prompt": "Once"} | fields).encode()
-    lines = [f"POST /v1/completions HTTP/{version}", "host: x", "content-type: application/json"]
+    lines = [f"POST /v1/completions HTTP/{version}", "host: localhost", "content-type: application/json"]
     head = "\r\n".join([*lines, f"content-length: {len(body)}", *headers])
     return head.encode() + b"\r\n\r\n" + body
 

@@ -27,6 +27,7 @@ def line(exchange: Exchange) -> str:
     pairs: list[tuple[str, object]] = [
         ("id", exchange.id),
         ("client", clean(exchange.client)),
+        ("key", record.key),
         ("method", clean(exchange.method)),
         ("route", record.route),
         ("model", clean(record.model)),

@@ -6,13 +6,15 @@ from onward.backends.base import Backend
 from onward.errors import RequestCancelled
 from onward.protocol.ids import request_id
 from onward.server import access_log
-from onward.server.auth import Authenticator, collect_keys
+from onward.server.auth import Authenticator
 from onward.server.catalogue import Catalogue
 from onward.server.completions import Completions
 from onward.server.error_response import convert_error, send_error
 from onward.server.exchange import ClientDisconnected, Exchange, Receive, Scope, Send
+from onward.server.keys import Keys, collect_keys
 from onward.server.metrics import Metrics
 from onward.server.monitoring import Monitoring
+from onward.server.origins import OriginGuard
 from onward.server.pages.handlers import Pages
 from onward.server.routes import Route, Routes
 from onward.server.schema_link import SCHEMA_PATH
@@ -21,14 +23,13 @@ from onward.settings import Settings
 
 COMMON_HEADERS = [
     (b"openai-version", b"2020-10-01"),
-    (b"access-control-allow-origin", b"*"),
     (b"access-control-expose-headers", b"X-Request-ID"),
     (b"x-content-type-options", b"nosniff"),
 ]
 PREFLIGHT_MAX_AGE_SECONDS = b"86400"
 
 
-def make_app(backend: Backend, settings: Settings, keys: list[str] | None = None) -> App:
+def make_app(backend: Backend, settings: Settings, keys: Keys | None = None) -> App:
     """Return the application over a backend.
 
     `keys` None reads them from the settings and the key file. Raises SetupError.
@@ -39,9 +40,10 @@ def make_app(backend: Backend, settings: Settings, keys: list[str] | None = None
 class App:
     """An ASGI 3 application. All its state belongs to one event loop."""
 
-    def __init__(self, backend: Backend, settings: Settings, keys: list[str]) -> None:
+    def __init__(self, backend: Backend, settings: Settings, keys: Keys) -> None:
         self._backend = backend
         self._authenticator = Authenticator(keys)
+        self._origins = OriginGuard(settings, requires_key=self._authenticator.requires_key)
         self._metrics = Metrics(backend)
         self._completions = Completions(backend, settings, self._metrics)
         self._log_requests = settings.access_log
@@ -54,6 +56,11 @@ class App:
                 *_page_routes(Pages(backend, profile=settings.profile, requires_key=self._authenticator.requires_key)),
             ]
         )
+
+    def replace_keys(self, keys: Keys) -> None:
+        """Accept these keys from now on. `keys` is not empty, and the server had keys when it started."""
+        self._authenticator.replace(keys)
+        self._metrics.keep_keys(keys.names)
 
     @property
     def num_running(self) -> int:
@@ -92,18 +99,19 @@ class App:
                 access_log.write(exchange)
 
     async def _dispatch(self, exchange: Exchange) -> None:
-        """Check method and URL, then the key, then call the handler."""
+        """Check origin and host, method and URL, then the key; then call the handler."""
+        self._origins.check(exchange)
         if exchange.method == "OPTIONS":
             await self._handle_preflight(exchange)
             return
         route, name = self._routes.find(exchange.method, exchange.path)
         exchange.record.route = route.template
         if not route.public:
-            self._authenticator.authenticate(exchange)
+            await self._authenticator.authenticate(exchange)
         await route.handler(exchange, name)
 
     async def _handle_preflight(self, exchange: Exchange) -> None:
-        """Allow pages of every origin, as OpenAI does: the key protects the server, not the origin."""
+        """Allow what the page asks for: OriginGuard has refused pages that may not send requests."""
         allowed = self._routes.allowed_methods(exchange.path)
         requested = exchange.header(b"access-control-request-headers") or "*"
         exchange.headers += [

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
-import hashlib
-import hmac
-import ipaddress
-import logging
-import stat
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+import math
+from collections.abc import Iterator
 
-from onward import values
-from onward.errors import ApiError, AuthenticationFailed, SetupError
+from onward.errors import AuthenticationFailed, RateLimited, SetupError
 from onward.server.exchange import Exchange
+from onward.server.keys import Key, Keys, digest
+from onward.server.origins import is_loopback
+from onward.server.slowing import WrongKeys
 from onward.settings import Settings
 
-log = logging.getLogger("onward.server")
+MAX_WAITING = 1_000
+"""Answers to wrong keys that wait at a time, for all addresses together."""
 
 NO_KEY = (
     "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
@@ -24,49 +23,77 @@ NO_KEY = (
     "the API from your browser and are prompted for a username and password. You can obtain an API key "
     "from the operator of this server."
 )  # fmt: skip
+TOO_MANY = "Too many incorrect API keys were sent from this address. Wait, then send a correct one."
 
 
 class Authenticator:
-    """Accepts requests that carry one of `keys`; all requests where there are no keys. Keeps digests, not keys."""
+    """Accepts requests that carry one of the keys; all requests where there are none. Belongs to one event loop."""
 
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._digests = [_digest(key) for key in keys]
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._wrong_keys = WrongKeys()
+        self._num_waiting = 0
 
     @property
     def requires_key(self) -> bool:
-        return bool(self._digests)
+        return len(self._keys) > 0
 
-    def authenticate(self, exchange: Exchange) -> None:
-        """Raise AuthenticationFailed unless the request carries a valid key, in any place where clients put one."""
-        if not self._digests:
+    def replace(self, keys: Keys) -> None:
+        """Accept these keys from now on. Running requests go on."""
+        self._keys = keys
+
+    async def authenticate(self, exchange: Exchange) -> None:
+        """Raise AuthenticationFailed unless the request carries a valid key, in any place where clients put one.
+
+        Sets `exchange.key`. The error for a wrong key may be delayed; raises RateLimited where too many are.
+        """
+        if self._find(exchange) or not self._keys:
             return
-        provided = list(_provided_keys(exchange))
-        if sum(self._is_valid(key) for key in provided):
-            return
-        if not provided:
+        provided = next(_provided_keys(exchange), None)
+        if provided is None:
             raise AuthenticationFailed(NO_KEY)
+        await self._delay(exchange)
         raise AuthenticationFailed(
-            f"Incorrect API key provided: {mask_key(provided[0])}. "
+            f"Incorrect API key provided: {mask_key(provided)}. "
             "You can obtain an API key from the operator of this server.",
             code="invalid_api_key",
         )
 
     def accepts(self, exchange: Exchange) -> bool:
-        """Return whether the request carries a valid key, or needs none."""
-        try:
-            self.authenticate(exchange)
-        except ApiError:
-            return False
-        return True
+        """Return whether the request carries a valid key, or needs none. A wrong one counts, but delays nothing."""
+        if self._find(exchange) or not self._keys:
+            return True
+        if any(_provided_keys(exchange)):
+            self._wrong_keys.delay(exchange.client)
+        return False
 
-    def _is_valid(self, key: str) -> bool:
-        """Compare with every key, always, so that the time taken reveals neither which key matched nor how much."""
-        digest = _digest(key)
-        return sum(hmac.compare_digest(digest, known) for known in self._digests) > 0
+    def _find(self, exchange: Exchange) -> Key | None:
+        """Return the key of a request, and record it there."""
+        if not self._keys:
+            return None
+        is_refused = self._wrong_keys.seconds_until_accepted(exchange.client) > 0
+        for text in _provided_keys(exchange):
+            if is_refused and not self._wrong_keys.remembers(exchange.client, digest(text)):
+                continue
+            if key := self._keys.find(text):
+                self._wrong_keys.remember(exchange.client, key.digest)
+                exchange.key = key
+                exchange.record.key = key.name or "-"
+                return key
+        return None
 
-
-def _digest(key: str) -> bytes:
-    return hashlib.blake2b(key.encode(), digest_size=32).digest()
+    async def _delay(self, exchange: Exchange) -> None:
+        """Wait until a wrong key may be answered. Raises RateLimited where the address has sent too many."""
+        refused_seconds = self._wrong_keys.seconds_until_accepted(exchange.client)
+        if refused_seconds > 0 or self._num_waiting >= MAX_WAITING:
+            raise RateLimited(TOO_MANY, retry_after=math.ceil(refused_seconds) or 1)
+        delay = self._wrong_keys.delay(exchange.client)
+        if delay > 0:
+            self._num_waiting += 1
+            try:
+                await asyncio.sleep(delay)
+            finally:
+                self._num_waiting -= 1
 
 
 def _provided_keys(exchange: Exchange) -> Iterator[str]:
@@ -96,30 +123,7 @@ def mask_key(key: str) -> str:
     return f"{key[:8]}{'*' * (len(key) - 12)}{key[-4:]}"
 
 
-def collect_keys(settings: Settings) -> list[str]:
-    """Return the keys of --api-key and --api-key-file. Raises SetupError for a file without valid keys."""
-    keys = list(settings.api_key)
-    if settings.api_key_file is not None:
-        keys += _read_keys(settings.api_key_file)
-    return keys
-
-
-def _read_keys(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-        if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-            log.warning("the key file %s can be read by other users; run chmod 600 on it", path)
-        keys = [values.api_key(line) for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    except OSError as error:
-        raise SetupError(f"The key file {path} cannot be read: {error.strerror}.") from None
-    except ValueError as error:  # UnicodeDecodeError is one, too
-        raise SetupError(f"The key file {path} contains a line that is not a valid key: {error}.") from None
-    if not keys:
-        raise SetupError(f"The key file {path} contains no keys; write one per line.")
-    return keys
-
-
-def check_exposure(settings: Settings, keys: list[str]) -> None:
+def check_exposure(settings: Settings, keys: Keys) -> None:
     """Raise SetupError if other machines could use the server without a key, unless --no-auth allows it."""
     if keys or settings.no_auth or is_loopback(settings.host):
         return
@@ -127,11 +131,3 @@ def check_exposure(settings: Settings, keys: list[str]) -> None:
         f"Listening on {settings.host} without a key would let anyone on the network use the model. "
         "Pass --api-key-file or --api-key, or --no-auth if that is intended."
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach `host`."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

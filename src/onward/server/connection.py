@@ -159,6 +159,7 @@ class Protocol(RequestLimitsProtocol):
         body, content_type = error_envelope(error)
         headers = [
             *COMMON_HEADERS,
+            (b"access-control-allow-origin", b"*"),
             (b"x-request-id", request_id().encode()),
             (b"content-type", content_type.encode()),
             (b"content-length", b"%d" % len(body)),

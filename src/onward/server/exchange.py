@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from onward.errors import BodyTimeout, RequestTooLarge
+from onward.server.keys import Key
 from onward.server.record import RequestRecord
 
 Scope = MutableMapping[str, Any]
@@ -35,7 +36,8 @@ class Exchange:
     """A request and its response: first the request body is read, then the response is sent.
 
     Every response carries `headers`; handlers may append to them until the response starts. Handlers fill `record`,
-    which the access log and the metrics read at the end. Several tasks may send: chunks keep the order of the calls.
+    which the access log and the metrics read at the end. `key` is the key that was accepted, if one was sent. Several
+    tasks may send: chunks keep the order of the calls.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
@@ -44,6 +46,7 @@ class Exchange:
         self.scheme: str = scope.get("scheme", "http")
         self.client: str = (scope.get("client") or ("-",))[0]
         self.id = request_id
+        self.key: Key | None = None
         self.started = self._last_sent = time.perf_counter()
         self.record = RequestRecord()
         self.response_started = False
@@ -63,6 +66,10 @@ class Exchange:
             if key == name:
                 return value.decode("latin-1")
         return None
+
+    def headers_named(self, name: bytes) -> list[str]:
+        """Return all request headers of this lower-case name."""
+        return [value.decode("latin-1") for key, value in self._request_headers if key == name]
 
     def query(self, name: str) -> str | None:
         """Return the first query parameter of this name, or None."""

@@ -15,6 +15,8 @@ class RequestRecord:
     route: str = "-"
     model: str = "-"
     """The model that responds; until it is known, the requested name, which a client may have made up."""
+    key: str = "-"
+    """The name of the key that was sent, never the key; "-" for one without a name."""
     user: str = "-"
     stream: bool = False
     status: int = CLIENT_CLOSED_REQUEST

@@ -19,10 +19,12 @@ from onward.errors import SetupError
 from onward.residency import share_heap
 from onward.server import systemd
 from onward.server.app import App, make_app
-from onward.server.auth import check_exposure, collect_keys
+from onward.server.auth import check_exposure
 from onward.server.connection import check_uvicorn, server_config
 from onward.server.dead_engine import EXIT_CODE as DEAD_ENGINE_EXIT_CODE
 from onward.server.dead_engine import wait_for_dead_engine
+from onward.server.key_reload import KeyReload, reload_on_hangup
+from onward.server.keys import collect_keys
 from onward.settings import Settings
 from onward.stdio import silence_stdout
 
@@ -65,7 +67,8 @@ def serve(
         listener.close()
         raise
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(Service(app, backend, settings, listener).run())
+        key_reload = KeyReload(settings, keys, app.replace_keys)
+        return runner.run(Service(app, backend, settings, listener, key_reload).run())
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -134,11 +137,15 @@ class _Server(uvicorn.Server):
 class Service:
     """One run of the server, from listening to exit. Owns the backend and the socket."""
 
-    def __init__(self, app: App, backend: Backend, settings: Settings, listener: socket.socket) -> None:
+    def __init__(
+        self, app: App, backend: Backend, settings: Settings, listener: socket.socket, key_reload: KeyReload
+    ) -> None:
         self._app = app
         self._backend = backend
         self._settings = settings
         self._listener = listener
+        self._key_reload = key_reload
+        self._reloads_on_hangup = reload_on_hangup(settings)
         self._signal: int | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -158,7 +165,9 @@ class Service:
             await self._wait_until_started(serving)
             print_or_log(ready_line(self._settings, self._listener))
             systemd.notify(systemd.READY)
-            await _wait_for_first(serving, self._stop.wait(), wait_for_dead_engine(self._backend))
+            await _wait_for_first(
+                serving, self._stop.wait(), wait_for_dead_engine(self._backend), self._key_reload.run()
+            )
             self._is_dead = self._backend.health().state == "dead"
             await self._drain()
         finally:
@@ -171,7 +180,13 @@ class Service:
         return DEAD_ENGINE_EXIT_CODE if self._is_dead else 0
 
     def signal(self, number: int) -> None:
-        """Drain on the first signal, stop at once on the second; a closing terminal may send SIGHUP repeatedly."""
+        """Drain on the first signal, stop at once on the second; a closing terminal may send SIGHUP repeatedly.
+
+        Without a terminal, SIGHUP reads the key file again, if there is one.
+        """
+        if number == _SIGHUP and self._reloads_on_hangup:
+            self._key_reload.request()
+            return
         if self._stop.is_set() and number == _SIGHUP:
             return
         if self._stop.is_set():

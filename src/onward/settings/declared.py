@@ -56,8 +56,22 @@ class Settings:
         metavar="KEY", is_repeatable=True, is_secret=True,
     )  # fmt: skip
     api_key_file: Path | None = option(  # noqa: RUF009
-        None, "Security", values.path, "File of API keys, one per line; lines that begin with # are comments.",
+        None, "Security", values.path,
+        "File of API keys, one per line: `KEY`, `NAME = KEY` or `NAME = sha256:DIGEST`; lines that begin with # are "
+        "comments. Read again when it changes.",
         metavar="PATH",
+    )  # fmt: skip
+    allowed_host: tuple[str, ...] = option(
+        (), "Security", values.host_name,
+        "Name in URLs of this server, besides localhost and loopback addresses. Repeatable. A server without keys on "
+        "a loopback address, and any server with this flag, refuses requests for other hosts.",
+        metavar="NAME", is_repeatable=True,
+    )  # fmt: skip
+    allowed_origin: tuple[str, ...] = option(
+        (), "Security", values.origin,
+        "Web pages, such as https://example.com, that may use a server without keys on a loopback address; those from "
+        "localhost always may. null: pages opened as files; *: every page. Repeatable.",
+        metavar="ORIGIN", is_repeatable=True,
     )  # fmt: skip
     no_auth: bool = option(False, "Security", values.boolean, "Accept requests without an API key on any address.")
     profile: Literal["strict", "default", "lenient"] = option(

@@ -13,6 +13,7 @@ from onward.protocol.parameter import Profile
 from onward.protocol.schema import completion_schema, openapi
 from onward.server.exchange import Exchange
 from onward.server.pages.landing import landing_page
+from onward.server.pages.layout import HEADERS
 from onward.server.pages.reference import reference_page
 from onward.server.schema_link import public_url
 
@@ -51,9 +52,15 @@ class Pages:
         await exchange.respond(200, msgspec.json.encode(completion_schema()), "application/schema+json")
 
     async def reference(self, exchange: Exchange, _: str | None = None) -> None:
-        await exchange.respond(200, self._reference_html, HTML)
+        await _respond_page(exchange, self._reference_html)
 
     async def landing(self, exchange: Exchange, _: str | None = None) -> None:
-        names = [model.id for model in self._backend.models()]
+        """The names of models are not public where keys are required."""
+        names = [] if self._requires_key else [model.id for model in self._backend.models()]
         page = landing_page(names, public_url(exchange) or FALLBACK_URL, requires_key=self._requires_key)
-        await exchange.respond(200, page.encode(), HTML)
+        await _respond_page(exchange, page.encode())
+
+
+async def _respond_page(exchange: Exchange, page: bytes) -> None:
+    exchange.headers += HEADERS
+    await exchange.respond(200, page, HTML)

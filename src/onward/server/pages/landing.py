@@ -10,22 +10,39 @@ from onward.server.pages.layout import document, sample
 
 
 def landing_page(models: list[str], url: str, *, requires_key: bool) -> str:
-    """Return the page as HTML. `url` is this server's own, `http://HOST:PORT`, without a path."""
-    listed = ", ".join(f"<code>{html.escape(name)}</code>" for name in models)
-    key = "<p>This server requires an API key: replace <code>YOUR_KEY</code> with yours.</p>" if requires_key else ""
+    """Return the page as HTML. `url` is this server's own, `http://HOST:PORT`, without a path.
+
+    `models` is empty where a key is required: their names are not public.
+    """
     return document(
         "Onward",
         "<h1>Onward</h1><p>OpenAI's Completions API on a model of your own.</p>"
-        f"<p>Models on this server: {listed}.</p><h3>A first completion</h3>{key}"
-        + sample(_command(models[0] if models else "storyteller", url, requires_key))
+        + (_with_key(url) if requires_key else _without_key(models, url))
         + '<p><a href="/docs">Reference</a> · <a href="/openapi.json">OpenAPI document</a> · '
         '<a href="/v1/models">Models</a> · <a href="/health">Health</a></p>',
     )
 
 
-def _command(model: str, url: str, requires_key: bool) -> str:
+def _without_key(models: list[str], url: str) -> str:
+    listed = ", ".join(f"<code>{html.escape(name)}</code>" for name in models)
+    command = _completion(models[0] if models else "storyteller", url)
+    return f"<p>Models on this server: {listed}.</p><h3>A first completion</h3>{sample(command)}"
+
+
+def _with_key(url: str) -> str:
+    models = " \\\n  ".join([f"curl {shlex.quote(f'{url}/v1/models')}", _AUTHORIZATION])
+    return (
+        "<p>This server requires an API key: replace <code>YOUR_KEY</code> with yours.</p>"
+        f"<h3>The models of this server</h3>{sample(models)}"
+        f"<h3>A first completion</h3><p>Replace <code>MODEL</code> with one of them.</p>"
+        f"{sample(_completion('MODEL', url, _AUTHORIZATION))}"
+    )
+
+
+_AUTHORIZATION = "-H 'Authorization: Bearer YOUR_KEY'"
+
+
+def _completion(model: str, url: str, *headers: str) -> str:
     body = json.dumps({"model": model, "prompt": "Once upon a time"})
-    lines = [f"curl {shlex.quote(f'{url}/v1/completions')}", "-H 'Content-Type: application/json'"]
-    if requires_key:
-        lines.append("-H 'Authorization: Bearer YOUR_KEY'")
+    lines = [f"curl {shlex.quote(f'{url}/v1/completions')}", "-H 'Content-Type: application/json'", *headers]
     return " \\\n  ".join([*lines, f"-d {shlex.quote(body)}"])

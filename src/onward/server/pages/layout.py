@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import json
 
@@ -14,6 +16,19 @@ table{border-collapse:collapse;width:100%}th,td{text-align:left;vertical-align:t
 border-bottom:1px solid #8883}td:first-child{white-space:nowrap}.type{opacity:.7}.scroll{overflow-x:auto}
 nav ul{columns:18rem;padding-left:1.2rem}
 """
+
+_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+HEADERS = [
+    (
+        b"content-security-policy",
+        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'".encode(),
+    ),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+]
+"""Of every page: no scripts, no resources but its own style, and no frame of another site around it."""
 
 
 def document(title: str, body: str) -> str:

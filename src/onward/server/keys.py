@@ -1,0 +1,150 @@
+"""The keys that clients send: parsed from settings and the key file, kept as digests, found by what a client sent."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onward import values
+from onward.errors import SetupError
+from onward.settings import Settings
+
+log = logging.getLogger("onward.server")
+
+DIGEST_PREFIX = "sha256:"
+MAX_FILE_BYTES = 4_000_000
+MAX_NAME_CHARACTERS = 64
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+_RULE = "write `KEY`, `NAME = KEY` or `NAME = sha256:DIGEST`, with spaces around the ="
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that clients may send. Only its digest is kept. `name` is "" for a key that has none."""
+
+    digest: bytes = field(repr=False)
+    name: str = ""
+
+    @property
+    def id(self) -> str:
+        """Who sends this key, as one word: the name, else the beginning of the digest."""
+        return self.name or f"key-{self.digest.hex()[:12]}"
+
+
+class Keys:
+    """A set of keys, found by digest. Immutable: a changed file makes another."""
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self._by_digest = {key.digest: key for key in keys}
+
+    def __len__(self) -> int:
+        return len(self._by_digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keys) and self._by_digest == other._by_digest
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that the operator chose."""
+        return frozenset(key.name for key in self._by_digest.values() if key.name)
+
+    def find(self, text: str) -> Key | None:
+        """Return the key that a client sent as `text`.
+
+        The time of a look-up depends on the digest of `text` only, from which a client learns nothing of a key.
+        """
+        return self._by_digest.get(digest(text))
+
+
+def digest(key: str) -> bytes:
+    """Return the SHA-256 of a key, as a key file has it in hexadecimal."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+def collect_keys(settings: Settings) -> Keys:
+    """Return the keys of --api-key and --api-key-file. Raises SetupError for a file without valid keys."""
+    keys = [Key(digest(key)) for key in settings.api_key]
+    if settings.api_key_file is not None:
+        keys += _read_file(settings.api_key_file)
+    return Keys(keys)
+
+
+def _read_file(path: Path) -> list[Key]:
+    """Return the keys of a file. Raises SetupError with the number of the line, never with its text."""
+    try:
+        lines = _read_text(path).splitlines()
+    except OSError as error:
+        raise SetupError(f"The key file {path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise SetupError(f"The key file {path} is not valid UTF-8.") from None
+    keys: list[Key] = []
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            try:
+                keys.append(parse_line(line))
+            except ValueError as problem:
+                raise SetupError(f"Line {number} of the key file {path} is not valid: {problem}.") from None
+    if not keys:
+        raise SetupError(f"The key file {path} contains no keys; write one per line.")
+    _check_unique(keys, path)
+    return keys
+
+
+def _read_text(path: Path) -> str:
+    """Raises OSError, SetupError and UnicodeDecodeError. A pipe with this name is refused, not waited for."""
+    with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise SetupError(f"The key file {path} is not a regular file.")
+        if status.st_size > MAX_FILE_BYTES:
+            raise SetupError(f"The key file {path} is larger than {MAX_FILE_BYTES // 1_000_000} MB.")
+        if status.st_mode & (stat.S_IRGRP | stat.S_IROTH) and os.name == "posix":
+            log.warning("the key file %s can be read by other users; run chmod 600 on it", path)
+        return file.read(MAX_FILE_BYTES).decode("utf-8-sig")
+
+
+def parse_line(line: str) -> Key:
+    """Return the key of a line: `KEY`, `NAME = KEY`, or either with `sha256:DIGEST` for the key. Raises ValueError.
+
+    White space at the = distinguishes a name from a key that contains the character.
+    """
+    name, separator, key = (part.strip() for part in line.partition("="))
+    if not (separator and re.search(r"\s=|=\s", line.strip())):
+        name, key = "", line.strip()
+        if "=" in key.rstrip("="):
+            raise ValueError(f"it is either a name or a key with an = in it: {_RULE}")
+    elif not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARACTERS:
+        raise ValueError(
+            f"a name has letters, digits and any of . _ @ -, at most {MAX_NAME_CHARACTERS}, and no spaces: {_RULE}"
+        )
+    if not key.startswith(DIGEST_PREFIX):
+        return Key(digest(_checked(key)), name)
+    if not _DIGEST.fullmatch(key.removeprefix(DIGEST_PREFIX)):
+        raise ValueError(f"after {DIGEST_PREFIX} come the 64 hexadecimal digits of the key's digest")
+    return Key(bytes.fromhex(key.removeprefix(DIGEST_PREFIX)), name)
+
+
+def _checked(key: str) -> str:
+    try:
+        return values.api_key(key)
+    except ValueError as problem:
+        raise ValueError(f"a key {problem}") from None
+
+
+def _check_unique(keys: list[Key], path: Path) -> None:
+    """Raise SetupError for a key or a name that occurs twice: which of the names would a request count for?"""
+    if len({key.digest for key in keys}) < len(keys):
+        raise SetupError(f"The key file {path} contains a key twice; write it once.")
+    named = [key.name for key in keys if key.name]
+    for name in named:
+        if named.count(name) > 1:
+            raise SetupError(f"The key file {path} contains the name {name} twice; use each name for one key.")
