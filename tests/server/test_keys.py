@@ -119,7 +119,7 @@ async def test_the_log_and_the_metrics_have_the_name_of_a_key_but_no_key(
     await completion(app, headers={"authorization": "Bearer sk-named-secret"}).done()
     await completion(app, headers={"authorization": "Bearer sk-plain-secret"}).done()
     await completion(app, headers={"authorization": "Bearer sk-wrong-secret"}).done()
-    metrics = (await Call(app, "GET", "/metrics", **{"api-key": "sk-named-secret"}).done()).body.decode()
+    metrics = (await Call(app, "GET", "/metrics", b"", **{"api-key": "sk-named-secret"}).done()).body.decode()
     assert 'onward_key_requests_total{key="alice"} 1.0' in metrics
     assert 'onward_key_tokens_total{key="alice",kind="prompt"} 7.0' in metrics
     assert metrics.count("onward_key_requests_total{") == 1

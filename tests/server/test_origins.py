@@ -83,7 +83,7 @@ async def test_pages_of_other_sites_are_refused_before_anything_runs(origin: str
         assert call.status == 403
         assert "accepts no requests from web pages" in call.error["message"]
     preflight = PAGE | {"origin": origin, "access-control-request-method": "POST"}
-    call = await Call(app, "OPTIONS", "/v1/completions", **preflight).done()
+    call = await Call(app, "OPTIONS", "/v1/completions", b"", **preflight).done()
     assert call.status == 403
     assert "access-control-allow-origin" not in call.headers
     assert backend.requests == []
@@ -93,7 +93,7 @@ async def test_pages_of_other_sites_are_refused_before_anything_runs(origin: str
 async def test_the_preflight_of_a_local_page_is_allowed() -> None:
     asked = {"origin": "http://localhost:5173", "access-control-request-method": "POST"}
     asked |= {"access-control-request-headers": "authorization,content-type"}
-    call = await Call(make_app(FakeBackend(), settings()), "OPTIONS", "/v1/completions", **PAGE, **asked).done()
+    call = await Call(make_app(FakeBackend(), settings()), "OPTIONS", "/v1/completions", b"", **PAGE, **asked).done()
     assert call.status == 204
     assert call.headers["access-control-allow-origin"] == "http://localhost:5173"
     assert call.headers["access-control-allow-headers"] == "authorization,content-type"
@@ -105,7 +105,7 @@ async def test_images_and_scripts_of_other_sites_get_nothing_and_links_work() ->
     link = LOCAL | {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     typed = LOCAL | {"sec-fetch-site": "none", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     app = make_app(FakeBackend(), settings())
-    assert [(await Call(app, "GET", "/docs", **headers).done()).status for headers in (hidden, link, typed)] == [
+    assert [(await Call(app, "GET", "/docs", b"", **headers).done()).status for headers in (hidden, link, typed)] == [
         403,
         200,
         200,

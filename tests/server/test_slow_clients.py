@@ -82,7 +82,7 @@ async def test_a_head_sent_byte_by_byte_closes_the_connection() -> None:
 async def test_the_next_head_of_a_connection_may_be_as_slow_as_the_first(sent: bytes) -> None:
     async with connected() as (reader, writer):
         writer.write(HEALTH)
-        await reader.readuntil(b"}}")
+        await reader.readuntil(b"}}}")
         writer.write(sent)
         assert await reader.read() == b""
 
@@ -92,7 +92,7 @@ async def test_an_idle_connection_is_kept_for_the_next_request() -> None:
     async with connected() as (reader, writer):
         for _ in range(2):
             writer.write(HEALTH)
-            await reader.readuntil(b"}}")
+            await reader.readuntil(b"}}}")
             await asyncio.sleep(0.3)
         assert not reader.at_eof()
 

@@ -119,7 +119,7 @@ async def test_a_missing_key_is_not_a_wrong_one() -> None:
 async def test_health_is_no_way_to_try_keys() -> None:
     app = make_app(FakeBackend(), settings(api_key=("sk-a",)))
     for index in range(3 * BURST):
-        call = await Call(app, "GET", "/health", **{"api-key": f"wrong-{index}"}).done()
+        call = await Call(app, "GET", "/health", b"", **{"api-key": f"wrong-{index}"}).done()
         assert call.status == 200
-    call = await Call(app, "GET", "/health", **{"api-key": "sk-a"}).done()
+    call = await Call(app, "GET", "/health", b"", **{"api-key": "sk-a"}).done()
     assert "models" not in call.json
