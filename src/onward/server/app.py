@@ -60,7 +60,7 @@ class App:
     def replace_keys(self, keys: Keys) -> None:
         """Accept these keys from now on. `keys` is not empty, and the server had keys when it started."""
         self._authenticator.replace(keys)
-        self._metrics.keep_keys(keys.names)
+        self._metrics.keys.keep(keys.names)
 
     @property
     def num_running(self) -> int:

@@ -15,6 +15,7 @@ from onward.backends.base import Backend, EngineLoad
 from onward.completions.answer import Answer
 from onward.errors import EngineStopped, Overloaded
 from onward.protocol.response import Choice, Usage
+from onward.server.key_metrics import KeyMetrics
 from onward.server.record import RequestRecord
 from onward.server.recovery_metrics import recovery_metrics
 
@@ -60,16 +61,7 @@ class Metrics:
             ["model", "reason"],
             registry=registry,
         )
-        self.key_requests = Counter(
-            "onward_key_requests", "HTTP requests by the name of their key.", ["key"], registry=registry
-        )
-        self.key_tokens = Counter(
-            "onward_key_tokens",
-            "Tokens by the name of the key. Kind: prompt or completion.",
-            ["key", "kind"],
-            registry=registry,
-        )
-        self._key_names: set[str] = set()
+        self.keys = KeyMetrics(registry)
         self.prompt_tokens = Counter("onward_prompt_tokens", "Prompt tokens.", model, registry=registry)
         self.completion_tokens = Counter(
             "onward_completion_tokens", "Generated tokens, as reported in usage.", model, registry=registry
@@ -117,19 +109,7 @@ class Metrics:
         self.request_seconds.labels(record.route).observe(seconds)
         if record.cancelled:
             self.cancelled.inc()
-        if record.key != "-":
-            self._key_names.add(record.key)
-            self.key_requests.labels(record.key).inc()
-            self.key_tokens.labels(record.key, "prompt").inc(record.prompt_tokens)
-            self.key_tokens.labels(record.key, "completion").inc(record.completion_tokens)
-
-    def keep_keys(self, names: frozenset[str]) -> None:
-        """Drop the counts of all other keys, so that a file that changes often does not add labels for ever."""
-        for name in self._key_names - names:
-            self.key_requests.remove(name)
-            self.key_tokens.remove(name, "prompt")
-            self.key_tokens.remove(name, "completion")
-        self._key_names &= names
+        self.keys.count(record)
 
     def count_refused(self, record: RequestRecord, error: Overloaded) -> None:
         """Count a completion request that the backend refused."""
