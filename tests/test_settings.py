@@ -84,6 +84,8 @@ EXAMPLES = {
     "drain": "2.5s",
     "api_key": "sk-a",
     "api_key_file": "/keys",
+    "allowed_host": "models.example",
+    "allowed_origin": "https://play.example",
     "no_auth": "true",
     "profile": "Strict",
     "max_body": "8MB",
