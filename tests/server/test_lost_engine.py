@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from tests.processes import ServerProcess, server_process
+from tests.server.fatal_engine import FATAL
 
 if not sys.platform.startswith("linux"):
     pytest.skip("finds processes in /proc", allow_module_level=True)
@@ -89,7 +90,7 @@ class Client:
     def _run(self, fields: dict[str, Any]) -> Folded:
         folded = Folded()
         with httpx.stream("POST", f"{self._url}/v1/completions", json={"model": "toy", **fields}, timeout=60) as answer:
-            if not fields.get("stream"):
+            if not fields.get("stream") or answer.status_code != 200:
                 folded.take(json.loads(answer.read()))
                 return folded
             is_done = False
@@ -208,3 +209,32 @@ def test_a_server_can_be_stopped_while_its_engine_hangs() -> None:
         assert answer.result(GUARD_SECONDS).error["type"] == "server_error"
         assert server.popen.wait(GUARD_SECONDS) == 0
         assert not Path(f"/proc/{engine}").exists()
+
+
+@pytest.mark.slow
+def test_a_request_that_ends_engines_ends_itself_and_no_other(undisturbed: dict[str, Folded]) -> None:
+    """Two of them, from clients of their own, beside one request of every kind."""
+    with server_process("--engine-process", "on", module="tests.server.fatal_engine") as server:
+        client = Client(server.url)
+        answers = {name: client.send(fields) for name, fields in REQUESTS.items()}
+        client.wait_until_begun(10)
+        poisons = [client.send({"prompt": f"a {FATAL}", "max_tokens": 5, "stream": stream}) for stream in (True, False)]
+        for poison in poisons:
+            error = poison.result(GUARD_SECONDS).error
+            assert error["type"] == "server_error" and "Do not send it again unchanged" in error["message"]
+        for name, answer in answers.items():
+            assert answer.result(GUARD_SECONDS) == undisturbed[name], name
+        assert metric(server, 'onward_engine_poisoned_requests_total{model="toy"}') == 2
+        assert httpx.get(f"{server.url}/live").status_code == 200
+    assert sum("was ended as the cause" in line for line in server.output) == 2
+
+
+@pytest.mark.slow
+def test_a_server_whose_engine_in_a_thread_crashes_fails_its_requests_and_ends() -> None:
+    with server_process("--engine-process", "off", module="tests.server.fatal_engine") as server:
+        client = Client(server.url)
+        running = client.send({**STREAM, "prompt": PROMPT, "n": 16, "max_tokens": 1900})
+        client.wait_until_begun(1)
+        assert client.send({"prompt": FATAL}).result(GUARD_SECONDS).error["type"] == "server_error"
+        assert running.result(GUARD_SECONDS).error["type"] == "server_error"
+        assert server.popen.wait(GUARD_SECONDS) == 70
