@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from onward.backends.base import Backend
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.fold import fold_whole
+from onward.completions.logprobs import LogprobsBuilder
 from onward.completions.plan import ServedModel
 from onward.engine.client import EngineClient
 from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, Prefilled
@@ -181,6 +183,53 @@ def test_log_probabilities_of_tokens_and_of_an_echoed_prompt_are_the_engines() -
     assert logprobs.token_logprobs == [None, -3.0, -4.0, -0.25, -9.0]
     assert logprobs.top_logprobs is not None
     assert logprobs.top_logprobs[-2:] == [{"b": -0.25, "c": -1.5}, {"b": -0.25, "c": -1.5, "q": -9.0}]
+
+
+def test_a_long_prompts_log_probabilities_are_built_on_a_thread_and_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_loop: list[bool] = []
+    build = LogprobsBuilder.prompt
+
+    def recorded(*arguments: Any) -> Any:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        return build(*arguments)
+
+    def script(job: Job) -> Iterator[list[Event]]:
+        scores = [None, *[sampled(ord("x"), -1.0, ((ord("x"), -1.0),))] * (len(job.prompt) - 1)]
+        yield [Prefilled(job.id, 0, scores), Decoded(job.id, 0, [sampled(ord("a"), -2.0)], None)]
+        yield [Decoded(job.id, 0, [sampled(ord("b"), -3.0)], None)]
+        yield [Decoded(job.id, 0, [sampled(ord("c"), -4.0)], "length")]
+
+    monkeypatch.setattr(LogprobsBuilder, "prompt", recorded)
+    for num_tokens in (100, 1500):
+        completion = complete(ScriptedEngine(script), prompt="x" * num_tokens, logprobs=20, echo=True, max_tokens=3)
+        (choice,) = completion.choices
+        assert choice.text == "x" * num_tokens + "abc"
+        assert logprobs_of(choice).token_logprobs == [None, *[-1.0] * (num_tokens - 1), -2.0, -3.0, -4.0]
+    assert on_loop == [True, False]
+
+
+def test_an_answer_that_is_closed_while_its_prompt_is_prepared_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, released = threading.Event(), threading.Event()
+
+    def slow(*_: Any) -> None:
+        started.set()
+        assert released.wait(20)
+
+    def script(job: Job) -> Iterator[list[Event]]:
+        yield [Prefilled(job.id, 0, [None] * len(job.prompt))]
+        yield [Decoded(job.id, 0, [sampled(ord("a"), -2.0)], "length")]
+
+    async def leave() -> None:
+        async with serving(ScriptedEngine(script)) as backend:
+            answer = await backend.complete(make_request(prompt="x" * 1500, logprobs=20, echo=True, max_tokens=1))
+            assert await asyncio.to_thread(started.wait, 20)
+            await answer.aclose()
+            released.set()
+            with pytest.raises(RequestCancelled):
+                await fold_whole(answer)
+
+    monkeypatch.setattr(LogprobsBuilder, "prompt", slow)
+    asyncio.run(leave())
 
 
 def test_several_prompts_are_jobs_of_one_request() -> None:

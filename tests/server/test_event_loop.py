@@ -11,7 +11,7 @@ import pytest
 
 from onward.server import completions, tokens
 from onward.server.app import make_app
-from tests.server.fakes import Call, FakeAnswer, FakeBackend, completion, in_loop, settings
+from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
 
 class Recorder:
@@ -69,15 +69,3 @@ async def test_a_large_body_of_the_tokenizer_routes_is_decoded_on_a_thread(
     app = make_app(FakeBackend(), settings())
     assert (await Call(app, "POST", path, json.dumps(fields).encode()).done()).status == 200
     assert recorder.on_loop == [False]
-
-
-@in_loop
-async def test_a_large_completion_is_encoded_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder(monkeypatch, completions, "encode_completion")
-    app = make_app(FakeBackend(), settings())
-    assert (await completion(app).done()).status == 200
-    usage = FakeAnswer("m", []).usage
-    usage.total_tokens = 100_000
-    monkeypatch.setattr(FakeAnswer, "usage", property(lambda _: usage))
-    assert (await completion(app).done()).status == 200
-    assert recorder.on_loop == [True, False]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
 from onward.engine.events import Event, Failed
 from onward.errors import ApiError, RequestCancelled, ServerError
+from onward.offload import MAX_INLINE_SIZE, inline_or_on_thread
 from onward.protocol.response import Choice, Usage
 
 
@@ -40,20 +42,48 @@ class EmbeddedAnswer:
         self._ready: asyncio.Queue[tuple[list[Choice], Usage] | ApiError | None] = asyncio.Queue()
         self._retired = False
         self._usage = stream.usage
+        self._waiting_events: list[list[Event]] = []
+        """Steps that wait for the preparation of an earlier one."""
+        self._preparation: asyncio.Task[None] | None = None
 
     @property
     def usage(self) -> Usage:
         return self._usage
 
     def feed(self, events: list[Event]) -> None:
-        """Process the events of one engine step. After the end or a failure they are ignored."""
+        """Process the events of one engine step, on a thread where they are many: then those of later steps wait. After
+        the end or a failure they are ignored."""
+        if self._retired:
+            return
+        if self._preparation is not None:
+            self._waiting_events.append(events)
+        elif self._stream.num_logprobs(events) > MAX_INLINE_SIZE:
+            self._waiting_events.append(events)
+            self._preparation = asyncio.create_task(self._prepare())
+        else:
+            self._process(events)
+
+    async def _prepare(self) -> None:
+        """Process the waiting steps in order; long ones are prepared on a thread. Nothing else uses the stream then."""
+        while self._waiting_events and not self._retired:
+            events = self._waiting_events.pop(0)
+            try:
+                size = self._stream.num_logprobs(events)
+                await inline_or_on_thread(size, partial(self._stream.prepare, events))
+            except Exception as error:
+                self._fail(error)
+            else:
+                self._process(events)
+        self._waiting_events.clear()
+        self._preparation = None
+
+    def _process(self, events: list[Event]) -> None:
         if self._retired:
             return
         try:
             choices = self._stream.accept(event for event in events if not isinstance(event, Failed))
         except Exception as error:  # a content filter failed: nothing more may be sent
-            self._ready.put_nowait(_server_error(error))
-            self._end(cancel=True)
+            self._fail(error)
             return
         for job, choice in self._stream.take_ended_early():
             self._cancel_choice(job, choice)
@@ -65,6 +95,10 @@ class EmbeddedAnswer:
             self._end(cancel=True)
         elif self._stream.done:
             self._end(cancel=False)
+
+    def _fail(self, error: Exception) -> None:
+        self._ready.put_nowait(_server_error(error))
+        self._end(cancel=True)
 
     async def __aiter__(self) -> AsyncIterator[list[Choice]]:
         try:
@@ -89,6 +123,8 @@ class EmbeddedAnswer:
     def _end(self, *, cancel: bool) -> None:
         if not self._retired:
             self._retired = True
+            if self._preparation is not None:
+                self._preparation.cancel()
             self._retire(cancel)
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from onward.completions.filters import ContentFilters
+from onward.offload import breathe
 from onward.protocol.response import Logprobs
 from onward.sampling.outputs import Sampled
 from onward.text.assembler import TokenRecord
@@ -55,6 +56,7 @@ class LogprobsBuilder:
         offsets = token_offsets(all_bytes)
         rows = zip(tokens, all_bytes, offsets, scores, strict=True)
         for index, (token, token_bytes, offset, score) in enumerate(rows):
+            breathe()
             scored = None if score is None or index == 0 else (score.logprob, score.top)
             self._add(logprobs, token, token_bytes, offset, scored)
         return logprobs

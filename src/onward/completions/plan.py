@@ -13,6 +13,7 @@ from onward.completions.reasoning import Markers, find_reasoning_markers
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer
 from onward.errors import InvalidRequest
+from onward.offload import breathe
 from onward.protocol import refusals
 from onward.protocol.request import CompletionRequest
 from onward.sampling.params import SamplingParams
@@ -94,6 +95,7 @@ def plan(
     planned: list[PlannedPrompt] = []
     num_tokens = 0
     for index, prompt in enumerate(prompts):
+        breathe()
         sampling = _sampling(request, index)
         planned.append(_plan_prompt(prompt, request, model, request_number, next(job_ids), sampling, prediction))
         num_tokens += len(planned[-1].job.prompt)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import codecs
 import secrets
+from collections.abc import Iterator
 
 import msgspec
 
+from onward.protocol.encode import chunk_parts
 from onward.protocol.response import Chunk
 
 DONE = b"data: [DONE]\n\n"
@@ -17,6 +19,7 @@ KEEP_ALIVE = b": keep-alive\n\n"
 MIN_OBFUSCATED_BYTES = 256
 """Size of the smallest obfuscated event."""
 _ENCODER = msgspec.json.Encoder()
+_FIELD_NAME = b"data: "
 _FIELD, _CLOSE, _END = b',"obfuscation":"', b'"}', b"\n\n"
 
 
@@ -26,13 +29,31 @@ def chunk_event(chunk: Chunk, *, obfuscate: bool = False) -> bytes:
     With `obfuscate`, a random string pads it to 256, 512, 1024, … bytes, so that its size does not reveal the length of
     its text; `chunk.obfuscation` must then be UNSET.
     """
-    event = b"data: " + _ENCODER.encode(chunk)
+    event = _FIELD_NAME + _ENCODER.encode(chunk)
     if not obfuscate:
         return event + _END
-    length = len(event) - 1 + len(_FIELD) + len(_CLOSE) + len(_END)
+    return event[:-1] + _padding(len(event) - 1) + _END
+
+
+def chunk_event_parts(chunk: Chunk, *, obfuscate: bool = False) -> Iterator[bytes]:
+    """Yield the event that `chunk_event` returns, in parts, for one of many megabytes. The chunk is consumed (see
+    `encode.chunk_parts`)."""
+    waiting = _FIELD_NAME
+    num_bytes = 0
+    for part in chunk_parts(chunk):
+        if num_bytes:
+            yield waiting
+            waiting = b""
+        waiting += part
+        num_bytes += len(part)
+    yield (waiting[:-1] + _padding(len(_FIELD_NAME) + num_bytes - 1) if obfuscate else waiting) + _END
+
+
+def _padding(num_bytes: int) -> bytes:
+    """Return what follows an event of `num_bytes` without its last brace."""
+    length = num_bytes + len(_FIELD) + len(_CLOSE) + len(_END)
     bucket = max(MIN_OBFUSCATED_BYTES, 1 << (length - 1).bit_length())
-    padding = secrets.token_urlsafe(bucket - length)[: bucket - length].encode()
-    return event[:-1] + _FIELD + padding + _CLOSE + _END
+    return _FIELD + secrets.token_urlsafe(bucket - length)[: bucket - length].encode() + _CLOSE
 
 
 class Decoder:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import urllib.parse
+from collections.abc import Iterator
 
 from onward.backends.base import Backend
 from onward.completions.fold import fold_chunks, fold_whole
 from onward.completions.limits import RequestLimits
 from onward.errors import Overloaded, RequestCancelled, UnsupportedContentType
-from onward.offload import inline_or_on_thread
+from onward.offload import MAX_INLINE_SIZE, inline_or_on_thread
 from onward.protocol.body_limits import BodyLimits
 from onward.protocol.decode import check_request, decode_object
-from onward.protocol.encode import encode_completion
+from onward.protocol.encode import completion_parts, encode_completion, num_values
 from onward.protocol.error_body import error_event
 from onward.protocol.request import CompletionRequest
-from onward.protocol.sse import DONE, KEEP_ALIVE, chunk_event
+from onward.protocol.sse import DONE, KEEP_ALIVE, chunk_event, chunk_event_parts
 from onward.server.disconnect import run_while_connected
 from onward.server.error_response import convert_error
 from onward.server.exchange import ClientDisconnected, Exchange
@@ -98,6 +99,12 @@ def check_content_type(exchange: Exchange) -> None:
     )
 
 
+async def _send_parts(exchange: Exchange, parts: Iterator[bytes]) -> None:
+    """Send a large body as chunks, each encoded on a thread when the client has taken the one before."""
+    while part := await asyncio.to_thread(next, parts, b""):
+        await exchange.send_chunk(part)
+
+
 class _CompletionRun:
     """One completion for one client."""
 
@@ -107,6 +114,8 @@ class _CompletionRun:
         self._backend = backend
         self._metrics = metrics
         self._accepted = False
+        self._is_inside_event = False
+        """Whether a part of an event was sent, and its end was not."""
 
     async def run(self) -> None:
         """Complete and send. Cancelling it cancels the completion, during prefill too."""
@@ -130,7 +139,8 @@ class _CompletionRun:
         An error after that becomes an event of the stream. The alternative would be to lose, in a long queue, every
         client behind a proxy or on a runtime that closes idle connections after a minute or five (spec/wire-rules 5).
         """
-        if self._request.stream and self._accepted and not self._exchange.response_complete:
+        may_send = self._accepted and not self._exchange.response_complete and not self._is_inside_event
+        if self._request.stream and may_send:
             await self._start_stream()
             await self._exchange.send_chunk(KEEP_ALIVE)
 
@@ -138,22 +148,30 @@ class _CompletionRun:
         completion = await fold_whole(answer)
         exchange = self._exchange
         schema = schema_url(exchange) if exchange.with_schema else None
-        body = await inline_or_on_thread(
-            answer.usage.total_tokens, lambda: encode_completion(completion, schema=schema)
-        )
         if exchange.with_schema:
             exchange.headers.append(LINK)
         self._add_headers(answer.model)
-        await exchange.respond(200, body, "application/json")
+        if num_values(completion.choices) <= MAX_INLINE_SIZE:
+            await exchange.respond(200, encode_completion(completion, schema=schema), "application/json")
+            return
+        await exchange.start_response(200, "application/json")
+        await _send_parts(exchange, completion_parts(completion, schema=schema))
+        await exchange.end_response()
 
     async def _send_stream(self, answer: MeasuredAnswer) -> None:
         exchange = self._exchange
         obfuscate = self._request.include_obfuscation
         try:
             async for chunks in fold_chunks(answer, self._request):
-                events = b"".join([chunk_event(chunk, obfuscate=obfuscate) for chunk in chunks])
                 await self._start_stream()
-                await exchange.send_chunk(events)
+                if sum(num_values(chunk.choices) for chunk in chunks) <= MAX_INLINE_SIZE:
+                    events = b"".join([chunk_event(chunk, obfuscate=obfuscate) for chunk in chunks])
+                    await exchange.send_chunk(events)
+                    continue
+                self._is_inside_event = True
+                for chunk in chunks:
+                    await _send_parts(exchange, chunk_event_parts(chunk, obfuscate=obfuscate))
+                self._is_inside_event = False
         except (ClientDisconnected, RequestCancelled):
             raise
         except Exception as exception:
