@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from onward.engine_clients.worker import OOM_SCORE_OFFSET
 from tests.processes import ServerProcess, server_process
 from tests.server.fatal_engine import FATAL
 
@@ -172,6 +173,12 @@ def test_no_request_of_any_kind_notices_a_crash_or_a_hang(
     before = metric(server, count)
     check_survives(server, undisturbed, lambda engine: os.kill(engine, number))
     assert metric(server, count) == before + 1
+
+
+def test_the_system_ends_an_engine_before_the_server_when_memory_runs_out(server: ServerProcess) -> None:
+    (engine,) = server.engines()
+    scores = [int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (engine, server.popen.pid)]
+    assert scores[0] == min(scores[1] + OOM_SCORE_OFFSET, 1000)
 
 
 def test_health_says_that_an_engine_is_being_started_again(server: ServerProcess) -> None:

@@ -30,7 +30,7 @@ log = logging.getLogger("onward.engine")
 CLOSE_SECONDS = 2.0
 """How long an engine may take for its last step when it is closed. Its jobs have failed already, and the system frees
 the memory of a process that is killed."""
-START_SECONDS = 5.0
+START_SECONDS = 0.5
 """How long `stop` waits for an engine that is just being started: a start cannot be interrupted. The engine is closed
 as soon as it is ready, or ends with this process."""
 

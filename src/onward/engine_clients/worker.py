@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from onward.engine.client import Command, EngineInfo
 from onward.engine.loop import EngineLoop
@@ -40,6 +41,10 @@ SetupError."""
 EXIT_CRASHED = 70
 """EX_SOFTWARE of sysexits.h."""
 EXIT_ORPHANED = 1
+_OOM_SCORE = Path("/proc/self/oom_score_adj")
+OOM_SCORE_OFFSET = 100
+"""How much likelier than the server Linux ends this process when memory runs out, in thousandths of all memory: it is
+replaced, and the server is not."""
 _PR_SET_PDEATHSIG = 1
 """Of prctl(2)."""
 
@@ -52,6 +57,7 @@ def run_worker(load: Load) -> int:
     """
     _ignore_signals()
     _die_with_parent()
+    _prefer_as_oom_victim()
     connection = _Connection()
     logging.getLogger("onward").handlers[:] = [_LogFrames(connection.send)]
     logging.getLogger("onward").propagate = False
@@ -183,3 +189,13 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     except (AttributeError, OSError):
         log.debug("prctl is not available")
+
+
+def _prefer_as_oom_victim() -> None:
+    """Have Linux choose this process rather than the server when memory runs out."""
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        _OOM_SCORE.write_text(str(min(int(_OOM_SCORE.read_text()) + OOM_SCORE_OFFSET, 1000)))
+    except (OSError, ValueError):
+        log.debug("%s cannot be written", _OOM_SCORE)
