@@ -224,7 +224,7 @@ def test_a_missing_tokenizer_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["{", "{}", json.dumps({"model": {"type": "Nonsense"}})])
 def test_a_broken_tokenizer_file_is_a_broken_folder(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(ModelFolderError, match="is not a valid tokenizer"):
+    with pytest.raises(ModelFolderError, match=r"is not (a )?valid"):
         HuggingFaceTokenizer(tmp_path)
 
 

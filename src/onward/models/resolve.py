@@ -54,7 +54,7 @@ def resolve(
     """
     if name_or_path in (*BUILT_IN, *UNLISTED):
         return _checked(built_in_folder(name_or_path), name_or_path, "built-in")
-    path = Path(name_or_path).expanduser()
+    path = _path(name_or_path)
     if path.is_dir() or format_of(path) is not None:
         return _checked(path, path.resolve().stem if path.is_file() else path.resolve().name, "folder")
     hub = None if _is_path(name_or_path) else hub_name(name_or_path)
@@ -71,6 +71,17 @@ def built_in_folder(name: str) -> Path:
 
 def _checked(path: Path, model_id: str, source: Source) -> ResolvedModel:
     return ResolvedModel(path, model_id, source, check_model(path))
+
+
+def _path(text: str) -> Path:
+    """Return a path that can be looked up. Raises ModelNameError."""
+    try:
+        path = Path(text).expanduser()
+        path.is_dir()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, behind a folder that is closed, no such home
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ModelNameError(f"{text[:100]!r} is not the name of a model and cannot be looked up: {reason}.") from None
+    return path
 
 
 def _is_path(text: str) -> bool:

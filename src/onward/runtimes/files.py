@@ -1,11 +1,14 @@
 """Files of model folders that several formats share: presence, JSON, and what config.json states.
 
-Problems are sentences that say what to do. Cheap to import.
+Problems are sentences that say what to do. Files may come from anywhere, so they are bounded before they are parsed.
+Cheap to import.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,69 +20,142 @@ CONFIG = "config.json"
 TOKENIZER_FILES = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", CONFIG)
 """All files from which a tokenizer is built; only the first is required."""
 
+MAX_JSON_BYTES = 8_000_000
+"""Of a configuration. The largest known ones, tokenizer_config.json with all added tokens, have two million."""
+MAX_TOKENIZER_BYTES = 64_000_000
+"""Of tokenizer.json: twice the largest known one, with 262,000 tokens and 514,000 merges."""
+MAX_TOKENIZER_ENTRIES = 12_000_000
+"""Commas and colons in tokenizer.json, which bound what is built from it. The largest known one has two million."""
+MAX_CONTEXT_TOKENS = 1 << 31
+"""A larger stated context length is no statement: some configurations mean "unlimited" by 10**30."""
+
 _AGAIN = "copy or download it again"
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len")
 
 
 def present(folder: Path, names: Iterable[str]) -> list[Path]:
-    """Return the files of `folder` with these names that exist, in the order of `names`; [] if it is not a folder."""
+    """Return the files of `folder` with these names that exist, in the order of `names`; [] if it is not a folder.
+
+    Pipes and devices count: as files that have a problem.
+    """
     try:
-        return [path for name in names if (path := folder / name).is_file()]
-    except PermissionError:
+        return [path for name in names if (path := folder / name).exists() and not path.is_dir()]
+    except OSError:
         return []
 
 
 def missing_file(path: Path) -> str:
     """Return the sentence for a required file that does not exist."""
+    if path.is_symlink():
+        return f"{path} is a link that leads nowhere: {_AGAIN}."
     return f"{path.parent} has no {path.name}: {_AGAIN}."
 
 
 def file_problem(path: Path) -> str | None:
     """Return what is wrong with a required binary or text file, None if it exists and is not empty."""
-    if not path.is_file():
+    try:
+        status = path.stat()
+    except OSError:
         return missing_file(path)
-    if path.stat().st_size == 0:
+    if not stat.S_ISREG(status.st_mode):
+        return f"{path} is not a regular file: {_AGAIN}."
+    if status.st_size == 0:
         return f"{path} is empty: {_AGAIN}."
     return None
+
+
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a file. Never waits for a pipe or device. Raises ModelFolderError with a sentence."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ModelFolderError(f"{path} is not a regular file: {_AGAIN}.")
+            content = file.read(max_bytes + 1)
+    except OSError as error:
+        raise ModelFolderError(f"{path} cannot be read ({error.strerror}).") from None
+    if len(content) > max_bytes:
+        raise ModelFolderError(
+            f"{path} has more than {max_bytes // 1_000_000} MB, more than any model needs there: {_AGAIN}."
+        )
+    return content
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file, {} where there is no such file. Raises ModelFolderError for a broken one."""
+    if not present(path.parent, [path.name]):
+        return {}
+    content = read_bounded(path, MAX_JSON_BYTES)
+    try:
+        value: Any = json.loads(content)
+    except ValueError as error:  # UnicodeDecodeError is one, too
+        raise ModelFolderError(f"{path} is not valid JSON ({error}): {_AGAIN}.") from None
+    except RecursionError:
+        raise ModelFolderError(f"{path} is not valid: it is nested too deeply: {_AGAIN}.") from None
+    if not isinstance(value, dict):
+        raise ModelFolderError(f"{path} is not a JSON object: {_AGAIN}.")
+    return value
 
 
 def json_problem(path: Path) -> str | None:
     """Return what is wrong with a JSON file that exists, None if it contains an object."""
     try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        return f"{path} is not valid JSON ({error}): {_AGAIN}."
-    return None if isinstance(content, dict) else f"{path} is not a JSON object: {_AGAIN}."
+        read_object(path)
+    except ModelFolderError as problem:
+        return str(problem)
+    return None
+
+
+def read_tokenizer(path: Path) -> bytes:
+    """Return the content of a tokenizer.json, a JSON object of bounded size. Raises ModelFolderError."""
+    if not present(path.parent, [path.name]):
+        raise ModelFolderError(missing_tokenizer(path.parent))
+    content = read_bounded(path, MAX_TOKENIZER_BYTES)
+    if content.count(b",") + content.count(b":") > MAX_TOKENIZER_ENTRIES:
+        raise ModelFolderError(f"{path} has more entries than any vocabulary: {_AGAIN}.")
+    if problem := _syntax_problem(content):
+        raise ModelFolderError(f"{path} is {problem}: {_AGAIN}.")
+    return content
+
+
+def _syntax_problem(content: bytes) -> str | None:
+    """Return what a text is instead of a JSON object, None if it is one. Builds no objects: there may be millions."""
+    import msgspec  # here, because the table of formats has to be cheap to import
+
+    try:
+        msgspec.json.decode(content, type=msgspec.defstruct("AnyObject", []))
+    except msgspec.ValidationError:
+        return "not a JSON object"
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return f"not valid JSON ({error})"
+    except RecursionError:
+        return "not valid: it is nested too deeply"
+    return None
 
 
 def tokenizer_problem(folder: Path) -> str | None:
     """Return what is wrong with the folder's tokenizer.json, None if it can be parsed."""
-    path = folder / TOKENIZER
-    return json_problem(path) if path.is_file() else missing_tokenizer(folder)
+    try:
+        read_tokenizer(folder / TOKENIZER)
+    except ModelFolderError as problem:
+        return str(problem)
+    return None
 
 
 def missing_tokenizer(folder: Path) -> str:
     """Return the sentence for a folder without tokenizer.json."""
     command = "`AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)`"
+    if (folder / TOKENIZER).is_symlink():
+        return missing_file(folder / TOKENIZER)
     return f"{folder} has no {TOKENIZER}: save it there with {command}."
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file, {} where there is no such file. Raises ModelFolderError for a broken one."""
-    if not path.is_file():
-        return {}
-    if problem := json_problem(path):
-        raise ModelFolderError(problem)
-    content: dict[str, Any] = json.loads(path.read_bytes())
-    return content
 
 
 def stated_context(config: dict[str, Any]) -> int | None:
     """Return the context length in tokens that a config.json states, None if it states none."""
-    for part in (config, config.get("text_config") or {}):
+    for part in (config, config.get("text_config")):
         for key in _CONTEXT_KEYS:
-            if isinstance(part.get(key), int) and part[key] > 0:
-                return int(part[key])
+            stated = part.get(key) if isinstance(part, dict) else None
+            if type(stated) is int and 0 < stated <= MAX_CONTEXT_TOKENS:
+                return stated
     return None
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from tokenizers import Tokenizer as Library
 
-from onward.errors import InvalidRequest, ModelFolderError
-from onward.runtimes.files import CONFIG, TOKENIZER, missing_tokenizer, read_object
+from onward.errors import InvalidRequest, ModelFolderError, OnwardError
+from onward.runtimes.files import CONFIG, TOKENIZER, read_object, read_tokenizer
 from onward.runtimes.token_bytes import BytesOf, Pipeline, UnknownDecoder, bytes_function
 
 MIN_LONG_TEXT_CHARACTERS = 4096
@@ -17,7 +19,10 @@ MIN_LONG_TEXT_CHARACTERS = 4096
 takes a second. Shorter ones are not, because that call starts threads of its own."""
 
 MAX_REASON_CHARACTERS = 200
-"""Of the library's reason why a text cannot be encoded."""
+"""Of the library's reason why it cannot encode a text or read a file."""
+
+MAX_VOCABULARY_TOKENS = 1 << 22
+"""Sixteen times the largest known vocabulary. Ids index lists: an id of four billion would take 17 GB."""
 
 # For these classes, transformers rebuilds the post-processor from add_bos_token; the saved one may be older.
 _CLASSES_WITH_ADD_BOS = ("Llama", "CodeLlama", "Gemma")
@@ -33,9 +38,19 @@ class HuggingFaceTokenizer:
 
     def __init__(self, folder: Path) -> None:
         """Raises ModelFolderError if tokenizer.json is missing, broken, or does not define the bytes of tokens."""
-        self._library, bytes_of = _read_tokenizer(folder / TOKENIZER)
+        with _reported(folder / TOKENIZER):
+            self._read_vocabulary(folder / TOKENIZER)
+            self._read_names(folder)
+
+    def _read_vocabulary(self, path: Path) -> None:
+        self._library, bytes_of = _read_tokenizer(path)
         self._ids: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
         self.size = max(self._ids.values(), default=-1) + 1
+        if self.size > MAX_VOCABULARY_TOKENS:
+            raise ModelFolderError(
+                f"{path} is not a valid tokenizer (it has the token id {self.size - 1}, beyond any vocabulary): "
+                "copy or download it again."
+            )
         added = self._library.get_added_tokens_decoder()
         own = self._library.get_vocab(with_added_tokens=False)
         self._bytes = [b""] * self.size
@@ -48,7 +63,6 @@ class HuggingFaceTokenizer:
         self._added = {entry.content: token for token, entry in added.items()}
         self._special = frozenset(token for token, entry in added.items() if entry.special)
         self.special_literals = tuple(added[token].content for token in sorted(self._special))
-        self._read_names(folder)
 
     def _read_names(self, folder: Path) -> None:
         names = read_object(folder / "special_tokens_map.json") | read_object(folder / "tokenizer_config.json")
@@ -99,7 +113,7 @@ class HuggingFaceTokenizer:
             literal = names[key]
             if isinstance(literal, dict):
                 literal = literal.get("content")
-            return literal if literal in self._ids else None
+            return literal if isinstance(literal, str) and literal in self._ids else None
         for config in configs:
             for token in _listed(config.get(f"{key}_id")):
                 return self._library.id_to_token(token)
@@ -126,23 +140,37 @@ def _cannot_encode(error: BaseException) -> BaseException:
     The library raises plain Exception, and PanicException, a BaseException that it does not export: its regular
     expressions have a limit that ten million spaces exceed.
     """
-    if type(error) is not Exception and type(error).__name__ != "PanicException":
+    if not _is_of_library(error):
         return error
     return InvalidRequest(f"The tokenizer of this model cannot encode this text: {str(error)[:MAX_REASON_CHARACTERS]}")
 
 
-def _read_tokenizer(path: Path) -> tuple[Library, BytesOf]:
-    """Return the library's tokenizer and the function from vocabulary entries to bytes. Raises ModelFolderError."""
-    if not path.is_file():
-        raise ModelFolderError(missing_tokenizer(path.parent))
-    content = path.read_bytes()
+def _is_of_library(error: BaseException) -> bool:
+    """Return whether an error is one that the library raises for what it cannot handle."""
+    return type(error) is Exception or type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """Convert what a broken tokenizer raises, a panic of the library too, to ModelFolderError."""
     try:
-        library = Library.from_buffer(content)
-        bytes_of = bytes_function(msgspec.json.decode(content, type=Pipeline))
+        yield
+    except OnwardError:
+        raise
     except UnknownDecoder as error:
         raise ModelFolderError(f"{path} cannot be used: {error}.") from error
-    except Exception as error:  # the library raises plain Exception
-        raise ModelFolderError(f"{path} is not a valid tokenizer ({error}): copy or download it again.") from error
+    except BaseException as error:
+        if not isinstance(error, Exception) and not _is_of_library(error):
+            raise
+        reason = str(error)[:MAX_REASON_CHARACTERS] or type(error).__name__
+        raise ModelFolderError(f"{path} is not a valid tokenizer ({reason}): copy or download it again.") from error
+
+
+def _read_tokenizer(path: Path) -> tuple[Library, BytesOf]:
+    """Return the library's tokenizer and the function from vocabulary entries to bytes."""
+    content = read_tokenizer(path)
+    library = Library.from_buffer(content)
+    bytes_of = bytes_function(msgspec.json.decode(content, type=Pipeline))
     library.no_truncation()
     library.no_padding()
     return library, bytes_of

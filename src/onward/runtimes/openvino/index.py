@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from onward.errors import ModelFolderError
+from onward.runtimes.files import read_object
+
 _NAME = "hashes.json"
 
 
@@ -13,10 +16,10 @@ def read_index(cache_dir: Path | None) -> dict[str, str]:
     if cache_dir is None:
         return {}
     try:
-        found = json.loads((cache_dir / _NAME).read_text())
-    except (OSError, ValueError):
+        found = read_object(cache_dir / _NAME)
+    except ModelFolderError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
 def write_index(cache_dir: Path | None, index: dict[str, str]) -> None:

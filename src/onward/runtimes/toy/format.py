@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.runtimes.base import LoadedModel, Progress
-from onward.runtimes.files import json_problem, present
+from onward.runtimes.files import json_problem, present, read_object
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 if TYPE_CHECKING:
@@ -60,8 +59,7 @@ class ToyFormat:
 
 
 def _read(path: Path) -> dict[str, int]:
-    sizes: dict[str, int] = json.loads((path / SIZES).read_bytes())
-    return sizes
+    return read_object(path / SIZES)
 
 
 def _is_positive(value: object) -> bool:
