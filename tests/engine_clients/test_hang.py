@@ -93,3 +93,7 @@ def test_a_new_engine_is_not_blamed_for_the_silence_of_the_one_before() -> None:
 def test_polls_are_neither_so_rare_that_hangs_take_longer_nor_busy() -> None:
     for timeout in (0.0, 0.001, 0.1, 1.0, 60.0, 10_000.0):
         assert 0.01 <= HangWatch(timeout).poll_seconds <= 1
+
+
+def test_an_engine_that_is_not_watched_is_seldom_polled() -> None:
+    assert HangWatch(0).poll_seconds == HangWatch(600).poll_seconds > HangWatch(1).poll_seconds

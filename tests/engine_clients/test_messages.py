@@ -22,6 +22,7 @@ from onward.engine_clients.messages import (
     decode_downward,
     decode_upward,
     encode,
+    encode_report,
     is_large,
     split_command,
     split_report,
@@ -75,3 +76,6 @@ def test_a_large_report_is_split_by_event_and_only_its_last_part_is_idle(monkeyp
     parts = list(split_report(REPORT))
     assert [event for part in parts for event in part.events] == EVENTS and len(parts) == 2
     assert [(part.admitted, part.is_idle) for part in parts] == [([], False), ([1, 2], True)]
+    assert list(encode_report(REPORT)) == [encode(REPORT)]
+    monkeypatch.setattr(messages, "MAX_REPORT_BYTES", 1)
+    assert list(encode_report(REPORT)) == [encode(part) for part in parts]

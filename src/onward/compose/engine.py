@@ -24,6 +24,7 @@ from onward.settings import Settings
 
 if TYPE_CHECKING:
     from onward.engine.client import EngineInfo
+    from onward.engine.model import Vocabulary
     from onward.engine.step import Engine
 
 SAMPLING_REVISION = 2
@@ -95,15 +96,20 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     return loaded
 
 
-def make_engine(config: EngineConfig, model: LoadedModel) -> tuple[Engine, EngineInfo]:
-    """Return an engine, which owns the model from now on, and what it serves."""
+def make_engine(
+    config: EngineConfig, model: LoadedModel, vocabulary: Vocabulary | None = None
+) -> tuple[Engine, EngineInfo]:
+    """Return an engine, which owns the model from now on, and what it serves.
+
+    It knows the bytes of tokens from `vocabulary`, by default the model's tokenizer.
+    """
     from onward.engine.client import EngineInfo
     from onward.engine.step import Engine
     from onward.sampling.sampler import Sampler
 
     engine = Engine(
         model.model,
-        model.tokenizer,
+        vocabulary or model.tokenizer,
         Sampler(model.model.vocab_size, config.threads or None),
         max_rows=config.max_rows,
         share_prefixes=config.share_prefixes,

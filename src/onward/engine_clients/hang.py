@@ -24,6 +24,8 @@ class HangWatch:
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self.poll_seconds = min(max(timeout / POLLS_PER_TIMEOUT, MIN_POLL_SECONDS), MAX_POLL_SECONDS)
+        if not timeout:
+            self.poll_seconds = MAX_POLL_SECONDS
         self._longest_step = 0.0
         self._silence = 0.0
         self._num_reports = 0

@@ -17,6 +17,9 @@ T = TypeVar("T")
 MAX_MESSAGE_TOKENS = 1_000_000
 """Token ids in one message, and entries of log-probabilities, above which it is split."""
 
+MAX_REPORT_BYTES = 4_000_000
+"""Length of an encoded report above which it is split. Most have a few kilobytes."""
+
 
 class Configure(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The first message down. `payload` says which engine to load: opaque to the transport."""
@@ -101,6 +104,15 @@ def split_command(command: Command) -> Iterator[Command]:
         yield command
         return
     yield from (Submit(jobs) for jobs in _batches(command.jobs, _job_size))
+
+
+def encode_report(report: StepReport) -> Iterator[bytes]:
+    """Yield the payloads of one or more frames with the events of a report. Called for every step."""
+    payload = encode(report)
+    if len(payload) <= MAX_REPORT_BYTES:
+        yield payload
+    else:
+        yield from map(encode, split_report(report))
 
 
 def split_report(report: StepReport) -> Iterator[StepReport]:

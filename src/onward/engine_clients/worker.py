@@ -28,7 +28,7 @@ from onward.engine_clients.messages import (
     Upward,
     decode_downward,
     encode,
-    split_report,
+    encode_report,
 )
 from onward.errors import SetupError
 
@@ -80,7 +80,7 @@ def run_worker(load: Load) -> int:
 def _run(engine: Engine, connection: _Connection) -> int:
     loop = EngineLoop(engine, connection.commands)
     try:
-        loop.run(_Reporter(loop, connection.send).publish)
+        loop.run(_Reporter(loop, connection.send_encoded).publish)
     except BaseException as error:  # a panic in a Rust library is not an Exception
         log.exception("the engine crashed")
         connection.send(Crashed(f"the engine crashed: {type(error).__name__}: {error}"))
@@ -109,9 +109,13 @@ class _Connection:
 
     def send(self, message: Upward) -> None:
         """Send a message; waits while the server does not read. May be called on any thread."""
+        self.send_encoded(encode(message))
+
+    def send_encoded(self, payload: bytes) -> None:
+        """Send an encoded message, as `send` does."""
         try:
             with self._lock:
-                write_frame(self._up, encode(message))
+                write_frame(self._up, payload)
         except OSError:
             os._exit(EXIT_ORPHANED)
 
@@ -133,9 +137,9 @@ class _Connection:
 class _Reporter:
     """Sends a report per step."""
 
-    def __init__(self, loop: EngineLoop, send: Callable[[StepReport], None]) -> None:
+    def __init__(self, loop: EngineLoop, send_encoded: Callable[[bytes], None]) -> None:
         self._loop = loop
-        self._send = send
+        self._send_encoded = send_encoded
         self._begun: set[int] = set()
         self._reported_step = -1
 
@@ -150,8 +154,8 @@ class _Reporter:
         running = {sequence.job.id for sequence in engine.scheduler.running}
         admitted = sorted(running - self._begun)
         self._begun = running
-        for report in split_report(StepReport(self._loop.take_events(), engine.load(), admitted, is_idle)):
-            self._send(report)
+        for payload in encode_report(StepReport(self._loop.take_events(), engine.load(), admitted, is_idle)):
+            self._send_encoded(payload)
 
 
 class _LogFrames(logging.Handler):

@@ -1,0 +1,37 @@
+"""What an engine's process keeps of a tokenizer: the same bytes for every id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onward.engine.model import Tokenizer
+from onward.models.resolve import built_in_folder
+from onward.runtimes.tokenizer import HuggingFaceTokenizer
+from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.runtimes.vocabulary import PackedVocabulary
+
+from .tiny_tokenizers import byte_level, save, sentencepiece
+
+
+@pytest.fixture(params=["built-in", "byte level", "sentencepiece", "toy"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Tokenizer:
+    match request.param:
+        case "built-in":
+            return HuggingFaceTokenizer(built_in_folder("storyteller"))
+        case "byte level":
+            return HuggingFaceTokenizer(save(byte_level(), tmp_path))
+        case "sentencepiece":
+            return HuggingFaceTokenizer(save(sentencepiece("normalizer"), tmp_path))
+        case _:
+            return ToyTokenizer()
+
+
+def test_every_token_has_the_bytes_and_the_kind_that_it_has_in_the_tokenizer(tokenizer: Tokenizer) -> None:
+    packed = PackedVocabulary(tokenizer)
+    ids = [-1, *range(tokenizer.size + 2)]
+    assert (packed.size, packed.end_tokens) == (tokenizer.size, tokenizer.end_tokens)
+    assert [packed.is_special(token) for token in ids] == [tokenizer.is_special(token) for token in ids]
+    assert [packed.token_bytes(token) for token in ids[1:-2]] == [tokenizer.token_bytes(token) for token in ids[1:-2]]
+    assert packed.token_bytes(tokenizer.size) == packed.token_bytes(-1) == b""
