@@ -56,9 +56,11 @@ class OpenVINOFormat:
 
     def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
         from onward.runtimes.openvino.load import load_model
+        from onward.runtimes.openvino.signal_stack import signal_stack_kept
 
         tokenizer = self.load_tokenizer(path)
-        model = load_model(path, options)
+        with signal_stack_kept():
+            model = load_model(path, options)
         return LoadedModel(model, tokenizer, model.fingerprint, tuple(model.notes))
 
     def load_tokenizer(self, path: Path) -> Tokenizer:
