@@ -104,6 +104,7 @@ EXAMPLES = {
     "engine_timeout": "5",
     "speculation": "off",
     "log_level": "debug",
+    "log_format": "json",
     "access_log": "no",
 }
 

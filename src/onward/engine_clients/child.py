@@ -180,8 +180,8 @@ class ChildEngine:
             case Ready(info):
                 self._info = info
                 self._ready.set()
-            case Logged(level, logger, text):
-                logging.getLogger(logger).log(level, "%s", text)
+            case Logged():
+                _log(message)
             case CouldNotStart(reason) | Crashed(reason):
                 self._reason = self._reason or reason
 
@@ -192,6 +192,15 @@ class ChildEngine:
         except subprocess.TimeoutExpired:
             self.kill("it closed its connection and went on")
             return self._process.popen.wait()
+
+
+def _log(message: Logged) -> None:
+    """Log what the engine's process has logged."""
+    logger = logging.getLogger(message.logger)
+    if logger.isEnabledFor(message.level):
+        record = logger.makeRecord(message.logger, message.level, "", 0, message.message, (), None)
+        record.exc_text = message.exception or None
+        logger.handle(record)
 
 
 def how_it_ended(status: int) -> str:

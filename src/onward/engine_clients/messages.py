@@ -46,11 +46,12 @@ class CouldNotStart(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Logged(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A log record of the engine's process. `level` is a number of `logging`."""
+    """A log record of the engine's process. `level` is a number of `logging`, `exception` a traceback or empty."""
 
     level: int
     logger: str
     message: str
+    exception: str = ""
 
 
 class Crashed(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -45,6 +45,7 @@ _OOM_SCORE = Path("/proc/self/oom_score_adj")
 OOM_SCORE_OFFSET = 100
 """How much likelier than the server Linux ends this process when memory runs out, in thousandths of all memory: it is
 replaced, and the server is not."""
+_TRACEBACKS = logging.Formatter()
 _PR_SET_PDEATHSIG = 1
 """Of prctl(2)."""
 
@@ -167,7 +168,8 @@ class _LogFrames(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._send_message(Logged(record.levelno, record.name, self.format(record)))
+            traceback = _TRACEBACKS.formatException(record.exc_info) if record.exc_info else ""
+            self._send_message(Logged(record.levelno, record.name, record.getMessage(), traceback))
         except Exception:
             self.handleError(record)
 

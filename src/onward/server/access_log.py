@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from onward.server.exchange import Exchange
+from onward.server.log_format import FIELDS
 
 log = logging.getLogger("onward.access")
 
@@ -18,32 +19,50 @@ def write(exchange: Exchange) -> None:
     record = exchange.record
     level = logging.DEBUG if record.route in DEBUG_ROUTES else logging.INFO
     if log.isEnabledFor(level):
-        log.log(level, "%s", line(exchange))
+        values = fields(exchange)
+        log.log(level, "%s", line(values), extra={FIELDS: values})
 
 
-def line(exchange: Exchange) -> str:
-    """Return the line as key=value pairs; values that clients choose hold no white space or control characters."""
+def fields(exchange: Exchange) -> dict[str, object]:
+    """Return what is logged of an exchange, by key. Values that clients choose are words (`clean`)."""
     record = exchange.record
-    pairs: list[tuple[str, object]] = [
-        ("id", exchange.id),
-        ("client", clean(exchange.client)),
-        ("key", record.key),
-        ("method", clean(exchange.method)),
-        ("route", record.route),
-        ("model", clean(record.model)),
-        ("user", clean(record.user)),
-        ("stream", str(record.stream).lower()),
-        ("status", record.status),
-        ("prompt", record.prompt_tokens),
-        ("completion", record.completion_tokens),
-        ("cached", record.cached_tokens),
-        ("ttft_ms", "-" if record.first_token_ms is None else f"{record.first_token_ms:.1f}"),
-        ("ms", f"{exchange.elapsed_ms:.1f}"),
-        ("cancelled", str(record.cancelled).lower()),
-    ]
+    found: dict[str, object] = {
+        "id": exchange.id,
+        "client": clean(exchange.client),
+        "key": record.key,
+        "method": clean(exchange.method),
+        "route": record.route,
+        "model": clean(record.model),
+        "user": clean(record.user),
+        "stream": record.stream,
+        "status": record.status,
+        "prompt": record.prompt_tokens,
+        "completion": record.completion_tokens,
+        "cached": record.cached_tokens,
+        "ttft_ms": None if record.first_token_ms is None else round(record.first_token_ms, 1),
+        "ms": round(exchange.elapsed_ms, 1),
+        "cancelled": record.cancelled,
+    }
     if record.error:
-        pairs.append(("error", record.error))
-    return " ".join(f"{key}={value}" for key, value in pairs)
+        found["error"] = record.error
+    return found
+
+
+def line(values: dict[str, object]) -> str:
+    """Return the values as key=value pairs; what is unknown is `-`."""
+    return " ".join(f"{key}={_text(value)}" for key, value in values.items())
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:.1f}"
+        case _:
+            return str(value)
 
 
 def clean(value: str) -> str:

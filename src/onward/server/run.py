@@ -25,6 +25,8 @@ from onward.server.dead_engine import EXIT_CODE as DEAD_ENGINE_EXIT_CODE
 from onward.server.dead_engine import wait_for_dead_engine
 from onward.server.key_reload import KeyReload, reload_on_hangup
 from onward.server.keys import collect_keys
+from onward.server.log_format import JsonFormatter, TextFormatter
+from onward.server.log_writer import LogWriter
 from onward.settings import Settings
 from onward.stdio import silence_stdout
 
@@ -35,6 +37,8 @@ log = logging.getLogger("onward.server")
 
 CLOSE_SECONDS = 5.0
 """Time for the engine to finish its step and for the error events of cancelled requests to reach their clients."""
+STOP_NOW_SECONDS = 0.5
+"""The same after a second signal."""
 BACKLOG = 2048
 _SIGHUP = None if sys.platform == "win32" else signal.SIGHUP
 _SHUTDOWN_SIGNALS = [signal.SIGINT, signal.SIGTERM, *([_SIGHUP] if _SIGHUP else [])]
@@ -51,6 +55,7 @@ def serve(
     The port is bound before the model loads, so that a port in use is reported at once. It accepts connections only
     when the model is ready.
     """
+    _ignore_user_signals()
     configure_logging(settings)
     check_uvicorn()
     share_heap()
@@ -66,9 +71,12 @@ def serve(
     except BaseException:
         listener.close()
         raise
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        key_reload = KeyReload(settings, keys, app.replace_keys)
-        return runner.run(Service(app, backend, settings, listener, key_reload).run())
+    # Never closed: that would restore the default actions of signals, and a further one would spoil the clean end.
+    runner = asyncio.Runner(loop_factory=_loop_factory())
+    key_reload = KeyReload(settings, keys, app.replace_keys)
+    status = runner.run(Service(app, backend, settings, listener, key_reload).run())
+    logging.shutdown()
+    return status
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -105,9 +113,9 @@ def _bind_message(error: OSError, host: str, port: int) -> str:
 
 
 def configure_logging(settings: Settings) -> None:
-    """Log to stderr, with time and level. Libraries log warnings only."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    """Log to stderr, without ever blocking. Libraries log warnings only."""
+    handler = LogWriter(2)
+    handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
     logger = logging.getLogger("onward")
     logger.handlers[:] = [handler]
     logger.setLevel(settings.log_level.upper())
@@ -238,14 +246,26 @@ class Service:
             log.warning("cancelling %s that did not finish in time", _count_requests(self._app.num_running))
 
     async def _close(self) -> None:
-        """Cancel what is still running, with an error event each; then close the engine, then the connections."""
-        try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._backend.aclose()
-                await self._app.wait_until_idle()
-        except TimeoutError:
-            log.warning("some requests could not be cancelled cleanly")
+        """Cancel what is still running, with an error event each; then close the engine, then the connections. A
+        second signal, and an engine that hangs, leave little time for that: it ends with the process."""
+        closing = asyncio.create_task(self._close_backend())
+        await _wait_for_first(closing, self._stop_now.wait(), asyncio.sleep(CLOSE_SECONDS))
+        if self._stop_now.is_set():
+            await asyncio.wait({closing}, timeout=STOP_NOW_SECONDS)
+        if not closing.done():
+            log.warning("the engine does not stop, or some requests could not be cancelled cleanly")
         self._server.should_exit = True
+
+    async def _close_backend(self) -> None:
+        await self._backend.aclose()
+        await self._app.wait_until_idle()
+
+
+def _ignore_user_signals() -> None:
+    """SIGUSR1 and SIGUSR2, by which other servers reopen their logs, do nothing: the log is standard error."""
+    if sys.platform != "win32":
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _raise_open_files_limit() -> None:

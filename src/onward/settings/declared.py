@@ -162,6 +162,10 @@ class Settings:
         "info", "Logging", values.choice("debug", "info", "warning", "error"), "Minimum severity of log messages.",
         is_server_only=True,
     )  # fmt: skip
+    log_format: Literal["text", "json"] = option(
+        "text", "Logging", values.choice("text", "json"), "text: for people. json: one JSON object per line.",
+        is_server_only=True,
+    )  # fmt: skip
     access_log: bool = option(True, "Logging", values.boolean, "Log one line per request.", is_server_only=True)
 
     def __repr__(self) -> str:

@@ -1,8 +1,9 @@
 """Keeps a thread's alternative signal stack as it was while OpenVINO is loaded on it.
 
-On Linux, the CPU plug-in installs a stack of its own for signal handlers (sigaltstack(2)) on the thread that creates it,
-and unmaps that stack when it is destroyed, on whichever thread that happens. On any other thread it cannot uninstall
-it, so that the next signal with a Python handler would write to unmapped memory: SIGSEGV, long after a model was closed.
+On Linux, the CPU plug-in installs a stack of its own for signal handlers (sigaltstack(2)) on the thread that creates
+it, and unmaps that stack when it is destroyed, on whichever thread that happens. On any other thread it cannot
+uninstall it, so that the next signal with a Python handler would write to unmapped memory: SIGSEGV, long after a model
+was closed.
 """
 
 from __future__ import annotations

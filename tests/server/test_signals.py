@@ -1,0 +1,147 @@
+"""Signals: however they come, the server ends as if nothing had been in the way, and leaves nothing running."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HANGING = """
+import sys, time
+from onward.cli.main import main
+from onward.compose import backend, worker
+from onward.runtimes.toy.model import ToyModel
+
+backend.WORKER = (sys.executable, __file__, "worker")
+
+def hang(self, rows, before_compute=lambda: None):
+    before_compute()
+    time.sleep(1000)
+
+ToyModel.evaluate = hang
+if sys.argv[1:] == ["worker"]:
+    worker.main()
+main()
+"""
+
+
+@contextmanager
+def server(*flags: str, program: tuple[str, ...] = ("-m", "onward")) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server that is ready, and its URL."""
+    command = [sys.executable, *program, "serve", "--port", "0", "--model", "toy", *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        yield process, process.stdout.readline().split()[4]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()] + [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        if task.name != str(pid)
+        for child in (task / "children").read_text().split()
+    ]
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "a process is left"
+        time.sleep(0.01)
+
+
+def request(url: str, *, max_tokens: int) -> subprocess.Popen[bytes]:
+    """A client that streams a completion; whether it gets one is not its concern."""
+    code = (
+        "import sys, json, urllib.request as u\n"
+        "body = json.dumps({'model': 'toy', 'prompt': 'a', 'max_tokens': int(sys.argv[2]), 'stream': True}).encode()\n"
+        "u.urlopen(u.Request(sys.argv[1] + '/completions', body, {'content-type': 'application/json'})).read()"
+    )
+    return subprocess.Popen([sys.executable, "-c", code, url, str(max_tokens)], stderr=subprocess.DEVNULL)
+
+
+def send_at_random(process: subprocess.Popen[str], rng: random.Random) -> None:
+    for _ in range(rng.randint(1, 4)):
+        process.send_signal(rng.choice(ENDING))
+        time.sleep(rng.choice([0, 0.001, 0.01, 0.1]) * rng.random())
+
+
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 60))])
+def test_any_sequence_of_signals_is_a_clean_end(seed: int) -> None:
+    """While a stream runs or not, in a process or a thread: exit code 0, or that of the second signal."""
+    rng = random.Random(seed)
+    with server("--engine-process", rng.choice(["on", "off"]), "--drain", "1") as (process, url):
+        engines = children(process.pid) if sys.platform.startswith("linux") else []
+        client = None
+        if rng.random() < 0.5:
+            client = request(url, max_tokens=1500)
+            time.sleep(rng.random() * 0.3)
+        send_at_random(process, rng)
+        _, log = process.communicate(timeout=30)
+        assert process.returncode in (0, 128 + signal.SIGINT, 128 + signal.SIGTERM), log
+        assert "Traceback" not in log, log
+        if client is not None:
+            client.wait(30)
+    wait_until_gone(engines)
+
+
+@pytest.mark.parametrize("process", ["on", "off"])
+def test_a_second_signal_ends_a_server_whose_engine_hangs(process: str, tmp_path: Path) -> None:
+    program = tmp_path / "hanging.py"
+    program.write_text(HANGING)
+    with server("--engine-process", process, program=(str(program),)) as (running, url):
+        engines = children(running.pid) if sys.platform.startswith("linux") else []
+        client = request(url, max_tokens=9)
+        time.sleep(0.3)
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        assert running.poll() is None, "it waits for the request"
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=20)
+        assert running.returncode == 128 + signal.SIGINT
+        client.wait(30)
+    wait_until_gone(engines)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_model_loads_ends_the_server_at_once(number: signal.Signals, tmp_path: Path) -> None:
+    program = tmp_path / "slow.py"
+    program.write_text(HANGING.replace("ToyModel.evaluate = hang", "ToyModel.__init__ = lambda *_, **__: hang(0, 0)"))
+    command = [sys.executable, str(program), "serve", "--port", "0", "--model", "toy"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 30
+    while not (engines := children(process.pid)):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.5)
+    process.send_signal(number)
+    _, log = process.communicate(timeout=20)
+    assert process.returncode in (-number, 128 + number) and "Traceback" not in log, log
+    wait_until_gone(engines)
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_the_signals_that_reopen_logs_elsewhere_do_nothing(number: signal.Signals) -> None:
+    with server() as (process, _):
+        for pid in (process.pid, *children(process.pid)):
+            os.kill(pid, number)
+        time.sleep(0.1)
+        assert process.poll() is None
+        process.terminate()
+        process.communicate(timeout=30)
+        assert process.returncode == 0
