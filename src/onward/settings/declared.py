@@ -148,9 +148,9 @@ class Settings:
         "go on where they were. off: in a thread of the server.", is_server_only=True,
     )  # fmt: skip
     engine_timeout: float = option(
-        60.0, "Performance", values.seconds,
-        "Silence after which an engine process that has requests counts as hanging, and is replaced; longer where its "
-        "steps are known to take longer. 0: never.",
+        120.0, "Performance", values.seconds,
+        "Silence after which an engine process that has requests counts as hanging, and is replaced. Must be longer "
+        "than a step with a long prompt takes. 0: never.",
         metavar="SECONDS", is_server_only=True,
     )  # fmt: skip
     speculation: Literal["auto", "off"] = option(
