@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ EXAMPLES = {
     "model": "tiny",
     "alias": "davinci-002=tiny",
     "context_length": "512",
+    "offline": "true",
     "cache_dir": "/somewhere",
     "host": "localhost",
     "port": "8123",
@@ -275,3 +277,69 @@ def test_a_home_folder_that_cannot_be_determined_is_one_that_does_not_exist(monk
 def test_an_unknown_variable_is_logged_with_the_closest_setting(caplog: pytest.LogCaptureFixture) -> None:
     resolve_settings(ONWARD_PROT="1", ONWARD_BASE_URL="http://x", OTHER="1")
     assert caplog.messages == ["ONWARD_PROT is not a setting and is ignored; did you mean ONWARD_PORT?"]
+
+
+def found(text: str, mode: int = 0o644) -> Path:
+    """Write an onward.toml that nobody names."""
+    path = Path("onward.toml")
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_a_file_that_was_found_is_announced_with_what_it_chose() -> None:
+    assert resolve_settings().announcement is None
+    found('model = ["a"]\nthreads = 2\nport = 1')
+    resolved = resolve_settings({"port": "3"})
+    assert resolved.announcement == "Using onward.toml of this folder for model, threads"
+    named = resolve(environ={}, config=Path("onward.toml"))
+    assert named.announcement is None, "nobody needs to be reminded of a file that was named"
+
+
+def test_a_file_that_was_found_does_not_choose_folders_code_or_downloads() -> None:
+    found('cache_dir = "/elsewhere"\nalias = ["a=org/b"]\nmodel = ["org/c"]\nthreads = 3')
+    full = resolve_settings().settings
+    limited = resolve(environ={}, limits_found_file=True)
+    assert (full.cache_dir, full.threads) == (Path("/elsewhere"), 3)
+    assert (limited.settings.cache_dir, limited.settings.threads) == (Settings().cache_dir, 3)
+    assert limited.announcement is not None
+    assert "(not for cache_dir: pass --config onward.toml" in limited.announcement
+    assert not limited.may_download()
+    assert not limited.may_download("org/d", "a")
+    assert limited.may_download("org/d")
+    by_flag = resolve({"model": ["org/e"]}, environ={}, limits_found_file=True)
+    assert by_flag.may_download()
+    named = resolve(environ={}, config=Path("onward.toml"), limits_found_file=True)
+    assert named.settings == full
+    assert named.may_download("a")
+    found('[[content_filter]]\nname = "mine"\nentry_point = "mine"\n')
+    assert resolve_settings().settings.content_filter
+    with pytest.raises(SetupError, match=r"'mine' of onward.toml in this folder would run code"):
+        resolve(environ={}, limits_found_file=True)
+    found('[[content_filter]]\nname = "mine"\npatterns = ["x"]\n')
+    assert resolve(environ={}, limits_found_file=True).settings.content_filter
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no such owners")
+def test_a_file_that_was_found_and_that_others_can_write_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found("port = 1", 0o646)
+    with pytest.raises(SetupError, match="can be written by every user; run chmod o-w on it"):
+        resolve_settings()
+    assert resolve(environ={"ONWARD_CONFIG": "onward.toml"}).settings.port == 1
+    found("port = 1", 0o664)
+    assert resolve_settings().settings.port == 1
+    owner = Path("onward.toml").stat().st_uid
+    os.chown("onward.toml", owner, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    if owner == 0:
+        assert resolve_settings().settings.port == 1, "the system may configure its users"
+        os.chown("onward.toml", 12345, -1)
+    with pytest.raises(SetupError, match=r"belongs to another user; pass --config onward.toml"):
+        resolve_settings()
+
+
+@pytest.mark.parametrize("content", ["a = " + "[" * 100_000, "#" * 1_000_001], ids=["deep", "large"])
+def test_a_file_of_any_depth_and_size_is_a_sentence(content: str) -> None:
+    found(content)
+    with pytest.raises(SetupError, match=r"onward.toml is (nested too deeply|larger than 1 MB|not valid TOML)"):
+        resolve_settings()

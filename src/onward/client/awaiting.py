@@ -174,7 +174,7 @@ class AsyncOnward:
     """
 
     def __init__(self, model: str | Path = "storyteller", **options: Unpack[ModelOptions]) -> None:
-        self._backend = compose(resolve(keywords={"model": str(model), **options}).settings)
+        self._backend = compose(resolve(keywords={"model": str(model), **options}, limits_found_file=True).settings)
         default_model = self._backend.models()[0].id
         self.completions = AsyncCompletions(self._backend, default_model)
         self.tokenizer = AsyncTokenizer(self._backend, default_model)

@@ -64,6 +64,7 @@ class ModelOptions(TypedDict, total=False):
     max_prompt_tokens: int
     max_rows: int
     max_waiting: int
+    offline: bool
     precision: Literal["fast", "exact"]
     prefix_cache: bool
     speculation: Literal["auto", "off"]

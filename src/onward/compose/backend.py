@@ -63,7 +63,8 @@ def load_tokenizer(model: str | None, settings: Settings, progress: Progress = l
     Raises SetupError.
     """
     name = model or settings.model[0]
-    found = resolve(dict(settings.alias).get(name, name), progress=progress)
+    target = dict(settings.alias).get(name, name)
+    found = resolve(target, allow_download=not settings.offline, progress=progress)
     return found.format.load_tokenizer(found.path)
 
 
@@ -75,7 +76,7 @@ def _resolve_all(settings: Settings, progress: Progress) -> dict[str, ResolvedMo
             raise SetupError(f"The model {name!r} is listed twice; pass it once.")
     models: dict[str, ResolvedModel] = {}
     for name in settings.model:
-        found = resolve(name, progress=progress)
+        found = resolve(name, allow_download=not settings.offline, progress=progress)
         if any(found.id == other.id for other in models.values()):
             raise SetupError(f"Two models are named {found.id!r}: rename one of their folders.")
         models[name] = found

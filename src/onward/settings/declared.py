@@ -34,6 +34,10 @@ class Settings:
     cache_dir: Path = option(  # noqa: RUF009
         cache_folder(), "Model", values.path, "Folder for downloaded and compiled models.", metavar="PATH"
     )
+    offline: bool = option(
+        False, "Model", values.boolean,
+        "Never download: only built-in models, folders, and what the cache of the hub has.",
+    )  # fmt: skip
     host: str = option(
         "127.0.0.1", "Network", values.string,
         "Address to listen on. Any address but a loopback address requires an API key or --no-auth.", metavar="HOST",

@@ -17,6 +17,7 @@ from pathlib import Path
 from onward.errors import SetupError
 from onward.settings.declared import Settings, options
 from onward.settings.folders import home_folder
+from onward.settings.found_file import FOUND_FILE, LIMITED, REMEDY, check_code, check_owner
 from onward.settings.option import Option
 
 CONFIG_ENVIRONMENT = "ONWARD_CONFIG"
@@ -26,12 +27,39 @@ OTHER_VARIABLES = frozenset({CONFIG_ENVIRONMENT, "ONWARD_BASE_URL", "ONWARD_ORG_
 log = logging.getLogger("onward.settings")
 
 
+MAX_FILE_BYTES = 1_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """Settings, and the origin of each value by field name: a flag, a variable, a file or "default"."""
 
     settings: Settings
     origins: Mapping[str, str]
+    uses_found_file: bool = False
+    """Whether onward.toml of the current folder was read, which nobody named."""
+    ignored: tuple[str, ...] = ()
+    """What that file sets in vain, because `limits_found_file` was passed to `resolve`."""
+
+    def may_download(self, *names: str) -> bool:
+        """Return whether the models of these names (those of the settings, without any) may be downloaded: not if
+        the file of the current folder chose them."""
+        if not self.uses_found_file:
+            return True
+        if not names:
+            return self.origins["model"] != FOUND_FILE
+        aliases = dict(self.settings.alias)
+        return self.origins["alias"] != FOUND_FILE or not any(name in aliases for name in names)
+
+    @property
+    def announcement(self) -> str | None:
+        """One line that says what the file of the current folder chose; None if it chose nothing."""
+        chosen = [name for name, origin in self.origins.items() if origin == FOUND_FILE]
+        if not self.uses_found_file or not (chosen or self.ignored):
+            return None
+        words = ", ".join(chosen) or "nothing"
+        ignored = f" (not for {', '.join(self.ignored)}: {REMEDY})" if self.ignored else ""
+        return f"Using {FOUND_FILE} of this folder for {words}{ignored}"
 
 
 def resolve(
@@ -40,24 +68,33 @@ def resolve(
     keywords: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
     config: Path | None = None,
+    limits_found_file: bool = False,
 ) -> Resolved:
     """Return every setting with its origin.
 
     `flags` are texts by field name, `keywords` the Python API's arguments with values as in a file, `config` is the
     file named by --config. Reads the environment (`os.environ` if `environ` is None) and at most one file. Logs a
     warning for each unknown ONWARD_* variable. Raises SetupError.
+
+    `limits_found_file`: onward.toml of the current folder chooses neither code nor folders; see `found_file`.
     """
     environ = os.environ if environ is None else environ
     if config is None and environ.get(CONFIG_ENVIRONMENT):
         config = Path(environ[CONFIG_ENVIRONMENT])
-    given = _from_file(config, environ) | _from_environment(environ) | _from_flags(flags or {})
-    given |= _from_keywords(keywords or {})
+    path = config or next((each for each in _config_paths(environ) if each.is_file()), None)
+    is_found = config is None and path == Path(FOUND_FILE)
+    from_file = _from_file(path, is_found=is_found) if path is not None else {}
+    ignored = [name for name in from_file if name in LIMITED] if is_found and limits_found_file else []
+    given = {name: value for name, value in from_file.items() if name not in ignored}
+    given |= _from_environment(environ) | _from_flags(flags or {}) | _from_keywords(keywords or {})
     by_name = {option.name: option for option in options()}
     parsed = {name: by_name[name].parse(raw, origin) for name, (raw, origin) in given.items()}
     settings = Settings(**parsed)
     _check_conflicts(settings)
     origins = {name: given[name][1] if name in given else "default" for name in by_name}
-    return Resolved(settings, origins)
+    if is_found and limits_found_file:
+        check_code(settings, origins)
+    return Resolved(settings, origins, is_found, tuple(ignored))
 
 
 def _warn_of_unknown_variables(environ: Mapping[str, str]) -> None:
@@ -103,16 +140,17 @@ def _split_items(raw: str) -> list[str]:
 
 
 def _config_paths(environ: Mapping[str, str]) -> Iterator[Path]:
-    yield Path("onward.toml")
+    yield Path(FOUND_FILE)
     home = environ.get("XDG_CONFIG_HOME") or str(home_folder() / ".config")
     yield Path(home) / "onward" / "onward.toml"
 
 
-def _from_file(config: Path | None, environ: Mapping[str, str]) -> Given:
-    path = config or next((each for each in _config_paths(environ) if each.is_file()), None)
-    if path is None:
-        return {}
+def _from_file(path: Path, *, is_found: bool) -> Given:
+    if is_found:
+        check_owner(path)
     try:
+        if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
+            raise SetupError(f"The settings file {path} is larger than {MAX_FILE_BYTES // 1_000_000} MB.")
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise SetupError(f"The settings file {path} cannot be read: {problem.strerror}.") from None
@@ -121,6 +159,8 @@ def _from_file(config: Path | None, environ: Mapping[str, str]) -> Given:
         raise SetupError(f"The settings file {path} is not valid UTF-8 ({reason}).") from None
     except tomllib.TOMLDecodeError as problem:
         raise SetupError(f"The settings file {path} is not valid TOML: {problem}.") from None
+    except RecursionError:
+        raise SetupError(f"The settings file {path} is nested too deeply.") from None
     return _from_table(table, str(path))
 
 

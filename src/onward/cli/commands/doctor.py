@@ -133,6 +133,8 @@ def _settings() -> Iterator[Finding]:
         return
     changed = sum(origin != "default" for origin in resolved.origins.values())
     words = f"{changed} changed (`onward config show`)" if changed else "all at their defaults"
+    if resolved.uses_found_file:
+        words += ", with onward.toml of this folder"
     yield Finding("Settings", "good", words)
     yield _disk(resolved.settings.cache_dir)
     yield _port(resolved.settings.port)

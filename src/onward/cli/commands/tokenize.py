@@ -7,6 +7,7 @@ import codecs
 import json
 import re
 import sys
+from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
@@ -15,6 +16,7 @@ import click
 from onward.cli.argument import Argument
 from onward.cli.command import session_command
 from onward.cli.completers import model_names
+from onward.cli.found_file import announce
 from onward.cli.output.emit import emit
 from onward.cli.output.terminal import style_of, visible
 from onward.cli.output.words import pluralize
@@ -48,7 +50,11 @@ def _local(model: str | None, text: str, special: bool) -> dict[str, Any]:
     from onward.compose import load_tokenizer
     from onward.settings import resolve
 
-    tokenizer = load_tokenizer(model, resolve().settings)
+    resolved = resolve(limits_found_file=True)
+    announce(resolved)
+    may_download = resolved.may_download(*([] if model is None else [model]))
+    settings = replace(resolved.settings, offline=resolved.settings.offline or not may_download)
+    tokenizer = load_tokenizer(model, settings)
     ids = tokenizer.encode(text, add_special_tokens=special)
     return _answer(ids, [tokenizer.token_bytes(token) for token in ids])
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from onward.backends.base import Backend
+from onward.cli.found_file import announce
 from onward.cli.output.loading import loading
 from onward.cli.source.base import Document
 from onward.completions.fold import fold_chunks, fold_whole
@@ -58,7 +59,9 @@ def open_local(models: list[str], flags: Mapping[str, str]) -> LocalSource:
 
     `flags` override other settings. Slow; blocks. Raises SetupError.
     """
-    settings = resolve(flags).settings
+    resolved = resolve(flags, limits_found_file=True)
+    announce(resolved)
+    settings = replace(resolved.settings, offline=resolved.settings.offline or not resolved.may_download(*models))
     asked = list(dict.fromkeys(models)) or [settings.model[0]]
     aliases = dict(settings.alias)
     targets = [aliases.get(name, name) for name in asked]
@@ -74,13 +77,16 @@ def unknown_models(names: list[str]) -> dict[str, str]:
 
     Raises SetupError for a broken model, and HubUnreachable if the hub cannot be reached.
     """
-    aliases = dict(resolve().settings.alias)
+    resolved = resolve(limits_found_file=True)
+    announce(resolved)
+    aliases = dict(resolved.settings.alias)
     unknown: dict[str, str] = {}
     with loading() as progress:
         for name in names:
             target = aliases.get(name, name)
             try:
-                resolve_model(target, progress=progress)
+                may_download = resolved.may_download(name) and not resolved.settings.offline
+                resolve_model(target, allow_download=may_download, progress=progress)
             except HubUnreachable:
                 raise
             except (ModelNameError, OSError) as problem:
