@@ -26,9 +26,10 @@ def settings_page() -> Iterator[str]:
         "Each setting can be set by a flag of `onward serve`, an environment variable, or a key in `onward.toml`, in "
         "this order of precedence. The file is the one named by `--config` or `ONWARD_CONFIG`, otherwise "
         "`./onward.toml`, otherwise `onward/onward.toml` in the user's configuration folder. `onward config show` "
-        "shows each value and its origin. `./onward.toml` is announced on standard error, and refused if another user owns "
-        "it or every user can write it. Commands other than `onward serve`, and programs that use `onward.Onward`, do not "
-        "let it choose what is downloaded, `cache_dir`, or a content filter that is code: they need `ONWARD_CONFIG`. Sizes can be written as `512MB` or `2GiB`. For details see "
+        "shows each value and its origin. `./onward.toml` is announced on standard error, and refused if another user "
+        "owns it or every user can write it. Commands other than `onward serve`, and programs that use "
+        "`onward.Onward`, do not let it choose what is downloaded, `cache_dir`, or a content filter that is code: they "
+        "need `ONWARD_CONFIG`. Sizes can be written as `512MB` or `2GiB`. For details see "
         "[`--profile`](../how-to/serve.md#programs-that-the-default-refuses) and "
         "[`--content-filter`](../how-to/content-filters.md)."
     )
