@@ -44,6 +44,6 @@ def check_code(settings: Settings, origins: Mapping[str, str]) -> None:
     for each in settings.content_filter:
         if each.entry_point is not None:
             raise SetupError(
-                f"The content filter {each.name!r} of {FOUND_FILE} in this folder would run code, which only a settings "
-                f"file that was named may choose; {REMEDY}."
+                f"The content filter {each.name!r} of {FOUND_FILE} in this folder would run code, which only a "
+                f"settings file that was named may choose; {REMEDY}."
             )
