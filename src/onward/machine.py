@@ -42,6 +42,15 @@ def cpu_quota(root: Path = Path("/")) -> int | None:
     return max(1, int(tightest)) if tightest < (os.cpu_count() or 1) else None
 
 
+def resident_bytes(root: Path = Path("/")) -> int:
+    """Return the resident memory of this process, 0 where the system does not list it (all but Linux)."""
+    try:
+        pages = (root / "proc/self/statm").read_text().split()[1]
+    except OSError:
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _linux_free_bytes(meminfo: Path) -> int:
     for line in meminfo.read_text().splitlines():
         if line.startswith("MemAvailable:"):

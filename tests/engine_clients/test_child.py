@@ -99,6 +99,9 @@ def test_it_computes_what_a_thread_computes_and_reports_each_step_once() -> None
         assert reports.reports[0].is_idle and reports.reports[-1].load.num_used_blocks == 0
         busy = [report.load.num_steps for report in reports.reports if not report.is_idle]
         assert busy == sorted(set(busy)), "a step was reported twice"
+        used = reports.reports[-1].load.process
+        assert used is not None and used.cpu_seconds > 0
+        assert used.resident_bytes > 10 * 2**20 or not sys.platform.startswith("linux")
     assert reports.lost == []
 
 

@@ -9,7 +9,15 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from onward.backends.base import DraftCounts, EngineLoad, Health, ModelHealth, RecoveryCounts, TokenizerInfo
+from onward.backends.base import (
+    DraftCounts,
+    EngineLoad,
+    Health,
+    ModelHealth,
+    ProcessUsage,
+    RecoveryCounts,
+    TokenizerInfo,
+)
 from onward.errors import EngineStopped, InvalidRequest, ModelNotFound
 from onward.protocol.models import Model
 from onward.protocol.request import CompletionRequest
@@ -91,6 +99,7 @@ class FakeBackend:
         self.answer_model = "fake-model:1"
         self.state: Any = "ready"
         self.recoveries = RecoveryCounts()
+        self.process: ProcessUsage | None = None
         self.closed = False
 
     def models(self) -> list[Model]:
@@ -142,6 +151,7 @@ class FakeBackend:
             num_steps=9,
             drafts=drafts,
             recoveries=self.recoveries,
+            process=self.process,
         )
         return {"fake-model:1": fake}
 

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import onward
-from onward.backends.base import RecoveryCounts
+from onward.backends.base import ProcessUsage, RecoveryCounts
 from onward.errors import EngineStopped, Overloaded
 from onward.server.app import App, make_app
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
@@ -93,6 +93,18 @@ async def test_draft_tokens_are_counted_by_source_and_outcome_from_the_start() -
             ("lookup", "accepted", "0.0"),
             ("lookup", "rejected", "2.0"),
         )
+    ]
+
+
+@in_loop
+async def test_an_engine_process_has_memory_and_processor_time_of_its_own() -> None:
+    backend = FakeBackend()
+    pattern = re.compile("^onward_engine_process_(.*){(.*)} (.*)$", re.MULTILINE)
+    assert not pattern.findall(await scrape(make_app(backend, settings()))), "the engine is a thread, or not running"
+    backend.process = ProcessUsage(2.5, 3 * 2**20)
+    assert pattern.findall(await scrape(make_app(backend, settings()))) == [
+        ("cpu_seconds_total", 'model="fake-model:1"', "2.5"),
+        ("resident_memory_bytes", 'model="fake-model:1"', "3.145728e+06"),
     ]
 
 

@@ -6,11 +6,20 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from onward.completions.answer import Answer
-from onward.engine.client import DraftCounts, EngineLoad, RecoveryCounts
+from onward.engine.client import DraftCounts, EngineLoad, ProcessUsage, RecoveryCounts
 from onward.protocol.models import Model
 from onward.protocol.request import CompletionRequest
 
-__all__ = ["Backend", "DraftCounts", "EngineLoad", "Health", "ModelHealth", "RecoveryCounts", "TokenizerInfo"]
+__all__ = [
+    "Backend",
+    "DraftCounts",
+    "EngineLoad",
+    "Health",
+    "ModelHealth",
+    "ProcessUsage",
+    "RecoveryCounts",
+    "TokenizerInfo",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,11 +88,20 @@ class RecoveryCounts(msgspec.Struct, frozen=True, array_like=True):
     seconds: float = 0.0
 
 
+class ProcessUsage(msgspec.Struct, frozen=True, array_like=True):
+    """What an engine's process has used: processor seconds since its start, and resident bytes now (0 where the system
+    does not report them)."""
+
+    cpu_seconds: float
+    resident_bytes: int
+
+
 class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A snapshot of what an engine is doing. Token, step and preemption counts are totals since the start.
 
     Of `num_blocks` KV blocks, `num_used_blocks` are in use by sequences, and `num_cached_blocks` are in the prefix
-    tree, in use or not. `recoveries` are those of an engine outside this process.
+    tree, in use or not. `recoveries` and `process` are those of an engine outside this process; `process` is None for
+    one inside it, and before the first step.
     """
 
     num_running: int = 0
@@ -107,6 +116,7 @@ class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
     num_cached_tokens: int = 0
     drafts: DraftCounts = DraftCounts()
     recoveries: RecoveryCounts = RecoveryCounts()
+    process: ProcessUsage | None = None
 
 
 Report = Event | EngineInfo | EngineState | EngineLoad

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from onward.engine.client import Command, EngineInfo
+import msgspec
+
+from onward.engine.client import Command, EngineInfo, ProcessUsage
 from onward.engine.loop import EngineLoop
 from onward.engine.step import Engine
 from onward.engine_clients.frames import BrokenFrame, FrameReader, write_frame
@@ -31,6 +35,7 @@ from onward.engine_clients.messages import (
     encode_report,
 )
 from onward.errors import SetupError
+from onward.machine import resident_bytes
 
 log = logging.getLogger("onward.engine")
 
@@ -41,6 +46,8 @@ SetupError."""
 EXIT_CRASHED = 70
 """EX_SOFTWARE of sysexits.h."""
 EXIT_ORPHANED = 1
+USAGE_SECONDS = 1.0
+"""How long a measurement of what the process uses is reported."""
 _OOM_SCORE = Path("/proc/self/oom_score_adj")
 OOM_SCORE_OFFSET = 100
 """How much likelier than the server Linux ends this process when memory runs out, in thousandths of all memory: it is
@@ -143,6 +150,8 @@ class _Reporter:
         self._send_encoded = send_encoded
         self._begun: set[int] = set()
         self._reported_step = -1
+        self._usage = ProcessUsage(0.0, 0)
+        self._measured = -math.inf
 
     def publish(self) -> None:
         """See `engine.loop.Publish`. A step calls it at least once."""
@@ -155,8 +164,17 @@ class _Reporter:
         running = {sequence.job.id for sequence in engine.scheduler.running}
         admitted = sorted(running - self._begun)
         self._begun = running
-        for payload in encode_report(StepReport(self._loop.take_events(), engine.load(), admitted, is_idle)):
+        load = msgspec.structs.replace(engine.load(), process=self._process_usage(is_idle))
+        for payload in encode_report(StepReport(self._loop.take_events(), load, admitted, is_idle)):
             self._send_encoded(payload)
+
+    def _process_usage(self, is_idle: bool) -> ProcessUsage:
+        """Return what this process has used, measured now if it becomes idle, else at most a second ago."""
+        now = time.monotonic()
+        if is_idle or now - self._measured > USAGE_SECONDS:
+            self._usage = ProcessUsage(time.process_time(), resident_bytes())
+            self._measured = now
+        return self._usage
 
 
 class _LogFrames(logging.Handler):

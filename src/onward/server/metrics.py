@@ -16,6 +16,7 @@ from onward.completions.answer import Answer
 from onward.errors import EngineStopped, Overloaded
 from onward.protocol.response import Choice, Usage
 from onward.server.key_metrics import KeyMetrics
+from onward.server.process_metrics import process_metrics
 from onward.server.record import RequestRecord
 from onward.server.recovery_metrics import recovery_metrics
 
@@ -203,6 +204,7 @@ class LoadCollector(Collector):
         yield from _families(CounterMetricFamily, COUNTERS, load)
         yield _drafts(load)
         yield from recovery_metrics(load)
+        yield from process_metrics(load)
 
 
 def _families(

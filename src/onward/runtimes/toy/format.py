@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onward.errors import ModelFolderError
 from onward.runtimes.base import LoadedModel, Progress
 from onward.runtimes.files import json_problem, present, read_object
 from onward.runtimes.toy.tokenizer import ToyTokenizer
@@ -49,6 +50,8 @@ class ToyFormat:
     def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
         from onward.runtimes.toy.model import ToyModel
 
+        if problems := self.problems(path):
+            raise ModelFolderError(" ".join(problems))
         sizes = _read(path)
         context_length = options.context_within(sizes["context_length"], path.name)
         model = ToyModel(blocks=sizes["blocks"], context_length=context_length)
