@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve install test test-all coverage fuzz clients parity check fix docs
+.PHONY: help serve install test test-all coverage fuzz chaos clients parity check fix docs
 .PHONY: lowest newest companions package clean
 
 help:  ## Show what can be made
@@ -44,6 +44,9 @@ coverage: $(VENV)/.dev  ## Run the fast tests with coverage; fail below the floo
 
 fuzz: $(VENV)/.dev  ## Run the property tests on new random examples (make test draws the same ones every time)
 	$(BIN)/python -m pytest -n auto --max-worker-restart 0 -m hypothesis --hypothesis-profile=random $(ARGS)
+
+chaos: $(VENV)/.dev  ## Crash, hang and kill engines and servers under load, and compare every answer (ARGS="--faults 20")
+	$(BIN)/python -m tests.chaos.run $(ARGS)
 
 clients: $(VENV)/.dev  ## Run real clients against real servers (installs each into .venv-clients/)
 	$(BIN)/python -m tests.clients.run $(ARGS)

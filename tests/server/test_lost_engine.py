@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import httpx
 import pytest
 
 from onward.engine_clients.worker import OOM_SCORE_OFFSET
+from tests.folded import Folded
 from tests.processes import ServerProcess, server_process
 from tests.server.fatal_engine import FATAL
 
@@ -44,32 +44,6 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "tokens": {**STREAM, "prompt": [[97, 98, 99], [100, 101]]},
 }
 UNSEEDED: dict[str, Any] = {**STREAM, "prompt": PROMPT, "seed": None}
-
-
-@dataclass(slots=True)
-class Folded:
-    """A completion, whether it came whole or as a stream: what must not depend on the engines."""
-
-    choices: dict[int, dict[str, Any]] = field(default_factory=dict)
-    num_prompt_tokens: int = 0
-    num_completion_tokens: int = 0
-    error: Any = None
-
-    def take(self, chunk: dict[str, Any]) -> None:
-        self.error = self.error or chunk.get("error")
-        for choice in chunk.get("choices", ()):
-            self._take_choice(choice)
-        if usage := chunk.get("usage"):
-            self.num_prompt_tokens = usage["prompt_tokens"]
-            self.num_completion_tokens = usage["completion_tokens"]
-
-    def _take_choice(self, choice: dict[str, Any]) -> None:
-        known = self.choices.setdefault(choice["index"], {"text": "", "finish": None, "logprobs": {}})
-        assert known["finish"] is None, "nothing follows a finish reason"
-        known["text"] += choice["text"]
-        known["finish"] = choice["finish_reason"]
-        for name, values in (choice["logprobs"] or {}).items():
-            known["logprobs"].setdefault(name, []).extend(values or [])
 
 
 class Client:
