@@ -88,6 +88,7 @@ EXAMPLES = {
     "api_key_file": "/keys",
     "allowed_host": "models.example",
     "allowed_origin": "https://play.example",
+    "trusted_proxy": "10.0.0.0/8",
     "no_auth": "true",
     "profile": "Strict",
     "max_body": "8MB",
@@ -203,6 +204,7 @@ def test_a_named_file_that_does_not_exist_is_an_error() -> None:
         ("speculation", "on", "one of auto, off"),
         ("alias", ["a"], "NAME=MODEL"),
         ("host", " ", "empty"),
+        ("trusted_proxy", ["10.0.0.1/8"], "must be an address or a network, such as"),
     ],
 )
 def test_the_error_names_the_value_its_origin_and_the_rule(name: str, raw: Any, words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import math
 import re
@@ -49,6 +50,16 @@ def origin(raw: str) -> str:
     if text not in ("null", "*") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@,]+", text):
         raise ValueError("must be an origin such as https://example.com, null, or *")
     return text
+
+
+def network(raw: str) -> str:
+    """Return the network of an address or of ADDRESS/BITS, an IPv4 network as itself. Raises ValueError."""
+    try:
+        parsed = ipaddress.ip_network(raw.strip())
+    except ValueError:
+        raise ValueError("must be an address or a network, such as 192.0.2.1 or 10.0.0.0/8") from None
+    mapped = parsed.network_address.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Network) else None
+    return str(parsed) if mapped is None or parsed.prefixlen < 96 else f"{mapped}/{parsed.prefixlen - 96}"
 
 
 def alias(raw: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from onward.server.pages.handlers import Pages
 from onward.server.routes import Route, Routes
 from onward.server.schema_link import SCHEMA_PATH
 from onward.server.tokens import Tokens
+from onward.server.trusted_proxies import TrustedProxies
 from onward.settings import Settings
 
 COMMON_HEADERS = [
@@ -44,6 +45,7 @@ class App:
         self._backend = backend
         self._authenticator = Authenticator(keys)
         self._origins = OriginGuard(settings, requires_key=self._authenticator.requires_key)
+        self._proxies = TrustedProxies(settings.trusted_proxy)
         self._metrics = Metrics(backend)
         self._completions = Completions(backend, settings, self._metrics)
         self._log_requests = settings.access_log
@@ -82,6 +84,7 @@ class App:
 
     async def _handle(self, exchange: Exchange) -> None:
         """Handle one request, whatever happens; count it and log it."""
+        exchange.client = self._proxies.client(exchange.client, exchange.headers_named(b"x-forwarded-for"))
         exchange.headers += [*COMMON_HEADERS, (b"x-request-id", exchange.id.encode())]
         if self._backend.health().state in ("draining", "dead"):
             exchange.headers.append((b"connection", b"close"))

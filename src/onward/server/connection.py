@@ -206,6 +206,7 @@ def server_config(app: App) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # it would believe every program of this machine; see `trusted_proxies`
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=1,
     )

@@ -36,8 +36,9 @@ class Exchange:
     """A request and its response: first the request body is read, then the response is sent.
 
     Every response carries `headers`; handlers may append to them until the response starts. Handlers fill `record`,
-    which the access log and the metrics read at the end. `key` is the key that was accepted, if one was sent. Several
-    tasks may send: chunks keep the order of the calls.
+    which the access log and the metrics read at the end. `client` is the address that the request came from, "-" if it
+    is not known; the application replaces that of a trusted proxy. `key` is the key that was accepted, if one was sent.
+    Several tasks may send: chunks keep the order of the calls.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:

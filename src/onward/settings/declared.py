@@ -77,6 +77,12 @@ class Settings:
         "localhost always may. null: pages opened as files; *: every page. Repeatable.",
         metavar="ORIGIN", is_repeatable=True,
     )  # fmt: skip
+    trusted_proxy: tuple[str, ...] = option(
+        (), "Security", values.network,
+        "Address or network of a reverse proxy whose X-Forwarded-For header names the client. Repeatable. From all "
+        "others the header is ignored.",
+        metavar="ADDRESS", is_repeatable=True,
+    )  # fmt: skip
     no_auth: bool = option(False, "Security", values.boolean, "Accept requests without an API key on any address.")
     profile: Literal["strict", "default", "lenient"] = option(
         "default", "Limits", values.choice("strict", "default", "lenient"),

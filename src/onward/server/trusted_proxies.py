@@ -1,0 +1,60 @@
+"""Who sent a request that came through a reverse proxy: `X-Forwarded-For`, believed only from known proxies."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+MAX_HOPS = 20
+"""Trusted proxies in a row that are followed. A client may send a header of thousands of addresses."""
+
+
+class TrustedProxies:
+    """Finds the address of a client. `networks` are those of `--trusted-proxy`; without any, no header is believed.
+
+    Each proxy appends the address that it was called from, so only the end of the list is certain: what is before the
+    rightmost address that is not a trusted proxy may have been made up by the client.
+    """
+
+    def __init__(self, networks: Iterable[str] = ()) -> None:
+        self._networks = tuple(ipaddress.ip_network(each) for each in networks)
+
+    def client(self, peer: str, forwarded_for: list[str]) -> str:
+        """Return the address of the client: `peer`, or the one that trusted proxies report for it.
+
+        `forwarded_for` has the values of all `X-Forwarded-For` headers, in order. Where every address is a trusted
+        proxy, or the next one is malformed, that is the last proxy in the row.
+        """
+        if not self._networks or not forwarded_for or not self._trusts(_address(peer)):
+            return peer
+        found = peer
+        for text in reversed(",".join(forwarded_for).rsplit(",", MAX_HOPS)[-MAX_HOPS:]):
+            address = _address(_without_port(text.strip()))
+            if address is None:
+                return found
+            found = str(address)
+            if not self._trusts(address):
+                return found
+        return found
+
+    def _trusts(self, address: Address | None) -> bool:
+        return address is not None and any(address in network for network in self._networks)
+
+
+def _address(text: str) -> Address | None:
+    """Parse an address; an IPv4 address of an IPv6 socket as itself. Returns None for anything else."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if address.version == 6 else None
+    return mapped or address
+
+
+def _without_port(text: str) -> str:
+    """Return ADDRESS of ADDRESS:PORT and [ADDRESS]:PORT, as some proxies write them."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text
