@@ -318,7 +318,7 @@ ROUTES.sends(
     get("/docs"),
     header("content-type", "text/html; charset=utf-8"),
     says("no address of another host", lambda a: not re.search(rb"(src|href)=\"(https?:)?//(?!127\.0\.0\.1)", a.raw)),
-    says("only errors that this server returns", lambda a: b"408" in a.raw and b"429" not in a.raw),
+    says("only errors that this server returns", lambda a: b"408" in a.raw and b"402" not in a.raw),
 )
 ROUTES.sends(
     "landing",

@@ -12,11 +12,13 @@ from onward.errors import (
     AuthenticationFailed,
     BodyTimeout,
     EngineStopped,
+    Forbidden,
     HeadTooLarge,
     InvalidRequest,
     MethodNotAllowed,
     ModelNotFound,
     Overloaded,
+    RateLimited,
     RequestCancelled,
     RequestTooLarge,
     ServerError,
@@ -73,12 +75,14 @@ def test_the_keys_of_an_unknown_url_are_in_the_recorded_order() -> None:
         (UnreadableBody("words"), GATEWAY),
         (UnsupportedContentType("x"), GATEWAY),
         (AuthenticationFailed("x"), GATEWAY),
+        (Forbidden("x"), GATEWAY),
         (ModelNotFound("x"), GATEWAY),
         (UnknownUrl("x"), GATEWAY),
         (MethodNotAllowed("x", code="method_not_supported"), GATEWAY),
         (RequestTooLarge("x"), GATEWAY),
         (HeadTooLarge("x"), GATEWAY),
         (BodyTimeout("x"), GATEWAY),
+        (RateLimited("x", retry_after=2), GATEWAY),
         (ServerError(), ENGINE),
         (Overloaded(), ENGINE),
         (EngineStopped(), ENGINE),
@@ -96,7 +100,7 @@ def test_every_error_has_four_keys_and_the_content_type_of_its_layer(error: ApiE
 
 def test_every_error_class_has_an_example_above() -> None:
     classes = {cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, ApiError)}
-    assert len(classes - {ApiError}) == 14  # NotFound itself is not raised; a new class needs a layer
+    assert len(classes - {ApiError}) == 16  # NotFound itself is not raised; a new class needs a layer
 
 
 def test_non_ascii_text_is_not_escaped() -> None:

@@ -13,10 +13,12 @@ Node = dict[str, Any]
 _ERRORS = {
     "400": "The request is invalid.",
     "401": "The API key is missing or incorrect.",
+    "403": "A web page of another site, or a host, that this server does not answer.",
     "404": "There is no such model or URL.",
     "405": "The URL does not support this method.",
     "408": "The rest of the body did not arrive in time.",
     "413": "The body is too large.",
+    "429": "Too many incorrect API keys came from this address. `Retry-After` is in seconds.",
     "500": "An internal error.",
     "503": "The server is overloaded or draining, or its engine has crashed. `Retry-After` is in seconds.",
 }
@@ -148,7 +150,7 @@ def _pages() -> Node:
 
 def _open(operation: Node) -> Node:
     """Return a copy of an operation that needs no key."""
-    responses = {status: answer for status, answer in operation["responses"].items() if status != "401"}
+    responses = {status: answer for status, answer in operation["responses"].items() if status not in ("401", "429")}
     return operation | {"security": [], "responses": responses}
 
 
@@ -226,8 +228,10 @@ def _health() -> Node:
 
 
 def _errors(*statuses: str) -> Node:
+    """Return these errors, and those that go with them: 403 with all, 429 with 401."""
     body = {"application/json": {"schema": ref("Error")}}
-    return {status: {"description": _ERRORS[status], "content": body} for status in statuses}
+    listed = sorted({*statuses, "403", *(["429"] if "401" in statuses else [])})
+    return {status: {"description": _ERRORS[status], "content": body} for status in listed}
 
 
 def _model_id() -> Node:
