@@ -70,9 +70,10 @@ def _kill_streaming(port: int, rng: random.Random, *, stops_engine: bool) -> lis
 def _stream(server: ServerProcess, number: int, has_begun: threading.Semaphore) -> None:
     """Send a request, and receive what comes until the server is gone."""
     try:
-        connection = Connection(server.url, MODEL, make_request(number) | {"stream": True, "best_of": None})
-        for _ in connection.chunks():
-            has_begun.release()
+        fields = make_request(number) | {"stream": True, "best_of": None}
+        with Connection(server.url, MODEL, fields) as connection:
+            for _ in connection.chunks():
+                has_begun.release()
     except Exception:
         pass  # any error: the server was killed
     finally:

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from tests.folded import Folded
@@ -68,11 +68,18 @@ class Connection:
         self._connection = http.client.HTTPConnection(host, timeout=GUARD_SECONDS)
         extra = {"stream_options": {"include_usage": True}} if wants_stream else {}
         body = json.dumps({"model": model, **extra, **fields})
-        self._connection.request("POST", "/v1/completions", body, {"content-type": "application/json"})
-        self._response = self._connection.getresponse()
+        try:
+            self._connection.request("POST", "/v1/completions", body, {"content-type": "application/json"})
+            self._response = self._connection.getresponse()
+        except BaseException:
+            self._connection.close()
+            raise
         self.is_streaming = wants_stream and self._response.status == 200
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Leave, also in the middle of an answer."""
         self._response.close()
         self._connection.close()
@@ -103,11 +110,8 @@ class Connection:
 
 def complete(url: str, model: str, fields: dict[str, Any]) -> Folded:
     """Send one request and return its whole answer."""
-    connection = Connection(url, model, fields)
-    try:
+    with Connection(url, model, fields) as connection:
         return connection.fold()
-    finally:
-        connection.close()
 
 
 class Clients:
@@ -155,14 +159,11 @@ class Clients:
         number = rng.randrange(NUM_REQUESTS)
         fields = make_request(number)
         fields.setdefault("stream", way != "compare" or rng.random() < 0.7)
-        connection = Connection(self._url, self._model, fields)
-        try:
+        with Connection(self._url, self._model, fields) as connection:
             if way == "cancel":
                 self._leave_after(connection, rng.randrange(1, 60))
             else:
                 self._compare(connection, number, pause=0.005 if way == "slow" else 0.0)
-        finally:
-            connection.close()
 
     def _compare(self, connection: Connection, number: int, *, pause: float) -> None:
         folded = Folded()
