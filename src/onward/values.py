@@ -36,6 +36,13 @@ def api_key(raw: str) -> str:
     return raw
 
 
+def key_name(raw: str) -> str:
+    """Return the name of an API key: one word, since it is a value in logs and metrics. Raises ValueError."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", raw.strip()):
+        raise ValueError("must have letters, digits and any of . _ @ -, at most 64, and no spaces")
+    return raw.strip()
+
+
 def host_name(raw: str) -> str:
     """Return the host of a URL in lower case, without port. Raises ValueError."""
     name = raw.strip().lower().rstrip(".")

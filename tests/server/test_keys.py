@@ -82,7 +82,7 @@ def test_a_key_file_that_others_can_read_logs_a_warning(tmp_path: Path, caplog: 
         (b"\xff\n", "not valid UTF-8"),
         ("alice=secret-key", "Line 1 .* spaces around the ="),
         ("alice smith = secret-key", "no spaces"),
-        ("= secret-key", "a name has letters"),
+        ("= secret-key", "a name must have letters"),
         ("alice =", "visible ASCII"),
         ("alice = sha256:secret-key", "64 hexadecimal digits"),
         ("a = secret-key\nb = secret-key", "contains a key twice"),

@@ -19,6 +19,7 @@ COMMANDS = {
     "models": ("onward.cli.commands.models", "List, show and download models."),
     "tokenize": ("onward.cli.commands.tokenize", "Show the tokens of a text."),
     "batch": ("onward.cli.commands.batch", "Run a file of requests."),
+    "key": ("onward.cli.commands.key", "Make API keys for a server: `key new`."),
     "config": ("onward.cli.commands.config", "Show the settings and where each one comes from."),
     "doctor": ("onward.cli.commands.doctor", "Check this machine: what works, what is missing, what to do."),
     "completion": ("onward.cli.commands.completion", "Print a shell completion script."),

@@ -19,8 +19,6 @@ log = logging.getLogger("onward.server")
 
 DIGEST_PREFIX = "sha256:"
 MAX_FILE_BYTES = 4_000_000
-MAX_NAME_CHARACTERS = 64
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 _RULE = "write `KEY`, `NAME = KEY` or `NAME = sha256:DIGEST`, with spaces around the ="
 
@@ -122,10 +120,11 @@ def parse_line(line: str) -> Key:
         name, key = "", line.strip()
         if "=" in key.rstrip("="):
             raise ValueError(f"it is either a name or a key with an = in it: {_RULE}")
-    elif not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARACTERS:
-        raise ValueError(
-            f"a name has letters, digits and any of . _ @ -, at most {MAX_NAME_CHARACTERS}, and no spaces: {_RULE}"
-        )
+    else:
+        try:
+            name = values.key_name(name)
+        except ValueError as problem:
+            raise ValueError(f"a name {problem}: {_RULE}") from None
     if not key.startswith(DIGEST_PREFIX):
         return Key(digest(_checked(key)), name)
     if not _DIGEST.fullmatch(key.removeprefix(DIGEST_PREFIX)):
