@@ -15,7 +15,10 @@ from onward.engine_clients.link import StepReport
 T = TypeVar("T")
 
 MAX_MESSAGE_TOKENS = 1_000_000
-"""Token ids in one message, and entries of log-probabilities, above which it is split."""
+"""Token ids in one message down, above which it is split."""
+MAX_REPORT_LOGPROBS = 16_384
+"""Entries of log-probabilities in one report, above which it is split: decoding one holds the interpreter lock, for
+about 0.1 µs per entry."""
 
 MAX_REPORT_BYTES = 4_000_000
 """Length of an encoded report above which it is split. Most have a few kilobytes."""
@@ -104,7 +107,7 @@ def split_command(command: Command) -> Iterator[Command]:
     if not isinstance(command, Submit):
         yield command
         return
-    yield from (Submit(jobs) for jobs in _batches(command.jobs, _job_size))
+    yield from (Submit(jobs) for jobs in _batches(command.jobs, _job_size, MAX_MESSAGE_TOKENS))
 
 
 def encode_report(report: StepReport) -> Iterator[bytes]:
@@ -117,12 +120,12 @@ def encode_report(report: StepReport) -> Iterator[bytes]:
 
 
 def split_report(report: StepReport) -> Iterator[StepReport]:
-    """Yield reports with the same events in the same order, of at most about MAX_MESSAGE_TOKENS each, except for single
+    """Yield reports with the same events in the same order, of at most about MAX_REPORT_LOGPROBS each, except for single
     events. Only the last one may be idle."""
-    if len(report.events) < 2 or sum(map(_event_size, report.events)) <= MAX_MESSAGE_TOKENS:
+    if len(report.events) < 2 or sum(map(_event_size, report.events)) <= MAX_REPORT_LOGPROBS:
         yield report
         return
-    *first, last = _batches(report.events, _event_size)
+    *first, last = _batches(report.events, _event_size, MAX_REPORT_LOGPROBS)
     yield from (StepReport(events, report.load) for events in first)
     yield StepReport(last, report.load, report.admitted, report.is_idle)
 
@@ -144,12 +147,12 @@ def _event_size(event: Event) -> int:
             return 1
 
 
-def _batches(items: list[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield all items in order, in lists of at most MAX_MESSAGE_TOKENS together; a larger one is alone in its list."""
+def _batches(items: list[T], size: Callable[[T], int], max_size: int) -> Iterator[list[T]]:
+    """Yield all items in order, in lists of at most `max_size` together; a larger one is alone in its list."""
     batch: list[T] = []
     total = 0
     for item in items:
-        if batch and total + size(item) > MAX_MESSAGE_TOKENS:
+        if batch and total + size(item) > max_size:
             yield batch
             batch, total = [], 0
         batch.append(item)
