@@ -22,7 +22,6 @@ from onward.engine_clients.messages import (
     decode_downward,
     decode_upward,
     encode,
-    encode_report,
     is_large,
     split_command,
     split_report,
@@ -72,10 +71,7 @@ def test_a_large_submission_is_split_by_job(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_large_report_is_split_by_event_and_only_its_last_part_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(split_report(REPORT)) == [REPORT]
-    monkeypatch.setattr(messages, "MAX_MESSAGE_TOKENS", 4)
+    monkeypatch.setattr(messages, "MAX_REPORT_LOGPROBS", 4)
     parts = list(split_report(REPORT))
     assert [event for part in parts for event in part.events] == EVENTS and len(parts) == 2
     assert [(part.admitted, part.is_idle) for part in parts] == [([], False), ([1, 2], True)]
-    assert list(encode_report(REPORT)) == [encode(REPORT)]
-    monkeypatch.setattr(messages, "MAX_REPORT_BYTES", 1)
-    assert list(encode_report(REPORT)) == [encode(part) for part in parts]

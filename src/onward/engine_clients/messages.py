@@ -20,9 +20,6 @@ MAX_REPORT_LOGPROBS = 16_384
 """Entries of log-probabilities in one report, above which it is split: decoding one holds the interpreter lock, for
 about 0.1 µs per entry."""
 
-MAX_REPORT_BYTES = 4_000_000
-"""Length of an encoded report above which it is split. Most have a few kilobytes."""
-
 
 class Configure(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The first message down. `payload` says which engine to load: opaque to the transport."""
@@ -110,18 +107,9 @@ def split_command(command: Command) -> Iterator[Command]:
     yield from (Submit(jobs) for jobs in _batches(command.jobs, _job_size, MAX_MESSAGE_TOKENS))
 
 
-def encode_report(report: StepReport) -> Iterator[bytes]:
-    """Yield the payloads of one or more frames with the events of a report. Called for every step."""
-    payload = encode(report)
-    if len(payload) <= MAX_REPORT_BYTES:
-        yield payload
-    else:
-        yield from map(encode, split_report(report))
-
-
 def split_report(report: StepReport) -> Iterator[StepReport]:
-    """Yield reports with the same events in the same order, of at most about MAX_REPORT_LOGPROBS each, except for single
-    events. Only the last one may be idle."""
+    """Yield reports with the same events in the same order, of at most about MAX_REPORT_LOGPROBS each, except for
+    single events. Only the last one may be idle."""
     if len(report.events) < 2 or sum(map(_event_size, report.events)) <= MAX_REPORT_LOGPROBS:
         yield report
         return

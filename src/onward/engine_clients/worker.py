@@ -32,8 +32,8 @@ from onward.engine_clients.messages import (
     Upward,
     decode_downward,
     encode,
-    encode_report,
 )
+from onward.engine_clients.reports import ReportSender
 from onward.errors import SetupError
 from onward.machine import resident_bytes
 
@@ -88,7 +88,9 @@ def run_worker(load: Load) -> int:
 def _run(engine: Engine, connection: _Connection) -> int:
     loop = EngineLoop(engine, connection.commands)
     try:
-        loop.run(_Reporter(loop, connection.send_encoded).publish)
+        sender = ReportSender(connection.send, connection.end)
+        loop.run(_Reporter(loop, sender.report).publish)
+        sender.flush()
     except BaseException as error:  # a panic in a Rust library is not an Exception
         log.exception("the engine crashed")
         connection.send(Crashed(f"the engine crashed: {type(error).__name__}: {error}"))
@@ -117,15 +119,17 @@ class _Connection:
 
     def send(self, message: Upward) -> None:
         """Send a message; waits while the server does not read. May be called on any thread."""
-        self.send_encoded(encode(message))
-
-    def send_encoded(self, payload: bytes) -> None:
-        """Send an encoded message, as `send` does."""
         try:
             with self._lock:
-                write_frame(self._up, payload)
+                write_frame(self._up, encode(message))
         except OSError:
             os._exit(EXIT_ORPHANED)
+
+    def end(self, error: BaseException) -> None:
+        """End the process because a report could not be sent: without reports the engine is of no use."""
+        log.error("a report could not be sent", exc_info=error)
+        self.send(Crashed(f"a report could not be sent: {error!r}"))
+        os._exit(EXIT_CRASHED)
 
     def _read(self) -> None:
         """Read messages until the server is gone, which ends the process: `stop` is a message, too."""
@@ -145,9 +149,9 @@ class _Connection:
 class _Reporter:
     """Sends a report per step."""
 
-    def __init__(self, loop: EngineLoop, send_encoded: Callable[[bytes], None]) -> None:
+    def __init__(self, loop: EngineLoop, send: Callable[[StepReport], None]) -> None:
         self._loop = loop
-        self._send_encoded = send_encoded
+        self._send = send
         self._begun: set[int] = set()
         self._reported_step = -1
         self._usage = ProcessUsage(0.0, 0)
@@ -165,8 +169,7 @@ class _Reporter:
         admitted = sorted(running - self._begun)
         self._begun = running
         load = msgspec.structs.replace(engine.load(), process=self._process_usage(is_idle))
-        for payload in encode_report(StepReport(self._loop.take_events(), load, admitted, is_idle)):
-            self._send_encoded(payload)
+        self._send(StepReport(self._loop.take_events(), load, admitted, is_idle))
 
     def _process_usage(self, is_idle: bool) -> ProcessUsage:
         """Return what this process has used, measured now if it becomes idle, else at most a second ago."""
