@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
+from benchmarks.render_abuse import abuse_section
 from benchmarks.render_reach import compare_section, reach_section
 from benchmarks.render_scale import engine_process_section, queueing_section, soak_section, sweep_section
 from benchmarks.render_speculation import speculation_section
@@ -39,6 +40,7 @@ DEFAULT_COMMANDS = {
     "sweep": "python -m benchmarks.sweep --json benchmarks/figures/sweep.json --plot docs/images/throughput.svg",
     "queueing": "python -m benchmarks.queueing --json benchmarks/figures/queueing.json",
     "soak": "python -m benchmarks.soak --json benchmarks/figures/soak.json --plot docs/images/memory.svg",
+    "abuse": "python -m benchmarks.abuse --before .peers/before/src --json benchmarks/figures/abuse.json",
     "startup": "python -m benchmarks.startup --json benchmarks/figures/startup.json",
 }
 
@@ -120,6 +122,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "sweep": ("More clients", sweep_section),
     "queueing": ("A longer queue", queueing_section),
     "soak": ("Many requests", soak_section),
+    "abuse": ("Abusive requests", abuse_section),
     "startup": ("Start", startup_section),
 }
 
