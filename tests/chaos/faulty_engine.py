@@ -132,7 +132,7 @@ FAULTS: dict[str, Callable[[], object]] = {
 """What can be ordered: each ends or stops the engine for good."""
 
 
-def load(configuration: bytes, progress: Progress) -> tuple[Engine, EngineInfo]:
+def load(configuration: Callable[[], bytes], progress: Progress) -> tuple[Engine, EngineInfo]:
     """As `onward.compose.worker.load`, with a model that follows orders."""
     engine, info = worker.load(configuration, progress)
     faulty = Faulty(engine.model.evaluate, Path(os.environ[ORDERS]))

@@ -20,7 +20,7 @@ from onward.compose.backend import WORKER
 from onward.compose.engine import EngineConfig
 from onward.engine.client import CancelChoice, Stop, Submit
 from onward.engine.events import Decoded
-from onward.engine_clients.child import ChildEngine, ChildLauncher, how_it_ended
+from onward.engine_clients.child import ChildEngine, ChildLauncher, SpareProcess, how_it_ended
 from onward.engine_clients.link import StepReport
 from onward.errors import SetupError
 from onward.models.resolve import resolve
@@ -62,9 +62,10 @@ class Reports:
 
 
 @contextmanager
-def child(**changes: object) -> Iterator[tuple[ChildEngine, Reports]]:
+def child(*, spare: SpareProcess | None = None, **changes: object) -> Iterator[tuple[ChildEngine, Reports]]:
     reports = Reports()
-    engine = ChildLauncher(WORKER, configuration(**changes))(reports.on_report, reports.on_lost)
+    launch = ChildLauncher(WORKER, configuration(**changes), spare=spare)
+    engine = launch(reports.on_report, reports.on_lost)
     try:
         yield engine, reports
     finally:
@@ -165,7 +166,19 @@ def test_closing_waits_until_the_process_has_ended_and_leaves_nothing() -> None:
 )
 def test_an_engine_that_cannot_be_loaded_is_an_error(changes: dict[str, object], words: str) -> None:
     with pytest.raises(SetupError, match=words):
-        child(**changes).__enter__()
+        ChildLauncher(WORKER, configuration(**changes))(lambda report: None, lambda reason: None)
+
+
+def test_a_spare_process_is_taken_once_and_ends_with_its_context() -> None:
+    reports = Reports()
+    with SpareProcess(WORKER) as spare, child(spare=spare) as (engine, _):
+        assert spare.take() is None
+        other = ChildLauncher(WORKER, configuration(), spare=spare)(reports.on_report, reports.on_lost)
+        assert other.pid != engine.pid
+        other.close()
+    with SpareProcess(WORKER) as spare:
+        assert spare.pid is not None and is_running(pid := spare.pid)
+    assert not is_running(pid) and spare.pid is None
 
 
 @pytest.mark.parametrize("command", [("/nowhere/python",), (sys.executable, "-c", "raise SystemExit(3)")])

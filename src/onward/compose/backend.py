@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from onward.completions.filters import ContentFilters
     from onward.engine.client import EngineClient
     from onward.engine.model import Tokenizer
+    from onward.engine_clients.child import SpareProcess
 
 WORKER = (sys.executable, "-P", "-m", "onward.compose.worker")
 """The program of an engine's process. -P: a folder named onward in the working directory is not imported."""
@@ -36,25 +37,43 @@ class _Served(NamedTuple):
 
 
 def compose(
-    settings: Settings, progress: Progress = lambda message: None, *, own_process: bool = False
+    settings: Settings,
+    progress: Progress = lambda message: None,
+    *,
+    own_process: bool = False,
+    spare: SpareProcess | None = None,
 ) -> EmbeddedBackend:
     """Load every model and create its engine: in a thread, or with `own_process` in a process each, unless the settings
     say otherwise. Slow; blocks. `progress` receives a sentence at each stage, on any thread.
 
-    `own_process`: nothing else runs in this process, so file pages that only loading needed may be dropped. Raises
-    SetupError, which names the model and what to do; models that were loaded before are closed.
+    `own_process`: nothing else runs in this process, so file pages that only loading needed may be dropped.
+    `spare`: that of `spare_process`.
+
+    Raises SetupError, which names the model and what to do; models that were loaded before are closed.
     """
     filters = _filters(settings)
     models = _resolve_all(settings, progress)
     aliases = _aliases(settings, models)
     with ExitStack() as on_failure:
         if own_process and settings.engine_process == "on":
-            served = _start_processes(settings, models, progress, on_failure)
+            served = _start_processes(settings, models, progress, on_failure, spare)
         else:
             may_drop = own_process and not _has_foreign_code(settings)
             served = _start_threads(settings, models, progress, on_failure, drop_pages=may_drop)
         on_failure.pop_all()  # from here on the backend owns the engines
     return _backend(settings, served, aliases, filters)
+
+
+def spare_process(settings: Settings) -> AbstractContextManager[SpareProcess | None]:
+    """Start the process of the first engine, if `compose` will use one, so that it imports while the caller does.
+
+    Call it on the main thread; what `compose` did not take ends with the context. Raises SetupError.
+    """
+    if settings.engine_process == "off":
+        return nullcontext()
+    from onward.engine_clients.child import SpareProcess
+
+    return SpareProcess(WORKER)
 
 
 def load_tokenizer(model: str | None, settings: Settings, progress: Progress = lambda message: None) -> Tokenizer:
@@ -84,7 +103,11 @@ def _resolve_all(settings: Settings, progress: Progress) -> dict[str, ResolvedMo
 
 
 def _start_processes(
-    settings: Settings, models: dict[str, ResolvedModel], progress: Progress, on_failure: ExitStack
+    settings: Settings,
+    models: dict[str, ResolvedModel],
+    progress: Progress,
+    on_failure: ExitStack,
+    spare: SpareProcess | None,
 ) -> list[_Served]:
     """Start a process per model; `on_failure` stops them. Raises SetupError.
 
@@ -97,7 +120,7 @@ def _start_processes(
     for name, found in models.items():
         progress(f"Loading {name}")
         payload = msgspec.json.encode(EngineConfig.create(found, settings))
-        launcher = ChildLauncher(WORKER, payload, found.id, progress)
+        launcher = ChildLauncher(WORKER, payload, found.id, progress, spare)
         engine = SupervisedEngine(launcher, name=found.id, engine_timeout=settings.engine_timeout)
         on_failure.callback(engine.stop)
         engine.begin()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
     from onward.engine.step import Engine
 
 
-def load(configuration: bytes, progress: Progress) -> tuple[Engine, EngineInfo]:
-    """Load the engine of an encoded EngineConfig. Raises SetupError."""
+def load(configuration: Callable[[], bytes], progress: Progress) -> tuple[Engine, EngineInfo]:
+    """Load the engine of an encoded EngineConfig, for which `configuration` waits. Raises SetupError."""
     from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
     from onward.runtimes.vocabulary import PackedVocabulary
 
-    config = msgspec.json.decode(configuration, type=EngineConfig)
     with kernels_loading(progress) as kernels_loaded:
+        config = msgspec.json.decode(configuration(), type=EngineConfig)
         model = load_model(config, progress)
         kernels_loaded()
     # The server has the tokenizer; without it this process is 80 MiB smaller, for a vocabulary of 150,000 tokens.

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from onward.engine.client import Cancel, CancelChoice, Command, Stop, Submit
 from onward.engine.events import Event, Failed
 from onward.engine.job import Job
-from onward.engine.step import Engine
+
+if TYPE_CHECKING:  # it imports the sampler, which takes long
+    from onward.engine.step import Engine
 
 log = logging.getLogger("onward.engine")
 

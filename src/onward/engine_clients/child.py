@@ -9,9 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as ReadOnly
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +31,7 @@ from onward.engine_clients.messages import (
     is_large,
     split_command,
 )
+from onward.engine_clients.signals import server_signals_blocked
 from onward.errors import SetupError
 
 log = logging.getLogger("onward.engine")
@@ -49,19 +49,52 @@ class ChildLauncher:
     """Implements `link.Launch`: each call starts `command`, a program that calls `worker.run_worker`.
 
     `configuration` describes the engine to that program. `name` is for the log, and `progress` receives a sentence per
-    stage of loading, on a thread of the link.
+    stage of loading, on a thread of the link. `spare` may have a process of that command that was started before.
     """
 
     command: ReadOnly[str]
     configuration: bytes
     name: str = "engine"
     progress: Callable[[str], None] = lambda stage: None
+    spare: SpareProcess | None = None
 
     def __call__(self, on_report: OnReport, on_lost: OnLost) -> ChildEngine:
-        child = ChildEngine(_spawn(self.command), self.name, self.progress, on_report, on_lost)
+        process = self.spare.take() if self.spare is not None else None
+        child = ChildEngine(process or _spawn(self.command), self.name, self.progress, on_report, on_lost)
         child.configure(self.configuration)
         child.wait_until_ready()
         return child
+
+
+class SpareProcess:
+    """A process that is started before it is known what it is to load, so that it imports beside this one.
+
+    A context manager: a process that was not taken ends with the context. Create it on a thread that lives as long as
+    the process. Raises SetupError.
+    """
+
+    def __init__(self, command: ReadOnly[str]) -> None:
+        self._process: _Process | None = _spawn(command)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, None once it was taken or has ended."""
+        return None if self._process is None else self._process.popen.pid
+
+    def take(self) -> _Process | None:
+        """Return the process, which the caller owns from now on; None if it was taken before."""
+        process, self._process = self._process, None
+        return process
+
+    def __enter__(self) -> SpareProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        process = self.take()
+        if process is not None:
+            process.popen.kill()
+            process.popen.wait()
+            process.close()
 
 
 class _Process(Protocol):
@@ -272,7 +305,7 @@ def _spawn(command: ReadOnly[str]) -> _Process:
 def _spawn_on_socket(command: ReadOnly[str], environment: dict[str, str]) -> _Process:
     ours, theirs = socket.socketpair()
     try:
-        with theirs, _signals_blocked():
+        with theirs, server_signals_blocked():
             # A session of its own, so that Ctrl-C in a terminal reaches the server only.
             popen = subprocess.Popen(
                 command, stdin=theirs.fileno(), stdout=_stderr(), env=environment, start_new_session=True
@@ -290,16 +323,3 @@ def _stderr() -> int:
     except OSError:
         return subprocess.DEVNULL
     return 2
-
-
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Block the signals that a new process is to ignore, until it does: it inherits what is blocked."""
-    if sys.platform == "win32":
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from onward.engine.client import Command, EngineInfo, ProcessUsage
 from onward.engine.loop import EngineLoop
-from onward.engine.step import Engine
 from onward.engine_clients.frames import BrokenFrame, FrameReader, write_frame
 from onward.engine_clients.link import StepReport
 from onward.engine_clients.messages import (
@@ -34,14 +34,18 @@ from onward.engine_clients.messages import (
     encode,
 )
 from onward.engine_clients.reports import ReportSender
+from onward.engine_clients.signals import ignore_server_signals
 from onward.errors import SetupError
 from onward.machine import resident_bytes
 
+if TYPE_CHECKING:  # it imports the sampler, which the loader does beside other work
+    from onward.engine.step import Engine
+
 log = logging.getLogger("onward.engine")
 
-Load = Callable[[bytes, Callable[[str], None]], tuple[Engine, EngineInfo]]
-"""Loads the engine that a configuration describes; the second argument receives a sentence per stage. Raises
-SetupError."""
+Load = Callable[[Callable[[], bytes], Callable[[str], None]], "tuple[Engine, EngineInfo]"]
+"""Loads an engine. The first argument waits for the configuration that describes it, the second receives a sentence per
+stage. Raises SetupError."""
 
 EXIT_CRASHED = 70
 """EX_SOFTWARE of sysexits.h."""
@@ -63,14 +67,14 @@ def run_worker(load: Load) -> int:
     The connection is standard input (and on Windows, upwards, standard output), which are free afterwards. Never
     returns when the server is gone: then the process ends at once, whatever is being computed.
     """
-    _ignore_signals()
+    ignore_server_signals()
     _die_with_parent()
     _prefer_as_oom_victim()
     connection = _Connection()
     logging.getLogger("onward").handlers[:] = [_LogFrames(connection.send)]
     logging.getLogger("onward").propagate = False
     try:
-        engine, info = load(connection.configuration(), lambda stage: connection.send(Progressed(stage)))
+        engine, info = load(connection.configuration, lambda stage: connection.send(Progressed(stage)))
     except SetupError as error:
         connection.send(CouldNotStart(str(error)))
         return 1
@@ -193,18 +197,6 @@ class _LogFrames(logging.Handler):
             self._send_message(Logged(record.levelno, record.name, record.getMessage(), traceback))
         except Exception:
             self.handleError(record)
-
-
-def _ignore_signals() -> None:
-    """Leave signals to the server, which drains first: a terminal and a service manager signal all processes. The
-    server has blocked them until now, so that none can end this process before it ignores them."""
-    if sys.platform == "win32":
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    for number in numbers:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
 def _die_with_parent() -> None:

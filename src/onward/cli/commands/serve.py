@@ -11,11 +11,14 @@ from onward.settings import Resolved
 
 
 def run(resolved: Resolved) -> None:
-    from onward.cli.output.loading import loading
-    from onward.compose import compose
-    from onward.server.run import serve
+    from onward.compose import compose, spare_process
 
-    click.get_current_context().exit(serve(resolved.settings, partial(compose, own_process=True), loading))
+    with spare_process(resolved.settings) as spare:
+        from onward.cli.output.loading import loading
+        from onward.server.run import serve
+
+        status = serve(resolved.settings, partial(compose, own_process=True, spare=spare), loading)
+    click.get_current_context().exit(status)
 
 
 command = SettingsCommand(
