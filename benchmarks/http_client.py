@@ -152,9 +152,11 @@ async def connect(target: Target) -> Connection:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A parsed response. `events` are the data of server-sent events, each with the arrival time of its last byte."""
+    """A parsed response. `events` are the data of server-sent events, each with the arrival time of its last byte.
+    The names of `headers` are lower-case."""
 
     status: int
+    headers: dict[str, str]
     events: list[tuple[float, bytes]]
     body: bytes
 
@@ -164,9 +166,10 @@ def parse_response(received: Received) -> Response:
     data = b"".join(received.reads)
     head, _, body = data.partition(b"\r\n\r\n")
     status = int(head.split(b" ", 2)[1])
+    headers = _headers(head)
     ends = _ends(received)
-    if "content-length" in _headers(head):
-        return Response(status, _events([(body, ends[-1][1])]), body)
+    if "content-length" in headers:
+        return Response(status, headers, _events([(body, ends[-1][1])]), body)
     offset = len(head) + 4
     parts: list[tuple[bytes, float]] = []
     read_index = 0
@@ -180,7 +183,7 @@ def parse_response(received: Received) -> Response:
             read_index += 1
         parts.append((data[begin:end], ends[read_index][1]))
         offset = end + 2
-    return Response(status, _events(parts), b"".join(part for part, _ in parts))
+    return Response(status, headers, _events(parts), b"".join(part for part, _ in parts))
 
 
 def _headers(head: bytes) -> dict[str, str]:

@@ -62,7 +62,7 @@ class LoadGenerator:
 
         async def client() -> None:
             while time.perf_counter() < deadline and (number := next(remaining, None)) is not None:
-                sent.append(await self._send(number))
+                sent.append(await self.send_one(number))
 
         await asyncio.gather(*(client() for _ in range(clients)))
         return sent
@@ -78,7 +78,7 @@ class LoadGenerator:
             if due > begin + self._bounds.seconds:
                 break
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            tasks.append(asyncio.create_task(self._send(number, due)))
+            tasks.append(asyncio.create_task(self.send_one(number, due)))
         return self.finish(list(await asyncio.gather(*tasks)))
 
     def finish(self, sent: list[RawResult]) -> list[Outcome]:
@@ -88,7 +88,8 @@ class LoadGenerator:
         self._idle.clear()
         return [each if isinstance(each, Outcome) else parse_outcome(each) for each in sent]
 
-    async def _send(self, number: int, due: float | None = None) -> RawResult:
+    async def send_one(self, number: int, due: float | None = None) -> RawResult:
+        """Send one request. `due`: when it should have been sent, if that was earlier."""
         begin = time.perf_counter() if due is None else due
         try:
             async with asyncio.timeout(self._bounds.timeout):

@@ -19,7 +19,7 @@ class Outcome:
     the first chunk, `gaps` between chunks.
 
     `tokens` is the number in usage, `chunks` the number of events with a choice. `error` is None for a complete
-    response.
+    response. `retry_after`: the header of an error.
     """
 
     sent: float
@@ -31,6 +31,7 @@ class Outcome:
     tokens: int = 0
     chunks: int = 0
     error: str | None = None
+    retry_after: str | None = None
 
     @property
     def seconds(self) -> float:
@@ -70,7 +71,7 @@ def parse_outcome(received: Received) -> Outcome:
     response = parse_response(received)
     failure = _failure(response)
     if failure:
-        return Outcome(received.sent, received.ended, error=failure)
+        return Outcome(received.sent, received.ended, error=failure, retry_after=response.headers.get("retry-after"))
     times, usage = _chunk_times_and_usage(response)
     if not times:
         return Outcome(received.sent, received.ended, error="no chunk has a choice")

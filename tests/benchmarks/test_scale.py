@@ -113,14 +113,14 @@ def test_too_few_samples_are_an_error() -> None:
 @pytest.mark.parametrize(
     ("request_sent", "response", "problem"),
     [
-        (MixedRequest({}), Response(200, [], b"{}"), None),
-        (MixedRequest({}, status=400), Response(400, [], b"{}"), None),
-        (MixedRequest({}, status=400), Response(200, [], b"{}"), "status 200 instead of 400: b'{}'"),
-        (MixedRequest({"stream": True}), Response(200, [(0.0, b"{}"), (0.1, b"[DONE]")], b"x"), None),
-        (MixedRequest({"stream": True}), Response(200, [(0.0, b"{}")], b"x"), "stream without [DONE]"),
+        (MixedRequest({}), Response(200, {}, [], b"{}"), None),
+        (MixedRequest({}, status=400), Response(400, {}, [], b"{}"), None),
+        (MixedRequest({}, status=400), Response(200, {}, [], b"{}"), "status 200 instead of 400: b'{}'"),
+        (MixedRequest({"stream": True}), Response(200, {}, [(0.0, b"{}"), (0.1, b"[DONE]")], b"x"), None),
+        (MixedRequest({"stream": True}), Response(200, {}, [(0.0, b"{}")], b"x"), "stream without [DONE]"),
         (
             MixedRequest({"stream": True}),
-            Response(200, [(0.0, b'{"error":{}}'), (0.1, b"[DONE]")], b"x"),
+            Response(200, {}, [(0.0, b'{"error":{}}'), (0.1, b"[DONE]")], b"x"),
             "error in stream",
         ),
     ],

@@ -225,7 +225,7 @@ def test_a_closing_terminal_may_send_sighup_twice(start: Start) -> None:
 
 def test_the_limit_of_open_files_is_raised_to_the_hard_limit() -> None:
     resource = pytest.importorskip("resource")
-    program = "import resource; from onward.server.run import _raise_open_files_limit as more; "
+    program = "import resource; from onward.server.run import raise_open_files_limit as more; "
     program += "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128)); more(); "
     program += "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

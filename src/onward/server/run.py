@@ -59,7 +59,7 @@ def serve(
     configure_logging(settings)
     check_uvicorn()
     share_heap()
-    _raise_open_files_limit()
+    raise_open_files_limit()
     keys = collect_keys(settings)
     listener = bind(settings.host, settings.port)
     try:
@@ -268,7 +268,7 @@ def _ignore_user_signals() -> None:
             signal.signal(number, signal.SIG_IGN)
 
 
-def _raise_open_files_limit() -> None:
+def raise_open_files_limit() -> None:
     """Allow as many open files as the hard limit: the usual soft limit, 1024, is for programs that use select()."""
     if sys.platform != "win32":
         import resource
