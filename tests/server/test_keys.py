@@ -13,7 +13,7 @@ import pytest
 from onward.errors import SetupError
 from onward.server import key_reload
 from onward.server.app import make_app
-from onward.server.key_reload import KeyReload
+from onward.server.key_reload import KeyReload, file_version
 from onward.server.keys import Keys, collect_keys
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
@@ -136,7 +136,7 @@ class Reloading:
         given = settings(api_key_file=path)
         self.seen: list[Keys] = []
         self.read = asyncio.Event()
-        self.reload = KeyReload(given, collect_keys(given), self._replace)
+        self.reload = KeyReload(given, collect_keys(given), file_version(path), self._replace)
         self.task = asyncio.create_task(self.reload.run())
 
     def _replace(self, keys: Keys) -> None:
@@ -156,7 +156,6 @@ async def test_a_changed_file_is_read_and_a_broken_one_changes_nothing(
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(key_reload, "POLL_SECONDS", 0.01)
     watched = Reloading(key_file(tmp_path, "sk-a"))
-    assert name_of(await watched.next(), "sk-a") == ""
     key_file(tmp_path, "two broken words")
     while "the keys stay as they were" not in caplog.text:
         await asyncio.sleep(0.01)

@@ -12,7 +12,6 @@ from click.shell_completion import CompletionItem
 from onward import values
 from onward.cli.argument import Argument
 from onward.cli.completers import model_names
-from onward.cli.found_file import announce
 from onward.errors import SetupError
 from onward.settings import GROUPS, Group, Option, Resolved, home_folder, options, resolve
 
@@ -62,9 +61,7 @@ class SettingsCommand(click.Command):
                 flags[option.name] = list(value)
             elif value is not None and not option.is_repeatable:
                 flags[option.name] = str(value).lower() if option.is_boolean else value
-        resolved = resolve(flags, config=given["config"])
-        announce(resolved)
-        return resolved
+        return resolve(flags, config=given["config"])
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

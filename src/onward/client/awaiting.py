@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from onward.protocol.models import Model, ModelList
 from onward.protocol.request import CompletionRequest
 from onward.protocol.response import Chunk, Completion
 from onward.settings import resolve
+
+log = logging.getLogger("onward.client")
 
 
 class AsyncStream:

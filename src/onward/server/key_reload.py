@@ -22,17 +22,17 @@ Version = tuple[int, int, int] | None
 
 
 class KeyReload:
-    """Passes new keys to `replace`; `keys` are the present ones.
+    """Passes new keys to `replace`; `keys` are the present ones, read after the file had `version`.
 
     Belongs to one event loop. Files are read on threads, since disks may hang.
     """
 
-    def __init__(self, settings: Settings, keys: Keys, replace: Callable[[Keys], None]) -> None:
+    def __init__(self, settings: Settings, keys: Keys, version: Version, replace: Callable[[Keys], None]) -> None:
         self._settings = settings
         self._path = settings.api_key_file
         self._replace = replace
         self._keys = keys
-        self._version: Version = None  # the first check reads the file: it may have changed while the model loaded
+        self._version = version
         self._is_due = asyncio.Event()
 
     def request(self) -> None:
@@ -56,7 +56,7 @@ class KeyReload:
                 log.exception("the key file could not be checked")
 
     async def _check(self, path: Path) -> None:
-        version = await asyncio.to_thread(_version, path)
+        version = await asyncio.to_thread(file_version, path)
         was_requested = self._is_due.is_set()
         if version == self._version and not was_requested:
             return
@@ -84,7 +84,9 @@ def reload_on_hangup(settings: Settings) -> bool:
     return False
 
 
-def _version(path: Path) -> Version:
+def file_version(path: Path | None) -> Version:
+    if path is None:
+        return None
     try:
         status = path.stat()
     except OSError:

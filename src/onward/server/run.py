@@ -23,7 +23,7 @@ from onward.server.auth import check_exposure
 from onward.server.connection import check_uvicorn, server_config
 from onward.server.dead_engine import EXIT_CODE as DEAD_ENGINE_EXIT_CODE
 from onward.server.dead_engine import wait_for_dead_engine
-from onward.server.key_reload import KeyReload, reload_on_hangup
+from onward.server.key_reload import KeyReload, file_version, reload_on_hangup
 from onward.server.keys import collect_keys
 from onward.server.log_format import JsonFormatter, TextFormatter
 from onward.server.log_writer import LogWriter
@@ -48,18 +48,22 @@ def serve(
     settings: Settings,
     compose: Callable[[Settings, Progress], Backend],
     show_progress: Callable[[Progress], AbstractContextManager[Progress]] = nullcontext,
+    announcement: str | None = None,
 ) -> int:
     """Serve until a signal stops the process; return the exit code. Raises SetupError before anything listens.
 
     `show_progress(log)` may show the stages of loading in another way than `log`, as long as its context is open.
     The port is bound before the model loads, so that a port in use is reported at once. It accepts connections only
-    when the model is ready.
+    when the model is ready. `announcement` is logged first.
     """
     _ignore_user_signals()
     configure_logging(settings)
+    if announcement is not None:
+        log.info(announcement)
     check_uvicorn()
     share_heap()
     raise_open_files_limit()
+    key_version = file_version(settings.api_key_file)
     keys = collect_keys(settings)
     listener = bind(settings.host, settings.port)
     try:
@@ -73,7 +77,7 @@ def serve(
         raise
     # Never closed: that would restore the default actions of signals, and a further one would spoil the clean end.
     runner = asyncio.Runner(loop_factory=_loop_factory())
-    key_reload = KeyReload(settings, keys, app.replace_keys)
+    key_reload = KeyReload(settings, keys, key_version, app.replace_keys)
     status = runner.run(Service(app, backend, settings, listener, key_reload).run())
     logging.shutdown()
     return status

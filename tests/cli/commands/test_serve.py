@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from onward.settings import Settings
@@ -17,8 +19,9 @@ def served_settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings of each server that was to start."""
     started: list[Settings] = []
 
-    def serve(settings: Settings, *_: Any) -> int:
+    def serve(settings: Settings, _: Any, __: Any, announcement: str | None) -> int:
         started.append(settings)
+        click.echo(announcement)
         return 0
 
     monkeypatch.setattr("onward.server.run.serve", serve)
@@ -66,3 +69,11 @@ def test_the_help_shows_the_argument() -> None:
 def test_a_server_of_an_argument_starts() -> None:
     with served("toy", model="storyteller") as url:
         assert url.startswith("http://127.0.0.1:")
+
+
+def test_a_settings_file_of_the_folder_is_used_whole_and_announced(served_settings: list[Settings]) -> None:
+    Path("onward.toml").write_text('model = ["org/name"]\ncache_dir = "/elsewhere"\n')
+    result = onward("serve", "--port", "0")
+    assert result.stdout == "Using onward.toml of this folder for model, cache_dir\n"
+    assert (served_settings[0].model, str(served_settings[0].cache_dir)) == (("org/name",), "/elsewhere")
+    assert onward("serve", "--config", "onward.toml").stdout == "\n"

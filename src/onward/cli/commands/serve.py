@@ -17,7 +17,8 @@ def run(resolved: Resolved) -> None:
         from onward.cli.output.loading import loading
         from onward.server.run import serve
 
-        status = serve(resolved.settings, partial(compose, own_process=True, spare=spare), loading)
+        composing = partial(compose, own_process=True, spare=spare)
+        status = serve(resolved.settings, composing, loading, resolved.announcement)
     click.get_current_context().exit(status)
 
 
