@@ -120,7 +120,7 @@ def wait_until_quiet(server: ServerProcess, before: Resources) -> Resources:
     wait_for(lambda: Resources.of(server).num_files <= before.num_files, f"{before.num_files} open files")
     after = Resources.of(server)
     assert after.num_threads <= before.num_threads + MAX_NEW_THREADS, f"{before} became {after}"
-    assert len(server.engines()) == 1, "processes are left"
+    wait_for(lambda: len(server.engines()) == 1, "the end of all processes but one")
     assert httpx.get(f"{server.url}/health").json()["status"] == "ready"
     return after
 

@@ -68,16 +68,22 @@ class Injector:
         return self.metric("onward_engine_recovery_seconds_count")
 
     def _harm(self, kind: str) -> None:
-        (engine,) = self._server.engines()
+        engine = self._next_engine()
         if kind in SIGNALS:
             os.kill(engine, SIGNALS[kind])
         elif kind == "kill at the start":
             os.kill(engine, signal.SIGKILL)
-            wait_for(lambda: self._server.engines() not in ([], [engine]), "the next process")
+            successor = self._next_engine(engine)
             time.sleep(self._rng.random() * 0.5)
-            os.kill(self._server.engines()[0], signal.SIGKILL)
+            os.kill(successor, signal.SIGKILL)
         else:
             self._order(f"{kind} {self._rng.choice(['before', 'after'])}")
+
+    def _next_engine(self, lost: int = 0) -> int:
+        """Wait for the process of an engine other than `lost`, and return it."""
+        wait_for(lambda: len(set(self._server.engines()) - {lost}) == 1, "the process of an engine")
+        (engine,) = set(self._server.engines()) - {lost}
+        return engine
 
     def _order(self, text: str) -> None:
         with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False) as file:
