@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from onward.errors import InvalidRequest, ModelFolderError
+from onward.runtimes import tokenizer as tokenizer_module
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
 from tests.runtimes.tiny_tokenizers import END, START, byte_level, save, sentencepiece
 
@@ -250,3 +251,13 @@ def test_a_text_that_makes_the_library_panic_is_rejected(tmp_path: Path) -> None
 def test_the_longest_token_is_known(tmp_path: Path) -> None:
     saved = HuggingFaceTokenizer(save(byte_level(), tmp_path))
     assert saved.max_token_bytes == max(len(saved.token_bytes(token)) for token in range(saved.size)) > 1
+
+
+def test_after_a_very_long_text_freed_memory_is_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed: list[str] = []
+    monkeypatch.setattr(tokenizer_module, "trim_heap", lambda: trimmed.append("once"))
+    monkeypatch.setattr(tokenizer_module, "MIN_TRIMMED_CHARACTERS", 10_000)
+    saved = HuggingFaceTokenizer(save(byte_level(), tmp_path))
+    for num_characters in (10, 5000, 10_000, 10_001):
+        saved.encode("a" * num_characters, add_special_tokens=False)
+    assert trimmed == ["once"]

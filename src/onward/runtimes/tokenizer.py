@@ -11,6 +11,7 @@ import msgspec
 from tokenizers import Tokenizer as Library
 
 from onward.errors import InvalidRequest, ModelFolderError, OnwardError
+from onward.residency import trim_heap
 from onward.runtimes.files import CONFIG, TOKENIZER, read_object, read_tokenizer
 from onward.runtimes.token_bytes import BytesOf, Pipeline, UnknownDecoder, bytes_function
 
@@ -18,6 +19,9 @@ MIN_LONG_TEXT_CHARACTERS = 4096
 """Longer texts are encoded by the library's batch call, the only one that releases the interpreter lock: a megabyte
 takes a second. Shorter ones are not, because that call starts threads of its own."""
 
+MIN_TRIMMED_CHARACTERS = 1_000_000
+"""After a longer text, freed memory is returned to the system: the library needs a hundred bytes per character, of
+which the allocator would keep a third."""
 MAX_REASON_CHARACTERS = 200
 """Of the library's reason why it cannot encode a text or read a file."""
 
@@ -92,6 +96,9 @@ class HuggingFaceTokenizer:
         else:
             encoded = self._library.encode(text, add_special_tokens=False)
         ids: list[int] = encoded.ids
+        if len(text) > MIN_TRIMMED_CHARACTERS:
+            del encoded
+            trim_heap()
         return ids
 
     def implicit_prefix(self, *, add_special_tokens: bool) -> int:
