@@ -215,3 +215,10 @@ def _mutate(content: dict[str, Any], rng: random.Random) -> None:
 def test_a_name_that_cannot_be_a_path_is_a_sentence(name: str) -> None:
     with pytest.raises(SetupError):
         resolve(name, allow_download=False)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"blocks": 10**12, "context_length": 10**18}, {"blocks": "1"}, {"blocks": True}])
+def test_a_toy_of_any_size_is_a_sentence(tmp_path: Path, sizes: dict[str, Any]) -> None:
+    (tmp_path / "toy.json").write_text(json.dumps(sizes))
+    assert all("must be a positive integer, at most" in problem for problem in problems(tmp_path))
+    assert len(problems(tmp_path)) == 2

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from onward.runtimes.options import RuntimeOptions
 
 SIZES = "toy.json"
+MAX_SIZES = {"blocks": 100_000, "context_length": 1 << 24}
 
 
 class ToyFormat:
@@ -38,8 +39,8 @@ class ToyFormat:
         if problem := json_problem(path / SIZES):
             return [problem]
         sizes = _read(path)
-        wrong = [name for name in ("blocks", "context_length") if not _is_positive(sizes.get(name))]
-        return [f"{path / SIZES}: {name} must be a positive integer." for name in wrong]
+        wrong = [name for name, limit in MAX_SIZES.items() if not _is_within(sizes.get(name), limit)]
+        return [f"{path / SIZES}: {name} must be a positive integer, at most {MAX_SIZES[name]}." for name in wrong]
 
     def facts(self, path: Path) -> dict[str, int | str]:
         return {"context_length": _read(path)["context_length"], "vocabulary": ToyTokenizer().size, "kind": "toy"}
@@ -65,5 +66,5 @@ def _read(path: Path) -> dict[str, int]:
     return read_object(path / SIZES)
 
 
-def _is_positive(value: object) -> bool:
-    return type(value) is int and value > 0
+def _is_within(value: object, limit: int) -> bool:
+    return type(value) is int and 0 < value <= limit
