@@ -29,6 +29,9 @@ MAX_TOKENIZER_ENTRIES = 12_000_000
 MAX_CONTEXT_TOKENS = 1 << 31
 """A larger stated context length is no statement: some configurations mean "unlimited" by 10**30."""
 
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""A pipe is not waited for; Windows converts no line ends."""
+
 _AGAIN = "copy or download it again"
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len")
 
@@ -67,7 +70,7 @@ def file_problem(path: Path) -> str | None:
 def read_bounded(path: Path, max_bytes: int) -> bytes:
     """Return the content of a file. Never waits for a pipe or device. Raises ModelFolderError with a sentence."""
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        with os.fdopen(os.open(path, _READ_FLAGS), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ModelFolderError(f"{path} is not a regular file: {_AGAIN}.")
             content = file.read(max_bytes + 1)

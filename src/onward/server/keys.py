@@ -19,6 +19,8 @@ log = logging.getLogger("onward.server")
 
 DIGEST_PREFIX = "sha256:"
 MAX_FILE_BYTES = 4_000_000
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""A pipe is not waited for; Windows converts no line ends."""
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 _RULE = "write `KEY`, `NAME = KEY` or `NAME = sha256:DIGEST`, with spaces around the ="
 
@@ -99,7 +101,7 @@ def _read_file(path: Path) -> list[Key]:
 
 def _read_text(path: Path) -> str:
     """Raises OSError, SetupError and UnicodeDecodeError. A pipe with this name is refused, not waited for."""
-    with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+    with os.fdopen(os.open(path, _READ_FLAGS), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise SetupError(f"The key file {path} is not a regular file.")
