@@ -55,7 +55,8 @@ def _numbered(before: str, after: str) -> Callable[[str, int], bytes]:
 
 
 def _nested(model: str, num_bytes: int) -> bytes:
-    return (json.dumps({"model": model})[:-1] + ',"prompt":').encode() + b"[" * num_bytes
+    head = (json.dumps({"model": model})[:-1] + ',"prompt":').encode()
+    return head + b"[" * (num_bytes - len(head))
 
 
 ABUSIVE_REQUESTS = (
