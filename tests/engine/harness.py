@@ -54,6 +54,7 @@ class JobOptions(SamplingOptions, total=False):
     """Keyword arguments of `make_job`."""
 
     request: int | None
+    client: int
     choices: int
     max_tokens: int
     rules: TextRules | None
@@ -134,6 +135,7 @@ def make_job(
     prompt: str | Sequence[int] = "once upon a time",
     *,
     request: int | None = None,
+    client: int = 0,
     choices: int = 1,
     max_tokens: int = 16,
     rules: TextRules | None = None,
@@ -160,6 +162,7 @@ def make_job(
         min_tokens=min_tokens,
         score_top=score_top,
         prediction=tuple(prediction),
+        client=client,
     )
 
 

@@ -96,7 +96,7 @@ def test_law_2_a_preempted_choice_replays_many_tokens_per_step_and_does_not_chan
     jobs = [make_job(PROMPT, max_tokens=150, seed=seed, ignore_end=True, choices=2) for seed in range(6)]
     engine = make_engine(blocks=24, context=512, speculate=False)
     results = run(engine, jobs)
-    assert engine.scheduler.num_preemptions > 0
+    assert engine.scheduler.reclaim.num_preemptions > 0
     assert [results.jobs[job.id].bits for job in jobs] == [run_alone(job, context=512).bits for job in jobs]
 
 
@@ -208,7 +208,7 @@ def test_drafts_do_not_take_blocks_that_other_sequences_need() -> None:
     engine, plain = make_engine(blocks=25, context=512), make_engine(blocks=25, context=512, speculate=False)
     results = run(engine, jobs)
     run(plain, jobs)
-    assert engine.scheduler.num_preemptions <= plain.scheduler.num_preemptions
+    assert engine.scheduler.reclaim.num_preemptions <= plain.scheduler.reclaim.num_preemptions
     assert all(all_ended(results.jobs[job.id]) for job in jobs)
 
 

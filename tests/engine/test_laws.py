@@ -57,7 +57,7 @@ def test_law_2_preemption_does_not_change_a_byte() -> None:
     alone = [run_alone(job, context=512).bits for job in jobs]
     engine = make_engine(blocks=24, context=512)
     together = run(engine, jobs)
-    assert engine.scheduler.num_preemptions > 0, "memory must be scarce enough to preempt"
+    assert engine.scheduler.reclaim.num_preemptions > 0, "memory must be scarce enough to preempt"
     assert [together.jobs[job.id].bits for job in jobs] == alone
 
 
@@ -225,6 +225,7 @@ def test_law_4_random_jobs_in_scarce_memory_end_and_equal_the_same_jobs_alone(da
             choices=data.draw(st.integers(1, 3)),
             max_tokens=data.draw(st.integers(0, 40)),
             seed=data.draw(st.integers(0, 3)),
+            client=data.draw(st.integers(0, 2)),
             score_top=data.draw(st.sampled_from([None, None, 0, 1, 3])),
         )
         for _ in range(data.draw(st.integers(1, 6)))
@@ -264,7 +265,7 @@ def test_tokens_that_a_preempted_job_recomputes_do_not_count_as_cached() -> None
     engine = make_engine(blocks=24, context=512)
     jobs = [make_job([97 + seed] * 150, max_tokens=150, ignore_end=True) for seed in range(5)]
     results = run(engine, jobs)
-    assert engine.scheduler.num_preemptions > 0
+    assert engine.scheduler.reclaim.num_preemptions > 0
     assert [results.jobs[job.id].num_cached_tokens for job in jobs] == [0] * 5
 
 

@@ -168,7 +168,7 @@ def test_preempted_sequences_are_resumed_before_new_ones_are_admitted() -> None:
     old = [make_job(prompt(40, letter), max_tokens=150, ignore_end=True) for letter in "ab"]
     for job in old:
         engine.add(job)
-    while not engine.scheduler.num_preemptions:
+    while not engine.scheduler.reclaim.num_preemptions:
         engine.step()
     late = make_job(prompt(40, "z"), max_tokens=150, ignore_end=True)
     engine.add(late)
@@ -261,7 +261,7 @@ def test_a_step_that_preempts_the_only_decoding_sequence_prefills() -> None:
     engine.add(prefilling)
     scheduler.schedule(32)
     engine.add(decoding)
-    while not scheduler.num_preemptions:
+    while not scheduler.reclaim.num_preemptions:
         step = scheduler.schedule(MIN_PREFILL if scheduler.running[-1].is_prefilling else 0).scheduled
         assert step
         for scheduled in step:

@@ -354,7 +354,7 @@ def test_a_preempted_choice_can_be_cancelled() -> None:
     jobs = [make_job([97 + index] * 40, max_tokens=150, ignore_end=True) for index in range(2)]
     for job in jobs:
         engine.add(job)
-    while not engine.scheduler.num_preemptions:
+    while not engine.scheduler.reclaim.num_preemptions:
         engine.step()
     (preempted,) = engine.scheduler.admission
     engine.cancel_choice(preempted.job.id, preempted.choice)

@@ -23,6 +23,7 @@ class Job:
 
     `prompt` has at least one id, all ids are in the vocabulary, and `len(prompt) + max_tokens` is at most the context
     length. `id` is unique per engine; jobs of one request share `request`, and requests take turns in admission.
+    `client` is a number for whoever sent the request: clients share the rows of the batch.
     `score_top`: score every prompt token with that many alternatives; None: do not score. `end_tokens` finish a choice
     when sampled (empty if the request ignores them). `rules` and `pending` (the bytes of an incomplete character at the
     prompt's end) are for finding stop sequences. `prediction` are tokens that the caller expects: they can make the job
@@ -47,6 +48,7 @@ class Job:
     prediction: tuple[int, ...] = ()
     repeatable: bool = True
     resume: tuple[ResumedChoice | None, ...] | None = None
+    client: int = 0
 
     @property
     def unfinished_choices(self) -> list[int]:

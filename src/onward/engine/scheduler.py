@@ -1,8 +1,9 @@
 """Decides what the next step computes. No clock, no logits, no I/O.
 
 Every decoding sequence gets a token and perhaps a draft; the rest of a step prefills prompts, in chunks within a
-budget, so that a long prompt does not delay the others. If a decoding sequence needs a block and none is available, the
-sequence admitted last is preempted: it releases its blocks, and later prefills its prompt again and replays its tokens.
+budget, so that a long prompt does not delay the others. If a decoding sequence needs a block and none is available,
+another one is preempted: it releases its blocks, and later prefills its prompt again and replays its tokens. Where a
+client waits that holds fewer rows, a sequence of another client is suspended: it leaves the batch for some steps.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass, field
 from itertools import count
 
-from onward.engine.admission import Admission, Admitted, PrefillingBlocks, RowLedger
+from onward.engine.admission import Admission, Admitted, PrefillingBlocks
 from onward.engine.cache import Copy, KVCache
 from onward.engine.drafter import Draft
 from onward.engine.job import Job
 from onward.engine.model import Row
+from onward.engine.returning import ReturningSequences
+from onward.engine.rows import Reclaim, RowLedger
 from onward.engine.sequence import Sequence, hash_blocks
 
 MAX_REPLAY_TOKENS = 32
@@ -82,9 +85,10 @@ class Scheduler:
         self.cache = cache
         self.rows = RowLedger(max_rows)
         self.running: list[Sequence] = []
-        self.num_preemptions = 0
         self._prefilling = PrefillingBlocks()
-        self.admission = Admission(cache, self.rows, self._prefilling)
+        self.returning = ReturningSequences(cache.release)
+        self.reclaim = Reclaim(self.running, self.rows, cache, self.returning, self.release)
+        self.admission = Admission(cache, self.rows, self._prefilling, self.returning, self.reclaim)
         self._choose_drafts = choose_drafts
         self._ids = count(1)
         self._num_steps = 0
@@ -113,7 +117,7 @@ class Scheduler:
         self.admission.cancel(request)
 
     def cancel_choice(self, job: int, choice: int) -> None:
-        """Cancel a choice that has sampled tokens, running or preempted."""
+        """Cancel a choice that has sampled tokens, running or to return."""
         for sequence in self.running:
             if (sequence.job.id, sequence.choice) == (job, choice):
                 self.release(sequence)
@@ -123,7 +127,7 @@ class Scheduler:
     def release(self, sequence: Sequence) -> None:
         """Remove a running sequence and release its row and blocks."""
         self.running.remove(sequence)
-        self.rows.release(sequence.job.request)
+        self.rows.release(sequence.job)
         self._prefilling.finish(sequence, len(sequence.block_hashes))
         self.cache.release(sequence)
 
@@ -131,9 +135,10 @@ class Scheduler:
         """Decide the next step: one token and perhaps a draft per decoding sequence, and at most `prefill_budget`
         prompt tokens, but at least a minimal chunk if nothing decodes. Admits and preempts sequences."""
         self._make_room()
-        decoding = [sequence for sequence in self.running if not sequence.is_prefilling]
-        budget = prefill_budget if decoding else max(prefill_budget, self.cache.shape.min_prefill_tokens)
-        prefills = self._schedule_prefills(budget)
+        if all(sequence.is_prefilling for sequence in self.running):
+            prefill_budget = max(prefill_budget, self.cache.shape.min_prefill_tokens)
+        prefills = self._schedule_prefills(prefill_budget)
+        decoding = [sequence for sequence in self.running if not sequence.is_prefilling]  # after some were suspended
         # Drafts are evaluated only in decode-only steps, so this comes after admission.
         is_decode_only = len(decoding) == len(self.running)
         drafts = self._choose_drafts(decoding) if self._choose_drafts and decoding and is_decode_only else {}
@@ -162,34 +167,34 @@ class Scheduler:
         for choice in leader.forks_pending:
             sequence = Sequence(job, choice, next(self._ids), leader.block_hashes)
             sequence.prefill_reported = True
-            if not self.rows.has_free_row(job.request) or not self.cache.can_fork(leader, sequence):
+            if self.rows.is_full or not self.rows.has_room(job.request) or not self.cache.can_fork(leader, sequence):
                 self.admission.enqueue(sequence)
                 continue
             copy = self.cache.fork(leader, sequence)
             if copy is not None:
                 copies.append(copy)
-            self.rows.take(job.request)
+            self.rows.take(job)
             self.running.append(sequence)
             forked.append(sequence)
         leader.forks_pending = []
         return forked, copies
 
     def _make_room(self) -> None:
-        """Give every decoding sequence a block for its next token; preempt those admitted last where blocks run out."""
+        """Give every decoding sequence a block for its next token. Where blocks run out, take those of suspended
+        sequences, then preempt the newest ones of the client with most rows."""
         for sequence in list(self.running):
             if sequence.is_prefilling or not self.cache.lacks_block(sequence):
                 continue
             while sequence.blocks and not self.cache.can_grow():
-                preempted = self.running[-1]
-                self.release(preempted)
-                self.admission.requeue(preempted)
-                self.num_preemptions += 1
+                if not self.reclaim.blocks_of_suspended():
+                    self.reclaim.preempt(self.reclaim.newest_of_largest_holder())
             if sequence.blocks:
                 self.cache.grow(sequence)
 
     def _schedule_prefills(self, budget: int) -> SchedulerOutput:
         """Admit sequences, and schedule prefill chunks of at most `budget` tokens in total."""
         output = SchedulerOutput([])
+        self.running += self.admission.readmit(beside_others=True)
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
         admitted, queues = self.admission.admit_beside(prefilling)
         prefilling += [_start(each, self.running, output) for each in admitted]
@@ -203,6 +208,7 @@ class Scheduler:
         while budget >= min_tokens and (one_more := self.admission.admit_next(queues)):
             output.scheduled.append(_prefill_chunk(_start(one_more, self.running, output), budget))
             budget -= output.scheduled[-1].num_tokens
+        self.running += self.admission.readmit(beside_others=False)
         return output
 
 

@@ -121,7 +121,7 @@ class Engine:
             num_blocks=pool.num_blocks,
             num_used_blocks=pool.num_used,
             num_cached_blocks=pool.num_cached,
-            num_preemptions=scheduler.num_preemptions,
+            num_preemptions=scheduler.reclaim.num_preemptions,
             num_steps=counters.num_steps,
             num_prefill_tokens=counters.num_prefill_tokens,
             num_decode_tokens=counters.num_decode_tokens,
@@ -172,7 +172,8 @@ class Engine:
     def _prefill_budget(self) -> int:
         running = self.scheduler.running
         left = [each.prompt_length - (each.num_cached_tokens or 0) for each in running if each.is_prefilling]
-        num_decoding, num_prefilling = len(running) - len(left), len(left) + len(self.scheduler.admission)
+        num_waiting = len(self.scheduler.admission) - len(self.scheduler.returning.suspended)
+        num_decoding, num_prefilling = len(running) - len(left), len(left) + num_waiting
         return self._pacer.budget(num_decoding, num_prefilling, is_short=min(left, default=0) <= SHORT_PROMPT_TOKENS)
 
     def _accept(self, step: list[ScheduledSequence], logits: NDArray[np.float32], events: list[Event]) -> None:

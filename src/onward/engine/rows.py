@@ -1,0 +1,127 @@
+"""The rows of the batch: which client and which request hold how many, and from whom one is taken for another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from onward.engine.cache import KVCache
+from onward.engine.job import Job
+from onward.engine.returning import ReturningSequences
+from onward.engine.sequence import Sequence
+
+
+class RowLedger:
+    """Counts the rows that each client and each request holds. A request holds at most three quarters of all, so that
+    it does not shut out others of its client. Engine thread only."""
+
+    def __init__(self, max_rows: int) -> None:
+        self.max_rows = max_rows
+        self.max_rows_per_request = max(1, max_rows * 3 // 4)
+        self.num_taken = 0
+        self._by_request: Counter[int] = Counter()
+        self._by_client: Counter[int] = Counter()
+
+    @property
+    def is_full(self) -> bool:
+        return self.num_taken >= self.max_rows
+
+    def has_room(self, request: int) -> bool:
+        """Whether the request may hold another row."""
+        return self._by_request[request] < self.max_rows_per_request
+
+    def held_by(self, client: int) -> int:
+        """How many rows the client holds."""
+        return self._by_client[client]
+
+    def largest_holder(self) -> int | None:
+        """The client that holds most rows; None if all are free."""
+        return max(self._by_client, key=self._by_client.__getitem__, default=None)
+
+    def take(self, job: Job) -> None:
+        """Take a row for a choice of the job."""
+        self.num_taken += 1
+        self._by_request[job.request] += 1
+        self._by_client[job.client] += 1
+
+    def release(self, job: Job) -> None:
+        """Release a row that was taken for the job."""
+        self.num_taken -= 1
+        for counts, key in ((self._by_request, job.request), (self._by_client, job.client)):
+            counts[key] -= 1
+            if not counts[key]:
+                del counts[key]
+
+
+class Reclaim:
+    """Takes rows and memory from the client that holds most rows, for one that holds at least two fewer: so a small
+    request does not wait until a large one of another client ends. Modifies `running`. Engine thread only.
+
+    Only decoding sequences lose their rows: the newest first, because the oldest are closest to their end. They are
+    suspended: they keep their blocks, so that nothing has to be computed again. If memory is short, suspended ones lose
+    their blocks, then others are preempted. `release` removes a sequence from `running` and releases row and blocks.
+    """
+
+    def __init__(
+        self,
+        running: list[Sequence],
+        rows: RowLedger,
+        cache: KVCache,
+        returning: ReturningSequences,
+        release: Callable[[Sequence], None],
+    ) -> None:
+        self._running = running
+        self._rows = rows
+        self._cache = cache
+        self._returning = returning
+        self._release = release
+        self.num_preemptions = 0
+
+    def row_for(self, client: int) -> bool:
+        """Suspend a sequence of a client with more rows. Returns whether a row is free now."""
+        victim = self._victim(client)
+        if victim is None:
+            return False
+        self._running.remove(victim)
+        self._rows.release(victim.job)
+        self._returning.suspended.appendleft(victim)
+        return True
+
+    def blocks_for(self, client: int) -> bool:
+        """Release the blocks of one sequence of a client with more rows. Returns whether there was one."""
+        holder = self._rows.largest_holder()
+        if holder is not None and self._has_too_many(holder, client) and self.blocks_of_suspended():
+            return True
+        victim = self._victim(client)
+        if victim is None:
+            return False
+        self.preempt(victim)
+        return True
+
+    def blocks_of_suspended(self) -> bool:
+        """Release the blocks of the suspended sequence that would return last. Returns whether there was one."""
+        dropped = self._returning.drop_last()
+        self.num_preemptions += dropped
+        return dropped
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Release a running sequence's row and blocks; it returns later and computes its tokens again."""
+        self._release(sequence)
+        self._returning.preempted.appendleft(sequence)
+        self.num_preemptions += 1
+
+    def newest_of_largest_holder(self) -> Sequence:
+        """The running sequence to preempt when memory runs out."""
+        holder = self._rows.largest_holder()
+        return next(each for each in reversed(self._running) if each.job.client == holder)
+
+    def _victim(self, client: int) -> Sequence | None:
+        """The newest decoding sequence of the client that holds most rows, if those are too many."""
+        holder = self._rows.largest_holder()
+        if holder is None or not self._has_too_many(holder, client):
+            return None
+        decoding = (each for each in reversed(self._running) if each.job.client == holder and not each.is_prefilling)
+        return next(decoding, None)
+
+    def _has_too_many(self, holder: int, client: int) -> bool:
+        return self._rows.held_by(holder) > self._rows.held_by(client) + 1
