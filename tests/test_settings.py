@@ -93,6 +93,8 @@ EXAMPLES = {
     "profile": "Strict",
     "max_body": "8MB",
     "max_waiting": "5",
+    "max_waiting_memory": "5",
+    "max_wait": "5",
     "max_parallel": "5",
     "max_prompt_tokens": "5",
     "max_answer_logprobs": "5",

@@ -9,6 +9,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import pytest
 
+from onward.backends.backlog import Backlog
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.fold import fold_chunks, fold_whole
 from onward.completions.plan import ServedModel
@@ -29,14 +30,18 @@ class BackendOptions(TypedDict, total=False):
     """Keyword arguments of `make_backend`."""
 
     max_waiting: int
+    max_wait: float
+    max_rows: int
     speculate: bool
 
 
-def make_backend(*, max_waiting: int = 1024, speculate: bool = True) -> EmbeddedBackend:
+def make_backend(
+    *, max_waiting: int = 1024, max_wait: float = 0.0, max_rows: int = 64, speculate: bool = True
+) -> EmbeddedBackend:
     model, tokenizer = ToyModel(), ToyTokenizer()
-    engine = Engine(model, tokenizer, Sampler(model.vocab_size), speculate=speculate)
+    engine = Engine(model, tokenizer, Sampler(model.vocab_size), max_rows=max_rows, speculate=speculate)
     served = ServedModel.create("toy", tokenizer, model.vocab_size, model.context_length)
-    toy = EmbeddedModel(served, EngineThread(engine, max_waiting=max_waiting), "fp_toy")
+    toy = EmbeddedModel(served, EngineThread(engine), "fp_toy", backlog=Backlog(max_waiting), max_wait=max_wait)
     listed = [Model(id="toy", created=1, owned_by="onward"), Model(id="gpt-old", created=1, owned_by="onward")]
     return EmbeddedBackend({"toy": toy}, listed, {"gpt-old": "toy"})
 

@@ -97,7 +97,7 @@ def test_the_embedded_backend_has_the_members_of_its_protocol() -> None:
 
 def test_the_types_of_both_interfaces_are_checked() -> None:
     """By mypy, in these assignments."""
-    clients: list[EngineClient] = [EngineThread(make_engine(), max_waiting=1), ScriptedEngine(decoding("a"))]
+    clients: list[EngineClient] = [EngineThread(make_engine()), ScriptedEngine(decoding("a"))]
     backend: Backend = EmbeddedBackend({}, [], {})
     assert [client.state.status for client in clients] == ["running", "running"]
     assert backend.health().state == "ready" and backend.load() == {}

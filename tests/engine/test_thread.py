@@ -14,7 +14,7 @@ from onward.engine.events import Decoded, Event, Failed
 from onward.engine.job import Job
 from onward.engine.model import Hook, Row, nothing
 from onward.engine.thread import EngineThread
-from onward.errors import EngineStopped, Overloaded
+from onward.errors import EngineStopped
 from onward.sampling import sampler
 
 from .harness import make_engine, make_job, run_alone, slow_down
@@ -37,9 +37,9 @@ class Inbox:
             assert self._changed.wait_for(lambda: any(map(predicate, self.events)), timeout=30)
 
 
-def started(*, rows: int = 64, max_waiting: int = 8) -> tuple[EngineThread, Inbox]:
+def started(*, rows: int = 64) -> tuple[EngineThread, Inbox]:
     inbox = Inbox()
-    thread = EngineThread(make_engine(rows=rows), max_waiting=max_waiting)
+    thread = EngineThread(make_engine(rows=rows))
     thread.start(inbox)
     return thread, inbox
 
@@ -56,33 +56,6 @@ def test_the_thread_finishes_a_job_and_waits_for_the_next() -> None:
         inbox.wait_for(ended(job))
     thread.stop()
     assert thread.engine.cache.pool.num_used == 0
-
-
-def test_a_submission_over_the_limit_is_refused_and_later_ones_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    thread, inbox = started(max_waiting=2, rows=1)
-    gate = threading.Event()
-    evaluate = thread.engine.model.evaluate
-
-    def evaluate_behind_gate(rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
-        gate.wait(30)
-        return evaluate(rows, before_compute)
-
-    monkeypatch.setattr(thread.engine.model, "evaluate", evaluate_behind_gate)
-    first = make_job(max_tokens=2)
-    thread.submit([first])
-    jobs = [make_job(max_tokens=2, request=9) for _ in range(2)]
-    thread.submit(jobs)
-    with pytest.raises(Overloaded) as refused:
-        for _ in range(3):
-            thread.submit([make_job(max_tokens=2)])
-    assert int(refused.value.headers["retry-after"]) >= 1
-    gate.set()
-    for job in (first, *jobs):
-        inbox.wait_for(ended(job))
-    late = make_job(max_tokens=2)
-    thread.submit([late])
-    inbox.wait_for(ended(late))
-    thread.stop()
 
 
 def test_a_cancelled_request_emits_no_events_from_the_next_step_on() -> None:
@@ -142,7 +115,7 @@ def test_however_the_engine_ends_its_sampler_threads_end_before_its_model_is_clo
 ) -> None:
     monkeypatch.setattr(sampler, "MIN_LOGITS_PER_THREAD", 1)
     before, inbox = set(threading.enumerate()), Inbox()
-    thread = EngineThread(make_engine(threads=3), max_waiting=8)
+    thread = EngineThread(make_engine(threads=3))
     at_close: list[int] = []
 
     def close() -> None:
@@ -174,17 +147,6 @@ def test_stopping_fails_each_running_job_once_and_refuses_later_ones() -> None:
     assert thread.engine.cache.pool.num_used == 0
     with pytest.raises(EngineStopped):
         thread.submit([make_job()])
-    thread.stop()
-
-
-def test_without_a_waiting_queue_an_idle_engine_accepts_a_job() -> None:
-    thread, inbox = started(max_waiting=0, rows=1)
-    for _ in range(3):
-        job = make_job(max_tokens=2)
-        thread.submit([job])
-        inbox.wait_for(ended(job))
-        while not thread.engine.idle:
-            pass
     thread.stop()
 
 
@@ -246,7 +208,7 @@ def test_a_finish_is_delivered_at_once_when_the_only_other_job_is_cancelled(monk
 
 
 def test_the_load_is_published_before_a_step_computes_and_counts_the_mailbox() -> None:
-    thread, inbox = started(rows=1, max_waiting=100)
+    thread, inbox = started(rows=1)
     gate, seen = threading.Event(), threading.Event()
     evaluate = thread.engine.model.evaluate
 
@@ -367,7 +329,7 @@ def test_a_preempted_choice_can_be_cancelled() -> None:
 
 
 def test_a_thread_that_never_started_frees_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    thread = EngineThread(make_engine(), max_waiting=8)
+    thread = EngineThread(make_engine())
     closed: list[bool] = []
     monkeypatch.setattr(thread.engine.model, "close", lambda: closed.append(True))
     thread.stop()

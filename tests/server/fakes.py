@@ -105,7 +105,7 @@ class FakeBackend:
     def models(self) -> list[Model]:
         return [Model(id=name, created=1, owned_by="onward") for name in ("storyteller", "org/tiny")]
 
-    async def complete(self, request: CompletionRequest) -> FakeAnswer:
+    async def complete(self, request: CompletionRequest, *, client: str = "") -> FakeAnswer:
         self.requests.append(request)
         if self.state != "ready":
             raise EngineStopped

@@ -6,12 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
+from onward.backends.backlog import Ticket
 from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
 from onward.engine.events import Event, Failed
-from onward.errors import ApiError, RequestCancelled, ServerError
+from onward.errors import ApiError, Overloaded, RequestCancelled, ServerError
 from onward.offload import MAX_INLINE_SIZE, inline_or_on_thread
 from onward.protocol.response import Choice, Usage
+
+WAITED_TOO_LONG = (
+    "The request waited for the model for as long as this server allows, and was not started. Retry it later."
+)
 
 
 class EmbeddedAnswer:
@@ -19,7 +24,7 @@ class EmbeddedAnswer:
 
     `retire` is called once, when the answer has ended or was closed: it unregisters the jobs, and with True cancels
     them. `cancel_choice` (job, choice) cancels a choice that has ended here but not in the engine. `failure` converts a
-    failed job to the error for the client.
+    failed job to the error for the client. `ticket` is its place in the backlog.
     """
 
     def __init__(
@@ -31,6 +36,7 @@ class EmbeddedAnswer:
         retire: Callable[[bool], None],
         cancel_choice: Callable[[int, int], None],
         failure: Callable[[Failed], ApiError],
+        ticket: Ticket,
     ) -> None:
         self.model = model
         self.fingerprint = fingerprint
@@ -39,6 +45,7 @@ class EmbeddedAnswer:
         self._retire = retire
         self._cancel_choice = cancel_choice
         self._failure = failure
+        self._ticket = ticket
         self._ready: asyncio.Queue[tuple[list[Choice], Usage] | ApiError | None] = asyncio.Queue()
         self._retired = False
         self._usage = stream.usage
@@ -55,6 +62,9 @@ class EmbeddedAnswer:
         the end or a failure they are ignored."""
         if self._retired:
             return
+        if self._ticket.waiting:
+            for event in events:
+                self._ticket.start(event.job)
         if self._preparation is not None:
             self._waiting_events.append(events)
         elif self._stream.num_logprobs(events) > MAX_INLINE_SIZE:
@@ -116,6 +126,12 @@ class EmbeddedAnswer:
     async def aclose(self) -> None:
         self.abandon()
         self._ready.put_nowait(None)
+
+    def stop_waiting(self) -> None:
+        """End the answer with Overloaded if the engine has begun with none of its jobs."""
+        if not self._ticket.has_started and not self._retired:
+            self._ready.put_nowait(Overloaded(WAITED_TOO_LONG, retry_after=self._ticket.retry_after))
+            self._end(cancel=True)
 
     def abandon(self) -> None:
         self._end(cancel=True)

@@ -65,8 +65,9 @@ class Backend(Protocol):
         """Return every model that can be requested, aliases included, in the order of the settings. A snapshot."""
         ...
 
-    async def complete(self, request: CompletionRequest) -> Answer:
-        """Check the request against the model, queue it, and return its running answer.
+    async def complete(self, request: CompletionRequest, *, client: str = "") -> Answer:
+        """Check the request against the model, queue it, and return its running answer. `client` is a name for whoever
+        sent it: clients share the model.
 
         If this call is cancelled, nothing keeps running. Raises ModelNotFound, InvalidRequest (context length, token
         ids, suffix), Overloaded, EngineStopped.

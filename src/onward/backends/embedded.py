@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from onward.backends.answer import EmbeddedAnswer
+from onward.backends.backlog import Backlog
 from onward.backends.base import EngineLoad, Health, ModelHealth, TokenizerInfo
 from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
@@ -41,23 +42,39 @@ class EmbeddedModel:
     """
 
     def __init__(
-        self, served: ServedModel, engine: EngineClient, fingerprint: str, filters: ContentFilters | None = None
+        self,
+        served: ServedModel,
+        engine: EngineClient,
+        fingerprint: str,
+        filters: ContentFilters | None = None,
+        backlog: Backlog | None = None,
+        max_wait: float = 0.0,
     ) -> None:
+        """`max_wait`: seconds that a request may wait for its first job to be started; 0: any time."""
         self.served = served
         self.engine = engine
         self.fingerprint = fingerprint
         self.filters = filters
+        self.backlog = backlog or Backlog()
+        self._max_wait = max_wait
         self.answers: dict[int, EmbeddedAnswer] = {}
         """The running answer of each job, by job id."""
         self._deliveries: WeakValueDictionary[asyncio.AbstractEventLoop, Delivery] = WeakValueDictionary()
         engine.start(self._deliver)
 
-    def submit(self, planned: Plan, request_number: int) -> EmbeddedAnswer:
+    def submit(self, planned: Plan, request_number: int, client: str) -> EmbeddedAnswer:
         """Submit a plan's jobs and return their answer. Called on the event loop that iterates over the answer. Raises
         Overloaded, EngineStopped."""
-        job_ids = [job.id for job in planned.jobs]
+        jobs = planned.jobs
+        num_free_rows = self.engine.info.max_rows - self.engine.load.num_running
+        ticket = self.backlog.enter(client, jobs, num_free_rows)
+        job_ids = [job.id for job in jobs]
+        timer: asyncio.TimerHandle | None = None
 
         def retire(cancel: bool) -> None:
+            ticket.leave()
+            if timer is not None:
+                timer.cancel()
             for job_id in job_ids:
                 self.answers.pop(job_id, None)
             if cancel:
@@ -66,14 +83,16 @@ class EmbeddedModel:
         stream = ChoiceStream(planned, self.served.tokenizer, self.filters)
         delivery = self._delivery()
         answer = EmbeddedAnswer(
-            self.served.id, self.fingerprint, delivery, stream, retire, self.engine.cancel_choice, _error
+            self.served.id, self.fingerprint, delivery, stream, retire, self.engine.cancel_choice, _error, ticket
         )
         self.answers.update(dict.fromkeys(job_ids, answer))
         try:
-            self.engine.submit(planned.jobs)
+            self.engine.submit(jobs)
         except ApiError:
             retire(False)
             raise
+        if self._max_wait:
+            timer = asyncio.get_running_loop().call_later(self._max_wait, answer.stop_waiting)
         return answer
 
     def _delivery(self) -> Delivery:
@@ -115,15 +134,15 @@ class EmbeddedBackend:
     def models(self) -> list[Model]:
         return list(self.listed)
 
-    async def complete(self, request: CompletionRequest) -> EmbeddedAnswer:
+    async def complete(self, request: CompletionRequest, *, client: str = "") -> EmbeddedAnswer:
         if self._draining:
             raise EngineStopped()
         model = self._find(request.model)
         number = next(self._request_numbers)
         planned = await inline_or_on_thread(
-            _size(request), lambda: plan(request, model.served, number, self._job_ids, self.limits)
+            _size(request), lambda: plan(request, model.served, number, self._job_ids, self.limits, hash(client))
         )
-        return model.submit(planned, number)
+        return model.submit(planned, number, client)
 
     async def tokenizer_info(self, model: str | None) -> TokenizerInfo:
         served = self._find(model).served

@@ -63,7 +63,9 @@ class ModelOptions(TypedDict, total=False):
     max_parallel: int
     max_prompt_tokens: int
     max_rows: int
+    max_wait: float
     max_waiting: int
+    max_waiting_memory: int | str
     offline: bool
     precision: Literal["fast", "exact"]
     prefix_cache: bool

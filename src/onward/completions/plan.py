@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from onward.completions.encode import encode_beginning, encode_fitting
@@ -77,12 +77,18 @@ class Plan:
 
 
 def plan(
-    request: CompletionRequest, model: ServedModel, request_number: int, job_ids: Iterator[int], limits: RequestLimits
+    request: CompletionRequest,
+    model: ServedModel,
+    request_number: int,
+    job_ids: Iterator[int],
+    limits: RequestLimits,
+    client: int = 0,
 ) -> Plan:
     """Return the plan of a request.
 
-    `request_number` identifies the request in the engine, `job_ids` yields ids that the engine has not used. The plan
-    depends only on the request (including its `random_seed`), except for these. Raises InvalidRequest for token ids
+    `request_number` identifies the request in the engine, `job_ids` yields ids that the engine has not used,
+    `client` is a number for whoever sent it. The plan depends only on the request (including its `random_seed`), except
+    for these. Raises InvalidRequest for token ids
     outside the vocabulary, a prompt that is too long, a suffix that the model does not support, and a request that
     exceeds `limits`.
     """
@@ -97,7 +103,8 @@ def plan(
     for index, prompt in enumerate(prompts):
         breathe()
         sampling = _sampling(request, index)
-        planned.append(_plan_prompt(prompt, request, model, request_number, next(job_ids), sampling, prediction))
+        one = _plan_prompt(prompt, request, model, request_number, next(job_ids), sampling, prediction)
+        planned.append(one if not client else replace(one, job=replace(one.job, client=client)))
         num_tokens += len(planned[-1].job.prompt)
         limits.check_prompts(len(prompts), num_tokens, request)
     return Plan(request, tuple(planned), model.reasoning_markers)

@@ -157,7 +157,7 @@ def _start_threads(
     served: list[_Served] = []
     for found, config, model in loaded:
         engine, info = make_engine(config, model)
-        client = EngineThread(engine, max_waiting=settings.max_waiting, name=found.id, fingerprint=info.fingerprint)
+        client = EngineThread(engine, name=found.id, fingerprint=info.fingerprint)
         served.append(_Served(found, model.tokenizer, client))
     return served
 
@@ -166,6 +166,7 @@ def _backend(
     settings: Settings, served: list[_Served], aliases: dict[str, str], filters: ContentFilters | None
 ) -> EmbeddedBackend:
     """Return the backend over engines that are ready."""
+    from onward.backends.backlog import Backlog
     from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
     from onward.completions.limits import RequestLimits
     from onward.completions.plan import ServedModel
@@ -174,7 +175,14 @@ def _backend(
     for found, tokenizer, engine in served:
         info = engine.info
         plan_model = ServedModel.create(found.id, tokenizer, info.vocab_size, info.context_length)
-        by_id[found.id] = EmbeddedModel(plan_model, engine, _filtered(info.fingerprint, settings), filters)
+        by_id[found.id] = EmbeddedModel(
+            plan_model,
+            engine,
+            _filtered(info.fingerprint, settings),
+            filters,
+            Backlog(settings.max_waiting, settings.max_waiting_memory),
+            settings.max_wait,
+        )
     ids = dict(zip(settings.model, by_id, strict=True))
     return EmbeddedBackend(
         by_id,

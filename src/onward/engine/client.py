@@ -138,7 +138,7 @@ class EngineClient(Protocol):
         ...
 
     def submit(self, jobs: ReadOnly[Job]) -> None:
-        """Queue the jobs of one request. Raises Overloaded if the waiting queue is full, EngineStopped if the engine
+        """Queue the jobs of one request. Raises EngineStopped if the engine
         was stopped or has crashed."""
         ...
 

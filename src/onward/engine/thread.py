@@ -23,7 +23,7 @@ from onward.engine.events import Failed, FailureKind
 from onward.engine.job import Job
 from onward.engine.loop import EngineLoop
 from onward.engine.step import Engine
-from onward.errors import EngineStopped, Overloaded
+from onward.errors import EngineStopped
 
 log = logging.getLogger("onward.engine")
 
@@ -31,12 +31,11 @@ log = logging.getLogger("onward.engine")
 class EngineThread:
     """Implements `engine.client.EngineClient`. Owns an Engine and the thread that runs it.
 
-    `deliver` (see `start`) is called on the engine thread. `max_waiting` limits the waiting sequences; one large
-    request may exceed it. If the engine crashes, all its jobs fail, and later ones are refused. `fingerprint` is that
-    of `info`.
+    `deliver` (see `start`) is called on the engine thread. If the engine crashes, all its jobs fail, and later ones are
+    refused. `fingerprint` is that of `info`.
     """
 
-    def __init__(self, engine: Engine, *, max_waiting: int, name: str = "engine", fingerprint: str = "") -> None:
+    def __init__(self, engine: Engine, *, name: str = "engine", fingerprint: str = "") -> None:
         self.engine = engine
         self._loop = EngineLoop(engine)
         self._info = EngineInfo(
@@ -45,7 +44,6 @@ class EngineThread:
             max_rows=engine.scheduler.rows.max_rows,
             fingerprint=fingerprint,
         )
-        self._max_waiting = max_waiting
         self._lock = threading.Lock()
         """Held while jobs are posted, and while the mailbox is drained at the end: so no job is left in it. A cancel is
         posted without it, because the garbage collector may cancel at any moment (`Answer.abandon`)."""
@@ -86,8 +84,6 @@ class EngineThread:
     def submit(self, jobs: ReadOnly[Job]) -> None:
         with self._lock:
             self._raise_if_stopped()
-            if self._is_full():
-                raise Overloaded(retry_after=1)
             self._num_submitted += len(jobs)
             self._loop.mailbox.put(Submit(list(jobs)))
 
@@ -114,11 +110,6 @@ class EngineThread:
             raise EngineStopped(message, final=True)
         if self._stopping:
             raise EngineStopped()
-
-    def _is_full(self) -> bool:
-        """Whether another sequence would have to wait, and the waiting queue is full."""
-        rows = self.engine.scheduler.rows
-        return self.num_waiting - (rows.max_rows - rows.num_taken) >= self._max_waiting
 
     def _run(self) -> None:
         failure: tuple[FailureKind, str] = "stopped", "the engine was stopped"

@@ -121,7 +121,7 @@ class _CompletionRun:
         """Complete and send. Cancelling it cancels the completion, during prefill too."""
         exchange = self._exchange
         try:
-            accepted = await self._backend.complete(self._request)
+            accepted = await self._backend.complete(self._request, client=exchange.sender)
         except Overloaded as error:
             self._metrics.count_refused(exchange.record, error)
             raise

@@ -61,6 +61,11 @@ class Exchange:
         self._send = send
         self._send_lock = asyncio.Lock()
 
+    @property
+    def sender(self) -> str:
+        """Who sent the request, for fairness between clients: the key's id, without keys the address."""
+        return self.key.id if self.key is not None else self.client
+
     def header(self, name: bytes) -> str | None:
         """Return the first request header of this lower-case name, or None."""
         for key, value in self._request_headers:

@@ -101,8 +101,19 @@ class Settings:
     )
     max_waiting: int = option(
         1024, "Limits", values.integer(0),
-        "Maximum number of sequences in the waiting queue, by default 16 full batches; "
-        "further requests are rejected with 503 and Retry-After.", metavar="SEQUENCES",
+        "Maximum number of sequences of one client that wait, by default 16 full batches; further requests of that "
+        "client are rejected with 503 and Retry-After. A client is a key, or without keys an address.",
+        metavar="SEQUENCES",
+    )  # fmt: skip
+    max_waiting_memory: int = option(
+        256_000_000, "Limits", values.size,
+        "Maximum memory of all waiting requests of a model; no client may use more than it leaves to the others.",
+        metavar="SIZE",
+    )  # fmt: skip
+    max_wait: float = option(
+        600.0, "Limits", values.seconds,
+        "How long a request may wait before it is started; then it is rejected with 503 and Retry-After; 0: any time.",
+        metavar="SECONDS",
     )  # fmt: skip
     max_parallel: int = option(
         2048, "Limits", values.integer(1),

@@ -1,0 +1,136 @@
+"""What waits for an engine: counted and bounded by client, so that no client can keep others out."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from collections.abc import Sequence as ReadOnly
+
+from onward.engine.job import Job
+from onward.errors import Overloaded
+
+JOB_BYTES = 2_000
+TOKEN_BYTES = 64
+"""What a waiting job and each of its token ids hold in memory, roughly: ids, their bytes, the text, its journal."""
+MAX_RETRY_SECONDS = 600
+RATE_SECONDS = 60.0
+"""How far back the rate looks at which choices were started."""
+MAX_STARTS = 256
+
+
+class Backlog:
+    """The waiting jobs of one engine. Thread-safe.
+
+    A job waits from `enter` until its first event. A client whose waiting choices exceed the free rows by `max_waiting`
+    is refused; what it sent before waits on, and counts against nobody else. All that waits holds at most
+    `max_waiting_bytes`, and no client more than is left for the others. `clock` returns seconds.
+    """
+
+    def __init__(
+        self,
+        max_waiting: int = 1024,
+        max_waiting_bytes: int = 256_000_000,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_waiting = max_waiting
+        self._max_bytes = max_waiting_bytes
+        self._clock = clock
+        self._lock = threading.RLock()  # the garbage collector may end a ticket at any moment (`Answer.abandon`)
+        self._choices: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+        self._starts: deque[tuple[float, int]] = deque(maxlen=MAX_STARTS)
+        """When choices were started, and how many."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Choices that wait, of all clients."""
+        return self._choices.total()
+
+    @property
+    def num_bytes(self) -> int:
+        """What all waiting jobs hold, in bytes."""
+        return self._bytes.total()
+
+    def enter(self, client: str, jobs: ReadOnly[Job], num_free_rows: int) -> Ticket:
+        """Let the jobs of one request wait. Raises Overloaded."""
+        sizes = {job.id: (job.num_choices, _num_bytes(job)) for job in jobs}
+        added = sum(size for _, size in sizes.values())
+        with self._lock:
+            held, total = self._bytes[client], self._bytes.total()
+            is_too_large = total and held + added > self._max_bytes - total
+            if is_too_large or self._choices[client] - num_free_rows >= self._max_waiting:
+                raise Overloaded(retry_after=self.retry_after(client))
+            for num_choices, size in sizes.values():
+                self._choices[client] += num_choices
+                self._bytes[client] += size
+        return Ticket(self, client, sizes)
+
+    def retry_after(self, client: str) -> int:
+        """Return in how many seconds what the client has waiting will have started, judging by what was started lately
+        and by how many clients share that; at least 1."""
+        with self._lock:
+            now = self._clock()
+            while self._starts and self._starts[0][0] < now - RATE_SECONDS:
+                self._starts.popleft()
+            started = sum(num_choices for _, num_choices in self._starts)
+            if not started:
+                return MAX_RETRY_SECONDS // 10
+            rate = started / max(now - self._starts[0][0], 1.0)
+            seconds = self._choices[client] * len(self._choices) / rate
+        return max(1, min(MAX_RETRY_SECONDS, math.ceil(seconds)))
+
+    def remove(self, client: str, num_choices: int, num_bytes: int, *, started: bool) -> None:
+        """Remove a job that has started, or has ended before that."""
+        with self._lock:
+            for counts, number in ((self._choices, num_choices), (self._bytes, num_bytes)):
+                counts[client] -= number
+                if counts[client] <= 0:
+                    del counts[client]
+            if started:
+                self._starts.append((self._clock(), num_choices))
+
+
+class Ticket:
+    """The waiting jobs of one request."""
+
+    def __init__(self, backlog: Backlog, client: str, sizes: dict[int, tuple[int, int]]) -> None:
+        self._backlog = backlog
+        self._client = client
+        self._num_jobs = len(sizes)
+        self._sizes = sizes
+        """Choices and bytes of each job that waits."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a job waits."""
+        return bool(self._sizes)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether a job has started, or all have ended."""
+        return len(self._sizes) < self._num_jobs
+
+    @property
+    def retry_after(self) -> int:
+        """See `Backlog.retry_after`."""
+        return self._backlog.retry_after(self._client)
+
+    def start(self, job: int) -> None:
+        """The engine has begun with a job. Ignored for one that does not wait."""
+        size = self._sizes.pop(job, None)
+        if size is not None:
+            self._backlog.remove(self._client, *size, started=True)
+
+    def leave(self) -> None:
+        """The request has ended."""
+        while self._sizes:
+            _, size = self._sizes.popitem()
+            self._backlog.remove(self._client, *size, started=False)
+
+
+def _num_bytes(job: Job) -> int:
+    return JOB_BYTES + TOKEN_BYTES * (len(job.prompt) + len(job.prediction) + 2 * len(job.sampling.logit_bias))
