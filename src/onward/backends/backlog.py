@@ -55,14 +55,19 @@ class Backlog:
         """What all waiting jobs hold, in bytes."""
         return self._bytes.total()
 
+    def check(self, client: str, num_free_rows: int) -> None:
+        """Raise Overloaded if the client may not let anything wait: before work is done for a request."""
+        if self._choices[client] - num_free_rows >= self._max_waiting:
+            raise Overloaded(retry_after=self.retry_after(client))
+
     def enter(self, client: str, jobs: ReadOnly[Job], num_free_rows: int) -> Ticket:
         """Let the jobs of one request wait. Raises Overloaded."""
         sizes = {job.id: (job.num_choices, _num_bytes(job)) for job in jobs}
         added = sum(size for _, size in sizes.values())
         with self._lock:
             held, total = self._bytes[client], self._bytes.total()
-            is_too_large = total and held + added > self._max_bytes - total
-            if is_too_large or self._choices[client] - num_free_rows >= self._max_waiting:
+            self.check(client, num_free_rows)
+            if total and held + added > self._max_bytes - total:
                 raise Overloaded(retry_after=self.retry_after(client))
             for num_choices, size in sizes.values():
                 self._choices[client] += num_choices

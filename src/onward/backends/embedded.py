@@ -62,12 +62,19 @@ class EmbeddedModel:
         self._deliveries: WeakValueDictionary[asyncio.AbstractEventLoop, Delivery] = WeakValueDictionary()
         engine.start(self._deliver)
 
+    @property
+    def _num_free_rows(self) -> int:
+        return self.engine.info.max_rows - self.engine.load.num_running
+
+    def check_backlog(self, client: str) -> None:
+        """Raise Overloaded if no request of the client would be accepted now, whatever it contains."""
+        self.backlog.check(client, self._num_free_rows)
+
     def submit(self, planned: Plan, request_number: int, client: str) -> EmbeddedAnswer:
         """Submit a plan's jobs and return their answer. Called on the event loop that iterates over the answer. Raises
         Overloaded, EngineStopped."""
         jobs = planned.jobs
-        num_free_rows = self.engine.info.max_rows - self.engine.load.num_running
-        ticket = self.backlog.enter(client, jobs, num_free_rows)
+        ticket = self.backlog.enter(client, jobs, self._num_free_rows)
         job_ids = [job.id for job in jobs]
         timer: asyncio.TimerHandle | None = None
 
@@ -138,6 +145,7 @@ class EmbeddedBackend:
         if self._draining:
             raise EngineStopped()
         model = self._find(request.model)
+        model.check_backlog(client)  # before anything is tokenized for a request that cannot be accepted
         number = next(self._request_numbers)
         planned = await inline_or_on_thread(
             _size(request), lambda: plan(request, model.served, number, self._job_ids, self.limits, hash(client))

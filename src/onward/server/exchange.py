@@ -11,6 +11,7 @@ from typing import Any
 from onward.errors import BodyTimeout, RequestTooLarge
 from onward.server.keys import Key
 from onward.server.record import RequestRecord
+from onward.server.slowing import network
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -63,8 +64,9 @@ class Exchange:
 
     @property
     def sender(self) -> str:
-        """Who sent the request, for fairness between clients: the key's id, without keys the address."""
-        return self.key.id if self.key is not None else self.client
+        """Who sent the request, for fairness between clients: the key's id, without keys the address, of which IPv6
+        clients have many."""
+        return self.key.id if self.key is not None else network(self.client)
 
     def header(self, name: bytes) -> str | None:
         """Return the first request header of this lower-case name, or None."""
