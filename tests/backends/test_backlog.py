@@ -84,17 +84,22 @@ def test_a_request_larger_than_the_memory_is_accepted_while_nothing_waits() -> N
         backlog.enter("two", jobs(1), 0)
 
 
-def test_jobs_leave_when_they_start_or_end() -> None:
+def test_choices_leave_when_they_start_or_the_request_ends() -> None:
     backlog = Backlog()
     mine = jobs(3, choices=2)
     ticket = backlog.enter("one", mine, 0)
     assert backlog.num_waiting == 6 and ticket.waiting and not ticket.has_started
     for _ in range(2):
         ticket.start(mine[0].id)
-        assert backlog.num_waiting == 4 and ticket.has_started
+        assert backlog.num_waiting == 5 and ticket.has_started
+    ticket.start(mine[0].id, 1)
+    assert backlog.num_waiting == 4 and backlog.num_bytes > 0
+    ticket.start(mine[1].id)
+    ticket.start(mine[2].id)
+    assert (backlog.num_waiting, backlog.num_bytes) == (2, 0)
     ticket.leave()
     ticket.leave()
-    assert (backlog.num_waiting, backlog.num_bytes, ticket.waiting) == (0, 0, False)
+    assert (backlog.num_waiting, ticket.waiting) == (0, False)
 
 
 def test_retry_after_is_how_long_the_backlog_takes() -> None:

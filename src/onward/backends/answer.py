@@ -9,7 +9,7 @@ from functools import partial
 from onward.backends.backlog import Ticket
 from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
-from onward.engine.events import Event, Failed
+from onward.engine.events import Decoded, Event, Failed
 from onward.errors import ApiError, Overloaded, RequestCancelled, ServerError
 from onward.offload import MAX_INLINE_SIZE, inline_or_on_thread
 from onward.protocol.response import Choice, Usage
@@ -64,7 +64,7 @@ class EmbeddedAnswer:
             return
         if self._ticket.waiting:
             for event in events:
-                self._ticket.start(event.job)
+                self._ticket.start(event.job, event.choice if isinstance(event, Decoded) else 0)
         if self._preparation is not None:
             self._waiting_events.append(events)
         elif self._stream.num_logprobs(events) > MAX_INLINE_SIZE:

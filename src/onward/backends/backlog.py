@@ -24,8 +24,8 @@ MAX_STARTS = 256
 class Backlog:
     """The waiting jobs of one engine. Thread-safe.
 
-    A job waits from `enter` until its first event. A client whose waiting choices exceed the free rows by `max_waiting`
-    is refused; what it sent before waits on, and counts against nobody else. All that waits holds at most
+    A choice waits from `enter` until its first event. A client whose waiting choices exceed the free rows by
+    `max_waiting` is refused; what it sent before waits on, and counts against nobody else. All that waits holds at most
     `max_waiting_bytes`, and no client more than is left for the others. `clock` returns seconds.
     """
 
@@ -62,17 +62,16 @@ class Backlog:
 
     def enter(self, client: str, jobs: ReadOnly[Job], num_free_rows: int) -> Ticket:
         """Let the jobs of one request wait. Raises Overloaded."""
-        sizes = {job.id: (job.num_choices, _num_bytes(job)) for job in jobs}
-        added = sum(size for _, size in sizes.values())
+        waiting = {job.id: set(range(job.num_choices)) for job in jobs}
+        added = sum(map(_num_bytes, jobs))
         with self._lock:
             held, total = self._bytes[client], self._bytes.total()
             self.check(client, num_free_rows)
             if total and held + added > self._max_bytes - total:
                 raise Overloaded(retry_after=self.retry_after(client))
-            for num_choices, size in sizes.values():
-                self._choices[client] += num_choices
-                self._bytes[client] += size
-        return Ticket(self, client, sizes)
+            self._choices[client] += sum(map(len, waiting.values()))
+            self._bytes[client] += added
+        return Ticket(self, client, waiting, added)
 
     def retry_after(self, client: str) -> int:
         """Return in how many seconds what the client has waiting will have started, judging by what was started lately
@@ -89,7 +88,7 @@ class Backlog:
         return max(1, min(MAX_RETRY_SECONDS, math.ceil(seconds)))
 
     def remove(self, client: str, num_choices: int, num_bytes: int, *, started: bool) -> None:
-        """Remove a job that has started, or has ended before that."""
+        """Remove choices that have started, or have ended before that, and what is no longer held for them."""
         with self._lock:
             for counts, number in ((self._choices, num_choices), (self._bytes, num_bytes)):
                 counts[client] -= number
@@ -100,41 +99,54 @@ class Backlog:
 
 
 class Ticket:
-    """The waiting jobs of one request."""
+    """The waiting choices of one request. What its jobs hold counts until the first choice of the last job starts."""
 
-    def __init__(self, backlog: Backlog, client: str, sizes: dict[int, tuple[int, int]]) -> None:
+    def __init__(self, backlog: Backlog, client: str, waiting: dict[int, set[int]], num_bytes: int) -> None:
         self._backlog = backlog
         self._client = client
-        self._num_jobs = len(sizes)
-        self._sizes = sizes
-        """Choices and bytes of each job that waits."""
+        self._waiting = waiting
+        """The choices of each job that have not started."""
+        self._num_bytes = num_bytes
+        self._jobs_to_start = set(waiting)
+        self._num_jobs = len(waiting)
 
     @property
     def waiting(self) -> bool:
-        """Whether a job waits."""
-        return bool(self._sizes)
+        """Whether a choice waits."""
+        return bool(self._waiting)
 
     @property
     def has_started(self) -> bool:
-        """Whether a job has started, or all have ended."""
-        return len(self._sizes) < self._num_jobs
+        """Whether a job has started, or the request has ended."""
+        return len(self._jobs_to_start) < self._num_jobs
 
     @property
     def retry_after(self) -> int:
         """See `Backlog.retry_after`."""
         return self._backlog.retry_after(self._client)
 
-    def start(self, job: int) -> None:
-        """The engine has begun with a job. Ignored for one that does not wait."""
-        size = self._sizes.pop(job, None)
-        if size is not None:
-            self._backlog.remove(self._client, *size, started=True)
+    def start(self, job: int, choice: int = 0) -> None:
+        """The engine has begun with a choice: the first one of a job when its prompt is prefilled, the others with
+        their first token. Ignored for one that does not wait."""
+        choices = self._waiting.get(job)
+        if choices is None or choice not in choices:
+            return
+        choices.remove(choice)
+        if not choices:
+            del self._waiting[job]
+        self._jobs_to_start.discard(job)
+        freed = 0 if self._jobs_to_start else self._num_bytes
+        self._num_bytes -= freed
+        self._backlog.remove(self._client, 1, freed, started=True)
 
     def leave(self) -> None:
         """The request has ended."""
-        while self._sizes:
-            _, size = self._sizes.popitem()
-            self._backlog.remove(self._client, *size, started=False)
+        left = sum(map(len, self._waiting.values()))
+        freed, self._num_bytes = self._num_bytes, 0
+        self._waiting.clear()
+        self._jobs_to_start.clear()
+        if left or freed:
+            self._backlog.remove(self._client, left, freed, started=False)
 
 
 def _num_bytes(job: Job) -> int:
