@@ -112,7 +112,7 @@ def test_suspended_sequences_return_as_soon_as_rows_are_free_and_compute_nothing
 
 
 def test_memory_is_taken_back_too() -> None:
-    """A client that fills the memory gives some of it to one that has none; what it loses it computes again."""
+    """A client that fills the memory loses some of it to one that has none, and computes that again."""
     engine = make_engine(rows=8, blocks=24, share=False, context=320)
     large = [make_job(f"{n} " + "y" * 60, client=BUSY, max_tokens=100, ignore_end=True, seed=n) for n in range(8)]
     results = Results(engine.jobs)

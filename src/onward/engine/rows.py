@@ -1,4 +1,4 @@
-"""The rows of the batch: which client and which request hold how many, and from whom one is taken for another."""
+"""The rows of the batch: how many each client and each request holds, and which are taken back for another client."""
 
 from __future__ import annotations
 
