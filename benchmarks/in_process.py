@@ -25,6 +25,8 @@ class InFlightJob:
     sent: float
     chunk_times: list[float] = field(default_factory=list)
     tokens: int = 0
+    unfinished: int = 1
+    """Choices that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +80,33 @@ class InProcess:
             yield
         return EngineRun(outcomes, steps)
 
-    def submit(self, prompt: list[int], out: int) -> None:
-        """Submit a job of one choice with `out` tokens; like a request of the server's workload it has no seed."""
+    def submit(
+        self, prompt: list[int], out: int, *, choices: int = 1, request: int | None = None, client: int = 0
+    ) -> int:
+        """Submit a job with `out` tokens per choice; like a request of the server's workload it has no seed. Returns
+        its number, which is that of its request unless `request` is another one."""
         number = next(self._ids)
         sampling = SamplingParams(temperature=self._temperature, top_p=self._top_p, seed=number)
-        self._in_flight[number] = InFlightJob(self._clock())
+        self._in_flight[number] = InFlightJob(self._clock(), unfinished=choices)
         self.engine.add(
             Job(
                 id=number,
-                request=number,
+                request=number if request is None else request,
                 prompt=tuple(prompt),
-                num_choices=1,
+                num_choices=choices,
                 max_tokens=out,
                 sampling=sampling,
                 rules=TextRules(),
                 end_tokens=frozenset(),
                 repeatable=False,
+                client=client,
             )
         )
+        return number
+
+    def has_first_token(self, number: int) -> bool:
+        """Whether a job that has not ended has its first token."""
+        return bool(self._in_flight[number].chunk_times)
 
     def step(self) -> list[Outcome]:
         """Do one step; return the outcomes of the jobs that ended."""
@@ -108,7 +119,8 @@ class InProcess:
             job = self._in_flight[event.job]
             job.chunk_times.append(now)
             job.tokens += len(event.tokens)
-            if event.finish_reason:
+            job.unfinished -= event.finish_reason is not None
+            if not job.unfinished:
                 ended.append(_outcome(self._in_flight.pop(event.job)))
         return ended
 

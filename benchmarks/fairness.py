@@ -1,0 +1,145 @@
+"""How long a small request of one client waits for its first token beside everything that another client sends.
+
+`python -m benchmarks.fairness` runs the real engine in virtual time, with the step durations of `benchmarks.simulate`.
+The small request arrives at the worst moment, when a step has just begun. Its time to the first token shall be at most
+twice that on an idle engine, plus the step that was running; exits with status 1 if it is longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import measure
+from benchmarks.in_process import InProcess
+from benchmarks.simulate import TimedModel
+from onward.runtimes.toy.tokenizer import ToyTokenizer
+
+BUSY, SMALL = 1, 2
+"""Numbers of the two clients."""
+SMALL_TOKENS = 64
+"""Prompt of the small request."""
+ARRIVALS = (1, 2, 5, 20, 60, 150)
+"""Steps after which the small request arrives, each in a run of its own: the worst one counts."""
+
+
+class Simulation:
+    """An engine in virtual time, with random prompts."""
+
+    def __init__(self) -> None:
+        vocabulary = ToyTokenizer()
+        self.model = TimedModel(vocabulary.size)
+        self.engine = InProcess(self.model, vocabulary, clock=lambda: self.model.now)
+
+    def submit(self, num_tokens: int, out: int, *, choices: int = 1, request: int | None = None, client: int) -> int:
+        """Submit a random prompt; return the job's number."""
+        prompt = self.model.random.integers(0, self.model.vocab_size, num_tokens).tolist()
+        return self.engine.submit(prompt, out, choices=choices, request=request, client=client)
+
+
+Load = Callable[[Simulation], None]
+
+
+def streams(count: int, *, prompt: int = 128, out: int = 4000) -> Load:
+    """Return a load of many requests."""
+
+    def submit(simulation: Simulation) -> None:
+        for _ in range(count):
+            simulation.submit(prompt, out, client=BUSY)
+
+    return submit
+
+
+def candidates(count: int) -> Load:
+    """Return a load of requests for 128 candidates each."""
+
+    def submit(simulation: Simulation) -> None:
+        for _ in range(count):
+            simulation.submit(128, 1000, choices=128, client=BUSY)
+
+    return submit
+
+
+def batch(num_prompts: int) -> Load:
+    """Return a load of one request with many prompts."""
+
+    def submit(simulation: Simulation) -> None:
+        for _ in range(num_prompts):
+            simulation.submit(64, 200, request=-1, client=BUSY)
+
+    return submit
+
+
+LOADS: dict[str, Load] = {
+    **{f"{count} streams": streams(count) for count in (1, 4, 16, 64, 256)},
+    **{f"{count} prompts of 4,000 tokens": streams(count, prompt=4000, out=64) for count in (1, 4, 16, 64)},
+    **{f"{count} × n=128": candidates(count) for count in (1, 9)},
+    "2,048 prompts in one request": batch(2048),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Seconds to the first token of the small request, and of the step that was running when it arrived."""
+
+    ttft: float
+    running_step: float
+
+    def excess(self, alone: float) -> float:
+        """Seconds above the bound, negative within it."""
+        return self.ttft - (2 * alone + self.running_step)
+
+
+def delay(load: Load | None, arrival: int) -> Delay:
+    """Return the delay of a small request that arrives right after the beginning of step number `arrival` of a load."""
+    simulation = Simulation()
+    begin = simulation.model.now
+    if load is not None:
+        load(simulation)
+        for _ in range(arrival):
+            begin = simulation.model.now
+            simulation.engine.step()
+    running_step = simulation.model.now - begin
+    number = simulation.submit(SMALL_TOKENS, 2, client=SMALL)
+    while not simulation.engine.has_first_token(number):
+        simulation.engine.step()
+    return Delay(simulation.model.now - begin, running_step)
+
+
+def worst_delay(load: Load, alone: float, arrivals: Iterable[int] = ARRIVALS) -> Delay:
+    """Return the delay that exceeds its bound most."""
+    return max((delay(load, arrival) for arrival in arrivals), key=lambda found: found.excess(alone))
+
+
+def report() -> dict[str, Any]:
+    """Simulate and print each load; return all figures, in milliseconds."""
+    alone = delay(None, 0).ttft
+    found: dict[str, Any] = {"alone": alone * 1e3}
+    print(f"A prompt of {SMALL_TOKENS} tokens on an idle engine has its first token after {alone * 1e3:.0f} ms.")
+    print(f"{'beside, of another client':32}{'first token':>12}{'running step':>14}{'bound':>8}  ms")
+    for name, load in LOADS.items():
+        worst = worst_delay(load, alone)
+        bound = 2 * alone + worst.running_step
+        found[name] = {"ttft": worst.ttft * 1e3, "running_step": worst.running_step * 1e3, "bound": bound * 1e3}
+        print(f"{name:32}{worst.ttft * 1e3:12.0f}{worst.running_step * 1e3:14.0f}{bound * 1e3:8.0f}", flush=True)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fairness", description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    at_start = measure.machine()
+    figures = report()
+    measure.write_report(options.json, "fairness", figures, at_start)
+    late = [name for name, found in figures.items() if name != "alone" and found["ttft"] > found["bound"]]
+    for name in late:
+        print(f"FAILED beside {name}: later than the bound")
+    return 1 if late else 0
+
+
+if __name__ == "__main__":
+    measure.run_main(main)
