@@ -29,10 +29,10 @@ ARRIVALS = (1, 2, 5, 20, 60, 150)
 class Simulation:
     """An engine in virtual time, with random prompts."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_rows: int = 64) -> None:
         vocabulary = ToyTokenizer()
         self.model = TimedModel(vocabulary.size)
-        self.engine = InProcess(self.model, vocabulary, clock=lambda: self.model.now)
+        self.engine = InProcess(self.model, vocabulary, clock=lambda: self.model.now, max_rows=max_rows)
 
     def submit(self, num_tokens: int, out: int, *, choices: int = 1, request: int | None = None, client: int) -> int:
         """Submit a random prompt; return the job's number."""
@@ -100,6 +100,8 @@ def delay(load: Load | None, arrival: int) -> Delay:
     if load is not None:
         load(simulation)
         for _ in range(arrival):
+            if simulation.engine.engine.idle:
+                break
             begin = simulation.model.now
             simulation.engine.step()
     running_step = simulation.model.now - begin

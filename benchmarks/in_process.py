@@ -47,9 +47,10 @@ class InProcess:
         *,
         temperature: float = 0.8,
         top_p: float = 0.95,
+        max_rows: int = 64,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.engine = Engine(model, vocabulary, Sampler(model.vocab_size), clock=clock)
+        self.engine = Engine(model, vocabulary, Sampler(model.vocab_size), max_rows=max_rows, clock=clock)
         self._clock = clock
         self._temperature, self._top_p = temperature, top_p
         self._ids = itertools.count()

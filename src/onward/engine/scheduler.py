@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, zip_longest
 
 from onward.engine.admission import Admission, Admitted, PrefillingBlocks
 from onward.engine.cache import Copy, KVCache
@@ -21,11 +21,17 @@ from onward.engine.model import Row
 from onward.engine.returning import ReturningSequences
 from onward.engine.rows import Reclaim, RowLedger
 from onward.engine.sequence import Sequence, hash_blocks
+from onward.engine.waiting import WaitingQueue
 
 MAX_REPLAY_TOKENS = 32
 """Tokens that a preempted or resumed sequence replays per step."""
 OLDEST_FIRST_INTERVAL_STEPS = 4
 """Once in this many steps, the prompt that was admitted first is prefilled first, however short the others are."""
+SHARED_STRETCH = 2.0
+SHARED_STRETCH_BESIDE_LONG = 1.3
+"""Tokens of a step in which prompts of several clients prefill, as a multiple of those that the first one has left, or
+of a tile. Those of a long prompt take longer, because they attend to more. `python -m benchmarks.fairness` shows what
+follows for the first token of a small request."""
 
 ChooseDrafts = Callable[[ReadOnly[Sequence]], dict[int, Draft]]
 """Returns the drafts worth evaluating for these decoding sequences, by sequence id."""
@@ -200,7 +206,10 @@ class Scheduler:
         prefilling += [_start(each, self.running, output) for each in admitted]
         self._num_steps += 1
         min_tokens = self.cache.shape.min_prefill_tokens
-        for sequence in _prefill_order(prefilling, oldest_first=self._num_steps % OLDEST_FIRST_INTERVAL_STEPS == 0):
+        oldest_first = self._num_steps % OLDEST_FIRST_INTERVAL_STEPS == 0
+        ordered = _prefill_order(prefilling, self.rows, oldest_first=oldest_first)
+        budget = self._share(budget, ordered, queues)
+        for sequence in ordered:
             if budget < min_tokens:
                 break
             output.scheduled.append(_prefill_chunk(sequence, budget))
@@ -210,6 +219,23 @@ class Scheduler:
             budget -= output.scheduled[-1].num_tokens
         self.running += self.admission.readmit(beside_others=False)
         return output
+
+    def _share(self, budget: int, ordered: list[Sequence], queues: list[WaitingQueue]) -> int:
+        """Return how many prompt tokens a step computes, instead of `budget`, where prompts of several clients prefill,
+        or may be admitted from `queues`. `ordered`: see `_prefill_order`.
+
+        The step contains the first prompt, or a tile of it, and takes at most about twice the time that this prompt
+        would take alone: so a small request waits hardly longer than on an idle engine.
+        """
+        shape = self.cache.shape
+        clients = {sequence.job.client for sequence in ordered}.union(*(queue.clients for queue in queues))
+        if not budget or not ordered or len(clients) < 2:
+            return budget
+        stretch = SHARED_STRETCH if all(sequence.is_short for sequence in ordered) else SHARED_STRETCH_BESIDE_LONG
+        left = _num_left(ordered[0])
+        num_decoding = len(self.running) - len(ordered)
+        max_tokens = int(stretch * max(left, shape.tile_tokens)) - num_decoding
+        return max(min(budget, max_tokens), min(left, shape.tile_tokens), shape.min_prefill_tokens)
 
 
 def _start(admitted: Admitted, running: list[Sequence], output: SchedulerOutput) -> Sequence:
@@ -241,23 +267,38 @@ def _cut_to_room(cache: KVCache, sequence: Sequence, draft: Draft, spare: int) -
     return Draft(draft.tokens[:room], draft.source) if room else None
 
 
-def _prefill_order(prefilling: list[Sequence], *, oldest_first: bool) -> list[Sequence]:
+def _prefill_order(prefilling: list[Sequence], rows: RowLedger, *, oldest_first: bool) -> list[Sequence]:
     """Return the sequences with the least left to compute first, which minimizes the mean time to the first token.
+    Clients take turns; those that hold few rows are preferred.
 
-    With `oldest_first`, the one that was admitted first is before all others, so that a stream of short prompts does
-    not starve a long one.
+    With `oldest_first`, the one of each client that was admitted first is before all others of that client, and the
+    oldest of all in the first or second place, so that a stream of short prompts does not starve a long one.
     """
-    ordered = sorted(prefilling, key=lambda sequence: sequence.prompt_length - sequence.computed)
-    if prefilling and oldest_first:
-        ordered.remove(prefilling[0])
-        ordered.insert(0, prefilling[0])
-    return ordered
+    by_client: dict[int, list[Sequence]] = {}
+    for sequence in prefilling:
+        by_client.setdefault(sequence.job.client, []).append(sequence)
+    for own in by_client.values():
+        oldest = own[0]
+        own.sort(key=_num_left)
+        if oldest_first:
+            own.remove(oldest)
+            own.insert(0, oldest)
+    clients = sorted(by_client.values(), key=lambda own: _num_left(own[0]) * rows.held_by(own[0].job.client))
+    if oldest_first and prefilling and (first := by_client[prefilling[0].job.client]) not in clients[:2]:
+        clients.remove(first)
+        clients.insert(1, first)
+    return [sequence for turn in zip_longest(*clients) for sequence in turn if sequence is not None]
+
+
+def _num_left(sequence: Sequence) -> int:
+    """Return how many prompt tokens have not been computed."""
+    return sequence.prompt_length - sequence.computed
 
 
 def _prefill_chunk(sequence: Sequence, budget: int) -> ScheduledSequence:
     """Schedule the next chunk of a prompt: as much as the budget allows, but never so that a single token is left,
     which would go through the decode kernel."""
-    left = sequence.prompt_length - sequence.computed
+    left = _num_left(sequence)
     num_tokens = min(left, budget)
     if left - num_tokens == 1:
         num_tokens -= 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 from itertools import count, islice
 
 from onward.engine.rows import RowLedger
@@ -48,6 +48,11 @@ class WaitingQueue:
     def turn(self) -> Turn:
         """The turn of the first request, NEVER if there is none. The queue with the lowest turn is served first."""
         return min(map(self._turn_of, self._clients), default=NEVER)
+
+    @property
+    def clients(self) -> KeysView[int]:
+        """The clients of all sequences."""
+        return self._clients.keys()
 
     @property
     def first_client(self) -> int | None:
