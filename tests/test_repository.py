@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from onward.settings import options
+from onward.settings import CONFIG_ENVIRONMENT, options
 
 ROOT = Path(__file__).parent.parent
 YAML_FILES = sorted([*ROOT.glob(".github/**/*.yml"), ROOT / ".pre-commit-config.yaml"])
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 FLAGS = {option.flag: option for option in options()}
-ENVIRONMENT = {option.environment for option in options()}
+ENVIRONMENT = {option.environment for option in options()} | {CONFIG_ENVIRONMENT}
 
 
 def load(path: str) -> Any:

@@ -17,7 +17,7 @@ from onward.engine.admission import Admission, Admitted, PrefillingBlocks
 from onward.engine.cache import Copy, KVCache
 from onward.engine.drafter import Draft
 from onward.engine.job import Job
-from onward.engine.model import Row
+from onward.engine.model import Row, StepShape
 from onward.engine.returning import ReturningSequences
 from onward.engine.rows import Reclaim, RowLedger
 from onward.engine.sequence import Sequence, hash_blocks
@@ -208,7 +208,7 @@ class Scheduler:
         min_tokens = self.cache.shape.min_prefill_tokens
         oldest_first = self._num_steps % OLDEST_FIRST_INTERVAL_STEPS == 0
         ordered = _prefill_order(prefilling, self.rows, oldest_first=oldest_first)
-        budget = self._share(budget, ordered, queues)
+        budget = _share(budget, ordered, queues, self.cache.shape, len(self.running) - len(ordered))
         for sequence in ordered:
             if budget < min_tokens:
                 break
@@ -220,22 +220,23 @@ class Scheduler:
         self.running += self.admission.readmit(beside_others=False)
         return output
 
-    def _share(self, budget: int, ordered: list[Sequence], queues: list[WaitingQueue]) -> int:
-        """Return how many prompt tokens a step computes, instead of `budget`, where prompts of several clients prefill,
-        or may be admitted from `queues`. `ordered`: see `_prefill_order`.
 
-        The step contains the first prompt, or a tile of it, and takes at most about twice the time that this prompt
-        would take alone: so a small request waits hardly longer than on an idle engine.
-        """
-        shape = self.cache.shape
-        clients = {sequence.job.client for sequence in ordered}.union(*(queue.clients for queue in queues))
-        if not budget or not ordered or len(clients) < 2:
-            return budget
-        stretch = SHARED_STRETCH if all(sequence.is_short for sequence in ordered) else SHARED_STRETCH_BESIDE_LONG
-        left = _num_left(ordered[0])
-        num_decoding = len(self.running) - len(ordered)
-        max_tokens = int(stretch * max(left, shape.tile_tokens)) - num_decoding
-        return max(min(budget, max_tokens), min(left, shape.tile_tokens), shape.min_prefill_tokens)
+def _share(
+    budget: int, ordered: list[Sequence], queues: list[WaitingQueue], shape: StepShape, num_decoding: int
+) -> int:
+    """Return how many prompt tokens a step computes, instead of `budget`, where prompts of several clients prefill, or
+    may be admitted from `queues`. `ordered`: see `_prefill_order`.
+
+    The step contains the first prompt, or a tile of it, and takes at most about twice the time that this prompt would
+    take alone: so a small request waits hardly longer than on an idle engine.
+    """
+    clients = {sequence.job.client for sequence in ordered}.union(*(queue.clients for queue in queues))
+    if not budget or not ordered or len(clients) < 2:
+        return budget
+    stretch = SHARED_STRETCH if all(sequence.is_short for sequence in ordered) else SHARED_STRETCH_BESIDE_LONG
+    left = _num_left(ordered[0])
+    max_tokens = int(stretch * max(left, shape.tile_tokens)) - num_decoding
+    return max(min(budget, max_tokens), min(left, shape.tile_tokens), shape.min_prefill_tokens)
 
 
 def _start(admitted: Admitted, running: list[Sequence], output: SchedulerOutput) -> Sequence:
