@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.backends.backlog import JOB_BYTES, MAX_RETRY_SECONDS, TOKEN_BYTES, Backlog, Ticket
+from onward.backends.backlog import JOB_BYTES, TOKEN_BYTES, UNKNOWN_RETRY_SECONDS, Backlog, Ticket
 from onward.completions.fold import fold_whole
 from onward.engine.job import Job
 from onward.errors import Overloaded
@@ -105,21 +105,34 @@ def test_choices_leave_when_they_start_or_the_request_ends() -> None:
 def test_retry_after_is_how_long_the_backlog_takes() -> None:
     clock = Clock()
     backlog = Backlog(max_waiting=10, clock=clock)
-    assert backlog.retry_after("one") == MAX_RETRY_SECONDS // 10  # nothing is known yet
-    running = jobs(20)
+    assert backlog.retry_after("one") == UNKNOWN_RETRY_SECONDS
+    running = jobs(21)
     ticket = backlog.enter("one", running, 0)
-    for number, job in enumerate(running):
-        clock.now = 100.0 + number / 2
+    for job in running[:20]:
+        clock.now += 0.5
         ticket.start(job.id)
-    backlog.enter("one", jobs(20), 0)
+    backlog.enter("one", jobs(20), 21)
     with pytest.raises(Overloaded) as refused:
         backlog.enter("one", jobs(1), 0)
-    assert refused.value.headers["retry-after"] == "10"  # 20 at 2.1 per second
+    assert refused.value.headers["retry-after"] == "11"  # 21 at two per second
     backlog.enter("two", jobs(1), 0)
-    assert backlog.retry_after("one") == 19  # two clients share them
+    assert backlog.retry_after("one") == 21  # two clients share them
     assert backlog.retry_after("nobody") == 1
-    clock.now += 10_000
-    assert backlog.retry_after("one") == MAX_RETRY_SECONDS // 10
+
+
+def test_idle_times_do_not_count_for_retry_after() -> None:
+    """Else a client that obeys it would leave the server idle, and be sent away for longer each time."""
+    clock = Clock()
+    backlog = Backlog(clock=clock)
+    for _ in range(5):
+        pair = jobs(2)
+        ticket = backlog.enter("one", pair, 0)
+        for job in pair:
+            clock.now += 0.1
+            ticket.start(job.id)
+        clock.now += 1000
+    backlog.enter("one", jobs(30), 0)
+    assert backlog.retry_after("one") == 3
 
 
 @given(

@@ -16,9 +16,9 @@ JOB_BYTES = 2_000
 TOKEN_BYTES = 64
 """What a waiting job and each of its token ids hold in memory, roughly: ids, their bytes, the text, its journal."""
 MAX_RETRY_SECONDS = 600
-RATE_SECONDS = 60.0
-"""How far back the rate looks at which choices were started."""
-MAX_STARTS = 256
+UNKNOWN_RETRY_SECONDS = 1
+"""While no two choices were started one after the other yet."""
+MAX_INTERVALS = 64
 
 
 class Backlog:
@@ -42,8 +42,10 @@ class Backlog:
         self._lock = threading.RLock()  # the garbage collector may end a ticket at any moment (`Answer.abandon`)
         self._choices: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
-        self._starts: deque[tuple[float, int]] = deque(maxlen=MAX_STARTS)
-        """When choices were started, and how many."""
+        self._intervals: deque[float] = deque(maxlen=MAX_INTERVALS)
+        """Seconds between the last starts of choices while others waited: so idle times do not count."""
+        self._last_start: float | None = None
+        """When a choice was started, if others have waited ever since."""
 
     @property
     def num_waiting(self) -> int:
@@ -77,14 +79,10 @@ class Backlog:
         """Return in how many seconds what the client has waiting will have started, judging by what was started lately
         and by how many clients share that; at least 1."""
         with self._lock:
-            now = self._clock()
-            while self._starts and self._starts[0][0] < now - RATE_SECONDS:
-                self._starts.popleft()
-            started = sum(num_choices for _, num_choices in self._starts)
-            if not started:
-                return MAX_RETRY_SECONDS // 10
-            rate = started / max(now - self._starts[0][0], 1.0)
-            seconds = self._choices[client] * len(self._choices) / rate
+            if not self._intervals:
+                return UNKNOWN_RETRY_SECONDS
+            mean = sum(self._intervals) / len(self._intervals)
+            seconds = self._choices[client] * len(self._choices) * mean
         return max(1, min(MAX_RETRY_SECONDS, math.ceil(seconds)))
 
     def remove(self, client: str, num_choices: int, num_bytes: int, *, started: bool) -> None:
@@ -95,7 +93,12 @@ class Backlog:
                 if counts[client] <= 0:
                     del counts[client]
             if started:
-                self._starts.append((self._clock(), num_choices))
+                now = self._clock()
+                if self._last_start is not None:
+                    self._intervals.append(now - self._last_start)
+                self._last_start = now
+            if not self._choices:
+                self._last_start = None
 
 
 class Ticket:
