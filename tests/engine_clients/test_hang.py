@@ -97,3 +97,13 @@ def test_polls_are_neither_so_rare_that_hangs_take_longer_nor_busy() -> None:
 
 def test_an_engine_that_is_not_watched_is_seldom_polled() -> None:
     assert HangWatch(0).poll_seconds == HangWatch(600).poll_seconds > HangWatch(1).poll_seconds
+
+
+def test_the_silence_of_an_engine_that_is_lost_is_not_a_step() -> None:
+    """The next engine may report that it is idle before it counts as started."""
+    watched = Watched()
+    assert watched.is_silent_for(TIMEOUT + 1)
+    watched.watch.engine_lost()
+    watched.watch.reported(watched.now)
+    watched.watch.engine_started(watched.now)
+    assert watched.watch.allowed_silence == START_FACTOR * TIMEOUT

@@ -513,3 +513,17 @@ def test_an_engine_that_reports_no_step_is_killed_and_its_jobs_go_on() -> None:
         assert engine.client.load.recoveries.num_crashes == 0
         assert "did not report a step" in silent.kill_reasons[0] and len(silent.kill_reasons) == 1
     check_whole(job, engine.events)
+
+
+def test_a_hang_does_not_delay_the_discovery_of_the_next_one() -> None:
+    """No engine reports a step, so nothing is learnt about how long one takes."""
+    with supervised(engine_timeout=0.02) as engine:
+        engine.client.submit([make_job()])
+        reasons = []
+        for _ in range(2):
+            silent = engine.launch.link
+            wait_for(lambda: bool(silent.kill_reasons), "the kill")  # noqa: B023
+            reasons += silent.kill_reasons
+            silent.lose(reasons[-1])
+            engine.wait_until_running()
+    assert len(reasons) == 2 and reasons[0] == reasons[1]

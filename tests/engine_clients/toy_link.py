@@ -168,6 +168,7 @@ class ToyLaunch:
             raise SetupError("the model does not fit in memory")
         link = ToyLink(self._make(), on_report, on_lost, self.fingerprint)
         link.fatal = self.fatal
+        link.report(is_idle=True)  # as an engine's loop does before it waits for the first job
         if self.lost_at_start:
             self.lost_at_start -= 1
             link.lose("killed at the start")

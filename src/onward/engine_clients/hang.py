@@ -37,6 +37,10 @@ class HangWatch:
         factor = START_FACTOR if self._num_reports < NUM_START_REPORTS else 1
         return factor * max(self._timeout, LONGEST_STEP_FACTOR * self._longest_step)
 
+    def engine_lost(self) -> None:
+        """The engine is gone. Its silence was no step, however long it was: nothing is learnt from it."""
+        self._silence = 0.0
+
     def engine_started(self, now: float) -> None:
         """A new engine is ready. What the one before took for its longest step is still known."""
         self._silence = 0.0

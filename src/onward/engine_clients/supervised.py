@@ -234,6 +234,7 @@ class SupervisedEngine:
         session, now = self._session, self._clock()
         with self._lock:
             loss = self._book.engine_lost()
+            self._watch.engine_lost()  # the next engine reports that it is idle before it is ready here
             incident = Incident(self._name, session.lost_reason or "", session.hangs, now, self._book.num_requests)
             self._recoveries = incident.count_loss(self._recoveries, loss)
         self._deliver([] if loss.failed is None else [loss.failed])
