@@ -128,10 +128,10 @@ def test_idle_times_do_not_count_for_retry_after() -> None:
         pair = jobs(2)
         ticket = backlog.enter("one", pair, 0)
         for job in pair:
-            clock.now += 0.1
+            clock.now += 0.125
             ticket.start(job.id)
         clock.now += 1000
-    backlog.enter("one", jobs(30), 0)
+    backlog.enter("one", jobs(24), 0)
     assert backlog.retry_after("one") == 3
 
 
