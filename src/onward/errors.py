@@ -28,7 +28,7 @@ OnwardError
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 NO_RETRY = {"x-should-retry": "false"}
 """The header by which OpenAI's SDKs do not retry (spec/wire-rules 21)."""
@@ -206,6 +206,11 @@ class EngineStopped(Overloaded):
         super().__init__(message)
         if final:
             self.headers = dict(NO_RETRY)
+
+    @classmethod
+    def crashed(cls) -> Self:
+        """Return the error of an engine that has crashed for good."""
+        return cls("The engine has stopped after an internal error; the server must be restarted.", final=True)
 
 
 class RequestCancelled(OnwardError):

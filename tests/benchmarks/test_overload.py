@@ -53,7 +53,7 @@ def options(*flags: str) -> Namespace:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("process", ["off"])
+@pytest.mark.parametrize("process", ["on", "off"])
 def test_an_overloaded_server_completes_what_it_accepts_and_rejects_the_rest(process: str) -> None:
     figures = run(options("--serve", f"--max-rows 4 --max-waiting 4 --engine-process {process}"))
     assert figures["failed"] == {}

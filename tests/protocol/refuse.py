@@ -7,7 +7,7 @@ import json
 import pytest
 
 from onward.errors import InvalidRequest
-from onward.protocol.decode import decode_request
+from tests.protocol.decoding import decode_request
 
 TEXT = {"type": "text", "text": "a"}
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.errors import ApiError, InvalidRequest
-from onward.protocol.decode import decode_request
 from onward.protocol.error_body import error_envelope, error_event
 from onward.protocol.parameters import PARAMETERS, Profile
 from onward.protocol.request import CompletionRequest
+from tests.protocol.decoding import decode_request
 
 profiles = st.sampled_from(["strict", "default", "lenient"])
 scalars = (

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from onward.errors import InvalidRequest
-from onward.protocol.decode import decode_request
 from onward.protocol.parameters import PARAMETERS, Profile
 from onward.protocol.request import CompletionRequest
+from tests.protocol.decoding import decode_request
 
 EXTENSIONS = [row for row in PARAMETERS if row.origin == "extension"]
 

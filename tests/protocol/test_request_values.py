@@ -8,8 +8,9 @@ import secrets
 import pytest
 
 from onward.protocol import request as request_module
-from onward.protocol.decode import check_request, decode_request
+from onward.protocol.decode import check_request
 from onward.protocol.request import CompletionRequest
+from tests.protocol.decoding import decode_request
 
 INT64_MAX = 2**63 - 1
 PREDICTION = {"type": "content", "content": "a b"}

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.errors import ApiError
-from onward.protocol.decode import decode_request
 from onward.protocol.encode import encode_completion
 from onward.protocol.error_body import error_envelope
 from onward.protocol.parameters import PARAMETERS, Parameter, Profile
@@ -30,6 +29,7 @@ from onward.protocol.response import (
 )
 from onward.protocol.schema import completion_schema, error_schema, openapi, request_schema
 from onward.protocol.sse import Decoder, chunk_event
+from tests.protocol.decoding import decode_request
 
 from .schema_check import is_valid, resolve
 

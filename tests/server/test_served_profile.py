@@ -11,10 +11,10 @@ import pytest
 
 from onward.cli.request.flags import request_flags
 from onward.errors import ApiError
-from onward.protocol.decode import decode_request
 from onward.protocol.parameter import Profile
 from onward.protocol.parameters import PARAMETERS, known_parameters
 from onward.server.app import make_app
+from tests.protocol.decoding import decode_request
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
 REQUIRED_TOGETHER: dict[str, dict[str, Any]] = {

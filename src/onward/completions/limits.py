@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from onward.errors import InvalidRequest
 from onward.protocol.request import CompletionRequest
+from onward.settings import Settings
 
 SCORING_PARALLEL_FACTOR = 8
 """Factor of the maximum number of choices for requests that generate nothing."""
@@ -18,6 +20,11 @@ class RequestLimits:
     max_parallel: int = 2048
     max_prompt_tokens: int = 524_288
     max_answer_logprobs: int = 1_048_576
+
+    @classmethod
+    def create(cls, settings: Settings) -> Self:
+        """Return the limits of the settings."""
+        return cls(settings.max_parallel, settings.max_prompt_tokens, settings.max_answer_logprobs)
 
     @property
     def max_prompts(self) -> int:

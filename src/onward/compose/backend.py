@@ -188,7 +188,7 @@ def _backend(
         by_id,
         listed_models({found.id: found.created for found, _, _ in served}, aliases),
         ids | aliases,
-        limits=RequestLimits(settings.max_parallel, settings.max_prompt_tokens, settings.max_answer_logprobs),
+        limits=RequestLimits.create(settings),
         any_name=settings.profile == "lenient",
     )
 

@@ -138,8 +138,7 @@ class EngineClient(Protocol):
         ...
 
     def submit(self, jobs: ReadOnly[Job]) -> None:
-        """Queue the jobs of one request. Raises EngineStopped if the engine
-        was stopped or has crashed."""
+        """Queue the jobs of one request. Raises EngineStopped if the engine was stopped or has crashed."""
         ...
 
     def cancel(self, request: int) -> None:

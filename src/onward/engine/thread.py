@@ -106,8 +106,7 @@ class EngineThread:
 
     def _raise_if_stopped(self) -> None:
         if self._state.status == "crashed":
-            message = "The engine has stopped after an internal error; the server must be restarted."
-            raise EngineStopped(message, final=True)
+            raise EngineStopped.crashed()
         if self._stopping:
             raise EngineStopped()
 

@@ -133,9 +133,7 @@ class SupervisedEngine:
     def submit(self, jobs: ReadOnly[Job]) -> None:
         with self._lock:
             if self._state.status == "crashed":
-                raise EngineStopped(
-                    "The engine has stopped after an internal error; the server must be restarted.", final=True
-                )
+                raise EngineStopped.crashed()
             if self._stopping:
                 raise EngineStopped()
             self._send(self._book.add(jobs))

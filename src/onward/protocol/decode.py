@@ -28,14 +28,6 @@ _KNOWN_INNER = {
 }
 
 
-def decode_request(body: bytes, *, profile: Profile = "default", path_model: str | None = None) -> CompletionRequest:
-    """Decode and check an HTTP body. `path_model` is the model named in the URL, or None.
-
-    Raises InvalidRequest.
-    """
-    return check_request(decode_object(body), profile=profile, path_model=path_model)
-
-
 def decode_object(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> dict[str, object]:
     """Return the fields of a JSON object; the last of repeated keys wins. Raises InvalidRequest."""
     limits.check(body)

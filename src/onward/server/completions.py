@@ -83,7 +83,7 @@ def _record(record: RequestRecord, fields: dict[str, object], path_model: str | 
 
 def body_limits(settings: Settings) -> BodyLimits:
     """Return what a request body may contain."""
-    limits = RequestLimits(settings.max_parallel, settings.max_prompt_tokens, settings.max_answer_logprobs)
+    limits = RequestLimits.create(settings)
     return BodyLimits(limits.max_prompts, limits.max_prompt_tokens)
 
 

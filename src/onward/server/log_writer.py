@@ -24,7 +24,7 @@ class LogWriter(logging.Handler):
     def __init__(self, fd: int) -> None:
         super().__init__()
         self._fd = fd
-        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._num_queued = 0
         self._num_dropped = 0
         """Both modified under the handler's lock, which `emit` is called with."""
@@ -69,8 +69,8 @@ class LogWriter(logging.Handler):
             self._thread.start()
 
     def _run(self) -> None:
-        while (line := self._queue.get()) is not None:
-            _write(self._fd, line)
+        while True:
+            _write(self._fd, self._queue.get())
             assert self.lock is not None
             with self.lock:
                 self._num_queued -= 1

@@ -23,6 +23,7 @@ from onward.server.auth import check_exposure
 from onward.server.connection import check_uvicorn, server_config
 from onward.server.dead_engine import EXIT_CODE as DEAD_ENGINE_EXIT_CODE
 from onward.server.dead_engine import wait_for_dead_engine
+from onward.server.garbage import collect_when_idle, delay_full_collections
 from onward.server.key_reload import KeyReload, file_version, reload_on_hangup
 from onward.server.keys import collect_keys
 from onward.server.log_format import JsonFormatter, TextFormatter
@@ -72,6 +73,7 @@ def serve(
             backend = compose(settings, progress)
         app = make_app(backend, settings, keys)
         gc.freeze()  # objects of libraries live as long as the process: no collection needs to traverse them
+        delay_full_collections()
     except BaseException:
         listener.close()
         raise
@@ -178,7 +180,11 @@ class Service:
             print_or_log(ready_line(self._settings, self._listener))
             systemd.notify(systemd.READY)
             await _wait_for_first(
-                serving, self._stop.wait(), wait_for_dead_engine(self._backend), self._key_reload.run()
+                serving,
+                self._stop.wait(),
+                wait_for_dead_engine(self._backend),
+                self._key_reload.run(),
+                collect_when_idle(lambda: self._app.num_running),
             )
             self._is_dead = self._backend.health().state == "dead"
             await self._drain()
