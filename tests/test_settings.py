@@ -98,6 +98,8 @@ EXAMPLES = {
     "max_parallel": "5",
     "max_prompt_tokens": "5",
     "max_answer_logprobs": "5",
+    "resume_window": "5",
+    "resume_memory": "5",
     "max_text": "5",
     "content_filter": '{"name": "a", "patterns": ["b", "c,d"]}',
     "max_rows": "5",

@@ -247,3 +247,24 @@ def departure(server: Server) -> None:
         if server.metric("onward_kv_blocks_used") == 0 == server.metric("onward_engine_running"):
             return
     raise AssertionError("the departed client's sequences are still there")
+
+
+@AREA.law("stream.resumable", '"stream_options": {"resumable": true}', source="GLOSSARY: resumable; extension")
+def resumable_stream(server: Server) -> None:
+    """Each event has an id. `GET /v1/completions/{id}` sends what follows, or all, or the whole answer."""
+    fields = {**SEEDED, "n": 2, "logprobs": 2}
+    answer = server.stream(**fields, stream_options={"resumable": True})
+    blocks = answer.raw.decode().split("\n\n")[:-1]
+    assert [block.split("\n")[0] for block in blocks] == [f"id: {number + 1}" for number in range(len(blocks))]
+    plain = server.stream(**fields)
+    chosen = [json.loads(block.partition("data: ")[2])["choices"] for block in blocks[:-1]]
+    assert chosen == [chunk["choices"] for chunk in plain.chunks]
+    path = f"{COMPLETIONS}/{json.loads(blocks[0].partition('data: ')[2])['id']}"
+    assert server.send("GET", path).raw == answer.raw
+    rest = server.send("GET", path, headers={"last-event-id": "5"})
+    assert rest.raw == "".join(block + "\n\n" for block in blocks[5:]).encode()
+    whole = server.send("GET", path, headers={"accept": "application/json"}).json
+    assert whole["choices"] == server.ask(**fields).choices
+    assert server.send("GET", path, headers={"last-event-id": str(len(blocks))}).status == 204
+    assert server.send("DELETE", path).json["deleted"] is True
+    assert server.send("GET", path).status == 404

@@ -225,7 +225,7 @@ for name, value in (("prompt.object", {"a": 1}), ("prompt.number", 5)):
         golden=(15,),
     )
 wrong_types("stream_options", "an object", (dict,))
-for name in ("include_usage", "include_obfuscation", "continuous_usage_stats"):
+for name in ("include_usage", "include_obfuscation", "continuous_usage_stats", "resumable"):
     AREA.refused(
         f"stream_options.{name}.type",
         f"stream_options.{name}: a string is rejected",

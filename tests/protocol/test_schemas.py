@@ -207,6 +207,7 @@ def test_the_document_has_every_route() -> None:
     assert set(DOCUMENT["paths"]) == {
         "/v1/completions", "/v1/models", "/v1/models/{id}", "/v1/engines/{id}/completions",
         "/v1/engines", "/v1/engines/{id}",
+        "/v1/completions/{id}", "/openai/v1/completions/{id}",
         "/openai/v1/completions", "/openai/v1/models", "/openai/v1/models/{id}",
         "/openai/schemas/Completion.json", "/tokenize", "/detokenize", "/tokenizer_info",
         "/health", "/live", "/metrics", "/openapi.json", "/docs", "/",
@@ -216,7 +217,7 @@ def test_the_document_has_every_route() -> None:
 def test_operation_ids_are_unique_and_path_parameters_declared() -> None:
     operations = [node for node in nodes(DOCUMENT["paths"]) if "operationId" in node]
     names = [operation["operationId"] for operation in operations]
-    assert len(names) == len(set(names)) == len(DOCUMENT["paths"])
+    assert len(names) == len(set(names)) >= len(DOCUMENT["paths"])
     for path, item in DOCUMENT["paths"].items():
         declared = [each["name"] for each in item.get("parameters", []) if each["in"] == "path"]
         assert declared == (["id"] if "{id}" in path else [])

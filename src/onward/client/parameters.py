@@ -9,6 +9,7 @@ class StreamOptions(TypedDict, total=False):
     include_usage: bool
     include_obfuscation: bool
     continuous_usage_stats: bool
+    resumable: bool
 
 
 class PredictionPart(TypedDict):

@@ -32,6 +32,16 @@ STREAM_OPTIONS = (
         origin="extension",
         help="With `include_usage`, send the token counts so far in every chunk.",
     ),
+    Parameter(
+        name="resumable",
+        kind="boolean",
+        default=False,
+        group="stream",
+        example=True,
+        origin="extension",
+        help="Give every event an id, and go on for a while when the connection is lost: `GET /v1/completions/{id}` "
+        "with the header `Last-Event-ID` sends the rest. Has no effect in a program, which has no connection to lose.",
+    ),
 )
 
 OPENAI_PARAMETERS = (

@@ -87,6 +87,8 @@ def _completions(profile: Profile) -> Node:
     return {
         "/v1/completions": {"post": _complete("createCompletion", profile)},
         "/openai/v1/completions": {"post": _complete("createCompletionWithSchema", profile, linked=True)},
+        **_streams("/v1/completions/{id}", ""),
+        **_streams("/openai/v1/completions/{id}", "WithSchema"),
         "/v1/engines/{id}/completions": {
             "parameters": [_model_id()],
             "post": _complete("createEngineCompletion", profile)
@@ -96,6 +98,33 @@ def _completions(profile: Profile) -> Node:
             },
         },
     }
+
+
+def _streams(path: str, suffix: str) -> Node:
+    """Return the route of streams that were requested with `stream_options.resumable`."""
+    resume = _get(
+        f"resumeCompletion{suffix}",
+        "The rest of a stream whose connection was lost, or the whole completion with `Accept: application/json`.",
+        schema=f"{'Linked' if suffix else ''}Completion",
+        errors=("400", "401", "404", "500", "503"),
+    )
+    events: Node = {"description": "Server-sent events.", "contentMediaType": "text/event-stream"}
+    resume["responses"]["200"]["content"]["text/event-stream"] = {"schema": events}
+    resume["responses"]["204"] = {"description": "Nothing follows the last event."}
+    cancel = _get(f"cancelCompletion{suffix}", "End the work on a stream.", errors=("401", "404"))
+    stream_id = _parameter("path", "id", "The id of the completion, from any of its chunks.") | {"required": True}
+    last_event = _parameter("header", "Last-Event-ID", "The id of the last event that was received; by default none.")
+    return {
+        path: {
+            "parameters": [stream_id],
+            "get": resume | {"tags": ["Completions"], "parameters": [last_event]},
+            "delete": cancel | {"tags": ["Completions"]},
+        }
+    }
+
+
+def _parameter(place: str, name: str, description: str) -> Node:
+    return {"name": name, "in": place, "description": description, "schema": {"type": "string"}}
 
 
 def _catalogue() -> Node:

@@ -33,6 +33,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool = False
     include_obfuscation: bool = False
     continuous_usage_stats: bool = False
+    resumable: bool = False
     suffix: str | None = None
     temperature: float = 1.0
     top_p: float = 1.0

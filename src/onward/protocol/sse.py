@@ -35,6 +35,11 @@ def chunk_event(chunk: Chunk, *, obfuscate: bool = False) -> bytes:
     return event[:-1] + _padding(len(event) - 1) + _END
 
 
+def event_id(number: int) -> bytes:
+    """Return the line that precedes the `data` of an event that a client can resume after, by `Last-Event-ID`."""
+    return b"id: %d\n" % number
+
+
 def chunk_event_parts(chunk: Chunk, *, obfuscate: bool = False) -> Iterator[bytes]:
     """Yield the event that `chunk_event` returns, in parts, for one of many megabytes. The chunk is consumed (see
     `encode.chunk_parts`)."""
@@ -59,11 +64,14 @@ def _padding(num_bytes: int) -> bytes:
 class Decoder:
     """Incremental decoder of an event stream, for body chunks of any size.
 
-    Follows the EventSource standard: lines end with LF, CRLF or CR; comments and fields other than `data` are ignored;
-    the data lines of an event are joined by newlines; invalid UTF-8 becomes U+FFFD.
+    Follows the EventSource standard: lines end with LF, CRLF or CR; comments and fields other than `data` and `id` are
+    ignored; the data lines of an event are joined by newlines; invalid UTF-8 becomes U+FFFD.
     """
 
     def __init__(self) -> None:
+        self.last_event_id = ""
+        """The id of the last event that was returned, or of one before it if it has none."""
+        self._id = ""
         self._text = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._partial: list[str] = []
         self._data: list[str] = []
@@ -103,10 +111,13 @@ class Decoder:
         name, _, value = line.partition(":")
         if name == "data":
             self._data.append(value.removeprefix(" "))
+        elif name == "id" and "\0" not in value:
+            self._id = value.removeprefix(" ")
         return []
 
     def _dispatch(self) -> list[str]:
         """Return the data of the event that ends here, if it has any."""
+        self.last_event_id = self._id
         if not self._data:
             return []
         event = "\n".join(self._data)

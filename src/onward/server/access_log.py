@@ -43,6 +43,8 @@ def fields(exchange: Exchange) -> dict[str, object]:
         "ms": round(exchange.elapsed_ms, 1),
         "cancelled": record.cancelled,
     }
+    if record.stream_id:
+        found["stream_id"] = record.stream_id
     if record.error:
         found["error"] = record.error
     return found

@@ -17,7 +17,11 @@ from onward.server.monitoring import Monitoring
 from onward.server.origins import OriginGuard
 from onward.server.pages.handlers import Pages
 from onward.server.routes import Route, Routes
+from onward.server.running import Running
 from onward.server.schema_link import SCHEMA_PATH
+from onward.server.stream_metrics import StreamCollector
+from onward.server.streams.handlers import Streams
+from onward.server.streams.kept import KeptStreams
 from onward.server.tokens import Tokens
 from onward.server.trusted_proxies import TrustedProxies
 from onward.settings import Settings
@@ -47,11 +51,15 @@ class App:
         self._origins = OriginGuard(settings, requires_key=self._authenticator.requires_key)
         self._proxies = TrustedProxies(settings.trusted_proxy)
         self._metrics = Metrics(backend)
-        self._completions = Completions(backend, settings, self._metrics)
+        self._running = Running()
+        kept = KeptStreams(settings.resume_window, settings.resume_memory, self._running)
+        self._metrics.registry.register(StreamCollector(kept))
+        completions = Completions(backend, settings, self._metrics, self._running, kept)
         self._log_requests = settings.access_log
         self._routes = Routes(
             [
-                *_completion_routes(self._completions),
+                *_completion_routes(completions),
+                *_stream_routes(Streams(kept, self._running, settings.keep_alive)),
                 *_catalogue_routes(Catalogue(backend)),
                 *_token_routes(Tokens(backend, settings)),
                 *_monitoring_routes(Monitoring(backend, self._metrics, self._authenticator.accepts)),
@@ -67,11 +75,11 @@ class App:
     @property
     def num_running(self) -> int:
         """Number of completion requests that have not ended."""
-        return self._completions.num_running
+        return self._running.count
 
     async def wait_until_idle(self) -> None:
         """Return when no completion is running."""
-        await self._completions.wait_until_idle()
+        await self._running.wait_until_idle()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -126,7 +134,7 @@ class App:
         await exchange.respond(204, b"", "")
 
     async def _handle_error(self, exchange: Exchange, exception: Exception) -> None:
-        error = convert_error(exception, exchange)
+        error = convert_error(exception, exchange.id)
         if exchange.response_started:
             raise exception  # part of a response was sent: the server must close the connection
         try:
@@ -140,6 +148,15 @@ def _completion_routes(completions: Completions) -> list[Route]:
         Route("POST", "/v1/completions", completions.create),
         Route("POST", "/openai/v1/completions", completions.create_with_schema),
         Route("POST", "/v1/engines/{id}/completions", completions.create),
+    ]
+
+
+def _stream_routes(streams: Streams) -> list[Route]:
+    return [
+        Route("GET", "/v1/completions/{id}", streams.resume),
+        Route("GET", "/openai/v1/completions/{id}", streams.resume_with_schema),
+        Route("DELETE", "/v1/completions/{id}", streams.cancel),
+        Route("DELETE", "/openai/v1/completions/{id}", streams.cancel),
     ]
 
 

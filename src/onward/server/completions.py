@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import urllib.parse
 from collections.abc import Iterator
 
 from onward.backends.base import Backend
 from onward.completions.fold import fold_chunks, fold_whole
 from onward.completions.limits import RequestLimits
-from onward.errors import Overloaded, RequestCancelled, UnsupportedContentType
+from onward.errors import RequestCancelled, UnsupportedContentType
 from onward.offload import MAX_INLINE_SIZE, inline_or_on_thread
 from onward.protocol.body_limits import BodyLimits
 from onward.protocol.decode import check_request, decode_object
@@ -20,22 +19,24 @@ from onward.protocol.sse import DONE, KEEP_ALIVE, chunk_event, chunk_event_parts
 from onward.server.disconnect import run_while_connected
 from onward.server.error_response import convert_error
 from onward.server.exchange import ClientDisconnected, Exchange
-from onward.server.metrics import MeasuredAnswer, Metrics
+from onward.server.metrics import MeasuredAnswer, Metrics, accept
 from onward.server.record import RequestRecord
+from onward.server.running import Running
 from onward.server.schema_link import LINK, schema_url
+from onward.server.stream_head import add_completion_headers, start_stream
+from onward.server.streams.kept import KeptStreams
+from onward.server.streams.run import ResumableRun, is_resumable
 from onward.settings import Settings
-
-EVENT_STREAM = "text/event-stream"
-"""Without a charset (spec/completions §1)."""
 
 
 class Completions:
-    """The completions endpoint. `num_running` counts the requests that a drain waits for."""
+    """The completions endpoint. `running` counts what a drain waits for; `kept` has the streams that can be resumed."""
 
-    def __init__(self, backend: Backend, settings: Settings, metrics: Metrics) -> None:
-        self.num_running = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+    def __init__(
+        self, backend: Backend, settings: Settings, metrics: Metrics, running: Running, kept: KeptStreams
+    ) -> None:
+        self._running = running
+        self._kept = kept
         self._backend = backend
         self._settings = settings
         self._body_limits = body_limits(settings)
@@ -48,25 +49,19 @@ class Completions:
         record = exchange.record
         request = await inline_or_on_thread(len(body), lambda: self._decode(body, record, path_model))
         record.stream = request.stream
-        run = _CompletionRun(exchange, request, self._backend, self._metrics)
-        self.num_running += 1
-        self._idle.clear()
-        try:
+        run: ResumableRun | _CompletionRun
+        if is_resumable(exchange, request, self._kept):
+            run = ResumableRun(exchange, request, self._backend, self._metrics, self._kept)
+        else:
+            run = _CompletionRun(exchange, request, self._backend, self._metrics)
+        with self._running.one():
             await run_while_connected(exchange, run.run(), self._settings.keep_alive, run.send_keep_alive)
-        finally:
-            self.num_running -= 1
-            if not self.num_running:
-                self._idle.set()
 
     def _decode(self, body: bytes, record: RequestRecord, path_model: str | None) -> CompletionRequest:
         """Decode a request on any thread; record its model and user, also if it is invalid. Raises InvalidRequest."""
         fields = decode_object(body, self._body_limits)
         _record(record, fields, path_model)
         return check_request(fields, profile=self._settings.profile, path_model=path_model)
-
-    async def wait_until_idle(self) -> None:
-        """Return when no completion is running."""
-        await self._idle.wait()
 
     async def create_with_schema(self, exchange: Exchange, path_model: str | None = None) -> None:
         """Complete a request, with `$schema` in a JSON response (spec/completions §10)."""
@@ -119,14 +114,8 @@ class _CompletionRun:
 
     async def run(self) -> None:
         """Complete and send. Cancelling it cancels the completion, during prefill too."""
-        exchange = self._exchange
-        try:
-            accepted = await self._backend.complete(self._request, client=exchange.sender)
-        except Overloaded as error:
-            self._metrics.count_refused(exchange.record, error)
-            raise
+        answer = await accept(self._backend, self._request, self._exchange, self._metrics)
         self._accepted = True
-        answer = MeasuredAnswer(accepted, self._metrics, exchange.record, exchange.started)
         try:
             await (self._send_stream(answer) if self._request.stream else self._send_whole(answer))
         finally:
@@ -141,7 +130,7 @@ class _CompletionRun:
         """
         may_send = self._accepted and not self._exchange.response_complete and not self._is_inside_event
         if self._request.stream and may_send:
-            await self._start_stream()
+            await start_stream(self._exchange, self._exchange.record.model)
             await self._exchange.send_chunk(KEEP_ALIVE)
 
     async def _send_whole(self, answer: MeasuredAnswer) -> None:
@@ -150,7 +139,7 @@ class _CompletionRun:
         schema = schema_url(exchange) if exchange.with_schema else None
         if exchange.with_schema:
             exchange.headers.append(LINK)
-        self._add_headers(answer.model)
+        add_completion_headers(exchange, answer.model)
         if num_values(completion.choices) <= MAX_INLINE_SIZE:
             await exchange.respond(200, encode_completion(completion, schema=schema), "application/json")
             return
@@ -163,7 +152,7 @@ class _CompletionRun:
         obfuscate = self._request.include_obfuscation
         try:
             async for chunks in fold_chunks(answer, self._request):
-                await self._start_stream()
+                await start_stream(self._exchange, self._exchange.record.model)
                 if sum(num_values(chunk.choices) for chunk in chunks) <= MAX_INLINE_SIZE:
                     events = b"".join([chunk_event(chunk, obfuscate=obfuscate) for chunk in chunks])
                     await exchange.send_chunk(events)
@@ -177,19 +166,9 @@ class _CompletionRun:
         except Exception as exception:
             if not exchange.response_started:
                 raise
-            error = convert_error(exception, exchange)
+            error = convert_error(exception, exchange.id)
             exchange.record.error = error.type
             await exchange.end_response(error_event(error))
         else:
-            await self._start_stream()
+            await start_stream(self._exchange, self._exchange.record.model)
             await exchange.end_response(DONE)
-
-    async def _start_stream(self) -> None:
-        if not self._exchange.response_started:
-            self._add_headers(self._exchange.record.model)
-            await self._exchange.start_response(200, EVENT_STREAM)
-
-    def _add_headers(self, model: str) -> None:
-        """Add the headers of a 200 (spec/completions §1.1)."""
-        name = urllib.parse.quote(model, safe="/:@+ ,()").encode()
-        self._exchange.headers += [(b"openai-model", name), (b"cache-control", b"no-cache, must-revalidate")]

@@ -11,11 +11,11 @@ from onward.server.exchange import Exchange
 log = logging.getLogger("onward.server")
 
 
-def convert_error(exception: Exception, exchange: Exchange) -> ApiError:
-    """Return the error to send to the client. Internal errors are logged with a traceback and the request id."""
+def convert_error(exception: Exception, request_id: str) -> ApiError:
+    """Return the error to send to the client. Internal errors are logged with a traceback and the request's id."""
     error = to_api_error(exception)
     if error.status >= 500 and not isinstance(error, Overloaded):
-        log.error("request %s failed: %s", exchange.id, exception, exc_info=exception)
+        log.error("request %s failed: %s", request_id, exception, exc_info=exception)
     return error
 
 

@@ -28,8 +28,13 @@ class KeyMetrics:
             return
         self._names.add(record.key)
         self._requests.labels(record.key).inc()
-        self._tokens.labels(record.key, "prompt").inc(record.prompt_tokens)
-        self._tokens.labels(record.key, "completion").inc(record.completion_tokens)
+        self.count_tokens(record.key, record.prompt_tokens, record.completion_tokens)
+
+    def count_tokens(self, key: str, prompt_tokens: int, completion_tokens: int) -> None:
+        """Count tokens of the key of this name, of a request that is counted."""
+        if key in self._names:
+            self._tokens.labels(key, "prompt").inc(prompt_tokens)
+            self._tokens.labels(key, "completion").inc(completion_tokens)
 
     def keep(self, names: frozenset[str]) -> None:
         """Drop the counts of all other keys, so that a file that changes often does not add labels for ever."""

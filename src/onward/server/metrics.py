@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -14,7 +15,9 @@ import onward
 from onward.backends.base import Backend, EngineLoad
 from onward.completions.answer import Answer
 from onward.errors import EngineStopped, Overloaded
+from onward.protocol.request import CompletionRequest
 from onward.protocol.response import Choice, Usage
+from onward.server.exchange import Exchange
 from onward.server.key_metrics import KeyMetrics
 from onward.server.process_metrics import process_metrics
 from onward.server.record import RequestRecord
@@ -129,14 +132,26 @@ class Metrics:
         return text
 
 
+async def accept(backend: Backend, request: CompletionRequest, exchange: Exchange, metrics: Metrics) -> MeasuredAnswer:
+    """Begin to complete a request and to measure it; count it if it is refused. Raises ApiError."""
+    try:
+        answer = await backend.complete(request, client=exchange.sender)
+    except Overloaded as error:
+        metrics.count_refused(exchange.record, error)
+        raise
+    return MeasuredAnswer(answer, metrics, exchange.record, exchange.started)
+
+
 class MeasuredAnswer:
     """An Answer that observes its latencies, and adds its token counts to record and counters."""
 
     def __init__(self, answer: Answer, metrics: Metrics, record: RequestRecord, started: float) -> None:
         self._answer = answer
+        self._metrics = metrics
         self._bound = metrics.of(answer.model)
         self._record = record
         self._started = started
+        self._left_at: Usage | None = None
         self.model = record.model = answer.model
         self.fingerprint = answer.fingerprint
 
@@ -162,15 +177,31 @@ class MeasuredAnswer:
     def abandon(self) -> None:
         self._answer.abandon()
 
+    def leave(self) -> None:
+        """State that the connection whose record this is has ended: from now on the record is not changed."""
+        self._fill_record()
+        self._record = dataclasses.replace(self._record)
+        self._left_at = self._answer.usage
+
     def settle(self) -> None:
         """Count the tokens. Call it once, when the answer has ended or was cancelled."""
+        usage = self._answer.usage
+        self._fill_record()
+        self._bound.prompt_tokens.inc(usage.prompt_tokens)
+        self._bound.completion_tokens.inc(usage.completion_tokens)
+        self._bound.cached_tokens.inc(usage.prompt_tokens_details.cached_tokens)
+        if self._left_at is not None:
+            self._metrics.keys.count_tokens(
+                self._record.key,
+                usage.prompt_tokens - self._left_at.prompt_tokens,
+                usage.completion_tokens - self._left_at.completion_tokens,
+            )
+
+    def _fill_record(self) -> None:
         usage, record = self._answer.usage, self._record
         record.prompt_tokens = usage.prompt_tokens
         record.completion_tokens = usage.completion_tokens
         record.cached_tokens = usage.prompt_tokens_details.cached_tokens
-        self._bound.prompt_tokens.inc(record.prompt_tokens)
-        self._bound.completion_tokens.inc(record.completion_tokens)
-        self._bound.cached_tokens.inc(record.cached_tokens)
 
 
 GAUGES = {

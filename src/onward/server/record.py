@@ -27,3 +27,5 @@ class RequestRecord:
     cancelled: bool = False
     error: str = ""
     """Type of an error that was sent inside a stream, after its status 200."""
+    stream_id: str = ""
+    """Id of the completion whose stream is kept."""

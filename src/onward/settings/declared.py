@@ -129,6 +129,16 @@ class Settings:
         "Maximum number of log probabilities of one request: tokens of all choices, and of echoed prompts, times one "
         "plus `logprobs`.", metavar="NUMBER",
     )  # fmt: skip
+    resume_window: float = option(
+        120.0, "Limits", values.seconds,
+        "How long a stream with `resumable` is kept, and worked on, after its connection is lost; 0: none is.",
+        metavar="SECONDS", is_server_only=True,
+    )  # fmt: skip
+    resume_memory: int = option(
+        128_000_000, "Limits", values.size,
+        "Memory for streams with `resumable`; when it is used up, the oldest that have ended are forgotten first.",
+        metavar="SIZE", is_server_only=True,
+    )  # fmt: skip
     max_text: int = option(
         4_000_000, "Limits", values.size,
         "Maximum size of the text of a /tokenize request, as UTF-8. The text of a prompt is limited by the model's "

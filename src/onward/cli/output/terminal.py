@@ -72,7 +72,8 @@ def warn(text: str) -> None:
     print(start + style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)
 
 
-def note(text: str) -> None:
-    """Print a dimmed remark on stderr if it is a terminal, in place of the progress line."""
+def note(text: str, *, keeps_line: bool = False) -> None:
+    """Print a dimmed remark on stderr if it is a terminal, in place of the progress line; `keeps_line`: below the
+    current line, which has output."""
     if sys.stderr.isatty():
-        print("\r\x1b[K" + style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)
+        print(("\n" if keeps_line else "\r\x1b[K") + style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)

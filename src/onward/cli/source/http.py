@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import ssl
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +13,18 @@ import httpx
 import msgspec
 
 import onward
+from onward.cli.interrupt import raise_on_interrupt
 from onward.cli.output.terminal import note
 from onward.cli.session import Connection
 from onward.cli.source.base import Document
-from onward.cli.source.errors import ConnectionFailed, RemoteError, remote_error, stream_error
+from onward.cli.source.errors import ConnectionFailed, RemoteError, remote_error
 from onward.cli.source.retry import next_delay, retry_delay
-from onward.protocol.sse import Decoder
+from onward.cli.source.stream import PREFERENCE, ChunkStream, parse_document, resume_window
+from onward.cli.source.transport import TIMEOUT, connection_failed
 
-TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+CANCEL_SECONDS = 2.0
+"""How long a command that ends waits until the server knows."""
+NO_HEADERS: Mapping[str, str] = {}
 REDACTED = {
     "authorization",
     "api-key",
@@ -67,17 +68,72 @@ class HttpSource:
     async def complete(self, fields: dict[str, Any]) -> Document:
         url = self._base + "/completions"
         async with self._response("POST", url, fields) as response:
-            document = _document((await _read(response)).decode("utf-8", "replace"), url)
+            document = parse_document((await _read(response)).decode("utf-8", "replace"), url)
             return replace(document, request_id=response.headers.get("x-request-id"))
 
     async def chunks(self, fields: dict[str, Any]) -> AsyncGenerator[Document, None]:
+        """Yield chunks. A stream that the server keeps is read on over a new connection when one is lost, and cancelled
+        when the generator is closed."""
         url = self._base + "/completions"
-        async with self._response("POST", url, fields) as response:
+        async with self._response("POST", url, fields, {"prefer": PREFERENCE}) as response:
             if "text/event-stream" not in response.headers.get("content-type", ""):
-                yield _document((await _read(response)).decode("utf-8", "replace"), url)
+                yield parse_document((await _read(response)).decode("utf-8", "replace"), url)
                 return
-            async for document in _events(response, url):
-                yield document
+            stream = ChunkStream(url, resume_window(response.headers))
+            if stream.window_seconds:
+                raise_on_interrupt()  # the server has to hear of Ctrl-C
+            try:
+                async with aclosing(self._all_chunks(stream, response)) as chunks:
+                    async for document in chunks:
+                        yield document
+            except (GeneratorExit, asyncio.CancelledError):
+                await self._cancel(stream)
+                raise
+
+    async def _all_chunks(self, stream: ChunkStream, response: httpx.Response) -> AsyncGenerator[Document, None]:
+        """Yield the chunks of a stream, over as many connections as it takes. Raises as `chunks`."""
+        while True:
+            try:
+                async with aclosing(stream.read(response)) as chunks:
+                    async for document in chunks:
+                        yield document
+                return
+            except ConnectionFailed as failure:
+                lost = failure
+            finally:
+                await response.aclose()
+            response = await self._reconnect(stream, lost)
+
+    async def _reconnect(self, stream: ChunkStream, lost: ConnectionFailed) -> httpx.Response:
+        """Return a connection that reads on. Raises `lost` if the server does not keep the stream, or not so long."""
+        if stream.own_url is None or stream.window_seconds is None:
+            raise lost
+        headers = {"accept": "text/event-stream", "last-event-id": stream.last_event_id}
+        waited, attempt = 0.0, 0
+        while True:
+            request = self._client.build_request("GET", stream.own_url, headers=headers)
+            try:
+                response = await self._client.send(request, stream=True)
+            except httpx.TransportError:
+                delay = next_delay(attempt, None, {})
+            else:
+                self._log_response(response)
+                if response.status_code == 200:
+                    return response
+                await response.aclose()
+                delay = next_delay(attempt, response.status_code, response.headers)
+            if delay is None or waited + delay > stream.window_seconds:
+                raise lost
+            if attempt == 1 and not self._quiet:
+                note("The connection was lost; trying to read on.", keeps_line=True)
+            await self._sleep(delay)
+            waited, attempt = waited + delay, attempt + 1
+
+    async def _cancel(self, stream: ChunkStream) -> None:
+        """Let the server stop the work on a stream that nobody will read."""
+        if stream.own_url is not None:
+            with suppress(httpx.HTTPError):
+                await self._client.delete(stream.own_url, timeout=CANCEL_SECONDS)
 
     async def request(self, method: str, path: str, fields: dict[str, Any] | None = None) -> bytes:
         """Return the body of a successful response; `path` begins with a slash. Raises as `complete` does."""
@@ -88,15 +144,17 @@ class HttpSource:
         await self._client.aclose()
 
     @asynccontextmanager
-    async def _response(self, method: str, url: str, fields: dict[str, Any] | None) -> AsyncIterator[httpx.Response]:
+    async def _response(
+        self, method: str, url: str, fields: dict[str, Any] | None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> AsyncIterator[httpx.Response]:
         """Yield a successful response whose body has not been read. Retries as OpenAI's clients do."""
         attempt = 0
         while True:
-            request = self._request(method, url, fields, attempt)
+            request = self._request(method, url, fields, attempt, headers)
             try:
                 response = await self._client.send(request, stream=True)
             except httpx.TransportError as problem:
-                failure: Exception = ConnectionFailed(_message(problem, url))
+                failure: Exception = connection_failed(problem, url)
                 delay = retry_delay(attempt, None, {})
             else:
                 self._log_response(response)
@@ -117,9 +175,11 @@ class HttpSource:
         finally:
             await response.aclose()
 
-    def _request(self, method: str, url: str, fields: dict[str, Any] | None, attempt: int) -> httpx.Request:
+    def _request(
+        self, method: str, url: str, fields: dict[str, Any] | None, attempt: int, given: Mapping[str, str]
+    ) -> httpx.Request:
         content = None if fields is None else msgspec.json.encode(fields)
-        headers = {"x-stainless-retry-count": str(attempt)}
+        headers = {**given, "x-stainless-retry-count": str(attempt)}
         if content is not None:
             headers["content-type"] = "application/json"
         request = self._client.build_request(method, url, content=content, headers=headers)
@@ -147,7 +207,7 @@ async def _read(response: httpx.Response) -> bytes:
     try:
         return await response.aread()
     except httpx.TransportError as problem:
-        raise ConnectionFailed(_message(problem, str(response.url))) from None
+        raise connection_failed(problem, str(response.url)) from None
 
 
 async def _failure(response: httpx.Response, url: str, attempt: int) -> RemoteError:
@@ -164,71 +224,6 @@ async def _failure(response: httpx.Response, url: str, attempt: int) -> RemoteEr
         request_id=response.headers.get("x-request-id"),
         retry_in_seconds=next_delay(attempt, response.status_code, response.headers),
     )
-
-
-async def _events(response: httpx.Response, url: str) -> AsyncGenerator[Document, None]:
-    """Yield chunks up to `[DONE]`. Without it a stream is complete if every choice has a finish reason."""
-    decoder = Decoder()
-    unfinished: set[int] = set()
-    has_started = False
-    try:
-        async for body_chunk in response.aiter_bytes():
-            for data in decoder.feed(body_chunk):
-                if data == "[DONE]":
-                    return
-                document = _chunk(data, url)
-                has_started = True
-                for choice in document.value.get("choices") or ():
-                    update = unfinished.discard if choice.get("finish_reason") else unfinished.add
-                    update(choice.get("index", 0))
-                yield document
-    except httpx.TransportError as problem:
-        raise ConnectionFailed(_message(problem, url)) from None
-    if unfinished or not has_started:
-        raise ConnectionFailed(f"The stream from {url} ended before it was complete.")
-
-
-def _chunk(data: str, url: str) -> Document:
-    document = _document(data, url)
-    if "error" in document.value and document.value["error"] is not None:
-        raise stream_error(document.value["error"], url=url)
-    return document
-
-
-def _document(text: str, url: str) -> Document:
-    try:
-        value = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        value = None
-    if not isinstance(value, dict):
-        raise RemoteError(502, {"message": f"{url} did not return a JSON object; is it a Completions API?"}, url=url)
-    return Document(value, text)
-
-
-def _message(problem: httpx.TransportError, url: str) -> str:
-    place = f"{httpx.URL(url).host}:{httpx.URL(url).port or ''}".rstrip(":")
-    if isinstance(problem, httpx.ConnectTimeout):
-        return f"{place} did not respond within {TIMEOUT.connect:g} seconds."
-    if isinstance(problem, httpx.ConnectError) and "CERTIFICATE" in str(problem):
-        return (
-            f"The certificate of {place} is not trusted ({problem}); set SSL_CERT_FILE to add certificate authorities."
-        )
-    if isinstance(problem, httpx.ConnectError):
-        cause = _system_error(problem)
-        if isinstance(cause, socket.gaierror):
-            return f"The host name {httpx.URL(url).host} cannot be resolved ({cause.strerror})."
-        return f"Cannot connect to {place} ({os.strerror(cause.errno) if cause and cause.errno else problem})."
-    if isinstance(problem, httpx.TimeoutException):
-        return f"{place} sent nothing for {TIMEOUT.read:g} seconds."
-    return f"The connection to {place} was lost before the response was complete ({problem or type(problem).__name__})."
-
-
-def _system_error(problem: BaseException) -> OSError | None:
-    """Return the operating system's error inside the exceptions that libraries wrapped around it."""
-    found: BaseException | None = problem
-    while found is not None and not (isinstance(found, OSError) and found.errno):
-        found = found.__cause__ or found.__context__
-    return None if isinstance(found, ssl.SSLError) else found  # its error numbers are not the system's
 
 
 def _log(title: str, headers: httpx.Headers) -> None:

@@ -1,0 +1,94 @@
+"""The chunks of one stream, over one connection or over several."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+
+import httpx
+import msgspec
+
+from onward.cli.source.base import Document
+from onward.cli.source.errors import ConnectionFailed, RemoteError, stream_error
+from onward.cli.source.transport import connection_failed
+from onward.protocol.sse import Decoder
+
+PREFERENCE = "resumable"
+"""In the header Prefer, which servers that do not know it ignore: keep the stream if its connection is lost."""
+
+
+class ChunkStream:
+    """What is known of a stream: the chunks of its choices so far, and where another connection has to read on."""
+
+    def __init__(self, url: str, window_seconds: float | None) -> None:
+        """`window_seconds`: how long the server keeps the stream after a connection was lost; None: not at all."""
+        self.url = url
+        self.window_seconds = window_seconds
+        self.last_event_id = ""
+        self._id = ""
+        self._unfinished: set[int] = set()
+        self._has_started = False
+
+    @property
+    def own_url(self) -> str | None:
+        """URL by which another connection reads on, None if that is impossible."""
+        return f"{self.url}/{self._id}" if self.window_seconds and self._id and self.last_event_id else None
+
+    async def read(self, response: httpx.Response) -> AsyncGenerator[Document, None]:
+        """Yield chunks up to `[DONE]`. Without it a stream is complete if every choice has a finish reason.
+
+        Raises ConnectionFailed; RemoteError for an error event.
+        """
+        decoder = Decoder()
+        try:
+            async for body_chunk in response.aiter_bytes():
+                events = decoder.feed(body_chunk)  # all of them are yielded before anything can fail
+                self.last_event_id = decoder.last_event_id or self.last_event_id
+                for data in events:
+                    if data == "[DONE]":
+                        return
+                    document = _chunk(data, self.url)
+                    self._note(document)
+                    yield document
+        except httpx.TransportError as problem:
+            raise connection_failed(problem, self.url) from None
+        if self._unfinished or not self._has_started:
+            raise ConnectionFailed(f"The stream from {self.url} ended before it was complete.")
+
+    def _note(self, document: Document) -> None:
+        self._has_started = True
+        self._id = str(document.value.get("id") or "")
+        for choice in document.value.get("choices") or ():
+            update = self._unfinished.discard if choice.get("finish_reason") else self._unfinished.add
+            update(choice.get("index", 0))
+
+
+def resume_window(headers: Mapping[str, str]) -> float | None:
+    """Return for how many seconds a server keeps the stream that begins with these headers, None: it does not."""
+    for applied in headers.get("preference-applied", "").split(","):
+        name, *parameters = (each.strip() for each in applied.split(";"))
+        for parameter in parameters if name == PREFERENCE else ():
+            key, _, value = parameter.partition("=")
+            if key.strip() == "window":
+                try:
+                    return float(value)
+                except ValueError:
+                    return None
+    return None
+
+
+def _chunk(data: str, url: str) -> Document:
+    document = parse_document(data, url)
+    if "error" in document.value and document.value["error"] is not None:
+        raise stream_error(document.value["error"], url=url)
+    return document
+
+
+def parse_document(text: str, url: str) -> Document:
+    """Parse a completion or a chunk. Raises RemoteError if it is no JSON object."""
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        value = None
+    if not isinstance(value, dict):
+        raise RemoteError(502, {"message": f"{url} did not return a JSON object; is it a Completions API?"}, url=url)
+    return Document(value, text)

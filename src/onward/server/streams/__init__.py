@@ -1,0 +1,1 @@
+"""Streams that are kept, so that a client whose connection is lost can read on."""

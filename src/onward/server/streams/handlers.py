@@ -1,0 +1,113 @@
+"""GET and DELETE …/completions/{id}: read on in a stream whose connection was lost, or end it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from onward.errors import InvalidRequest, NotFound
+from onward.offload import inline_or_on_thread
+from onward.protocol.encode import encode_completion
+from onward.server.disconnect import run_while_connected
+from onward.server.exchange import Exchange
+from onward.server.running import Running
+from onward.server.schema_link import LINK, schema_url
+from onward.server.stream_head import add_completion_headers
+from onward.server.streams.kept import KeptStreams
+from onward.server.streams.log import StreamLog
+from onward.server.streams.sender import StreamSender
+from onward.server.streams.work import completion_of
+
+
+class Streams:
+    """The endpoints of streams that are kept. `keep_alive_seconds` as for the stream's first connection."""
+
+    def __init__(self, kept: KeptStreams, running: Running, keep_alive_seconds: float) -> None:
+        self._kept = kept
+        self._running = running
+        self._keep_alive_seconds = keep_alive_seconds
+
+    async def resume(self, exchange: Exchange, id: str | None) -> None:
+        """Send the events after Last-Event-ID, without that header all of them; with `Accept: application/json` the
+        whole completion, when it has ended. 204 if there is nothing left, by which browsers stop to reconnect.
+
+        Raises NotFound, InvalidRequest, ClientDisconnected.
+        """
+        log = self._find(exchange, id)
+        exchange.record.model, exchange.record.stream_id = log.model, log.id
+        if _accepts_only_json(exchange):
+            sender, work = None, self._send_whole(exchange, log)
+        else:
+            after = _last_event_id(exchange, log)
+            if log.is_ended and after == log.last:
+                await exchange.respond(204, b"", "")
+                return
+            exchange.record.stream = True
+            sender = StreamSender(exchange, log, after)
+            work = sender.run()
+        self._kept.num_resumed += 1
+        keep_alive = (0.0, _nothing) if sender is None else (self._keep_alive_seconds, sender.send_keep_alive)
+        with self._running.one(), self._kept.connected(log):
+            await run_while_connected(exchange, work, *keep_alive)
+
+    async def resume_with_schema(self, exchange: Exchange, id: str | None) -> None:
+        """`resume`, with `$schema` in a JSON response (spec/completions §10)."""
+        exchange.with_schema = True
+        await self.resume(exchange, id)
+
+    async def cancel(self, exchange: Exchange, id: str | None) -> None:
+        """End the work on a stream at once and forget it; a connection that reads it is closed. Raises NotFound."""
+        log = self._find(exchange, id)
+        exchange.record.model, exchange.record.stream_id = log.model, log.id
+        self._kept.cancel(log)
+        deleted = {"id": log.id, "object": "text_completion.deleted", "deleted": True}
+        await exchange.respond(200, msgspec.json.encode(deleted), "application/json")
+
+    def _find(self, exchange: Exchange, id: str | None) -> StreamLog:
+        return self._kept.find(id or "", owner(exchange))
+
+    async def _send_whole(self, exchange: Exchange, log: StreamLog) -> None:
+        """Send the whole completion, or the error that ended it."""
+        _require_events_after(log, 0)
+        await log.wait_until_ended()
+        if log.error is not None:
+            raise log.error
+        _require_events_after(log, 0)
+        add_completion_headers(exchange, log.model)
+        schema = schema_url(exchange) if exchange.with_schema else None
+        if schema is not None:
+            exchange.headers.append(LINK)
+        body = await inline_or_on_thread(log.num_bytes, lambda: encode_completion(completion_of(log), schema=schema))
+        await exchange.respond(200, body, "application/json")
+
+
+def owner(exchange: Exchange) -> str | None:
+    """Return the id of the key that a request was sent with. Without keys, an id that cannot be guessed is enough."""
+    return None if exchange.key is None else exchange.key.id
+
+
+def _accepts_only_json(exchange: Exchange) -> bool:
+    accepted = (exchange.header(b"accept") or "").lower()
+    return "application/json" in accepted and "text/event-stream" not in accepted
+
+
+def _last_event_id(exchange: Exchange, log: StreamLog) -> int:
+    """Return the number of the last event that the client has. Raises InvalidRequest, NotFound."""
+    text = (exchange.header(b"last-event-id") or "0").strip()
+    if not (text.isascii() and text.isdecimal() and len(text) < 16 and int(text) <= log.last):
+        raise InvalidRequest(
+            f"Last-Event-ID is {text[:64]!r}, but the events of this stream have the ids 1 to {log.last} so far."
+        )
+    _require_events_after(log, int(text))
+    return int(text)
+
+
+def _require_events_after(log: StreamLog, number: int) -> None:
+    if number < log.first - 1:
+        raise NotFound(
+            f"The events of this stream before {log.first} are not kept any more: the server's --resume-memory was "
+            "used up."
+        )
+
+
+async def _nothing() -> None:
+    """Sent to a client that waits for a whole completion."""

@@ -1,0 +1,185 @@
+"""A stream whose connection is lost is read on, against a server that keeps it, without a seam."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from onward.cli.session import Connection
+from onward.cli.source.base import Document
+from onward.cli.source.errors import ConnectionFailed
+from onward.cli.source.http import HttpSource
+from onward.cli.source.stream import resume_window
+from tests.server.conftest import Process
+from tests.server.fakes import in_loop, wait_for
+
+from .cutting import Cutting, cutting
+
+STORY: dict[str, Any] = {"model": "storyteller", "prompt": "Once", "stream": True}
+HANGING = {**STORY, "prompt": "hang"}
+HEAD_AND_ONE_EVENT = 800
+"""More bytes than the head of the response and the first event, fewer than with all others."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Process]:
+    process = Process("keep_alive=0.05", "resume_window=10")
+    yield process
+    process.end()
+
+
+@pytest.fixture(scope="module")
+def engine_server() -> Iterator[str]:
+    """URL of a server with the toy model, whose engine has a process of its own."""
+    command = [sys.executable, "-m", "onward", "serve", "--model", "toy", "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        assert found is not None
+        yield found[0]
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def source_for(url: str, slept: list[float] | None = None) -> HttpSource:
+    async def sleep(seconds: float) -> None:
+        if slept is not None:
+            slept.append(seconds)
+
+    return HttpSource(Connection(base_url=url), sleep=sleep, quiet=True)
+
+
+async def read(url: str, fields: dict[str, Any], slept: list[float] | None = None) -> list[Document]:
+    source = source_for(url, slept)
+    try:
+        async with aclosing(source.chunks(fields)) as chunks:
+            return [chunk async for chunk in chunks]
+    finally:
+        await source.aclose()
+
+
+def texts(documents: list[Document]) -> list[str]:
+    return [document.value["choices"][0]["text"] for document in documents]
+
+
+def num_kept(server: Process) -> str:
+    body = urllib.request.urlopen(f"{server.url}/metrics", timeout=10).read().decode()
+    found: str = next(line for line in body.splitlines() if line.startswith("onward_streams_kept "))
+    return found.split()[1]
+
+
+@in_loop
+async def test_a_lost_connection_leaves_no_seam(server: Process) -> None:
+    whole = texts(await read(f"{server.url}/v1", STORY))
+    async with cutting(server.port, HEAD_AND_ONE_EVENT, HEAD_AND_ONE_EVENT) as proxy:
+        assert texts(await read(proxy.url, STORY)) == whole
+        assert proxy.methods[:2] == ["POST", "GET"]
+
+
+@in_loop
+async def test_law_a_stream_that_is_cut_again_and_again_is_the_whole_one(engine_server: str) -> None:
+    fields = {"model": "toy", "prompt": ["Once", "upon a"], "n": 3, "logprobs": 2, "seed": 7, "max_tokens": 40}
+    fields |= {"stream": True, "ignore_eos": True, "temperature": 1, "stream_options": {"include_usage": True}}
+    whole = await read(f"{engine_server}/v1", fields)
+    async with cutting(int(engine_server.rpartition(":")[2]), *[2_000] * 200) as proxy:
+        pieces = await read(proxy.url, fields)
+        assert proxy.num_connections > 20
+    assert [_of_content(piece) for piece in pieces] == [_of_content(chunk) for chunk in whole]
+
+
+def _of_content(chunk: Document) -> dict[str, Any]:
+    """Return a chunk without what differs between two requests: id and time, and what the second found cached."""
+    content = {name: value for name, value in chunk.value.items() if name not in ("id", "created")}
+    if content.get("usage"):
+        content["usage"] = {**content["usage"], "prompt_tokens_details": None}
+    return content
+
+
+@in_loop
+async def test_it_reconnects_until_the_server_answers(server: Process) -> None:
+    slept: list[float] = []
+    async with cutting(server.port, HEAD_AND_ONE_EVENT, 0, 0, 0) as proxy:
+        assert len(await read(proxy.url, STORY, slept)) == 3
+    assert len(slept) == 3
+
+
+@in_loop
+async def test_it_gives_up_when_the_server_has_forgotten_the_stream(server: Process) -> None:
+    slept: list[float] = []
+    async with cutting(server.port, HEAD_AND_ONE_EVENT, *[0] * 100) as proxy:
+        with pytest.raises(ConnectionFailed, match="was lost before the response was complete"):
+            await read(proxy.url, STORY, slept)
+    assert 5 < sum(slept) <= 10
+
+
+@in_loop
+async def test_closing_a_stream_ends_the_work(server: Process) -> None:
+    source = source_for(f"{server.url}/v1")
+    before = num_kept(server)
+    async with aclosing(source.chunks(HANGING)) as chunks:
+        await anext(chunks)
+        assert num_kept(server) != before
+    assert num_kept(server) == before
+    await source.aclose()
+
+
+@in_loop
+async def test_cancelling_the_reader_ends_the_work(server: Process) -> None:
+    before = num_kept(server)
+    async with cutting(server.port) as proxy:
+        reading = asyncio.create_task(read(proxy.url, HANGING))
+        while num_kept(server) == before:
+            await asyncio.sleep(0.01)
+        await _answered(proxy)
+        reading.cancel()
+        await asyncio.wait({reading})
+        assert "DELETE" in proxy.methods
+    assert num_kept(server) == before
+
+
+async def _answered(proxy: Cutting) -> None:
+    """Wait until the reader has received the first event: a comment follows it after 50 ms."""
+    await asyncio.sleep(0.2)
+
+
+def test_ctrl_c_ends_the_work(server: Process) -> None:
+    before = num_kept(server)
+    command = ["completions", "create", "hang", "--model", "storyteller", "--stream", "--base-url", f"{server.url}/v1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "onward", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.read(1) == "{"
+        assert num_kept(server) != before
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    finally:
+        process.kill()
+    assert "Traceback" not in process.communicate()[1]
+    wait_for(lambda: num_kept(server) == before)
+
+
+@pytest.mark.parametrize(
+    ("header", "window"),
+    [
+        ("resumable; window=120", 120.0),
+        ("respond-async, resumable;window=0.5;x=1", 0.5),
+        ("resumable", None),
+        ("resumable; window=soon", None),
+        ("", None),
+    ],
+)
+def test_the_window_is_in_the_answer_to_the_preference(header: str, window: float | None) -> None:
+    assert resume_window({"preference-applied": header}) == window
