@@ -81,7 +81,7 @@ class Streams:
 
 
 def owner(exchange: Exchange) -> str | None:
-    """Return the id of the key that a request was sent with. Without keys, an id that cannot be guessed is enough."""
+    """Return the id of the key that a request was sent with. Without keys, the id, 29 random characters, is enough."""
     return None if exchange.key is None else exchange.key.id
 
 
