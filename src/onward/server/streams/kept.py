@@ -1,4 +1,4 @@
-"""The streams that a server keeps: for how long, in how much memory, and for whom."""
+"""The streams that a server keeps, bounded in time and memory."""
 
 from __future__ import annotations
 
