@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ import pytest
 from onward.cli.source.base import Document
 from onward.errors import EngineStopped, HubUnreachable, Overloaded
 
-from ...processes import served
+from ...processes import served, server_process
 from ..conftest import onward
 from ..scripted import answer, completion, error, scripted
 from ..terminal import COMMAND, Terminal
@@ -300,7 +301,8 @@ def test_an_unknown_model_for_all_lines_ends_the_run() -> None:
     assert not Path("out.errors.jsonl").exists()
 
 
-def test_a_server_that_is_lost_can_be_resumed() -> None:
+def test_a_server_that_stays_lost_ends_the_run_and_can_be_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.cli.batch.run.MAX_SILENCE_SECONDS", 0.0)
     write_input(3)
     with scripted(answer(200, completion("x")), lambda server, connection: None) as server:
         result = run("--base-url", server.url, "--concurrency", "1")
@@ -308,6 +310,52 @@ def test_a_server_that_is_lost_can_be_resumed() -> None:
     assert result.stderr.endswith("1 of 3 lines completed; run the same command again to continue.\n")
     assert run().exit_code == 0
     assert len(records()) == 3
+
+
+def test_a_server_that_was_never_reached_ends_the_run_at_once() -> None:
+    write_input(3)
+    with scripted(lambda server, connection: None) as server:
+        result = run("--base-url", server.url, "--concurrency", "1")
+    assert result.exit_code == 3
+    assert len(server.requests) == 3  # one line with its retries
+
+
+def test_a_server_that_is_lost_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.cli.batch.run.RECONNECT_SECONDS", 0.01)
+    write_input(3)
+    good, lost = answer(200, completion("x")), lambda server, connection: None
+    with scripted(good, lost, lost, lost, lost, good) as server:
+        result = run("--base-url", server.url, "--concurrency", "1")
+    assert result.exit_code == 0, result.stderr
+    assert len(records()) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_server_that_is_started_again_completes_the_run(end: signal.Signals) -> None:
+    write_input(40, max_tokens=400, ignore_eos=True)
+    results = Path("out.jsonl")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+    url = f"http://127.0.0.1:{port}/v1"
+    with server_process("--port", port, "--max-rows", "2") as server:
+        command = [*COMMAND, "batch", "run", "in.jsonl", "-o", "out.jsonl", "--base-url", url, "--concurrency", "4"]
+        batch = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            while not results.exists() or results.read_bytes().count(b"\n") < 5:
+                time.sleep(0.01)
+            server.popen.send_signal(end)
+            server.popen.wait(30)
+            assert batch.poll() is None and len(records()) < 40
+            with served("--port", port):
+                assert batch.wait(60) == 0, batch.communicate()[1]
+        finally:
+            batch.kill()
+            batch.communicate()
+    whole = {name: record["response"]["body"]["choices"] for name, record in records().items()}
+    results.unlink()
+    assert run().exit_code == 0
+    assert whole == {name: record["response"]["body"]["choices"] for name, record in records().items()}
 
 
 def test_invalid_lines_do_not_count_as_completed_when_the_connection_fails() -> None:

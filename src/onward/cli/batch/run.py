@@ -18,7 +18,7 @@ from onward.cli.output.errors import error_object
 from onward.cli.output.terminal import note
 from onward.cli.session import Session
 from onward.cli.source.base import Source
-from onward.cli.source.errors import RemoteError
+from onward.cli.source.errors import ConnectionFailed, RemoteError
 from onward.cli.source.open import open_source, unknown_models
 from onward.errors import ApiError, EngineStopped, InvalidRequest, ModelNotFound, Overloaded, SetupError
 from onward.protocol.ids import request_id
@@ -28,7 +28,9 @@ FULL_QUEUE_DELAY_SECONDS = 0.2
 BUSY_STATUSES = (429, 502, 503)
 """Statuses of a server that is overloaded or temporarily down; they say nothing about the line."""
 MAX_SILENCE_SECONDS = 600.0
-"""The run ends if a busy server completes no line for this long; one completion may take as long."""
+"""The run ends if a busy or lost server completes no line for this long; one completion may take as long."""
+RECONNECT_SECONDS = 2.0
+"""How long a request waits for a server that has completed lines of this run and cannot be reached any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,8 @@ class Batch:
 def run_batch(batch: Batch, counts: Counts) -> None:
     """Run the requests that have no result yet; updates `counts`.
 
-    Raises SetupError, and errors that end the run: ConnectionFailed, an invalid key, a server that stays busy. After
-    all other lines: the last error of a line that the server failed to complete.
+    Raises SetupError, and errors that end the run: no connection, an invalid key, a server that stays busy or lost.
+    After all other lines: the last error of a line that the server failed to complete.
     """
     _check_apart(batch)
     checked, started = check_lines(batch.source), time.monotonic()
@@ -129,6 +131,7 @@ class _Run:
         self._running = 0
         self._last_finished = time.monotonic()
         """When the last line finished; before that, when the run started."""
+        self._has_finished = False
         self._has_waited = False
         self._last_failure: RemoteError | None = None
 
@@ -170,7 +173,7 @@ class _Run:
             self._results.append(_record(line, 200, document.value, document.request_id))
             self._counts.tokens += (document.value.get("usage") or {}).get("completion_tokens") or 0
             self._counts.answered += 1
-        self._last_finished = time.monotonic()
+        self._last_finished, self._has_finished = time.monotonic(), True
 
     async def _complete(self, fields: dict[str, Any]) -> Any:
         """Return the completion; waits while this process's queue is full or the server is busy."""
@@ -185,21 +188,25 @@ class _Run:
                     if self._running == 1:
                         raise
                     delay = FULL_QUEUE_DELAY_SECONDS
-                except RemoteError as problem:
+                except (RemoteError, ConnectionFailed) as problem:
                     delay = self._retry_delay(problem)
                 await asyncio.sleep(delay)
         finally:
             self._running -= 1
 
-    def _retry_delay(self, problem: RemoteError) -> float:
+    def _retry_delay(self, problem: RemoteError | ConnectionFailed) -> float:
         """Return the seconds until the next attempt. Raises the problem if another attempt is pointless."""
-        silence = time.monotonic() - self._last_finished
-        if problem.status not in BUSY_STATUSES or problem.retry_in_seconds is None or silence > MAX_SILENCE_SECONDS:
+        delay = self._reconnect_delay() if isinstance(problem, ConnectionFailed) else _busy_delay(problem)
+        if delay is None or time.monotonic() - self._last_finished > MAX_SILENCE_SECONDS:
             raise problem
         if not self._has_waited:
             self._has_waited = True
             note(f"{problem} Waiting; lines will be retried.")
-        return problem.retry_in_seconds
+        return delay
+
+    def _reconnect_delay(self) -> float | None:
+        """None for a server that has not completed any line: its address may be wrong."""
+        return RECONNECT_SECONDS if self._has_finished else None
 
     def _skip(self, problem: RemoteError) -> None:
         """Leave a line for the next run. Raises the problem if other lines would fail as well."""
@@ -207,6 +214,11 @@ class _Run:
         if problem.status in BUSY_STATUSES:
             raise problem
         self._last_failure = problem
+
+
+def _busy_delay(problem: RemoteError) -> float | None:
+    """Return the seconds that a server which is busy or temporarily down asks for; None for other errors."""
+    return problem.retry_in_seconds if problem.status in BUSY_STATUSES else None
 
 
 def _is_temporary(problem: RemoteError) -> bool:

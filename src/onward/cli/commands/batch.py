@@ -18,8 +18,9 @@ HELP = """Run every request in IN, a file in OpenAI's batch format with /v1/comp
 Results go to OUT and rejected lines to OUT.errors.jsonl, in order of completion. After Ctrl-C, a crash or a kill, run
 the same command again: lines in either file are skipped, all others run. Delete the errors file to retry its lines.
 
-If the server is busy or temporarily down (HTTP 429, 502, 503), the batch waits until no line has completed for ten
-minutes. A line that fails three times (408, other 5xx) is in neither file; the next run retries it.
+If the server is busy or temporarily down (HTTP 429, 502, 503, or no connection after it has completed lines of this
+run), the batch waits until no line has completed for ten minutes. A line that fails three times (408, other 5xx) is in
+neither file; the next run retries it.
 
 A line that is not a valid request (invalid JSON, another URL, a duplicate custom_id) or names an unknown model is
 rejected without affecting the others. If it was never sent, its `response` is null, its `error` contains the line
