@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from onward.backends.embedded import EmbeddedBackend
+from onward.completions.fold import fold_whole
 from onward.compose import compose, load_tokenizer
-from onward.errors import ModelNameError, SetupError
+from onward.errors import ModelNameError, ModelNotFound, SetupError
+from onward.protocol.decode import check_request
+from onward.protocol.request import CompletionRequest
+from onward.protocol.response import Completion
 from onward.runtimes.toy.model import ToyModel
-from onward.settings import Settings
+from onward.settings import OPENAI_NAMES, Settings, model_named
 
 
 @pytest.fixture
@@ -32,10 +37,55 @@ def test_several_models_and_aliases_are_served(tmp_path: Path) -> None:
     other = toy_folder(tmp_path / "other")
     backend = compose(Settings(model=("toy", other), alias=(("davinci-002", "toy"), ("babbage-002", other))))
     try:
-        assert [each.id for each in backend.models()] == ["toy", "other", "davinci-002", "babbage-002"]
+        listed = {each.id: each.owned_by for each in backend.models()}
+        assert list(listed) == ["toy", "other", "davinci-002", "babbage-002", "gpt-3.5-turbo-instruct"]
+        assert listed["babbage-002"] == "onward" and listed["gpt-3.5-turbo-instruct"] == "alias of toy"
         assert all(re.fullmatch("fp_[0-9a-f]{12}", each.fingerprint) for each in backend.served.values())
     finally:
         asyncio.run(backend.aclose())
+
+
+def served_model(backend: EmbeddedBackend, name: str) -> str:
+    """Return the id of the model that answers to `name`."""
+    request = check_request({"model": name, "prompt": "a", "max_tokens": 1})
+    return asyncio.run(_complete(backend, request)).model
+
+
+async def _complete(backend: EmbeddedBackend, request: CompletionRequest) -> Completion:
+    answer = await backend.complete(request)
+    try:
+        return await fold_whole(answer)
+    finally:
+        await answer.aclose()
+
+
+def test_openais_names_are_answered_by_the_first_model_unless_a_model_or_alias_has_them(tmp_path: Path) -> None:
+    babbage = toy_folder(tmp_path / "babbage-002")
+    backend = compose(Settings(model=("toy", babbage), alias=(("davinci-002", babbage),)))
+    try:
+        assert [served_model(backend, name) for name in OPENAI_NAMES] == ["toy", "babbage-002", "babbage-002"]
+    finally:
+        backend.close()
+
+
+def test_openais_names_are_unknown_where_they_are_turned_off() -> None:
+    backend = compose(Settings(model=("toy",), openai_names=False))
+    try:
+        assert [each.id for each in backend.models()] == ["toy"]
+        with pytest.raises(ModelNotFound, match="`davinci-002` does not exist"):
+            served_model(backend, "davinci-002")
+    finally:
+        backend.close()
+
+
+def test_a_folder_of_openais_name_is_that_model_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = Settings(model=("toy",), alias=(("babbage-002", "storyteller"),))
+    toy_folder(tmp_path / "davinci-002")
+    named = [model_named(name, settings) for name in (*OPENAI_NAMES, "other")]
+    assert named == ["toy", "davinci-002", "storyteller", "other"]
 
 
 @pytest.mark.parametrize(

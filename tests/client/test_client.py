@@ -91,7 +91,7 @@ def test_a_prediction_changes_only_the_counts_in_usage(ask: Ask) -> None:
 @both
 def test_another_model_is_not_found(ask: Ask) -> None:
     with pytest.raises(ModelNotFound):
-        ask(prompt="x", model="davinci-002")
+        ask(prompt="x", model="curie")
 
 
 def test_leaving_a_stream_cancels_its_request() -> None:

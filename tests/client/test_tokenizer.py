@@ -37,7 +37,7 @@ def test_what_cannot_be_converted_is_an_error_of_the_api() -> None:
         with pytest.raises(InvalidRequest):
             client.tokenizer.decode([10**9])
         with pytest.raises(ModelNotFound):
-            client.tokenizer.encode("x", model="davinci-002")
+            client.tokenizer.encode("x", model="curie")
         assert client.tokenizer.encode("x", model="toy") == client.tokenizer.encode("x")
     with pytest.raises(EngineStopped, match="client is closed"):
         client.tokenizer.encode("x")

@@ -7,11 +7,12 @@ from onward.protocol.models import Model
 
 
 def test_models_come_first_and_aliases_have_the_times_of_their_models() -> None:
-    listed = listed_models({"storyteller": 5, "org/m": 7}, {"davinci-002": "org/m"})
+    listed = listed_models({"storyteller": 5, "org/m": 7}, {"davinci-002": "org/m"}, {"babbage-002": "storyteller"})
     assert listed == [
         Model(id="storyteller", created=5, owned_by="onward"),
         Model(id="org/m", created=7, owned_by="org"),
         Model(id="davinci-002", created=7, owned_by="org"),
+        Model(id="babbage-002", created=5, owned_by="alias of storyteller"),
     ]
 
 

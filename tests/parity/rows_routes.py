@@ -10,6 +10,8 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 
+from onward.settings import OPENAI_NAMES
+
 from .servers import COMPLETIONS, Answer, Server
 from .table import Area, base, get, header, no_header, post, says
 
@@ -241,6 +243,18 @@ ROUTES.same(
     {"path": "/v1/engines/toy/completions", "model": "toy"},
     {},
 )
+ROUTES.same(
+    "without_v1",
+    "/completions is the same endpoint, for clients whose base URL lacks /v1",
+    {"path": "/completions"},
+    {},
+)
+ROUTES.same(
+    "openai_names",
+    "The first model answers to the names of OpenAI's completions models",
+    {"model": "babbage-002"},
+    {},
+)
 for root in ("/v1", "/openai/v1"):
     ROUTES.sends(
         f"models.{root}",
@@ -256,7 +270,10 @@ for root in ("/v1", "/openai/v1"):
                 )
             ),
         ),
-        says("toy and its alias", lambda a: [m["id"] for m in a.json["data"]] == ["toy", "gpt-3.5-turbo-instruct"]),
+        says(
+            "toy, its alias, and OpenAI's other names",
+            lambda a: [m["id"] for m in a.json["data"]] == ["toy", *OPENAI_NAMES],
+        ),
         on="lenient",
         source="spec/completions §7",
     )

@@ -77,6 +77,8 @@ def test_short_keys_are_masked_whole() -> None:
         ("POST", "/v1/completions", True),
         ("POST", "/openai/v1/completions", True),
         ("POST", "/v1/engines/storyteller/completions", True),
+        ("POST", "/completions", True),
+        ("GET", "/models", True),
         ("GET", "/v1/models", True),
         ("GET", "/v1/models/storyteller", True),
         ("GET", "/openai/v1/models", True),

@@ -16,7 +16,7 @@ async def get(target: str, backend: FakeBackend | None = None) -> Call:
     return await Call(make_app(backend or FakeBackend(), settings()), "GET", target).done()
 
 
-@pytest.mark.parametrize("root", ["/v1", "/openai/v1"])
+@pytest.mark.parametrize("root", ["/v1", "/openai/v1", ""])
 @in_loop
 async def test_models_are_listed_and_found(root: str) -> None:
     listed = (await get(f"{root}/models")).json

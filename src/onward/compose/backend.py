@@ -15,7 +15,7 @@ from onward.models.registry import listed_models
 from onward.models.resolve import ResolvedModel, resolve
 from onward.residency import trim_heap
 from onward.runtimes.base import LoadedModel, Progress
-from onward.settings import Settings
+from onward.settings import OPENAI_NAMES, Settings, model_named
 
 if TYPE_CHECKING:
     from onward.backends.embedded import EmbeddedBackend
@@ -82,8 +82,7 @@ def load_tokenizer(model: str | None, settings: Settings, progress: Progress = l
     Raises SetupError.
     """
     name = model or settings.model[0]
-    target = dict(settings.alias).get(name, name)
-    found = resolve(target, allow_download=not settings.offline, progress=progress)
+    found = resolve(model_named(name, settings), allow_download=not settings.offline, progress=progress)
     return found.format.load_tokenizer(found.path)
 
 
@@ -184,10 +183,13 @@ def _backend(
             settings.max_wait,
         )
     ids = dict(zip(settings.model, by_id, strict=True))
+    first = next(iter(by_id))
+    taken = by_id.keys() | ids.keys() | aliases.keys()
+    openai_names = {name: first for name in OPENAI_NAMES if settings.openai_names and name not in taken}
     return EmbeddedBackend(
         by_id,
-        listed_models({found.id: found.created for found, _, _ in served}, aliases),
-        ids | aliases,
+        listed_models({found.id: found.created for found, _, _ in served}, aliases, openai_names),
+        ids | aliases | openai_names,
         limits=RequestLimits.create(settings),
         any_name=settings.profile == "lenient",
     )

@@ -15,11 +15,16 @@ UNLISTED = ("toy",)
 OWNER = "onward"
 
 
-def listed_models(created: Mapping[str, int], aliases: Mapping[str, str]) -> list[Model]:
-    """Return every name that requests may use: models by id, then aliases. `created`: Unix times in seconds."""
+def listed_models(
+    created: Mapping[str, int], aliases: Mapping[str, str], openai_names: Mapping[str, str]
+) -> list[Model]:
+    """Return every name that requests may use: models by id, then aliases, then OpenAI's names, of which the owner says
+    which model answers. `created`: Unix times in seconds."""
     models = [Model(id=name, created=time, owned_by=owner(name)) for name, time in created.items()]
-    others = [Model(id=alias, created=created[target], owned_by=owner(target)) for alias, target in aliases.items()]
-    return models + others
+    models += [Model(id=name, created=created[target], owned_by=owner(target)) for name, target in aliases.items()]
+    return models + [
+        Model(id=name, created=created[target], owned_by=f"alias of {target}") for name, target in openai_names.items()
+    ]
 
 
 def owner(model_id: str) -> str:

@@ -204,6 +204,7 @@ def _complete(operation: str, profile: Profile, *, linked: bool = False) -> Node
     return {
         "operationId": operation,
         "summary": "Continue a prompt.",
+        "description": "Completions and models are also served without /v1, for clients whose base URL lacks it.",
         "tags": ["Completions"],
         "requestBody": _request_body(ref("CompletionRequest"), profile),
         "responses": {"200": answer, **_errors(*_ERRORS)},

@@ -145,7 +145,7 @@ class App:
 
 def _completion_routes(completions: Completions) -> list[Route]:
     return [
-        Route("POST", "/v1/completions", completions.create),
+        *(Route("POST", f"{root}/completions", completions.create) for root in ("/v1", "")),
         Route("POST", "/openai/v1/completions", completions.create_with_schema),
         Route("POST", "/v1/engines/{id}/completions", completions.create),
     ]
@@ -153,16 +153,15 @@ def _completion_routes(completions: Completions) -> list[Route]:
 
 def _stream_routes(streams: Streams) -> list[Route]:
     return [
-        Route("GET", "/v1/completions/{id}", streams.resume),
         Route("GET", "/openai/v1/completions/{id}", streams.resume_with_schema),
-        Route("DELETE", "/v1/completions/{id}", streams.cancel),
-        Route("DELETE", "/openai/v1/completions/{id}", streams.cancel),
+        *(Route("GET", f"{root}/completions/{{id}}", streams.resume) for root in ("/v1", "")),
+        *(Route("DELETE", f"{root}/completions/{{id}}", streams.cancel) for root in ("/openai/v1", "/v1", "")),
     ]
 
 
 def _catalogue_routes(catalogue: Catalogue) -> list[Route]:
     routes = [Route("GET", "/v1/engines", catalogue.engines), Route("GET", "/v1/engines/{id}", catalogue.engine)]
-    for root in ("/v1", "/openai/v1"):
+    for root in ("/v1", "/openai/v1", ""):
         routes += [
             Route("GET", f"{root}/models", catalogue.models),
             Route("GET", f"{root}/models/{{id}}", catalogue.model),

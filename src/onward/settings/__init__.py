@@ -2,12 +2,14 @@
 
 from onward.settings.declared import Settings, options
 from onward.settings.folders import cache_folder, home_folder
+from onward.settings.names import OPENAI_NAMES, model_named
 from onward.settings.option import GROUPS, Group, Option
 from onward.settings.sources import CONFIG_ENVIRONMENT, OTHER_VARIABLES, Resolved, resolve
 
 __all__ = [
     "CONFIG_ENVIRONMENT",
     "GROUPS",
+    "OPENAI_NAMES",
     "OTHER_VARIABLES",
     "Group",
     "Option",
@@ -15,6 +17,7 @@ __all__ = [
     "Settings",
     "cache_folder",
     "home_folder",
+    "model_named",
     "options",
     "resolve",
 ]

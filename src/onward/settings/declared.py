@@ -26,6 +26,11 @@ class Settings:
         (), "Model", values.alias, "Additional name for a model. Repeatable.",
         metavar="NAME=MODEL", is_repeatable=True,
     )  # fmt: skip
+    openai_names: bool = option(
+        True, "Model", values.boolean,
+        "The first model also answers to gpt-3.5-turbo-instruct, davinci-002 and babbage-002, the names of OpenAI's "
+        "completions models, unless a model or alias has that name.",
+    )  # fmt: skip
     context_length: int = option(
         0, "Model", values.integer(0),
         "Maximum number of tokens in prompt and completion together; 0: the model's own limit.",

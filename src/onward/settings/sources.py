@@ -18,6 +18,7 @@ from onward.errors import SetupError
 from onward.settings.declared import Settings, options
 from onward.settings.folders import home_folder
 from onward.settings.found_file import FOUND_FILE, LIMITED, REMEDY, check_code, check_owner
+from onward.settings.names import is_openai_name
 from onward.settings.option import Option
 
 CONFIG_ENVIRONMENT = "ONWARD_CONFIG"
@@ -49,6 +50,8 @@ class Resolved:
         if not names:
             return self.origins["model"] != FOUND_FILE
         aliases = dict(self.settings.alias)
+        if self.origins["model"] == FOUND_FILE and any(is_openai_name(name, self.settings) for name in names):
+            return False
         return self.origins["alias"] != FOUND_FILE or not any(name in aliases for name in names)
 
     @property

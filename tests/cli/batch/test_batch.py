@@ -202,7 +202,7 @@ def test_an_invalid_key_ends_the_run() -> None:
 
 
 def test_the_model_can_be_another_than_the_lines_say() -> None:
-    write_input(2, model="gpt-3.5-turbo-instruct")
+    write_input(2, model="text-davinci-003")
     assert run("--model", "toy").exit_code == 0
     assert {each["response"]["body"]["model"] for each in records().values()} == {"toy"}
 
@@ -282,7 +282,7 @@ def test_a_repeated_custom_id_does_not_hide_its_first_line_from_the_next_run() -
 def test_a_line_with_an_unknown_model_is_rejected(others: int) -> None:
     write_input(others)
     with Path("in.jsonl").open("a") as file:
-        file.write('{"custom_id": "lost", "body": {"model": "gpt-3.5-turbo-instruct", "prompt": "a"}}\n')
+        file.write('{"custom_id": "lost", "body": {"model": "text-davinci-003", "prompt": "a"}}\n')
     result = run()
     assert result.exit_code == 1
     assert result.stderr.startswith(f"{others} lines completed · ")
@@ -290,7 +290,7 @@ def test_a_line_with_an_unknown_model_is_rejected(others: int) -> None:
     rejected = records("out.errors.jsonl")["lost"]["response"]
     assert rejected["status_code"] == 404
     assert rejected["body"]["error"]["code"] == "model_not_found"
-    assert rejected["body"]["error"]["message"].startswith("The model `gpt-3.5-turbo-instruct` does not exist")
+    assert rejected["body"]["error"]["message"].startswith("The model `text-davinci-003` does not exist")
     assert len(records()) == others if others else not Path("out.jsonl").exists()
     assert f"Nothing left to do · {others + 1} before" in run().stderr
 

@@ -54,6 +54,19 @@ def test_a_file_of_the_folder_chooses_no_download(hub: list[bool]) -> None:
     assert not any(hub)
 
 
+def test_openais_names_do_not_download_what_a_file_of_the_folder_chose(hub: list[bool]) -> None:
+    Path("onward.toml").write_text('model = ["org/evil"]\n')
+    assert create(*ARGUMENTS, "--model", "davinci-002").exit_code != 0
+    assert onward("tokenize", "a", "--model", "davinci-002").exit_code != 0
+    assert hub
+    assert not any(hub)
+
+
+def test_openais_names_are_answered_by_the_model_of_the_settings() -> None:
+    Path("onward.toml").write_text('model = ["toy"]\n')
+    assert json.loads(create(*ARGUMENTS, "--model", "gpt-3.5-turbo-instruct").stdout)["model"] == "toy"
+
+
 def test_a_model_that_was_named_may_be_downloaded(hub: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     Path("onward.toml").write_text('model = ["org/evil"]\n')
     create(*ARGUMENTS, "--model", "org/mine")

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from onward.settings import OPENAI_NAMES
+
 from ..conftest import create, onward
 
 TOY = ("--model", "toy", "--seed", "1", "--max-tokens", "8")
@@ -53,12 +55,12 @@ def test_a_model_that_is_not_served(server: str) -> None:
     assert result.exit_code == 4
     assert "Did you mean 'toy'?" in result.stderr
     assert f"`onward models list --base-url {server}` shows" in result.stderr
-    assert f"{server} serves: toy." in create("-m", "davinci-002", "Once", "--base-url", server).stderr
+    assert f"{server} serves: toy, gpt-3.5-" in create("-m", "curie", "Once", "--base-url", server).stderr
 
 
 def test_the_models_of_a_server(server: str) -> None:
     listed = json.loads(onward("models", "list", "--base-url", server).stdout)
-    assert [each["id"] for each in listed["data"]] == ["toy"]
+    assert [each["id"] for each in listed["data"]] == ["toy", *OPENAI_NAMES]
     assert json.loads(onward("models", "show", "toy", "--base-url", server).stdout)["object"] == "model"
     assert onward("models", "show", "nope", "--base-url", server).exit_code == 4
 

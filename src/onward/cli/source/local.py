@@ -18,7 +18,7 @@ from onward.errors import HubUnreachable, ModelNameError
 from onward.models.resolve import resolve as resolve_model
 from onward.protocol.decode import check_request
 from onward.protocol.response import Chunk, Completion
-from onward.settings import Settings, resolve
+from onward.settings import Settings, model_named, resolve
 
 
 class LocalSource:
@@ -63,8 +63,7 @@ def open_local(models: list[str], flags: Mapping[str, str]) -> LocalSource:
     announce(resolved)
     settings = replace(resolved.settings, offline=resolved.settings.offline or not resolved.may_download(*models))
     asked = list(dict.fromkeys(models)) or [settings.model[0]]
-    aliases = dict(settings.alias)
-    targets = [aliases.get(name, name) for name in asked]
+    targets = [model_named(name, settings) for name in asked]
     with loading() as progress:
         backend = compose(_for(settings, targets), progress)
     ids = [model.id for model in backend.models()]
@@ -79,11 +78,10 @@ def unknown_models(names: list[str]) -> dict[str, str]:
     """
     resolved = resolve(limits_found_file=True)
     announce(resolved)
-    aliases = dict(resolved.settings.alias)
     unknown: dict[str, str] = {}
     with loading() as progress:
         for name in names:
-            target = aliases.get(name, name)
+            target = model_named(name, resolved.settings)
             try:
                 may_download = resolved.may_download(name) and not resolved.settings.offline
                 resolve_model(target, allow_download=may_download, progress=progress)
@@ -95,7 +93,7 @@ def unknown_models(names: list[str]) -> dict[str, str]:
 
 
 def _for(settings: Settings, models: list[str]) -> Settings:
-    return replace(settings, model=tuple(dict.fromkeys(models)), alias=())
+    return replace(settings, model=tuple(dict.fromkeys(models)), alias=(), openai_names=False)
 
 
 def _document(answer: Completion | Chunk) -> Document:

@@ -1,0 +1,29 @@
+"""The names that requests may use for a model besides its own: aliases, and those of OpenAI's completions models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onward.settings.declared import Settings
+
+OPENAI_NAMES = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
+"""OpenAI's completions models, the last ones, which examples and other people's programs name. The first model answers,
+unless a model or alias has the name, or the setting `openai_names` is off."""
+
+
+def model_named(name: str, settings: Settings) -> str:
+    """Return the model that `name` stands for, as a path or a name that can be loaded; by default `name` itself."""
+    if (target := dict(settings.alias).get(name)) is not None:
+        return target
+    return settings.model[0] if is_openai_name(name, settings) else name
+
+
+def is_openai_name(name: str, settings: Settings) -> bool:
+    """Return whether the first model answers to `name` as OpenAI's: no model, alias or folder has that name."""
+    return (
+        settings.openai_names
+        and name in OPENAI_NAMES
+        and name not in settings.model
+        and name not in dict(settings.alias)
+        and not Path(name).exists()
+    )
