@@ -21,6 +21,7 @@ LEVELS = {
     "protocol": 1,
     "text": 1,
     "sampling": 1,
+    "checkpoints": 2,
     "engine": 2,
     "runtimes": 3,
     "completions": 3,
@@ -52,6 +53,7 @@ ENGINE_INTERNALS = {path.stem for path in (SOURCE / "engine").glob("*.py")} - {
 """Modules of the engine that are not part of its interface."""
 FORBIDDEN = {
     "engine": {"onward.protocol", "asyncio", "json", "msgspec.json", "starlette"},
+    "checkpoints": {"onward.runtimes", "openvino", "tokenizers"},
     "text": {"numpy"},
     "server": {"onward.engine", "onward.runtimes", "onward.sampling", "onward.text"},
     "cli": {"onward.engine", "onward.sampling", "onward.runtimes", "onward.server"},
@@ -67,7 +69,7 @@ ALLOWED = {("cli/commands/serve.py", "onward.server.run")}
 
 LATE_IMPORTS = {"compose", "__init__", "cli"}
 """Rooms that may import inside functions: the wiring, and the command line, whose help must come at once."""
-LATE_RUNTIMES = sorted((SOURCE / "runtimes").glob("*/format.py"))
+LATE_RUNTIMES = sorted((SOURCE / "runtimes").glob("*/*format.py"))
 """Entries of the table of model formats import their runtimes to load a model: completion and `doctor` read the table,
 and must not wait for numpy and OpenVINO."""
 

@@ -3,6 +3,7 @@
 OnwardError
 ├── SetupError                     the program cannot start as configured; never sent over HTTP
 │   ├── ModelFolderError           not a model folder, a broken IR, or a tokenizer that does not match
+│   │   └── CheckpointError        a GGUF file that is broken, or contains what cannot be computed
 │   ├── ModelNameError             a name that is neither built in, nor a folder, nor on the hub
 │   │   └── HubUnreachable         no connection, and the model is not in the local cache
 │   └── MemoryTooSmall             the KV cache cannot hold one sequence
@@ -44,6 +45,10 @@ class SetupError(OnwardError):
 
 class ModelFolderError(SetupError):
     """A model folder lacks a file, contains an invalid one, or its files do not match each other."""
+
+
+class CheckpointError(ModelFolderError):
+    """A model file is broken, or has an architecture, a type or a tokenizer that cannot be computed."""
 
 
 class ModelNameError(SetupError):

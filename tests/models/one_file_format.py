@@ -25,6 +25,7 @@ class OneFileFormat:
     """`*.onefile`, which must contain CONTENT."""
 
     name = "OneFile"
+    is_listed = True
     patterns: tuple[str, ...] = ("*.onefile",)
     packages: tuple[str, ...] = ("onefile-runtime",)
     loading_only_files: tuple[str, ...] = ("libonefile.",)

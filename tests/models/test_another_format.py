@@ -53,9 +53,11 @@ def test_problems_are_reported(folder: Path) -> None:
 
 def test_messages_name_the_format(folder: Path) -> None:
     (folder / "empty").mkdir()
-    with pytest.raises(ModelFolderError, match=r"OpenVINO IR, OneFile.* Convert a model with .* or `onefile MODEL`\.$"):
+    with pytest.raises(
+        ModelFolderError, match=r"OpenVINO IR, GGUF, OneFile.* Convert a model with .* or `onefile MODEL`\.$"
+    ):
         resolve("./empty")
-    with pytest.raises(ModelNameError, match=r"Pass the path of a model \(OpenVINO IR, OneFile\)\.$"):
+    with pytest.raises(ModelNameError, match=r"Pass the path of a model \(OpenVINO IR, GGUF, OneFile\)\.$"):
         resolve("./nothing")
 
 

@@ -60,7 +60,7 @@ def test_a_folder_without_a_readable_model_is_reported_with_the_command_that_con
     (tmp_path / file).write_text("")
     (tmp_path / "tokenizer.json").write_text("{}")
     (problem,) = problems(tmp_path)
-    assert problem.startswith(f"{tmp_path} contains no model that Onward can read (OpenVINO IR). ")
+    assert problem.startswith(f"{tmp_path} contains no model that Onward can read (OpenVINO IR, GGUF). ")
     subject = "a model" if source else "it"
     assert f"Convert {subject} with `optimum-cli export openvino --model {source or tmp_path} " in problem
     assert "pip install 'optimum-intel[openvino]'" in problem
@@ -69,12 +69,10 @@ def test_a_folder_without_a_readable_model_is_reported_with_the_command_that_con
 
 
 @pytest.mark.parametrize("is_file", [True, False])
-def test_gguf_files_are_reported_as_such_with_what_to_do_instead(tmp_path: Path, is_file: bool) -> None:
+def test_a_gguf_file_that_is_empty_is_reported(tmp_path: Path, is_file: bool) -> None:
     (tmp_path / "m.gguf").write_text("")
-    path = tmp_path / "m.gguf" if is_file else tmp_path
-    (problem,) = problems(path)
-    assert problem.startswith(f"GGUF files are not supported: {path} cannot be served. Pass the folder of a model ")
-    assert "the GGUF was made from with `optimum-cli export openvino --model MODEL " in problem
+    (problem,) = problems(tmp_path / "m.gguf" if is_file else tmp_path)
+    assert problem == f"{tmp_path / 'm.gguf'} is empty: copy or download it again."
 
 
 def test_a_folder_with_other_weights_beside_a_gguf_file_can_be_converted(tmp_path: Path) -> None:
@@ -95,7 +93,7 @@ def test_all_problems_are_reported_at_once(folder: Path) -> None:
 
 def test_a_path_that_does_not_exist_is_reported(tmp_path: Path) -> None:
     assert problems(tmp_path / "nothing") == [
-        f"{tmp_path / 'nothing'} does not exist: pass the path of a model (OpenVINO IR)."
+        f"{tmp_path / 'nothing'} does not exist: pass the path of a model (OpenVINO IR, GGUF)."
     ]
 
 

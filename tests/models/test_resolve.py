@@ -204,7 +204,6 @@ def test_a_path_is_never_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("file", "words"),
     [
         ("openvino_model.xml", "is a file of a model: pass its folder"),
-        ("m.gguf", "^GGUF files are not supported"),
         ("notes.txt", r"not a model that Onward can read: .*\)\.$"),
         ("bad.toml", r"not a model that Onward can read: .* Settings files are passed with --config\.$"),
     ],

@@ -33,11 +33,6 @@ def no_model(path: Path) -> str:
     """Return the sentence for a path at which no format finds a model."""
     if not path.exists():
         return f"{path} does not exist: pass the path of a model ({readable_formats()})."
-    if _is_gguf(path):
-        return (
-            f"GGUF files are not supported: {path} cannot be served. Pass the folder of a model "
-            f"({readable_formats()}), or convert the model that the GGUF was made from with {conversions('MODEL')}."
-        )
     if path.is_file():
         settings = " Settings files are passed with --config." if path.suffix == ".toml" else ""
         return (
@@ -47,13 +42,6 @@ def no_model(path: Path) -> str:
     if not any(path.glob("*.safetensors")):
         advice = f"Convert a model with {conversions('MODEL')}."
     return f"{path} contains no model that Onward can read ({readable_formats()}). {advice}"
-
-
-def _is_gguf(path: Path) -> bool:
-    """Return whether `path` is a GGUF file or a folder whose only weights are such files."""
-    if path.is_file():
-        return path.suffix == ".gguf"
-    return any(path.glob("*.gguf")) and not any(path.glob("*.safetensors"))
 
 
 def conversions(source: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onward.errors import HubUnreachable, ModelNameError
 from onward.models.check import conversions
-from onward.runtimes.formats import hub_formats, readable_formats
+from onward.runtimes.formats import hub_formats
 
 _ID = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
@@ -43,8 +43,9 @@ def fetch(name: HubName, *, allow_download: bool, fetcher: Callable[..., str] | 
         folder = _download(name, each.patterns, allow_download=allow_download, fetcher=fetcher)
         if each.matches(folder):
             return folder
+    readable = ", ".join(each.name for each in hub_formats())
     raise ModelNameError(
-        f"{name.repository} contains no model that Onward can read ({readable_formats()}). "
+        f"{name.repository} contains no model that Onward can read ({readable}). "
         f"Convert it with {conversions(name.repository)}."
     )
 

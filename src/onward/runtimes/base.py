@@ -39,6 +39,8 @@ class ModelFormat(Protocol):
 
     name: str
     """For sentences: "OpenVINO IR"."""
+    is_listed: bool
+    """Whether messages name it among the formats that users have models in."""
     patterns: tuple[str, ...]
     """Glob patterns of the files to download from a hub repository; empty: never on the hub."""
     packages: tuple[str, ...]

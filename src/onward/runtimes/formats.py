@@ -9,9 +9,10 @@ from pathlib import Path
 
 from onward.runtimes.base import ModelFormat
 from onward.runtimes.openvino.format import OpenVINOFormat
+from onward.runtimes.openvino.gguf_format import GGUFFormat
 from onward.runtimes.toy.format import ToyFormat
 
-MODEL_FORMATS: tuple[ModelFormat, ...] = (OpenVINOFormat(), ToyFormat())
+MODEL_FORMATS: tuple[ModelFormat, ...] = (OpenVINOFormat(), GGUFFormat(), ToyFormat())
 """Where a path matches several entries, the first one counts."""
 
 
@@ -35,4 +36,4 @@ def hub_formats() -> list[ModelFormat]:
 
 def readable_formats() -> str:
     """Return the names of the formats that users have models in, for messages."""
-    return ", ".join(each.name for each in hub_formats())
+    return ", ".join(each.name for each in MODEL_FORMATS if each.is_listed)

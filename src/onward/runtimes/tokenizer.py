@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,19 @@ MAX_VOCABULARY_TOKENS = 1 << 22
 _CLASSES_WITH_ADD_BOS = ("Llama", "CodeLlama", "Gemma")
 
 
+@dataclass(frozen=True, slots=True)
+class TokenizerContent:
+    """What a tokenizer is built from. `path` is for messages."""
+
+    path: Path
+    tokenizer: bytes
+    """tokenizer.json."""
+    names: dict[str, Any]
+    """tokenizer_config.json over special_tokens_map.json."""
+    configs: list[dict[str, Any]]
+    """generation_config.json and config.json."""
+
+
 class HuggingFaceTokenizer:
     """Implements engine.model.Tokenizer over the `tokenizers` library. Immutable, safe from every thread.
 
@@ -40,14 +54,19 @@ class HuggingFaceTokenizer:
     text begins with a space or a special token.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Raises ModelFolderError if tokenizer.json is missing, broken, or does not define the bytes of tokens."""
-        with _reported(folder / TOKENIZER):
-            self._read_vocabulary(folder / TOKENIZER)
-            self._read_names(folder)
+    def __init__(self, source: Path | TokenizerContent) -> None:
+        """`source`: a folder with tokenizer.json, or what such files would contain.
 
-    def _read_vocabulary(self, path: Path) -> None:
-        self._library, bytes_of = _read_tokenizer(path)
+        Raises ModelFolderError if tokenizer.json is missing, broken, or does not define the bytes of tokens.
+        """
+        path = source / TOKENIZER if isinstance(source, Path) else source.path
+        with _reported(path):
+            content = _read_folder(source) if isinstance(source, Path) else source
+            self._read_vocabulary(path, content.tokenizer)
+            self._read_names(content.names, content.configs)
+
+    def _read_vocabulary(self, path: Path, content: bytes) -> None:
+        self._library, bytes_of = _read_tokenizer(content)
         self._ids: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
         self.size = max(self._ids.values(), default=-1) + 1
         if self.size > MAX_VOCABULARY_TOKENS:
@@ -68,9 +87,7 @@ class HuggingFaceTokenizer:
         self._special = frozenset(token for token, entry in added.items() if entry.special)
         self.special_literals = tuple(added[token].content for token in sorted(self._special))
 
-    def _read_names(self, folder: Path) -> None:
-        names = read_object(folder / "special_tokens_map.json") | read_object(folder / "tokenizer_config.json")
-        configs = [read_object(folder / name) for name in ("generation_config.json", CONFIG)]
+    def _read_names(self, names: dict[str, Any], configs: list[dict[str, Any]]) -> None:
         self.bos_token = self._named("bos_token", names, configs)
         self.eos_token = self._named("eos_token", names, configs)
         bos = None if self.bos_token is None else self._ids[self.bos_token]
@@ -173,9 +190,14 @@ def _reported(path: Path) -> Iterator[None]:
         raise ModelFolderError(f"{path} is not a valid tokenizer ({reason}): copy or download it again.") from error
 
 
-def _read_tokenizer(path: Path) -> tuple[Library, BytesOf]:
+def _read_folder(folder: Path) -> TokenizerContent:
+    names = read_object(folder / "special_tokens_map.json") | read_object(folder / "tokenizer_config.json")
+    configs = [read_object(folder / name) for name in ("generation_config.json", CONFIG)]
+    return TokenizerContent(folder / TOKENIZER, read_tokenizer(folder / TOKENIZER), names, configs)
+
+
+def _read_tokenizer(content: bytes) -> tuple[Library, BytesOf]:
     """Return the library's tokenizer and the function from vocabulary entries to bytes."""
-    content = read_tokenizer(path)
     library = Library.from_buffer(content)
     bytes_of = bytes_function(msgspec.json.decode(content, type=Pipeline))
     library.no_truncation()

@@ -12,24 +12,32 @@ _CHUNK = 1 << 22
 
 
 def fingerprint(files: Iterable[Path], facts: Iterable[str], cache_dir: Path | None) -> str:
-    """Return `fp_` and ten hex digits that change with the content of `files` and with `facts`.
+    """Return `fp_` and ten hex digits that change with the content of `files` and with `facts`. Raises OSError."""
+    whole = hashlib.sha256()
+    for digest in content_digests(files, cache_dir):
+        whole.update(digest.encode())
+    for fact in facts:
+        whole.update(fact.encode() + b"\0")
+    return f"fp_{whole.hexdigest()[:10]}"
+
+
+def content_digests(files: Iterable[Path], cache_dir: Path | None) -> list[str]:
+    """Return the SHA-256 of each file, in hexadecimal.
 
     Hashes whole files; with `cache_dir`, a file whose path, size and modification time are known is not read again.
     Raises OSError.
     """
     index = read_index(cache_dir)
-    whole = hashlib.sha256()
     known = dict(index)
+    digests = []
     for file in files:
         status = file.stat()
         key = f"{file.resolve()}:{status.st_size}:{status.st_mtime_ns}"
         known[key] = index.get(key) or _hash(file)
-        whole.update(known[key].encode())
-    for fact in facts:
-        whole.update(fact.encode() + b"\0")
+        digests.append(known[key])
     if known != index:
         write_index(cache_dir, known)
-    return f"fp_{whole.hexdigest()[:10]}"
+    return digests
 
 
 def with_facts(identity: str, *facts: object) -> str:

@@ -31,6 +31,7 @@ class OpenVINOFormat:
     """A folder that `optimum-cli export openvino` wrote: graph, weights, tokenizer, configuration."""
 
     name = "OpenVINO IR"
+    is_listed = True
     patterns: tuple[str, ...] = (GRAPH, WEIGHTS, *TOKENIZER_FILES)
     packages: tuple[str, ...] = ("openvino", "tokenizers")
     loading_only_files: tuple[str, ...] = (WEIGHTS, "libopenvino", "_pyopenvino.", "tokenizers.")

@@ -42,9 +42,11 @@ that wait for each other after every layer. It needs the memory of the weights o
 _ASSUMED_CONTEXT = 2048
 
 
-def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOModel:
+def load_model(folder: Path, options: RuntimeOptions | None = None, *, content: str | None = None) -> OpenVINOModel:
     """Read, rebuild and compile the folder's model, allocate its KV cache, and check it with a few small steps.
 
+    `content` identifies what is in the folder; None: the files' own contents do. A folder that was made from another
+    file may differ in what changes no result, such as the names of nodes.
     Slow; blocks. Raises ModelFolderError (files, graph), MemoryTooSmall (KV cache), SetupError (options that do not
     fit).
     """
@@ -53,7 +55,9 @@ def load_model(folder: Path, options: RuntimeOptions | None = None) -> OpenVINOM
     with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing:
         model = read_paged(core, folder)
         group = activation_group(core, model)
-        identity = hashing.submit(fingerprint, _files(folder), _facts(core, options, group), options.cache_dir)
+        files, known_content = (_files(folder), []) if content is None else ([], [content])
+        facts = [*known_content, *_facts(core, options, group)]
+        identity = hashing.submit(fingerprint, files, facts, options.cache_dir)
         context_length, notes = _context_length(folder, options)
         if computes_float32(core, options):
             group_long_rows(model)

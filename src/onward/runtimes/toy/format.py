@@ -25,6 +25,7 @@ class ToyFormat:
     """
 
     name = "toy"
+    is_listed = False
     patterns: tuple[str, ...] = ()
     packages: tuple[str, ...] = ("numpy",)
     loading_only_files: tuple[str, ...] = ()

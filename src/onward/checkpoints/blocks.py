@@ -1,0 +1,189 @@
+"""From ggml's blocks to integers and scales (ggml/src/ggml-quants.c): weight = scale × integer - bias, per group.
+
+Everything here is numpy over many blocks at once: uint8 [rows, bytes per row] in, [rows, …] out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.checkpoints.types import TensorType
+
+Bytes = NDArray[Any]
+"""uint8, which numpy's types lose in arithmetic."""
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Rows of quantised weights: `values` int8 or uint8 [rows, inputs], `scales` and `biases` float32 [rows, groups].
+
+    `biases` None: none are subtracted.
+    """
+
+    values: NDArray[np.int8] | NDArray[np.uint8]
+    scales: Floats
+    biases: Floats | None
+
+    @property
+    def num_groups(self) -> int:
+        """Groups per row."""
+        return int(self.scales.shape[1])
+
+    def floats(self) -> Floats:
+        """Return the weights, float32 [rows, inputs]."""
+        rows, inputs = self.values.shape
+        grouped = self.values.reshape(rows, self.num_groups, -1).astype(np.float32)
+        grouped *= self.scales[..., None]
+        if self.biases is not None:
+            grouped -= self.biases[..., None]
+        return grouped.reshape(rows, inputs)
+
+
+def unpack(kind: TensorType, rows: Bytes, inputs: int) -> Groups:
+    """Return the rows of a quantised tensor, [rows, bytes per row] with `inputs` weights each."""
+    blocks = rows.reshape(-1, kind.block_bytes)
+    values, scales, biases = _UNPACK[kind.name](blocks)
+    shape = (rows.shape[0], -1)
+    return Groups(
+        values.reshape(rows.shape[0], inputs), scales.reshape(shape), None if biases is None else biases.reshape(shape)
+    )
+
+
+Unpacked = tuple[NDArray[np.int8] | NDArray[np.uint8], Floats, Floats | None]
+"""Of n blocks: values [n, weights], scales [n, groups], biases [n, groups] or None."""
+
+
+def _half(blocks: Bytes, offset: int) -> Floats:
+    """Return the float16 at a byte offset of each block as float32 [n, 1]."""
+    return np.ascontiguousarray(blocks[:, offset : offset + 2]).view("<f2").astype(np.float32)
+
+
+def _nibbles(packed: Bytes) -> Bytes:
+    """Return the low halves of the bytes, then the high ones: [n, bytes] → [n, 2 × bytes]."""
+    return np.concatenate([packed & 15, packed >> 4], axis=1)
+
+
+def _bits(packed: Bytes) -> Bytes:
+    """Return the bits of the bytes, lowest first: [n, bytes] → [n, 8 × bytes]."""
+    return np.unpackbits(packed, axis=1, bitorder="little")
+
+
+def _signed(values: Bytes, zero: int) -> NDArray[np.int8]:
+    return (values.view(np.int8) - np.int8(zero)).astype(np.int8)
+
+
+def _q4_0(blocks: Bytes) -> Unpacked:
+    return _signed(_nibbles(blocks[:, 2:]), 8), _half(blocks, 0), None
+
+
+def _q4_1(blocks: Bytes) -> Unpacked:
+    return _nibbles(blocks[:, 4:]), _half(blocks, 0), -_half(blocks, 2)
+
+
+def _q5_0(blocks: Bytes) -> Unpacked:
+    return _signed(_nibbles(blocks[:, 6:]) | _bits(blocks[:, 2:6]) << 4, 16), _half(blocks, 0), None
+
+
+def _q5_1(blocks: Bytes) -> Unpacked:
+    return _nibbles(blocks[:, 8:]) | _bits(blocks[:, 4:8]) << 4, _half(blocks, 0), -_half(blocks, 2)
+
+
+def _q8_0(blocks: Bytes) -> Unpacked:
+    return np.ascontiguousarray(blocks[:, 2:]).view(np.int8), _half(blocks, 0), None
+
+
+def _q8_k(blocks: Bytes) -> Unpacked:
+    scales = np.ascontiguousarray(blocks[:, :4]).view("<f4").astype(np.float32)
+    return np.ascontiguousarray(blocks[:, 4:260]).view(np.int8), scales, None
+
+
+def _shifted(packed: Bytes, width: int, part: int) -> Bytes:
+    """Return 2- or 4-bit numbers: for each run of `part` bytes its lowest bits, then the next ones, and so on."""
+    runs = packed.reshape(len(packed), -1, 1, part)
+    shifts = np.arange(0, 8, width, dtype=np.uint8).reshape(1, 1, -1, 1)
+    return (runs >> shifts & ((1 << width) - 1)).reshape(len(packed), -1)
+
+
+def _q2_k(blocks: Bytes) -> Unpacked:
+    both = blocks[:, :16]
+    scales = _half(blocks, 80) * (both & 15).astype(np.float32)
+    biases = _half(blocks, 82) * (both >> 4).astype(np.float32)
+    return _shifted(blocks[:, 16:80], 2, 32), scales, biases
+
+
+def _q3_k(blocks: Bytes) -> Unpacked:
+    low = _shifted(blocks[:, 32:96], 2, 32)
+    # The third bits: bit j of the 32 bytes belongs to the j-th run of 32 weights. Where it is 0, 4 is subtracted.
+    third = np.unpackbits(blocks[:, None, :32], axis=1, bitorder="little").reshape(len(blocks), 256)
+    values = (low.view(np.int8) - (np.int8(4) * (third == 0))).astype(np.int8)
+    packed = blocks[:, 96:108]
+    low_scales = _nibbles(packed[:, :8])
+    high_scales = _shifted(packed[:, 8:12], 2, 4)
+    scales = (low_scales | high_scales << 4).view(np.int8) - np.int8(32)
+    return values, _half(blocks, 108) * scales.astype(np.float32), None
+
+
+def _six_bit_pairs(packed: Bytes) -> tuple[Bytes, Bytes]:
+    """Return the eight 6-bit scales and the eight 6-bit minima that 12 bytes hold."""
+    first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:12]
+    scales = np.concatenate([first & 63, (third & 15) | (first >> 6) << 4], axis=1)
+    minima = np.concatenate([second & 63, third >> 4 | (second >> 6) << 4], axis=1)
+    return scales, minima
+
+
+def _q4_k(blocks: Bytes) -> Unpacked:
+    scales, minima = _six_bit_pairs(blocks[:, 4:16])
+    values = _shifted(blocks[:, 16:], 4, 32)
+    return values, _half(blocks, 0) * scales.astype(np.float32), _half(blocks, 2) * minima.astype(np.float32)
+
+
+def _q5_k(blocks: Bytes) -> Unpacked:
+    scales, minima = _six_bit_pairs(blocks[:, 4:16])
+    fifth = np.unpackbits(blocks[:, None, 16:48], axis=1, bitorder="little").reshape(len(blocks), 256)
+    values = _shifted(blocks[:, 48:], 4, 32) | fifth << 4
+    return values, _half(blocks, 0) * scales.astype(np.float32), _half(blocks, 2) * minima.astype(np.float32)
+
+
+def _q6_k(blocks: Bytes) -> Unpacked:
+    values = _shifted(blocks[:, :128], 4, 64) | _shifted(blocks[:, 128:192], 2, 32) << 4
+    scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8).astype(np.float32)
+    return _signed(values, 32), _half(blocks, 208) * scales, None
+
+
+_IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+"""What the 4-bit numbers of IQ4 types stand for."""
+
+
+def _iq4_nl(blocks: Bytes) -> Unpacked:
+    return _IQ4_VALUES[_nibbles(blocks[:, 2:])], _half(blocks, 0), None
+
+
+def _iq4_xs(blocks: Bytes) -> Unpacked:
+    high = _shifted(blocks[:, 2:4], 2, 1)
+    low = _shifted(blocks[:, 4:8], 4, 1)
+    scales = (low | high << 4).view(np.int8) - np.int8(32)
+    values = _nibbles(blocks[:, 8:].reshape(-1, 16)).reshape(len(blocks), 256)
+    return _IQ4_VALUES[values], _half(blocks, 0) * scales.astype(np.float32), None
+
+
+_UNPACK: dict[str, Callable[[Bytes], Unpacked]] = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+    "Q8_K": _q8_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+}

@@ -1,0 +1,104 @@
+"""Reads little-endian values from a buffer; whatever lies beyond its end is an error."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from onward.errors import CheckpointError
+
+MAX_STRING_BYTES = 16_000_000
+"""Of one string in a file's metadata. Chat templates have thousands."""
+MAX_ARRAY_STRINGS = 1 << 22
+"""Strings of one array: sixteen times the largest known vocabulary."""
+_STRING, _ARRAY = 8, 9
+_NUMBERS: dict[int, str] = {
+    0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
+}  # fmt: skip
+"""numpy's codes of the numeric types of metadata values; 7 are booleans."""
+_BOOLEAN = 7
+_LENGTH = struct.Struct("<Q")
+
+Value = str | int | float | bool | list[str] | list[int] | list[float] | list[bool]
+"""A value in a file's metadata."""
+
+
+class Cursor:
+    """A position in `data`, which begins at 0. `where` names the file in messages."""
+
+    def __init__(self, data: memoryview, where: str) -> None:
+        self.position = 0
+        self._data = data
+        self.where = where
+
+    def number(self, code: str) -> int:
+        """Return the next number of a struct code, and go on behind it. Raises CheckpointError."""
+        size = struct.calcsize("<" + code)
+        (value,) = struct.unpack("<" + code, self._take(size))
+        return int(value)
+
+    def string(self) -> str:
+        """Return the next string; bytes that are not UTF-8 become U+FFFD. Raises CheckpointError."""
+        length = self.number("Q")
+        if length > MAX_STRING_BYTES:
+            raise self.broken(f"a string of {length} bytes")
+        return bytes(self._take(length)).decode("utf-8", "replace")
+
+    def value(self) -> Value:
+        """Return the next metadata value, which begins with its type. Raises CheckpointError."""
+        kind = self.number("I")
+        if kind == _STRING:
+            return self.string()
+        if kind == _ARRAY:
+            return self._array()
+        single: list[int] | list[float] | list[bool] = self._numbers(kind, 1)
+        return single[0]
+
+    def _array(self) -> Value:
+        kind, count = self.number("I"), self.number("Q")
+        return self._strings(count) if kind == _STRING else self._numbers(kind, count)
+
+    def _numbers(self, kind: int, count: int) -> list[Any]:
+        if kind not in _NUMBERS:
+            raise self.broken(f"a value of the unknown type {kind}")
+        dtype = np.dtype(_NUMBERS[kind])
+        found = np.frombuffer(self._take(dtype.itemsize * count), dtype)
+        numbers: list[Any] = (found != 0).tolist() if kind == _BOOLEAN else found.tolist()
+        return numbers
+
+    def _strings(self, count: int) -> list[str]:
+        """Return `count` strings. In one pass: vocabularies have hundreds of thousands."""
+        if count > min(MAX_ARRAY_STRINGS, self.remaining // _LENGTH.size):
+            raise self.broken(f"a list of {count} strings")
+        data, position, end, found = self._data, self.position, len(self._data), []
+        for _ in range(count):
+            begin = position + _LENGTH.size
+            if begin > end:
+                raise self._ends_early()
+            position = begin + _LENGTH.unpack_from(data, position)[0]
+            if position > end:
+                raise self._ends_early()
+            found.append(str(data[begin:position], "utf-8", "replace"))
+        self.position = position
+        return found
+
+    @property
+    def remaining(self) -> int:
+        """Bytes behind the position."""
+        return len(self._data) - self.position
+
+    def _take(self, count: int) -> memoryview:
+        if count > self.remaining:
+            raise self._ends_early()
+        taken = self._data[self.position : self.position + count]
+        self.position += count
+        return taken
+
+    def _ends_early(self) -> CheckpointError:
+        return self.broken("an end in the middle of a value: it is cut off")
+
+    def broken(self, what: str) -> CheckpointError:
+        """Return the error for a file that has `what`, where no such file could have it."""
+        return CheckpointError(f"{self.where} is broken (it has {what}): download it again.")

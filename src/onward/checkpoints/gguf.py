@@ -1,0 +1,146 @@
+"""GGUF files (ggml/docs/gguf.md), version 2 and 3, in one part or several.
+
+The reader believes nothing: every count, length, type and offset is checked against the file before it is used, and
+what is wrong is a CheckpointError with a sentence.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from onward.checkpoints.cursor import Cursor, Value
+from onward.checkpoints.paths import MAGIC, part_paths
+from onward.checkpoints.tensor import Tensor
+from onward.checkpoints.types import type_name, type_of
+from onward.errors import CheckpointError
+
+VERSIONS = (2, 3)
+MAX_ENTRIES = 65_536
+"""Of the metadata, and of the tensors: the largest known models have a few thousand."""
+MAX_DIMENSIONS = 4
+MAX_ALIGNMENT = 1 << 20
+_HEAD_BYTES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class GGUF:
+    """What a file, or all parts of one, contain. The tensors' data are views of the mapped files."""
+
+    paths: tuple[Path, ...]
+    metadata: dict[str, Value]
+    tensors: dict[str, Tensor]
+
+
+def read_gguf(path: Path) -> GGUF:
+    """Read metadata and tensors. Raises CheckpointError for files that are missing, broken, or of another version."""
+    paths = part_paths(path)
+    metadata, tensors = _read_part(paths[0])
+    for other in paths[1:]:
+        for name, tensor in _read_part(other)[1].items():
+            if name in tensors:
+                raise CheckpointError(f"{other} is broken (the tensor {name!r} is in another part too).")
+            tensors[name] = tensor
+    stated = metadata.get("split.count", 1)
+    if isinstance(stated, int) and stated > 1 and stated != len(paths):
+        raise CheckpointError(
+            f"{path} is one of {stated} parts: keep all of them in one folder, with their original names "
+            f"(…-00001-of-{stated:05}.gguf)."
+        )
+    return GGUF(paths, metadata, tensors)
+
+
+def _read_part(path: Path) -> tuple[dict[str, Value], dict[str, Tensor]]:
+    data = _mapped(path)
+    cursor = Cursor(data, str(path))
+    num_tensors, num_entries = _read_head(cursor, path, data)
+    metadata: dict[str, Value] = {}
+    for _ in range(num_entries):
+        key = cursor.string()
+        if key in metadata:
+            raise cursor.broken(f"the key {key[:80]!r} twice")
+        metadata[key] = cursor.value()
+    return metadata, _read_tensors(cursor, data, num_tensors, _alignment(cursor, metadata))
+
+
+def _mapped(path: Path) -> memoryview:
+    """Return the file's bytes, which are read when they are used."""
+    try:
+        with path.open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} does not exist.") from None
+    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
+        reason = getattr(error, "strerror", None) or "it is empty"
+        raise CheckpointError(f"{path} cannot be read ({reason}).") from None
+
+
+def _read_head(cursor: Cursor, path: Path, data: memoryview) -> tuple[int, int]:
+    """Return the numbers of tensors and of metadata entries."""
+    if bytes(data[: len(MAGIC)]) != MAGIC:
+        raise CheckpointError(f"{path} is not a GGUF file: it does not begin with {MAGIC.decode()!r}.")
+    if len(data) < _HEAD_BYTES:
+        raise CheckpointError(f"{path} is cut off after {len(data)} bytes: download it again.")
+    cursor.position = len(MAGIC)
+    version = cursor.number("I")
+    if version not in VERSIONS:
+        if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
+            raise CheckpointError(f"{path} is for big-endian machines: download the little-endian file.")
+        raise CheckpointError(f"{path} has version {version} of GGUF; versions 2 and 3 can be read.")
+    num_tensors, num_entries = cursor.number("Q"), cursor.number("Q")
+    if max(num_tensors, num_entries) > MAX_ENTRIES:
+        raise cursor.broken(f"{num_tensors} tensors and {num_entries} metadata entries")
+    return num_tensors, num_entries
+
+
+def _alignment(cursor: Cursor, metadata: dict[str, Value]) -> int:
+    alignment = metadata.get("general.alignment", 32)
+    if type(alignment) is not int or not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+        raise cursor.broken(f"an alignment of {alignment}")
+    return alignment
+
+
+def _read_tensors(cursor: Cursor, data: memoryview, count: int, alignment: int) -> dict[str, Tensor]:
+    stated = [_read_tensor(cursor) for _ in range(count)]
+    begin = -(-cursor.position // alignment) * alignment
+    content = np.frombuffer(data, np.uint8)
+    tensors: dict[str, Tensor] = {}
+    ends: list[tuple[int, int]] = []
+    for name, shape, number, offset in stated:
+        kind = type_of(number)
+        if kind is None:
+            raise CheckpointError(
+                f"{cursor.where}: the tensor {name!r} has the type {type_name(number)}, which Onward does not read. "
+                "Use a file in one of Q4_K_M, Q5_K_M, Q6_K, Q8_0, F16 or BF16."
+            )
+        size = _num_bytes(cursor, name, shape, kind.block_weights, kind.block_bytes)
+        if name in tensors or offset % alignment or begin + offset + size > len(data):
+            raise cursor.broken(f"a tensor {name[:80]!r} that is there twice, not aligned, or not within the file")
+        tensors[name] = Tensor(name, shape, kind, content[begin + offset : begin + offset + size])
+        ends.append((offset, offset + size))
+    if any(after[0] < before[1] for before, after in pairwise(sorted(ends))):
+        raise cursor.broken("tensors that overlap")
+    return tensors
+
+
+def _read_tensor(cursor: Cursor) -> tuple[str, tuple[int, ...], int, int]:
+    """Return name, shape in numpy's order, type and offset of the next tensor."""
+    name = cursor.string()
+    num_dimensions = cursor.number("I")
+    if not 0 < num_dimensions <= MAX_DIMENSIONS:
+        raise cursor.broken(f"a tensor of {num_dimensions} dimensions")
+    shape = tuple(cursor.number("Q") for _ in range(num_dimensions))[::-1]
+    return name, shape, cursor.number("I"), cursor.number("Q")
+
+
+def _num_bytes(cursor: Cursor, name: str, shape: tuple[int, ...], block_weights: int, block_bytes: int) -> int:
+    if 0 in shape or shape[-1] % block_weights:
+        raise cursor.broken(f"a tensor {name[:80]!r} with the impossible shape {list(shape)}")
+    num_weights = 1
+    for length in shape:
+        num_weights *= length
+    return num_weights // block_weights * block_bytes

@@ -1,0 +1,28 @@
+"""Which files are GGUF files, and which belong together. Cheap to import."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+MAGIC = b"GGUF"
+MAX_PARTS = 1000
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+
+def is_gguf(path: Path) -> bool:
+    """Return whether a file begins like a GGUF file. Never raises."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def part_paths(path: Path) -> tuple[Path, ...]:
+    """Return all parts of a file named `…-00001-of-00003.gguf`, whichever one `path` is; else the path alone."""
+    found = _PART.fullmatch(path.name)
+    if found is None or not 0 < int(found["count"]) <= MAX_PARTS:
+        return (path,)
+    count = found["count"]
+    return tuple(path.with_name(f"{found['stem']}-{number:05}-of-{count}.gguf") for number in range(1, int(count) + 1))

@@ -1,0 +1,41 @@
+"""How tokenizers of GGUF files cut a text before they merge: regular expressions by `tokenizer.ggml.pre`.
+
+The names are llama.cpp's (src/llama-vocab.cpp); the expressions are those of the models' own tokenizer.json.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+_LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_LOWER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+_UPPER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_GPT4O = f"{_LOWER}{_CONTRACTIONS}?|{_UPPER}{_CONTRACTIONS}?|" + r"\p{N}{1,3}" + _REST
+_TEKKEN = f"{_LOWER}|{_UPPER}|" + r"\p{N}" + _REST
+
+
+class PreTokenizer(NamedTuple):
+    """Expressions that split one after the other; matches are pieces, and so is what lies between them.
+
+    `ignore_merges`: a piece that is a token as a whole is not merged from smaller ones.
+    """
+
+    patterns: tuple[str, ...]
+    ignore_merges: bool = False
+
+
+_BY_PATTERN: dict[PreTokenizer, tuple[str, ...]] = {
+    PreTokenizer((_LLAMA3,), ignore_merges=True): ("llama-bpe", "llama3", "llama-v3", "falcon3", "smaug-bpe", "dbrx"),
+    PreTokenizer((_QWEN2,)): ("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"),
+    PreTokenizer((r"\p{N}", _GPT2)): ("smollm", "starcoder", "refact", "command-r", "codeshell"),
+    PreTokenizer((_GPT2,)): ("gpt-2", "phi-2", "olmo", "mpt"),
+    PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}")): ("deepseek-coder",),
+    PreTokenizer((_GPT4O,), ignore_merges=True): ("gpt-4o", "llama4"),
+    PreTokenizer((_TEKKEN,), ignore_merges=True): ("tekken",),
+}
+PRE_TOKENIZERS = {name: rule for rule, names in _BY_PATTERN.items() for name in names}
+"""By the value of `tokenizer.ggml.pre`."""

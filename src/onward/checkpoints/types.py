@@ -1,0 +1,51 @@
+"""The types of tensors in GGUF files (ggml's `ggml_type`), and how many bytes a block of weights takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class TensorType(NamedTuple):
+    """One type. Weights come in blocks of `block_weights` along a row, each of `block_bytes` bytes."""
+
+    name: str
+    block_weights: int
+    block_bytes: int
+
+
+TENSOR_TYPES: dict[int, TensorType] = {
+    0: TensorType("F32", 1, 4),
+    1: TensorType("F16", 1, 2),
+    2: TensorType("Q4_0", 32, 18),
+    3: TensorType("Q4_1", 32, 20),
+    6: TensorType("Q5_0", 32, 22),
+    7: TensorType("Q5_1", 32, 24),
+    8: TensorType("Q8_0", 32, 34),
+    10: TensorType("Q2_K", 256, 84),
+    11: TensorType("Q3_K", 256, 110),
+    12: TensorType("Q4_K", 256, 144),
+    13: TensorType("Q5_K", 256, 176),
+    14: TensorType("Q6_K", 256, 210),
+    15: TensorType("Q8_K", 256, 292),
+    20: TensorType("IQ4_NL", 32, 18),
+    23: TensorType("IQ4_XS", 256, 136),
+    30: TensorType("BF16", 1, 2),
+}
+"""By number in the file (ggml/include/ggml.h)."""
+
+UNSUPPORTED_TYPES: dict[int, str] = {
+    9: "Q8_1", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S", 24: "I8", 25: "I16",
+    26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+}  # fmt: skip
+"""Names of the types that are known and not read."""
+
+
+def type_of(number: int) -> TensorType | None:
+    """Return the type of this number, None if it is not read."""
+    return TENSOR_TYPES.get(number)
+
+
+def type_name(number: int) -> str:
+    """Return a name for messages."""
+    known = TENSOR_TYPES.get(number)
+    return known.name if known else UNSUPPORTED_TYPES.get(number, f"number {number}")

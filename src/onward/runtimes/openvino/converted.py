@@ -1,0 +1,136 @@
+"""Model files as IR folders: each is converted once, and kept in the cache for the next start."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from onward.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from onward.errors import CheckpointError, SetupError
+from onward.runtimes.base import Progress
+from onward.runtimes.files import CONFIG
+from onward.runtimes.openvino.file_names import GRAPH, WEIGHTS
+from onward.runtimes.openvino.fingerprint import content_digests
+from onward.runtimes.openvino.graphs.architecture import Architecture
+from onward.runtimes.openvino.graphs.decoder import build_decoder
+from onward.runtimes.openvino.graphs.table import architecture_of
+from onward.runtimes.openvino.graphs.weights import Weights, graph_bytes
+from onward.runtimes.openvino.library import ov
+from onward.runtimes.options import RuntimeOptions
+
+REVISION = 1
+"""Raised with every change that may change a converted graph."""
+FOLDER = "converted"
+"""In the cache folder."""
+_PART = ".part-"
+_MAX_PART_SECONDS = 24 * 3600
+"""Older unfinished conversions were killed."""
+_SPARE_BYTES = 64_000_000
+"""What has to be free on the disk besides the graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A model file's IR folder. `content` identifies what the file contains and how it was converted."""
+
+    folder: Path
+    content: str
+
+
+@contextmanager
+def converted(path: Path, options: RuntimeOptions, progress: Progress) -> Iterator[Converted]:
+    """Convert a model file, unless that was done before, and give the folder to load for as long as the context lasts.
+
+    Without a cache folder, or when it cannot be written, the folder is a temporary one. Slow; blocks. Raises
+    CheckpointError (the file), SetupError (the disk).
+    """
+    checkpoint = read_checkpoint(path)
+    found = architecture_of(checkpoint)
+    content = _content(checkpoint, options)
+    name = f"{path.stem[:80]}-{content[:16]}"
+    cached = None if options.cache_dir is None else options.cache_dir / FOLDER / name
+    if cached is not None and _is_complete(cached):
+        os.utime(cached)
+        yield Converted(cached, content)
+        return
+    progress(f"Converting {path.name} for this machine (once)")
+    root = cached.parent if cached is not None else Path(tempfile.gettempdir())
+    with _new_folder(root) as fresh:
+        _require_space(fresh, graph_bytes(checkpoint, options.precision))
+        _write(checkpoint, found, fresh, options)
+        _require_unchanged(checkpoint, options, content)
+        yield Converted(fresh if cached is None else _keep(fresh, cached), content)
+
+
+def _content(checkpoint: Checkpoint, options: RuntimeOptions) -> str:
+    """Return a digest of the files' contents, the revision of the conversion, and the precision."""
+    digests = content_digests(checkpoint.paths, options.cache_dir)
+    return hashlib.sha256("\0".join([*digests, str(REVISION), options.precision]).encode()).hexdigest()
+
+
+def _is_complete(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in (GRAPH, WEIGHTS, CONFIG))
+
+
+@contextmanager
+def _new_folder(root: Path) -> Iterator[Path]:
+    """Make a folder that is removed at the end, unless it was moved away. Raises SetupError."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        _remove_old_parts(root)
+        fresh = Path(tempfile.mkdtemp(prefix=_PART, dir=root))
+    except OSError as error:
+        raise SetupError(f"{root} cannot be written ({error.strerror}): set --cache-dir to another folder.") from None
+    try:
+        yield fresh
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _remove_old_parts(root: Path) -> None:
+    for old in root.glob(f"{_PART}*"):
+        if time.time() - old.stat().st_mtime > _MAX_PART_SECONDS:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _require_space(folder: Path, num_bytes: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < num_bytes + _SPARE_BYTES:
+        raise SetupError(
+            f"{folder.parent} has {free / 1e9:.1f} GB of free space, but the converted model needs "
+            f"{num_bytes / 1e9:.1f}: free some, or set --cache-dir to another folder."
+        )
+
+
+def _write(checkpoint: Checkpoint, found: Architecture, folder: Path, options: RuntimeOptions) -> None:
+    weights = Weights(checkpoint, found, options.precision)
+    graph = build_decoder(found, weights)
+    try:
+        ov.save_model(graph, folder / GRAPH, compress_to_fp16=False)
+    except RuntimeError as error:
+        raise SetupError(f"The converted model could not be written to {folder.parent} ({error}).") from None
+    configuration = {"model_type": found.name, "max_position_embeddings": found.context_length}
+    (folder / CONFIG).write_text(json.dumps(configuration), encoding="utf-8")
+
+
+def _require_unchanged(checkpoint: Checkpoint, options: RuntimeOptions, content: str) -> None:
+    if _content(checkpoint, options) != content:
+        raise CheckpointError(f"{checkpoint.paths[0]} was changed while it was read: start again.")
+
+
+def _keep(fresh: Path, cached: Path) -> Path:
+    """Move a complete folder to its place, or drop it if another process was faster. Returns the folder to use."""
+    try:
+        fresh.rename(cached)
+    except OSError:
+        if not _is_complete(cached):
+            return fresh
+    return cached

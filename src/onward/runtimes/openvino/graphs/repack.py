@@ -1,0 +1,103 @@
+"""From a tensor of a file to the arrays of a form, a few rows at a time on several threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.checkpoints.tensor import Tensor
+from onward.machine import cpu_quota
+from onward.runtimes.openvino.graphs.forms import Form
+
+_PART_WEIGHTS = 1 << 18
+"""Weights that are processed at once: their temporaries stay in the processor's cache."""
+MAX_INT8 = 127.0
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Arrays of one form. `values`: [rows, inputs], or [rows, inputs / 2] with the first of two 4-bit values in the low
+    half; `scales`, `zeros` and `corrections`: [rows, groups]."""
+
+    values: NDArray[np.uint8] | NDArray[np.int8] | NDArray[np.float32]
+    scales: NDArray[np.float16] | None = None
+    zeros: NDArray[np.uint8] | None = None
+    corrections: NDArray[np.float16] | None = None
+
+
+def repack(tensor: Tensor, form: Form, order: NDArray[np.int64] | None = None) -> Packed:
+    """Return the weights in a form. `order`: the row of the file that each row is, None: as they are."""
+    work = _WORK[form]
+    step = max(1, _PART_WEIGHTS // tensor.shape[-1])
+    ranges = [(start, min(start + step, tensor.num_rows)) for start in range(0, tensor.num_rows, step)]
+    with ThreadPoolExecutor(cpu_quota() or os.cpu_count(), thread_name_prefix="onward-repack") as executor:
+        parts = list(executor.map(lambda rows: work(tensor, *rows), ranges))
+    joined = [None if column[0] is None else np.concatenate(column) for column in zip(*parts, strict=True)]
+    ordered: list[Any] = [column if column is None or order is None else column[order] for column in joined]
+    return Packed(*ordered)
+
+
+def _float32(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
+    return (tensor.floats(start, stop),)
+
+
+def _int8_rows(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
+    weights = tensor.floats(start, stop)
+    greatest = np.abs(weights).max(axis=1, keepdims=True)
+    scales = (greatest / np.float32(MAX_INT8)).astype(np.float16)
+    # By the scale that is stored: a float16 is too coarse to divide by another number. A row of zeros stays zeros.
+    divisors = np.where(scales == 0, np.float16(1), scales).astype(np.float32)
+    values = np.clip(np.rint(weights / divisors), -MAX_INT8, MAX_INT8).astype(np.int8)
+    return values, scales
+
+
+def _int8_groups(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
+    groups = tensor.groups(start, stop)
+    return groups.values, groups.scales.astype(np.float16)
+
+
+def _uint4_groups(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
+    groups = tensor.groups(start, stop)
+    return pack_nibbles((groups.values + np.int8(8)).astype(np.uint8)), groups.scales.astype(np.float16)
+
+
+def _uint4_corrected(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
+    values, *others = _corrected(tensor, start, stop, greatest=15)
+    return pack_nibbles(values), *others
+
+
+def _uint8_corrected(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
+    return _corrected(tensor, start, stop, greatest=255)
+
+
+def _corrected(tensor: Tensor, start: int, stop: int, greatest: int) -> tuple[NDArray[Any], ...]:
+    """Split scale × value - bias into scale × (value - zero), zero being whole, and the rest, zero × scale - bias."""
+    groups = tensor.groups(start, stop)
+    assert groups.biases is not None and groups.values.dtype == np.uint8
+    scales = groups.scales.astype(np.float16)
+    divisors = np.where(groups.scales == 0, np.float32(1), groups.scales)
+    zeros = np.clip(np.rint(groups.biases / divisors), 0, greatest).astype(np.uint8)
+    corrections = (zeros * scales.astype(np.float32) - groups.biases).astype(np.float16)
+    return groups.values, scales, zeros, corrections
+
+
+def pack_nibbles(values: NDArray[Any]) -> NDArray[Any]:
+    """Return 4-bit values, two per byte along the last axis, the first one in the low half."""
+    packed: NDArray[Any] = values[..., 0::2] | values[..., 1::2] << 4
+    return packed
+
+
+_WORK: dict[Form, Callable[[Tensor, int, int], tuple[object, ...]]] = {
+    Form.FLOAT32: _float32,
+    Form.INT8_ROWS: _int8_rows,
+    Form.INT8_GROUPS: _int8_groups,
+    Form.UINT4_GROUPS: _uint4_groups,
+    Form.UINT4_CORRECTED: _uint4_corrected,
+    Form.UINT8_CORRECTED: _uint8_corrected,
+}

@@ -1,0 +1,140 @@
+"""The weights of a checkpoint as nodes of a graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.tensor import Tensor
+from onward.runtimes.openvino.graphs.architecture import Architecture
+from onward.runtimes.openvino.graphs.forms import Form, Precision, form_of, num_bytes
+from onward.runtimes.openvino.graphs.nodes import integers
+from onward.runtimes.openvino.graphs.repack import Packed, pack_nibbles, repack
+from onward.runtimes.openvino.library import ops, ov
+
+_EMBEDDING = "token_embd.weight"
+_OUTPUT = "output.weight"
+_MIDDLE = 8
+"""The 4-bit value that stands for zero, where all groups have the same."""
+
+
+class Weights:
+    """Makes each weight matrix once. It owns the arrays that the graph's constants share, so it has to outlive the
+    graph."""
+
+    def __init__(self, checkpoint: Checkpoint, found: Architecture, precision: Precision) -> None:
+        self._checkpoint = checkpoint
+        self._found = found
+        self._precision: Precision = precision
+        self._nodes: dict[str, Any] = {}
+        self._corrections: dict[str, NDArray[np.float16]] = {}
+        self._sums: dict[tuple[str, int], Any] = {}
+        self._kept: list[Any] = []
+
+    def has(self, name: str) -> bool:
+        """Return whether the checkpoint has a tensor of this name."""
+        return name in self._checkpoint.tensors
+
+    def vector(self, name: str) -> Any:
+        """Return a bias or the weight of a norm as float32, None if there is none."""
+        if not self.has(name):
+            return None
+        values = self._checkpoint.tensors[name].floats().reshape(-1)
+        order = self._order(name)
+        return ops.constant(values if order is None else values[order])
+
+    def embedding(self) -> Any:
+        """Return the embeddings, [vocabulary, hidden]."""
+        return self._matrix(_EMBEDDING)
+
+    def output_layer(self) -> str:
+        """Return the name, without `.weight`, of the output layer: the embeddings where they are shared."""
+        return (_OUTPUT if self.has(_OUTPUT) else _EMBEDDING).removesuffix(".weight")
+
+    def multiplied(self, hidden: Any, name: str) -> Any:
+        """Return `hidden` [batch, tokens, inputs] times a weight matrix [rows, inputs]. Raises CheckpointError."""
+        product = ops.matmul(hidden, self._matrix(name), False, True)
+        corrections = self._corrections.get(name)
+        if corrections is None:
+            return product
+        weights = ops.convert(self._constant(corrections), "f32")
+        return ops.add(product, ops.matmul(self._group_sums(hidden, corrections.shape[1]), weights, False, True))
+
+    def _group_sums(self, hidden: Any, num_groups: int) -> Any:
+        """Return the sums of the inputs of each group, made once for all layers that read the same input."""
+        key = (hidden.get_name(), num_groups)
+        if key not in self._sums:
+            inputs = hidden.get_output_partial_shape(0)[2].get_length()
+            grouped = ops.reshape(hidden, integers(0, 0, num_groups, inputs // num_groups), True)
+            self._sums[key] = ops.reduce_sum(grouped, integers(3), False)
+        return self._sums[key]
+
+    def _matrix(self, name: str) -> Any:
+        if name not in self._nodes:
+            tensor = self._checkpoint.tensor(name)
+            form = form_of(tensor, self._precision, is_table=name in (_EMBEDDING, _OUTPUT))
+            self._nodes[name] = self._node(name, tensor, repack(tensor, form, self._order(name)), form)
+        return self._nodes[name]
+
+    def _node(self, name: str, tensor: Tensor, packed: Packed, form: Form) -> Any:
+        rows, inputs = tensor.num_rows, tensor.shape[-1]
+        if packed.scales is None:
+            return self._constant(packed.values)
+        num_groups = packed.scales.shape[1]
+        shape = [rows, num_groups, inputs // num_groups] if num_groups > 1 else [rows, inputs]
+        grid = [rows, num_groups, 1] if num_groups > 1 else [rows, 1]
+        is_4_bits = form in (Form.UINT4_GROUPS, Form.UINT4_CORRECTED)
+        node = ops.convert(self._constant(packed.values, shape, four_bits=is_4_bits), "f16")
+        if form is Form.UINT4_GROUPS:
+            node = ops.subtract(node, ops.convert(ops.constant(np.asarray(_MIDDLE, np.uint8)), "f16"))
+        if packed.zeros is not None:
+            flat = packed.zeros.reshape(-1)
+            zeros = self._constant(pack_nibbles(flat) if is_4_bits else flat, grid, four_bits=is_4_bits)
+            node = ops.subtract(node, ops.convert(zeros, "f16"))
+        node = ops.multiply(node, self._constant(packed.scales, grid))
+        if num_groups > 1:
+            node = ops.reshape(node, integers(rows, inputs), False)
+        if packed.corrections is not None:
+            self._corrections[name] = packed.corrections
+        return ops.convert(node, "f32")
+
+    def _constant(self, values: NDArray[Any], shape: list[int] | None = None, *, four_bits: bool = False) -> Any:
+        """Return a constant over an array, which is not copied."""
+        values = np.ascontiguousarray(values)
+        if four_bits:
+            assert shape is not None
+            tensor = ov.Tensor(values.reshape(-1), ov.Shape(shape), ov.Type.u4)
+        else:
+            tensor = ov.Tensor(values if shape is None else values.reshape(shape), shared_memory=True)
+        self._kept += [values, tensor]
+        return ov.op.Constant(tensor, shared_memory=True)
+
+    def _order(self, name: str) -> NDArray[np.int64] | None:
+        """Return the order of the rows of queries and keys in which a head's halves are rotated; None for others.
+
+        Files of some architectures have the two dimensions of a pair side by side.
+        """
+        if not self._found.has_interleaved_rope or self._found.rope is None:
+            return None
+        layer_name = name.rpartition(".")[0]
+        heads = {"attn_q": self._found.num_heads, "attn_k": self._found.num_kv_heads}.get(layer_name.rpartition(".")[2])
+        if heads is None:
+            return None
+        size, turned = self._found.head_size, self._found.rope.size
+        pairs = np.arange(turned).reshape(turned // 2, 2).swapaxes(0, 1).reshape(-1)
+        of_head = np.concatenate([pairs, np.arange(turned, size)])
+        order: NDArray[np.int64] = (np.arange(heads)[:, None] * size + of_head).reshape(-1)
+        return order
+
+
+def graph_bytes(checkpoint: Checkpoint, precision: Precision) -> int:
+    """Return about how many bytes the graph of a checkpoint takes on disk."""
+    return sum(
+        num_bytes(tensor, form_of(tensor, precision, is_table=name in (_EMBEDDING, _OUTPUT)))
+        if len(tensor.shape) > 1
+        else 4 * tensor.shape[-1]
+        for name, tensor in checkpoint.tensors.items()
+    )

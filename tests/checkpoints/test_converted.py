@@ -1,0 +1,131 @@
+"""GGUF files as models: converted once, kept, and refused with a sentence where they cannot be computed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onward.errors import CheckpointError, ModelFolderError, SetupError
+from onward.models.check import check_model
+from onward.models.resolve import resolve
+from onward.runtimes.openvino import converted as conversion
+from onward.runtimes.openvino.gguf_format import GGUFFormat
+from onward.runtimes.options import RuntimeOptions
+from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.tiny import tiny
+
+
+def model_file(path: Path, seed: int = 0, **changed: Any) -> Path:
+    metadata, tensors = tiny("llama", seed)
+    stored = {name: floats(array) for name, array in tensors.items()}
+    return write_gguf(path, {**metadata, **changed}, stored)
+
+
+def load(path: Path, cache: Path | None, **more: Any) -> tuple[str, list[str]]:
+    """The model's fingerprint, and what was said while it loaded."""
+    said: list[str] = []
+    options = RuntimeOptions(threads=1, kv_memory=8_000_000, cache_dir=cache, **more)
+    model = GGUFFormat().load(path, options, said.append)
+    model.model.close()
+    return model.fingerprint, said
+
+
+def test_a_file_is_converted_once_whatever_its_name(tmp_path: Path) -> None:
+    path, cache = model_file(tmp_path / "a.gguf"), tmp_path / "cache"
+    fingerprint, said = load(path, cache)
+    assert said == ["Converting a.gguf for this machine (once)"]
+    assert load(path, cache) == (fingerprint, [])
+    moved = path.rename(tmp_path / "b.gguf")
+    assert load(moved, cache)[0] == fingerprint == load(moved, tmp_path / "other cache")[0]
+
+
+def test_the_fingerprint_changes_with_content_and_precision(tmp_path: Path) -> None:
+    one, two = (model_file(tmp_path / f"{seed}.gguf", seed) for seed in (1, 2))
+    found = {load(one, tmp_path)[0], load(two, tmp_path)[0], load(one, tmp_path, precision="exact")[0]}
+    assert len(found) == 3
+
+
+def test_without_a_cache_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = model_file(tmp_path / "m.gguf")
+    assert load(path, None)[1]
+    assert [each.name for each in tmp_path.iterdir()] == ["m.gguf"]
+
+
+def test_an_unfinished_conversion_is_done_again_and_removed(tmp_path: Path) -> None:
+    path, cache = model_file(tmp_path / "m.gguf"), tmp_path / "cache"
+    old = cache / conversion.FOLDER / ".part-killed"
+    old.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    load(path, cache)
+    (only,) = (cache / conversion.FOLDER).iterdir()
+    assert only.name.startswith("m-")
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, cache = model_file(tmp_path / "m.gguf"), tmp_path / "cache"
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
+    with pytest.raises(SetupError, match="of free space, but the converted model needs"):
+        load(path, cache)
+    assert list((cache / conversion.FOLDER).iterdir()) == []
+
+
+def test_a_file_that_changes_while_it_is_read_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, cache, write = model_file(tmp_path / "m.gguf"), tmp_path / "cache", conversion._write
+
+    def write_and_change(*arguments: Any) -> None:
+        write(*arguments)
+        path.write_bytes(path.read_bytes()[:-1] + b"\1")
+
+    monkeypatch.setattr(conversion, "_write", write_and_change)
+    with pytest.raises(CheckpointError, match="was changed while it was read"):
+        load(path, cache)
+
+
+def test_a_folder_with_one_file_is_that_model_and_with_two_a_question(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    model_file(folder / "m.gguf")
+    assert check_model(folder).name == "GGUF"
+    assert resolve(str(folder / "m.gguf")).id == "m"
+    model_file(folder / "n.gguf")
+    with pytest.raises(ModelFolderError, match=r"several models \(m.gguf, n.gguf\): pass the path of one"):
+        check_model(folder)
+
+
+def test_what_a_file_states_is_shown(tmp_path: Path) -> None:
+    facts = GGUFFormat().facts(model_file(tmp_path / "m.gguf"))
+    assert facts == {"context_length": 512, "kind": "llama", "quantisation": "F32", "vocabulary": 30}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"general.architecture": "mamba"}, "architecture 'mamba'.*It computes gemma3, llama"),
+        ({"llama.expert_count": 8}, "a mixture of experts"),
+        ({"llama.attn_logit_softcapping": 50.0}, "soft-capped attention"),
+        ({"llama.rope.scaling.type": "yarn"}, "'yarn'"),
+        ({"llama.attention.head_count": 0}, "which no model can have"),
+        ({"llama.attention.head_count": "four"}, "which no model can have"),
+        ({"llama.attention.head_count_kv": 3}, "no model can have"),
+        ({"llama.embedding_length": 32}, "has the shape"),
+        ({"llama.block_count": 9}, "no tensor 'blk.2.attn_q.weight'"),
+        ({"llama.attention.value_length": 8}, "of different sizes"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_by_name(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = model_file(tmp_path / "m.gguf", **changed)
+    with pytest.raises(ModelFolderError, match=words):
+        check_model(path)
+
+
+def test_weights_that_are_not_numbers_are_loaded_and_end_requests_not_the_engine(tmp_path: Path) -> None:
+    metadata, tensors = tiny("llama")
+    tensors["output_norm.weight"] = np.full_like(tensors["output_norm.weight"], np.nan)
+    path = write_gguf(tmp_path / "m.gguf", metadata, {name: floats(array) for name, array in tensors.items()})
+    assert load(path, tmp_path)[0].startswith("fp_")

@@ -1,0 +1,173 @@
+"""GGUF files: whole, in parts, and broken in every way. What is wrong is a sentence, never a crash."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from onward.checkpoints.gguf import read_gguf
+from onward.checkpoints.paths import is_gguf
+from onward.errors import CheckpointError
+from tests.checkpoints.making import Stored, floats, gguf_bytes, text, value, write_gguf
+
+METADATA: dict[str, Any] = {
+    "general.architecture": "llama",
+    "number": 7,
+    "real": 1.5,
+    "flag": True,
+    "words": ["a", "", "ä"],
+    "numbers": [1, -2, 3],
+    "reals": [0.5, 1.0],
+}
+TENSORS: dict[str, Stored] = {"a": floats(np.arange(6.0).reshape(2, 3)), "b": floats(np.arange(4.0))}
+WHOLE = gguf_bytes(METADATA, TENSORS)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("alignment", [32, 64])
+def test_metadata_and_tensors_are_read(version: int, alignment: int, tmp_path: Path) -> None:
+    metadata = {**METADATA, "general.alignment": alignment}
+    path = write_gguf(tmp_path / "m.gguf", metadata, TENSORS, version=version, alignment=alignment)
+    found = read_gguf(path)
+    assert found.metadata == metadata
+    assert found.tensors["a"].shape == (2, 3)
+    np.testing.assert_array_equal(found.tensors["a"].floats(), np.arange(6.0).reshape(2, 3))
+    np.testing.assert_array_equal(found.tensors["b"].floats().reshape(-1), np.arange(4.0))
+
+
+def test_parts_are_read_as_one_model_from_any_of_them(tmp_path: Path) -> None:
+    names = [f"m-{number:05}-of-00002.gguf" for number in (1, 2)]
+    write_gguf(tmp_path / names[0], {**METADATA, "split.count": 2}, {"a": TENSORS["a"]})
+    write_gguf(tmp_path / names[1], {"split.count": 2}, {"b": TENSORS["b"]})
+    for name in names:
+        found = read_gguf(tmp_path / name)
+        assert set(found.tensors) == {"a", "b"} and found.metadata["number"] == 7
+        assert [path.name for path in found.paths] == names
+
+
+def test_a_part_that_is_missing_or_renamed_is_a_sentence(tmp_path: Path) -> None:
+    part = write_gguf(tmp_path / "m-00001-of-00002.gguf", {"split.count": 2}, TENSORS)
+    with pytest.raises(CheckpointError, match=r"m-00002-of-00002\.gguf does not exist"):
+        read_gguf(part)
+    with pytest.raises(CheckpointError, match="is one of 2 parts"):
+        read_gguf(part.rename(tmp_path / "m.gguf"))
+
+
+def test_a_tensor_in_two_parts_is_a_sentence(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write_gguf(tmp_path / f"m-{number:05}-of-00002.gguf", {}, TENSORS)
+    with pytest.raises(CheckpointError, match="in another part too"):
+        read_gguf(tmp_path / "m-00001-of-00002.gguf")
+
+
+def _head(num_tensors: int = 0, num_entries: int = 0, version: int = 3) -> bytes:
+    return struct.pack("<4sIQQ", b"GGUF", version, num_tensors, num_entries)
+
+
+def _tensor(shape: tuple[int, ...], number: int = 0, offset: int = 0) -> bytes:
+    return text("t") + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, number, offset)
+
+
+BROKEN: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "is empty"),
+    "another file": (b"PK\x03\x04" + bytes(100), "not a GGUF file"),
+    "head cut off": (b"GGUF\x03\0\0\0", "cut off"),
+    "version 1": (_head(version=1), "version 1"),
+    "big-endian": (struct.pack(">4sIQQ", b"GGUF", 3, 0, 0), "big-endian"),
+    "countless tensors": (_head(num_tensors=2**63), "tensors"),
+    "countless entries": (_head(num_entries=2**40), "entries"),
+    "endless key": (_head(num_entries=1) + struct.pack("<Q", 2**62), "a string of"),
+    "key cut off": (_head(num_entries=1) + struct.pack("<Q", 100) + b"abc", "cut off"),
+    "unknown kind": (_head(num_entries=1) + text("k") + struct.pack("<IQ", 99, 0), "unknown type 99"),
+    "list in a list": (_head(num_entries=1) + text("k") + struct.pack("<IIQI", 9, 9, 1, 4), "unknown type 9"),
+    "endless list": (_head(num_entries=1) + text("k") + struct.pack("<IIQ", 9, 4, 2**60), "cut off"),
+    "endless strings": (_head(num_entries=1) + text("k") + struct.pack("<IIQ", 9, 8, 2**60), "a list of"),
+    "strings cut off": (_head(num_entries=1) + text("k") + struct.pack("<IIQQ", 9, 8, 1, 50), "cut off"),
+    "a key twice": (_head(num_entries=2) + 2 * (text("k") + value(1)), "twice"),
+    "alignment": (_head(num_entries=1) + text("general.alignment") + value(24), "alignment of 24"),
+    "no dimensions": (_head(num_tensors=1) + _tensor(()), "0 dimensions"),
+    "many dimensions": (_head(num_tensors=1) + _tensor((1,) * 9), "9 dimensions"),
+    "no rows": (_head(num_tensors=1) + _tensor((0, 4)), "impossible shape"),
+    "half a block": (_head(num_tensors=1) + _tensor((33,), number=2) + bytes(100), "impossible shape"),
+    "endless tensor": (_head(num_tensors=1) + _tensor((2**40, 2**40)) + bytes(100), "not within the file"),
+    "tensor behind the end": (_head(num_tensors=1) + _tensor((4,), offset=2**50) + bytes(100), "not within the file"),
+    "not aligned": (_head(num_tensors=1) + _tensor((4,), offset=8) + bytes(200), "not aligned"),
+    "a tensor twice": (_head(num_tensors=2) + 2 * _tensor((4,)) + bytes(200), "twice"),
+    "unsupported type": (_head(num_tensors=1) + _tensor((256,), number=19) + bytes(200), "IQ1_S"),
+    "unknown type": (_head(num_tensors=1) + _tensor((256,), number=77) + bytes(200), "number 77"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_broken_is_a_sentence(name: str, tmp_path: Path) -> None:
+    content, words = BROKEN[name]
+    path = tmp_path / "m.gguf"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=words) as caught:
+        read_gguf(path)
+    assert str(path) in str(caught.value)
+
+
+def test_tensors_that_overlap_are_a_sentence(tmp_path: Path) -> None:
+    second = text("u") + struct.pack("<IQIQ", 1, 4, 0, 32)
+    content = _head(num_tensors=2) + _tensor((16,)) + second + bytes(300)
+    (tmp_path / "m.gguf").write_bytes(content)
+    with pytest.raises(CheckpointError, match="overlap"):
+        read_gguf(tmp_path / "m.gguf")
+
+
+def test_a_file_that_does_not_exist_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="does not exist"):
+        read_gguf(tmp_path / "m.gguf")
+    assert not is_gguf(tmp_path / "m.gguf")
+
+
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], None]:
+    """Reads bytes as a file, and everything that it states; only CheckpointError may be raised."""
+    path = tmp_path_factory.mktemp("fuzz") / "m.gguf"
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        try:
+            found = read_gguf(path)
+        except CheckpointError:
+            return
+        assert sum(tensor.data.nbytes for tensor in found.tensors.values()) <= len(content)
+        for tensor in found.tensors.values():
+            tensor.floats()
+
+    return read
+
+
+@pytest.mark.parametrize("length", range(0, len(WHOLE), 7))
+def test_a_file_that_is_cut_anywhere_is_a_sentence(length: int, reading: Callable[[bytes], None]) -> None:
+    reading(WHOLE[:length])
+
+
+FUZZ = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+@FUZZ
+@given(changes=st.dictionaries(st.integers(0, len(WHOLE) - 1), st.integers(0, 255), max_size=8))
+def test_a_file_with_other_bytes_anywhere_never_crashes(
+    changes: dict[int, int], reading: Callable[[bytes], None]
+) -> None:
+    content = bytearray(WHOLE)
+    for position, byte in changes.items():
+        content[position] = byte
+    reading(bytes(content))
+
+
+@FUZZ
+@given(content=st.binary(max_size=400))
+def test_random_bytes_never_crash(content: bytes, reading: Callable[[bytes], None]) -> None:
+    reading(content)
+    reading(WHOLE[:24] + content)

@@ -1,0 +1,54 @@
+"""Graphs made from checkpoints compute what their architectures' documents say: log-probabilities of a float64
+reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from onward.engine.model import Model, Row
+from onward.runtimes.openvino.gguf_format import GGUFFormat
+from onward.runtimes.options import RuntimeOptions
+from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.reference import Reference
+from tests.checkpoints.tiny import ARCHITECTURES, tiny
+
+MAX_DIFFERENCE = 5e-4
+"""Of a log-probability, in nats."""
+NUM_TOKENS = 70
+"""More than two KV blocks, and four of gemma3's windows."""
+
+
+def log_softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    found: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return found
+
+
+def loaded(path: Path, cache: Path) -> Model:
+    options = RuntimeOptions(threads=1, precision="exact", kv_memory=8_000_000, cache_dir=cache)
+    return GGUFFormat().load(path, options, lambda line: None).model
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def name(request: pytest.FixtureRequest) -> Iterator[str]:
+    yield request.param
+
+
+def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
+    metadata, tensors = tiny(name)
+    path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+    tokens = np.random.default_rng(3).integers(0, len(tensors["token_embd.weight"]), NUM_TOKENS).tolist()
+    expected = log_softmax(Reference(metadata, tensors).logits(tokens))
+    model = loaded(path, tmp_path)
+    try:
+        found = log_softmax(model.evaluate([Row(0, tokens, 0, range(model.shape.blocks_for(NUM_TOKENS)), NUM_TOKENS)]))
+        assert model.context_length == 512
+    finally:
+        model.close()
+    assert expected.min() < -8  # the model has opinions: nearly equal logits would agree with anything
+    assert np.abs(found - expected).max() < MAX_DIFFERENCE

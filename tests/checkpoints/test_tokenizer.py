@@ -1,0 +1,113 @@
+"""Tokenizers from the metadata of GGUF files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.checkpoints.merges import merges_of_scores
+from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.pretokenizers import PRE_TOKENIZERS
+from onward.checkpoints.tokenizer import tokenizer_files
+from onward.errors import CheckpointError
+from onward.runtimes.tokenizer import HuggingFaceTokenizer, TokenizerContent
+from tests.checkpoints.making import letters_tokenizer
+
+ARCHITECTURE = {"general.architecture": "llama"}
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+PIECES = ["<unk>", "<s>", "</s>", *BYTES, "▁", "a", "b", "ab", "▁a", "▁ab", "<tool>"]
+SENTENCE_PIECE: dict[str, Any] = {
+    "tokenizer.ggml.model": "llama",
+    "tokenizer.ggml.tokens": PIECES,
+    "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, 1, 1, 1, 1, 1, 1, 4],
+    "tokenizer.ggml.scores": [0.0] * 259 + [-9.0, -8.0, -7.0, -1.0, -2.0, -0.5, 0.0],
+    "tokenizer.ggml.bos_token_id": 1,
+    "tokenizer.ggml.eos_token_id": 2,
+    "tokenizer.ggml.unknown_token_id": 0,
+}
+
+
+def tokenizer(metadata: dict[str, Any]) -> HuggingFaceTokenizer:
+    files = tokenizer_files(Parameters({**ARCHITECTURE, **metadata}, "m.gguf"))
+    content = TokenizerContent(Path("m.gguf"), files.tokenizer, files.configuration, [files.generation])
+    return HuggingFaceTokenizer(content)
+
+
+def pieces(found: HuggingFaceTokenizer, text: str, *, special: bool = False) -> list[bytes]:
+    return [found.token_bytes(token) for token in found.encode(text, add_special_tokens=special)]
+
+
+def test_a_byte_level_tokenizer_merges_as_stated() -> None:
+    found = tokenizer(letters_tokenizer())
+    assert pieces(found, "abcab ba") == [b"abc", b"ab", b" ", b"b", b"a"]
+    assert pieces(found, "a<|end|>") == [b"a", b"<|end|>"]
+    assert found.end_tokens == {found.token_id("<|end|>")}
+    assert found.implicit_prefix(add_special_tokens=True) == 0
+
+
+def test_a_sentence_piece_tokenizer_merges_by_score_and_falls_back_to_bytes() -> None:
+    found = tokenizer(SENTENCE_PIECE)
+    assert pieces(found, "ab") == [b" ab"]
+    assert pieces(found, "ab", special=True) == [b"<s>", b" ab"]
+    assert pieces(found, "aä") == [b" a", "ä".encode()[:1], "ä".encode()[1:]]
+    assert pieces(found, "b<tool>") == [b" ", b"b", b"<tool>"]
+    assert found.end_tokens == {2} and found.is_special(1) and not found.is_special(len(PIECES) - 1)
+
+
+def test_the_space_before_a_text_and_the_start_token_are_switches_of_the_file() -> None:
+    switches = {"tokenizer.ggml.add_space_prefix": False, "tokenizer.ggml.add_bos_token": False}
+    found = tokenizer({**SENTENCE_PIECE, **switches})
+    assert pieces(found, "ab", special=True) == [b"ab"]
+    with_start = tokenizer(
+        {**letters_tokenizer(), "tokenizer.ggml.bos_token_id": 29, "tokenizer.ggml.add_bos_token": True}
+    )
+    assert pieces(with_start, "a", special=True) == [b"<|end|>", b"a"]
+
+
+def test_all_ends_of_a_turn_end_a_text() -> None:
+    found = tokenizer({**letters_tokenizer(), "tokenizer.ggml.eot_token_id": 3})
+    assert found.end_tokens == {3, found.token_id("<|end|>")}
+
+
+@pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS))
+def test_every_rule_cuts_text_and_loses_none(name: str) -> None:
+    letters = letters_tokenizer()
+    letters["tokenizer.ggml.pre"] = name
+    text = "abc cab\n bc  a"
+    everything = tokenizer(_with_all_bytes(letters))
+    assert b"".join(pieces(everything, text)) == text.encode()
+
+
+def _with_all_bytes(metadata: dict[str, Any]) -> dict[str, Any]:
+    known = metadata["tokenizer.ggml.tokens"]
+    missing = [token for token in ("Ċ",) if token not in known]
+    kinds = metadata["tokenizer.ggml.token_type"] + [1] * len(missing)
+    return {**metadata, "tokenizer.ggml.tokens": known + missing, "tokenizer.ggml.token_type": kinds}
+
+
+def test_merges_follow_scores_then_ids() -> None:
+    tokens = ["a", "b", "ab", "ba", "aba"]
+    assert merges_of_scores(tokens, [1] * 5, [0.0, 0.0, 2.0, 1.0, 1.0]) == [
+        ["a", "b"], ["a", "ba"], ["b", "a"], ["ab", "a"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"tokenizer.ggml.pre": "martian"}, "'martian'.*qwen2"),
+        ({"tokenizer.ggml.model": "rwkv"}, "'rwkv', which Onward cannot build"),
+        ({"tokenizer.ggml.model": 5}, "states '5'"),
+        ({"tokenizer.ggml.tokens": []}, "no tokens"),
+        ({"tokenizer.ggml.token_type": [1]}, "but 1 entries|30 tokens"),
+        ({"tokenizer.ggml.merges": ["a z", "x"]}, "which are no tokens"),
+        ({"tokenizer.ggml.eos_token_id": 999}, "which is no token"),
+        ({"tokenizer.ggml.eos_token_id": "end"}, "which is no token"),
+        ({"tokenizer.ggml.model": "llama"}, "no scores"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_built_is_a_sentence(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        tokenizer({**letters_tokenizer(), **changed})

@@ -1,0 +1,128 @@
+"""Real GGUF models: their numbers against a float64 reference that reads the same weights, their text, and the laws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onward
+from onward.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from onward.engine.model import Row
+from onward.runtimes.openvino.gguf_format import GGUFFormat
+from onward.runtimes.options import RuntimeOptions
+from tests.checkpoints.reference import Reference
+from tests.checkpoints.test_logits import log_softmax
+from tests.real_models.fetch import REAL_MODELS, RealModel, Unreachable, fetch
+
+pytestmark = pytest.mark.slow
+
+TEXT = (
+    "The Completions API takes a prompt and returns its continuation. A language model assigns a probability to every "
+    "token that may come next, given all tokens before it; sampling chooses one of them, and the process repeats.\n\n"
+    "def quicksort(items):\n    if len(items) <= 1:\n        return items\n    pivot = items[len(items) // 2]\n"
+    "    left = [item for item in items if item < pivot]\n    return quicksort(left) + [pivot]\n\n"
+    "Übergrößenträger, naïve façade, Ελληνικά, 日本語のテキスト, русский текст, العربية, 👩‍🚀 and 🎉.\n"
+) * 5
+NUM_TOKENS = 560
+"""Beyond Gemma's window of 512."""
+MAX_EXACT_DIFFERENCE = 1e-3
+MAX_FAST_MEAN_DIFFERENCE = 0.12
+"""Nats. Processors without bfloat16 differ less."""
+
+
+@pytest.fixture(scope="module", params=REAL_MODELS, ids=lambda model: model.name)
+def path(request: pytest.FixtureRequest) -> Path:
+    model: RealModel = request.param
+    try:
+        return fetch(model)
+    except Unreachable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(path: Path) -> Checkpoint:
+    return read_checkpoint(path)
+
+
+@pytest.fixture(scope="module")
+def tokens(path: Path) -> list[int]:
+    found = GGUFFormat().load_tokenizer(path).encode(TEXT, add_special_tokens=True)
+    assert len(found) >= NUM_TOKENS
+    return found[:NUM_TOKENS]
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint: Checkpoint, tokens: list[int]) -> Any:
+    """Log-probabilities [tokens, vocabulary] of a float64 forward pass."""
+    metadata = {"general.architecture": checkpoint.parameters.architecture, **checkpoint.parameters.metadata}
+    tensors = {name: tensor.floats().reshape(tensor.shape) for name, tensor in checkpoint.tensors.items()}
+    return log_softmax(Reference(metadata, tensors).logits(tokens))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def found(path: Path, tokens: list[int], precision: Any, cache: Path) -> Any:
+    """Log-probabilities [tokens, vocabulary] of the model as it is served."""
+    options = RuntimeOptions(precision=precision, kv_memory=400_000_000, cache_dir=cache)
+    model = GGUFFormat().load(path, options, lambda line: None).model
+    try:
+        return log_softmax(model.evaluate([Row(0, tokens, 0, range(model.shape.blocks_for(len(tokens))), len(tokens))]))
+    finally:
+        model.close()
+
+
+def test_exact_log_probabilities_are_those_of_the_reference(
+    path: Path, tokens: list[int], expected: Any, cache: Path
+) -> None:
+    of_tokens = np.arange(len(tokens) - 1), tokens[1:]
+    difference = np.abs(found(path, tokens, "exact", cache)[of_tokens] - expected[of_tokens])
+    assert difference.max() < MAX_EXACT_DIFFERENCE
+
+
+def test_fast_log_probabilities_are_near(path: Path, tokens: list[int], expected: Any, cache: Path) -> None:
+    of_tokens = np.arange(len(tokens) - 1), tokens[1:]
+    fast = found(path, tokens, "fast", cache)[of_tokens]
+    assert np.abs(fast - expected[of_tokens]).mean() < MAX_FAST_MEAN_DIFFERENCE
+    assert abs(fast.mean() - expected[of_tokens].mean()) < 0.03
+
+
+@pytest.fixture(scope="module")
+def client(path: Path) -> Iterator[onward.Onward]:
+    with onward.Onward(model=str(path), kv_memory="400MB") as client:
+        yield client
+
+
+def test_it_knows_the_capital_of_france(client: onward.Onward) -> None:
+    prompt = "Germany: Berlin. Italy: Rome. Spain: Madrid. France:"
+    answer = client.completions.create(prompt=prompt, max_tokens=2, temperature=0)
+    assert "Paris" in answer.choices[0].text
+
+
+def test_law_seeded_answers_are_the_same_alone_together_and_cached(client: onward.Onward) -> None:
+    prompts = [TEXT[start : start + 200] for start in range(0, 400, 50)]
+    fields: dict[str, Any] = {"max_tokens": 24, "seed": 5, "temperature": 1, "logprobs": 2}
+    alone = [client.completions.create(prompt=prompt, **fields).choices[0] for prompt in prompts]
+    together = client.completions.create(prompt=prompts, **fields).choices
+    for one, other in zip(alone, together, strict=True):
+        assert (one.text, one.finish_reason) == (other.text, other.finish_reason)
+        assert one.logprobs is not None and other.logprobs is not None
+        assert one.logprobs.token_logprobs == other.logprobs.token_logprobs
+
+
+def test_law_a_stream_is_the_whole_answer(client: onward.Onward) -> None:
+    fields: dict[str, Any] = {"prompt": "日本の首都は", "max_tokens": 40, "seed": 3, "temperature": 1}
+    whole = client.completions.create(**fields).choices[0].text
+    assert "".join(chunk.choices[0].text for chunk in client.completions.create(**fields, stream=True)) == whole
+
+
+def test_echoed_offsets_cut_the_text(client: onward.Onward) -> None:
+    choice = client.completions.create(prompt=TEXT[:700], max_tokens=0, echo=True, logprobs=0).choices[0]
+    assert choice.text == TEXT[:700] and choice.logprobs is not None
+    assert choice.logprobs.text_offset == sorted(choice.logprobs.text_offset)
