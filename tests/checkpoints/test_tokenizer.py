@@ -102,9 +102,9 @@ def test_merges_follow_scores_then_ids() -> None:
         ({"tokenizer.ggml.model": 5}, "states '5'"),
         ({"tokenizer.ggml.tokens": []}, "no tokens"),
         ({"tokenizer.ggml.token_type": [1]}, "but 1 entries|30 tokens"),
-        ({"tokenizer.ggml.merges": ["a z", "x"]}, "which are no tokens"),
-        ({"tokenizer.ggml.eos_token_id": 999}, "which is no token"),
-        ({"tokenizer.ggml.eos_token_id": "end"}, "which is no token"),
+        ({"tokenizer.ggml.merges": ["a z", "x"]}, "which are not tokens"),
+        ({"tokenizer.ggml.eos_token_id": 999}, "which is not a token"),
+        ({"tokenizer.ggml.eos_token_id": "end"}, "which is not a token"),
         ({"tokenizer.ggml.model": "llama"}, "no scores"),
     ],
 )

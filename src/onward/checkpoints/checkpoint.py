@@ -24,7 +24,7 @@ class Checkpoint:
         """Return a tensor that the architecture requires. Raises CheckpointError."""
         found = self.tensors.get(name)
         if found is None:
-            raise CheckpointError(f"{self.paths[0]} has no tensor {name!r}: it is no complete model.")
+            raise CheckpointError(f"{self.paths[0]} has no tensor {name!r}: it is not a complete model.")
         return found
 
 

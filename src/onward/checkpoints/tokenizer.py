@@ -34,7 +34,7 @@ class _Vocabulary:
         self.parameters = parameters
         self.tokens: list[Any] = parameters.list_of(str, "tokenizer.ggml.tokens") or []
         if not self.tokens:
-            raise CheckpointError(f"{parameters.where} has no tokens: it is no language model.")
+            raise CheckpointError(f"{parameters.where} has no tokens: it is not a language model.")
         self.kinds: list[Any] = self._per_token(int, "tokenizer.ggml.token_type") or [NORMAL] * len(self.tokens)
         self.ids: dict[str, int] = {}
         for token, text in enumerate(self.tokens):
@@ -58,12 +58,12 @@ class _Vocabulary:
         return found
 
     def special(self, name: str) -> int | None:
-        """Return the id of a special token, None if there is none. Raises CheckpointError for one that is no token."""
+        """Return the id of a special token, None if there is none. Raises CheckpointError for one that is not a token."""
         value = self.parameters.whole(f"tokenizer.ggml.{name}")
         if value is None:
             return None
         if type(value) is not int or not 0 <= value < len(self.tokens):
-            raise CheckpointError(f"{self.parameters.where} states {value!r} as {name!r}, which is no token.")
+            raise CheckpointError(f"{self.parameters.where} states {value!r} as {name!r}, which is not a token.")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
@@ -134,7 +134,7 @@ def _stated_merges(vocabulary: _Vocabulary) -> list[list[str]]:
     for left, right in pairs:
         if not (left in vocabulary.ids and right in vocabulary.ids and left + right in vocabulary.ids):
             raise CheckpointError(
-                f"{vocabulary.parameters.where} merges {left[:40]!r} and {right[:40]!r}, which are no tokens: its "
+                f"{vocabulary.parameters.where} merges {left[:40]!r} and {right[:40]!r}, which are not tokens: its "
                 "tokenizer is broken."
             )
     return pairs
