@@ -58,7 +58,7 @@ class _Vocabulary:
         return found
 
     def special(self, name: str) -> int | None:
-        """Return the id of a special token, None if there is none. Raises CheckpointError for one that is not a token."""
+        """Return the id of a special token, None if there is none. Raises CheckpointError for what is not a token."""
         value = self.parameters.whole(f"tokenizer.ggml.{name}")
         if value is None:
             return None
