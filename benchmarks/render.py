@@ -32,7 +32,7 @@ DEFAULT_COMMANDS = {
     "compare-storyteller": "python -m benchmarks.compare storyteller "
     "--json benchmarks/figures/compare-storyteller.json",
     "engine-process-05b": "python -m benchmarks.engine_process --model .peers/models/random05b "
-    "--token-range 256:151936 --kv-memory 1GB --waves 2 --json benchmarks/figures/engine-process-05b.json",
+    "--token-range 256:151936 --kv-memory 1GB --waves 1 --out 32 --json benchmarks/figures/engine-process-05b.json",
     "engine-process": "python -m benchmarks.engine_process --rounds 15 --json benchmarks/figures/engine-process.json",
     "reach": "python -m benchmarks.reach storyteller .peers/models/qwen05b/qwen05b-int8 "
     "--json benchmarks/figures/reach.json",
