@@ -37,8 +37,8 @@ Progress = Callable[[str], None]
 log = logging.getLogger("onward.server")
 
 SWITCH_SECONDS = 0.0005
-"""How long the event loop may keep the interpreter lock from the thread that reads what an engine's process has sent. By
-default it is 5 ms, which a busy loop would use up step after step."""
+"""How long the event loop may keep the interpreter lock from the thread that reads what an engine's process has sent.
+By default it is 5 ms, which a busy loop would use up step after step."""
 CLOSE_SECONDS = 5.0
 """Time for the engine to finish its step and for the error events of cancelled requests to reach their clients."""
 STOP_NOW_SECONDS = 0.5
