@@ -39,11 +39,15 @@ class PythonEnvironment:
         shutil.rmtree(self.folder, ignore_errors=True)
         venv.create(self.folder, with_pip=True)
         pip = [str(self.program("python")), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        _install([*pip, *self.requirements], self.folder)
+        install([*pip, *self.requirements], self.folder)
         stamp.write_text(wanted)
 
     def program(self, name: str) -> Path:
         return self.folder / ("Scripts" if os.name == "nt" else "bin") / name
+
+    def command(self, program: Path) -> list[str | Path]:
+        """Return the command that runs the checks in the file `program`."""
+        return [self.program("python"), program]
 
     def version(self, package: str) -> str:
         """Return the installed version of `package`."""
@@ -74,7 +78,7 @@ class NodeEnvironment:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         (self.folder / "package.json").write_text('{"private": true, "type": "module"}')
-        _install([npm, "install", "--no-audit", "--no-fund", "--silent", *self.packages], self.folder)
+        install([npm, "install", "--no-audit", "--no-fund", "--silent", *self.packages], self.folder)
         stamp.write_text(wanted)
 
     def program(self, name: str) -> Path:
@@ -85,6 +89,11 @@ class NodeEnvironment:
             raise Unavailable(f"{name} is not installed")
         return found
 
+    def command(self, program: Path) -> list[str | Path]:
+        """Return the command that runs the checks in a copy of the file `program`, from whose folder node resolves
+        imports. Raises Unavailable."""
+        return [self.program("node"), shutil.copy(program, self.folder)]
+
     def version(self, package: str) -> str:
         words = f"console.log(JSON.parse(require('fs').readFileSync('node_modules/{package}/package.json')).version)"
         node = shutil.which("node") or "node"
@@ -92,12 +101,13 @@ class NodeEnvironment:
         return ran.stdout.strip()
 
 
-Environment = PythonEnvironment | NodeEnvironment
-
-
-def _install(command: list[str], cwd: Path) -> None:
+def install(command: list[str], cwd: Path, **variables: str) -> None:
+    """Run a command that installs or builds, in the folder `cwd`, with these environment variables added. Raises
+    Unavailable with its last line."""
     try:
-        ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+        ran = subprocess.run(
+            command, cwd=cwd, capture_output=True, text=True, timeout=INSTALL_SECONDS, env=os.environ | variables
+        )
     except subprocess.TimeoutExpired:
         raise Unavailable(f"installation took more than {INSTALL_SECONDS} s") from None
     if ran.returncode:
@@ -131,7 +141,7 @@ NODE = {
 def main(names: list[str]) -> int:
     """Create the named environments, or all; return how many failed."""
     failed = 0
-    environments: list[Environment] = [*PYTHON.values(), *NODE.values()]
+    environments: list[PythonEnvironment | NodeEnvironment] = [*PYTHON.values(), *NODE.values()]
     for environment in environments:
         if names and environment.name not in names:
             continue

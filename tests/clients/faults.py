@@ -1,8 +1,9 @@
 """A fault-injecting proxy in front of a real server: it makes clients retry, and breaks streams.
 
-`/retry/ID/…` returns 429 for the first two requests of each ID; `/stop/ID/…` returns 429 with `x-should-retry: false`;
-`/seen/ID` lists the retry counters in an ID's requests. `/error/…` inserts an error event into a stream, `/cut/…`
-closes the connection after the first event.
+`/retry/ID/…` returns 429 for the first two requests of each ID, `/busy/ID/…` 503 for the first one, `/stop/ID/…` always
+429 with `x-should-retry: false`; `/seen/ID` lists the retry counters in an ID's requests. `/status/CODE/…` returns an
+error with that status. `/error/…` inserts an error event into a stream, `/cut/…` closes the connection after the first
+event.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 LIMITED = {"error": {"message": "slow down", "type": "requests", "param": None, "code": "rate_limit_exceeded"}}
+FAILED = {"error": {"message": "failed on purpose", "type": "test_error", "param": "prompt", "code": "on_purpose"}}
 BROKEN = b'data: {"error":{"message":"broke","type":"server_error","param":null,"code":null}}\n\n'
 
 
@@ -52,6 +54,11 @@ class FaultProxy:
         headers = {key.decode(): value.decode() for key, value in scope["headers"]}
         if fault == "seen":
             await answer(send, 200, json.dumps(self._seen[name]).encode())
+        elif fault == "status":
+            await answer(send, int(name), json.dumps(FAILED).encode(), [(b"x-should-retry", b"false")])
+        elif fault == "busy" and not self._seen[name]:
+            self._seen[name].append(headers.get("x-stainless-retry-count", ""))
+            await answer(send, 503, json.dumps(FAILED).encode(), [(b"retry-after", b"1")])
         elif fault == "stop" or (fault == "retry" and len(self._seen[name]) < 2):
             self._seen[name].append(headers.get("x-stainless-retry-count", ""))
             extra = [(b"x-should-retry", b"false")] if fault == "stop" else []

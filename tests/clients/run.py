@@ -1,6 +1,7 @@
 """`make clients`: runs every real client against real servers, prints a table and writes it to the documentation.
 
-`python -m tests.clients.run [CLIENT …] [--write]`. Exit code: 1 when a check failed, 2 when one was skipped.
+`python -m tests.clients.run [CLIENT …] [--write] [--newest]`. With `--newest`, clients that are built use the newest
+version of their package instead of the pinned one. Exit code: 1 when a check failed, 2 when one was skipped.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from tests.parity.servers import KEY, Server
 
 from . import wire
-from .environments import NODE, PYTHON, ROOT, Environment, NodeEnvironment, Unavailable
+from .built import BUILT, OPENAI_CLI, BuiltEnvironment, GoProgram
+from .environments import NODE, PYTHON, ROOT, NodeEnvironment, PythonEnvironment, Unavailable
 from .faults import FaultProxy
 from .page import write_page
 from .report import Report
@@ -37,9 +39,9 @@ class Installed:
     """A client with an environment of its own. The table shows the version of `package`."""
 
     name: str
-    environment: Environment
+    environment: PythonEnvironment | NodeEnvironment | BuiltEnvironment | GoProgram
     package: str
-    program: str
+    program: str = ""
     model: str = "toy"
 
 
@@ -60,6 +62,10 @@ CLIENTS: tuple[Installed | Shaped, ...] = (
     Installed("openai command line 0.28", PYTHON["openai-0.28"], "openai", "openai_cli.py"),
     Installed("openai (Node) 6", NODE["node-openai-6"], "openai", "openai_node.mjs"),
     Installed("openai (Node) 7, Node 22", NODE["node-openai-7"], "openai", "openai_node.mjs"),
+    Installed("openai-java", BUILT["java-openai"], "com.openai:openai-java"),
+    Installed("openai-go", BUILT["go-openai"], "github.com/openai/openai-go"),
+    Installed("openai-cli", OPENAI_CLI, "github.com/openai/openai-cli", "openai_go_cli.py"),
+    Installed("async-openai (Rust)", BUILT["rust-async-openai"], "async-openai"),
     Installed("LangChain OpenAI()", PYTHON["langchain"], "langchain-openai", "langchain_llm.py"),
     Installed("LlamaIndex OpenAILike", PYTHON["llama-index"], "llama-index-llms-openai-like", "llama_index_llm.py"),
     Installed("llm", PYTHON["llm"], "llm", "llm_cli.py"),
@@ -80,7 +86,7 @@ class Bench:
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
-        self.default = self._start("--alias", "gpt-3.5-turbo-instruct=toy")
+        self.default = self._start()
 
     def close(self) -> None:
         self._stack.close()
@@ -134,16 +140,15 @@ def run_client(client: Installed | Shaped, on: Bench) -> Report:
     try:
         client.environment.make()
         report.version = client.environment.version(client.package)
-        node = isinstance(client.environment, NodeEnvironment)
-        interpreter = client.environment.program("node" if node else "python")
+        command = client.environment.command(PROGRAMS / client.program)
     except Unavailable as problem:
         report.skipped = str(problem)
         return report
-    _run_program(client, interpreter, on, report)
+    _run_program(client, command, on, report)
     return report
 
 
-def _run_program(client: Installed, interpreter: Path, on: Bench, report: Report) -> None:
+def _run_program(client: Installed, command: list[str | Path], on: Bench, report: Report) -> None:
     expected = on.expected(client.model) if client.package == "lm_eval" else ""
     environment = os.environ | {
         "ONWARD_CLIENT_URLS": json.dumps(on.urls(client.model)),
@@ -155,15 +160,18 @@ def _run_program(client: Installed, interpreter: Path, on: Bench, report: Report
         "HF_HUB_OFFLINE": "1",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
-    program = PROGRAMS / client.program
-    if isinstance(client.environment, NodeEnvironment):  # node resolves imports from the program's folder
-        program = Path(shutil.copy(program, client.environment.folder))
-    ran = subprocess.run(
-        [interpreter, program], capture_output=True, text=True, env=environment, timeout=CLIENT_SECONDS, cwd=ROOT
-    )
+    folder = client.environment.folder if isinstance(client.environment, BuiltEnvironment) else ROOT
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=CLIENT_SECONDS, cwd=folder)
     report.read(ran.stdout)
     if not report.checks or (ran.returncode and not report.failed):
         report.checks.append(("the program runs to its end", ran.stderr[-3000:] or ran.stdout[-3000:]))
+
+
+def newest(client: Installed | Shaped) -> Installed | Shaped:
+    """Return the client with the newest version of its package, where the version is pinned by a manifest."""
+    if not isinstance(client, Installed) or not isinstance(client.environment, BuiltEnvironment):
+        return client
+    return replace(client, environment=replace(client.environment, newest=True))
 
 
 def _version(client: str) -> str:
@@ -179,6 +187,8 @@ def main(arguments: list[str]) -> int:
     write = "--write" in arguments
     wanted = [argument for argument in arguments if not argument.startswith("--")]
     chosen = [client for client in CLIENTS if not wanted or any(name in client.name for name in wanted)]
+    if "--newest" in arguments:
+        chosen = [newest(client) for client in chosen]
     reports = []
     with bench() as on:
         for client in chosen:

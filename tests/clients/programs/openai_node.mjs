@@ -32,6 +32,16 @@ async function thrown(run) {
   throw new Error("nothing was thrown");
 }
 
+// Waits until the server computes nothing, as it must soon after a client has left.
+async function untilIdle() {
+  for (let attempt = 0; attempt < 1000; attempt++) {
+    const text = await (await fetch(urls.default + "/metrics")).text();
+    if (/^onward_engine_running\{model="toy"\} 0(\.0)?$/m.test(text)) return;
+    await new Promise((resume) => setTimeout(resume, 10));
+  }
+  throw new Error("the server still works for a client that has left");
+}
+
 await check("a whole completion, with every parameter", async () => {
   const completion = await client.completions.create({
     ...greedy, n: 2, best_of: 2, echo: true, logprobs: 2, seed: 1, stop: ["\n\n\n"], suffix: null, user: "u",
@@ -39,6 +49,27 @@ await check("a whole completion, with every parameter", async () => {
   });
   assert(completion.choices.length === 2 && completion.choices[0].text.startsWith(prompt), completion);
   assert(completion.usage.total_tokens > completion.usage.prompt_tokens, completion.usage);
+});
+
+await check("suffix", async () => {
+  const completion = await client.completions.create({ ...greedy, suffix: " end" });
+  assert(completion.usage.prompt_tokens > 17, completion.usage);
+});
+
+await check("a stop sequence ends the text", async () => {
+  const whole = (await client.completions.create(greedy)).choices[0].text;
+  const { choices: [stopped] } = await client.completions.create({ ...greedy, stop: whole.slice(2, 3) });
+  assert(stopped.finish_reason === "stop" && whole.startsWith(stopped.text) && stopped.text.length <= 2, stopped);
+});
+
+await check("a batch of 256 prompts, in order", async () => {
+  const prompts = Array.from({ length: 256 }, (_, number) => `prompt ${number}`);
+  const { choices } = await client.completions.create({ ...greedy, prompt: prompts, max_tokens: 4 });
+  assert(choices.length === 256 && choices.every((choice, place) => choice.index === place), choices.length);
+  for (const place of [0, 100, 255]) {
+    const alone = await client.completions.create({ ...greedy, prompt: prompts[place], max_tokens: 4 });
+    assert(alone.choices[0].text === choices[place].text, place);
+  }
 });
 
 await check("the four prompt forms", async () => {
@@ -68,7 +99,7 @@ await check("break and abort leave the stream", async () => {
   let seen = 0;
   for await (const _ of stream) if (++seen === 3) controller.abort();
   assert(seen < 1500, seen);
-  assert((await client.completions.create(greedy)).choices.length === 1);
+  await untilIdle();
 });
 
 await check("raw responses: headers and request ids", async () => {
@@ -85,6 +116,29 @@ await check("errors have the right classes, with param and code", async () => {
   const stranger = await thrown(() => at(urls.keyed).completions.create(greedy));
   assert(stranger instanceof OpenAI.AuthenticationError, stranger);
   assert((await at(urls.keyed, { apiKey: key }).completions.create(greedy)).choices.length === 1);
+});
+
+await check("every error class by its status", async () => {
+  const classes = {
+    400: OpenAI.BadRequestError, 401: OpenAI.AuthenticationError, 403: OpenAI.PermissionDeniedError,
+    404: OpenAI.NotFoundError, 409: OpenAI.ConflictError, 422: OpenAI.UnprocessableEntityError,
+    429: OpenAI.RateLimitError, 500: OpenAI.InternalServerError, 503: OpenAI.InternalServerError,
+  };
+  for (const [status, kind] of Object.entries(classes)) {
+    const patient = at(`${urls.faults}/status/${status}`, { maxRetries: 2 });
+    const problem = await thrown(() => patient.completions.create(greedy));
+    assert(problem instanceof kind && problem.status === Number(status), [status, String(problem)]);
+    assert(problem.code === "on_purpose" && problem.param === "prompt" && problem.type === "test_error", status);
+  }
+});
+
+await check("retries: after 503 with Retry-After; none where x-should-retry is false", async () => {
+  const name = "node" + Math.random();
+  await at(`${urls.faults}/busy/${name}`, { maxRetries: 2 }).completions.create(greedy);
+  await thrown(() => at(`${urls.faults}/stop/${name}-stop`, { maxRetries: 2 }).completions.create(greedy));
+  const seen = await (await fetch(`${urls.faults}/seen/${name}`)).json();
+  const stopped = await (await fetch(`${urls.faults}/seen/${name}-stop`)).json();
+  assert(seen.length === 2 && stopped.length === 1, [seen, stopped]);
 });
 
 await check("retries: twice after 429, counted in the header", async () => {
@@ -106,6 +160,9 @@ await check("an error in the middle of a stream is thrown", async () => {
 await check("models", async () => {
   const page = await client.models.list();
   assert(page.data[0].id === "toy" && page.data[0].object === "model", page.data);
+  for (const model of ["gpt-3.5-turbo-instruct", "davinci-002", "babbage-002"]) {
+    assert((await client.completions.create({ ...greedy, model })).model === "toy", model);
+  }
 });
 
 process.exit(failed ? 1 : 0);
