@@ -15,8 +15,7 @@ HEAD = """\
 
 `make clients` starts real servers, installs every client below into an environment of its own (under
 `.venv-clients/`, on demand) and runs it against them over a socket. A client that cannot be installed is skipped
-with the reason, and the command then fails. To point a client at Onward, change its base URL to
-`http://127.0.0.1:8000/v1` and use any API key (or one of the server's, if it requires keys).
+with the reason, and the command then fails. [Use it with your client](../how-to/clients.md) has the settings of each.
 
 One of them, lm-eval's `gguf`, needs `onward serve --profile lenient` and is tested with it. [Serve
 it](../how-to/serve.md#programs-that-the-default-refuses) lists editors and other programs that need this profile, and

@@ -28,6 +28,8 @@ COMMANDS = {
     "api": ("onward.cli.commands.api", "OpenAI's old spelling: `api completions.create`."),
 }
 """Name → (module that defines its `command`, line in the help)."""
+HIDDEN = {"@completion": COMMANDS["completion"][0], "@manpages": "onward.cli.commands.manpages"}
+"""Names that OpenAI's command line has for whoever packages it → module."""
 
 
 class LazyGroup(click.Group):
@@ -41,16 +43,17 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        module = COMMANDS[cmd_name][0] if cmd_name in COMMANDS else HIDDEN.get(cmd_name)
+        if module is None:
             return None
-        found: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        found: click.Command = importlib.import_module(module).command
         return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
+        if name not in COMMANDS and name not in HIDDEN and not name.startswith("-"):
             raise click.UsageError(f"Unknown command {name!r}. {command_hint(name, COMMANDS)}".rstrip(), ctx)
         return super().resolve_command(ctx, args)
 
