@@ -31,6 +31,19 @@ def texts(completion):
     return [choice["text"] for choice in completion["choices"]]
 
 
+def num_running():
+    with urllib.request.urlopen(URLS["default"] + "/metrics") as response:
+        text = response.read().decode()
+    return float(re.search(r'^onward_engine_running\{model="toy"\} (\S+)$', text, re.MULTILINE)[1])
+
+
+def wait_until(holds):
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end, "timed out"
+        time.sleep(0.01)
+
+
 @check("the documentation's first invocation, with OpenAI's model")
 def first():
     flags = ("--api-key", "My API Key", "--model", "gpt-3.5-turbo-instruct", "--prompt", "This is a test.")
@@ -106,16 +119,3 @@ def killed():
         wait_until(lambda: num_running() > 0)
         running.kill()
     wait_until(lambda: num_running() == 0)
-
-
-def num_running():
-    with urllib.request.urlopen(URLS["default"] + "/metrics") as response:
-        text = response.read().decode()
-    return float(re.search(r'^onward_engine_running\{model="toy"\} (\S+)$', text, re.MULTILINE)[1])
-
-
-def wait_until(holds):
-    end = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.01)

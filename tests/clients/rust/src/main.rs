@@ -116,7 +116,7 @@ async fn models() {
 async fn whole_stream() {
     let whole = create(greedy()).await;
     let options = ChatCompletionStreamOptions { include_usage: Some(true), include_obfuscation: None };
-    let request = CreateCompletionRequest { stream_options: Some(options), ..greedy() };
+    let request = CreateCompletionRequest { stream: Some(true), stream_options: Some(options), ..greedy() };
     let here = client("default", "", "any");
     let mut stream = here.completions().create_stream(request).await.unwrap();
     let (mut text, mut usage) = (String::new(), None);
@@ -142,14 +142,15 @@ async fn cancel() {
 
 async fn broken() {
     for fault in ["error", "cut"] {
-        let request = CreateCompletionRequest { max_tokens: Some(999), ..greedy() };
+        let request = CreateCompletionRequest { stream: Some(true), max_tokens: Some(999), ..greedy() };
         let faulty = client("faults", &format!("/{fault}/x"), "any");
         let mut stream = faulty.completions().create_stream(request).await.unwrap();
-        let mut problem = None;
+        let (mut chunks, mut problem) = (0, None);
         while let Some(chunk) = stream.next().await {
+            chunks += usize::from(chunk.is_ok());
             problem = problem.or(chunk.err());
         }
-        assert!(problem.is_some(), "no error of a stream with the fault {fault}");
+        assert!(chunks > 0 && problem.is_some(), "{chunks} chunks, no error with the fault {fault}");
     }
 }
 
