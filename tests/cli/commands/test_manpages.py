@@ -28,6 +28,7 @@ def test_the_manual_has_every_command_and_the_flags_of_completions(tmp_path: Pat
     for flag in ("max-tokens", "logit-bias", "openai-names", "base-url"):
         assert "\\-\\-" + flag.replace("-", "\\-") in text, flag
     assert "@manpages" not in text
+    assert text.count("\\-h, \\-\\-help") == text.count("\\-\\-help\\fR") > len(COMMANDS)
 
 
 def test_without_text_only_the_compressed_page_is_written(tmp_path: Path) -> None:
