@@ -62,7 +62,8 @@ def test_a_pipe_that_nobody_reads_blocks_nobody_and_what_is_lost_is_counted(
 
 def read_until(reader: int, count: int) -> tuple[list[int], int]:
     """Read until `count` lines were written or reported as dropped: numbers of the former, how many of the latter."""
-    data, written, dropped = b"", [], 0
+    data, dropped = b"", 0
+    written: list[int] = []
     while len(written) + dropped < count:
         assert select.select([reader], [], [], 30)[0], "nothing more is written"
         data += os.read(reader, 4096)
