@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.errors import CheckpointError, ModelFolderError, SetupError
+import onward
+from onward.errors import CheckpointError, ModelFolderError, ServerError, SetupError
 from onward.models.check import check_model
 from onward.models.resolve import resolve
 from onward.runtimes.openvino import converted as conversion
@@ -99,8 +100,10 @@ def test_a_folder_with_one_file_is_that_model_and_with_two_a_question(tmp_path: 
 
 
 def test_what_a_file_states_is_shown(tmp_path: Path) -> None:
-    facts = GGUFFormat().facts(model_file(tmp_path / "m.gguf"))
-    assert facts == {"context_length": 512, "kind": "llama", "quantisation": "F32", "vocabulary": 30}
+    known = {"context_length": 512, "kind": "llama", "vocabulary": 30}
+    assert GGUFFormat().facts(model_file(tmp_path / "m.gguf")) == known
+    named = model_file(tmp_path / "n.gguf", **{"general.file_type": 15})
+    assert GGUFFormat().facts(named) == {**known, "quantisation": "Q4_K_M"}
 
 
 @pytest.mark.parametrize(
@@ -110,11 +113,16 @@ def test_what_a_file_states_is_shown(tmp_path: Path) -> None:
         ({"llama.expert_count": 8}, "a mixture of experts"),
         ({"llama.attn_logit_softcapping": 50.0}, "soft-capped attention"),
         ({"llama.rope.scaling.type": "yarn"}, "'yarn'"),
-        ({"llama.attention.head_count": 0}, "which no model can have"),
-        ({"llama.attention.head_count": "four"}, "which no model can have"),
+        ({"llama.attention.head_count": 0}, "with which Onward cannot compute"),
+        ({"llama.attention.head_count": "four"}, "with which Onward cannot compute"),
         ({"llama.attention.head_count_kv": 3}, "no model can have"),
         ({"llama.embedding_length": 32}, "has the shape"),
         ({"llama.block_count": 9}, "no tensor 'blk.2.attn_q.weight'"),
+        ({"llama.final_logit_softcapping": 30.0}, "soft-capped logits"),
+        ({"llama.logit_scale": 8.0}, "scaled logits"),
+        ({"llama.attention.sliding_window": 64}, "attends to 64 tokens at a time"),
+        ({"llama.attention.causal": False}, "model of embeddings"),
+        ({"llama.block_count": 1}, "tensor 'blk.1.attn_norm.weight'.*does not compute for 'llama'"),
         ({"llama.attention.value_length": 8}, "of different sizes"),
     ],
 )
@@ -124,8 +132,30 @@ def test_what_cannot_be_computed_is_refused_by_name(changed: dict[str, Any], wor
         check_model(path)
 
 
-def test_weights_that_are_not_numbers_are_loaded_and_end_requests_not_the_engine(tmp_path: Path) -> None:
+def test_a_tensor_that_the_graph_would_leave_out_is_refused(tmp_path: Path) -> None:
+    metadata, tensors = tiny("llama")
+    tensors["blk.0.attn_sinks.weight"] = np.zeros(4, np.float32)
+    path = write_gguf(tmp_path / "m.gguf", metadata, {name: floats(array) for name, array in tensors.items()})
+    with pytest.raises(ModelFolderError, match=r"tensor 'blk\.0\.attn_sinks\.weight', which Onward does not compute"):
+        check_model(path)
+
+
+def test_a_conversion_that_may_not_be_written_to_is_used(tmp_path: Path) -> None:
+    path, cache = model_file(tmp_path / "m.gguf"), tmp_path / "cache"
+    fingerprint, _ = load(path, cache)
+    (converted,) = (cache / conversion.FOLDER).iterdir()
+    converted.chmod(0o555)
+    assert load(path, cache) == (fingerprint, [])
+
+
+def test_weights_that_are_not_numbers_end_requests_and_not_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONWARD_CACHE_DIR", str(tmp_path))
     metadata, tensors = tiny("llama")
     tensors["output_norm.weight"] = np.full_like(tensors["output_norm.weight"], np.nan)
     path = write_gguf(tmp_path / "m.gguf", metadata, {name: floats(array) for name, array in tensors.items()})
-    assert load(path, tmp_path)[0].startswith("fp_")
+    with onward.Onward(model=str(path), kv_memory="8MB") as client:
+        for _ in range(2):
+            with pytest.raises(ServerError):
+                client.completions.create(prompt="abc", max_tokens=2)

@@ -28,16 +28,29 @@ class Filling:
         self.kept = kept
         self.log = StreamLog(id, None, "m")
         self.outcome = ""
+        self.most_bytes = 0
         kept.start(self.log, self._fill(count))
 
     async def _fill(self, count: int) -> None:
         try:
             for _ in range(count - 1):
                 await self.kept.append(self.log, EVENT)
+                self.most_bytes = max(self.most_bytes, self.kept.num_bytes)
             self.kept.end(self.log, EVENT)
             self.outcome = "ended"
         except RequestCancelled:
             self.outcome = "given up"
+
+
+async def read_all(filling: Filling) -> int:
+    """Read a stream to its end, as one connection; return the number of events."""
+    read = 0
+    with filling.kept.connected(filling.log):
+        async with aclosing(filling.log.read(0)) as batches:
+            async for events in batches:
+                read += len(events)
+                await asyncio.sleep(0)
+    return read
 
 
 async def idle() -> None:
@@ -58,15 +71,29 @@ async def test_a_stream_that_nobody_reads_is_given_up_when_memory_is_full() -> N
 async def test_a_stream_that_is_read_loses_its_beginning_and_nothing_else() -> None:
     kept = streams(max_events=5)
     filling = Filling(kept, 50)
-    read = 0
-    with kept.connected(filling.log):
-        async with aclosing(filling.log.read(0)) as batches:
-            async for events in batches:
-                read += len(events)
-                await asyncio.sleep(0)
-                assert kept.num_bytes <= kept.max_bytes
-    assert (read, filling.outcome) == (50, "ended")
+    assert (await read_all(filling), filling.outcome) == (50, "ended")
+    assert filling.most_bytes <= kept.max_bytes
     assert filling.log.first > 1
+
+
+@in_loop
+async def test_a_reader_that_is_never_behind_does_not_let_a_stream_grow() -> None:
+    kept = streams(max_events=5)
+    log, go = StreamLog("cmpl-1", None, "m"), asyncio.Semaphore(0)
+
+    async def fill() -> None:
+        for _ in range(50):
+            await go.acquire()
+            await kept.append(log, EVENT)
+            assert kept.num_bytes <= kept.max_bytes
+
+    kept.start(log, fill())
+    with kept.connected(log):
+        async with aclosing(log.read(0)) as batches:
+            for _ in range(50):
+                go.release()
+                assert len(await anext(batches)) == 1
+                await idle()
 
 
 @in_loop
@@ -87,12 +114,7 @@ async def test_work_waits_for_a_slow_reader() -> None:
 async def test_an_event_larger_than_the_memory_reaches_its_reader() -> None:
     kept = KeptStreams(60.0, LOG_BYTES, Running())
     filling = Filling(kept, 3)
-    read = 0
-    with kept.connected(filling.log):
-        async with aclosing(filling.log.read(0)) as batches:
-            async for events in batches:
-                read += len(events)
-    assert (read, filling.outcome) == (3, "ended")
+    assert (await read_all(filling), filling.outcome) == (3, "ended")
 
 
 @in_loop

@@ -9,7 +9,7 @@ import pytest
 
 from onward.protocol.encode import MIN_PART_BYTES, completion_parts, encode_completion
 from onward.protocol.response import Choice, Completion, Logprobs
-from onward.server import completions
+from onward.server import whole_answer
 from onward.server.app import make_app
 from tests.server.fakes import Call, FakeBackend, completion, events, in_loop, settings
 
@@ -81,7 +81,7 @@ async def test_the_event_loop_runs_between_the_parts(monkeypatch: pytest.MonkeyP
             seen.append(turns)
             yield part
 
-    monkeypatch.setattr(completions, "completion_parts", watched)
+    monkeypatch.setattr(whole_answer, "completion_parts", watched)
     counter = asyncio.create_task(count_turns())
     await completion(make_app(FakeBackend([large_choice()]), settings())).done()
     counter.cancel()

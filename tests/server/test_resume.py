@@ -198,6 +198,30 @@ async def test_a_client_that_leaves_before_it_knows_the_id_ends_the_work() -> No
 
 
 @in_loop
+async def test_a_client_that_has_had_nothing_but_a_comment_ends_the_work() -> None:
+    backend = FakeBackend(asyncio.Event(), *STORY)
+    app = make_app(backend, settings(keep_alive=0.01))
+    call = resumable(app)
+    await call.until(2)
+    assert call.body.startswith(b": keep-alive")
+    call.leave()
+    await call.done()
+    await backend.answers[0].closed.wait()
+    assert app.num_running == 0
+
+
+@in_loop
+async def test_a_head_request_does_not_take_the_stream_over() -> None:
+    app, _, go = paused()
+    first = resumable(app)
+    await first.until(2)
+    assert (await Call(app, "HEAD", f"/v1/completions/{id_of(first)}", b"").done()).status == 200
+    go.set()
+    await first.done()
+    assert [number for number, _ in numbered(first.body)] == [1, 2, 3, 4]
+
+
+@in_loop
 async def test_a_stream_for_which_nobody_comes_back_is_cancelled_after_the_window() -> None:
     backend = FakeBackend(delta("a"), asyncio.Event())
     app = make_app(backend, settings(resume_window=0.01))

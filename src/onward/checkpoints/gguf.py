@@ -16,7 +16,7 @@ import numpy as np
 from onward.checkpoints.cursor import Cursor, Value
 from onward.checkpoints.paths import MAGIC, part_paths
 from onward.checkpoints.tensor import Tensor
-from onward.checkpoints.types import type_name, type_of
+from onward.checkpoints.types import TENSOR_TYPES, type_name
 from onward.errors import CheckpointError
 
 VERSIONS = (2, 3)
@@ -111,7 +111,7 @@ def _read_tensors(cursor: Cursor, data: memoryview, count: int, alignment: int) 
     tensors: dict[str, Tensor] = {}
     ends: list[tuple[int, int]] = []
     for name, shape, number, offset in stated:
-        kind = type_of(number)
+        kind = TENSOR_TYPES.get(number)
         if kind is None:
             raise CheckpointError(
                 f"{cursor.where}: the tensor {name!r} has the type {type_name(number)}, which Onward does not read. "

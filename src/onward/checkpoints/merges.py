@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-NORMAL, USER_DEFINED, UNUSED = 1, 4, 5
+from onward.checkpoints.token_kinds import NORMAL, UNUSED, USER_DEFINED
+
 _USABLE = frozenset({NORMAL, USER_DEFINED, UNUSED})
 MAX_SPLIT_CHARACTERS = 512
 """Longer tokens are not split into pairs: no known vocabulary has one, and the work grows with the square."""

@@ -65,4 +65,6 @@ class Parameters:
     def _wrong(self, name: str, value: object) -> CheckpointError:
         if value is None:
             return CheckpointError(f"{self.where} does not state {name!r}: it is not a complete model.")
-        return CheckpointError(f"{self.where} states {str(value)[:80]!r} as {name!r}, which no model can have.")
+        return CheckpointError(
+            f"{self.where} states {str(value)[:80]!r} as {name!r}, with which Onward cannot compute."
+        )

@@ -28,11 +28,6 @@ class Tensor:
         """Rows, counted over all dimensions but the last."""
         return int(np.prod(self.shape[:-1], dtype=np.int64))
 
-    @property
-    def is_quantised(self) -> bool:
-        """Whether several weights share a block."""
-        return self.type.block_weights > 1
-
     def rows(self, start: int, stop: int) -> NDArray[np.uint8]:
         """Return the bytes of these rows, uint8 [rows, bytes per row]: a view."""
         return self.data.reshape(self.num_rows, -1)[start:stop]

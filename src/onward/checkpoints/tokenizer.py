@@ -10,10 +10,9 @@ import msgspec
 from onward.checkpoints.merges import merges_of_scores
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.pretokenizers import PRE_TOKENIZERS
+from onward.checkpoints.token_kinds import CONTROL, NORMAL, USER_DEFINED
 from onward.errors import CheckpointError
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-"""Kinds of tokens (`tokenizer.ggml.token_type`)."""
 _SPACE = "▁"
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 

@@ -40,9 +40,12 @@ UNSUPPORTED_TYPES: dict[int, str] = {
 """Names of the types that are known and not read."""
 
 
-def type_of(number: int) -> TensorType | None:
-    """Return the type of this number, None if it is not read."""
-    return TENSOR_TYPES.get(number)
+FILE_TYPES: dict[int, str] = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
+    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 25: "IQ4_NL", 30: "IQ4_XS",
+    32: "BF16",
+}  # fmt: skip
+"""Names of whole files, which mix types, by `general.file_type` (llama.cpp's `llama_ftype`)."""
 
 
 def type_name(number: int) -> str:

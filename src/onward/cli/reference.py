@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import click
 
-from onward.cli.command import CONTEXT
 from onward.cli.commands.completions import RequestCommand
 from onward.cli.output.errors import DOCUMENTED
 from onward.cli.root import root
+from onward.cli.walk import command_context, subcommands
 
 INTRODUCTION = """# The command line
 
@@ -82,31 +82,19 @@ SERVE = """Its flags are the [settings](settings.md). Models are arguments or va
 
 def page() -> str:
     """Return the page as Markdown."""
-    parts = [INTRODUCTION, *_commands(root, "onward"), VALUES, FORMATS, _exit_codes(), VARIABLES]
+    parts = [
+        INTRODUCTION,
+        *(_section(command, path) for path, command in subcommands(root, "onward")),
+        VALUES,
+        FORMATS,
+        _exit_codes(),
+        VARIABLES,
+    ]
     return "\n".join(part.strip() + "\n" for part in parts)
 
 
-def _commands(group: click.Group, path: str) -> Iterator[str]:
-    context = click.Context(group, info_name=path)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if command.hidden:
-            continue
-        if isinstance(command, click.Group):
-            yield from _commands(command, f"{path} {name}")
-        else:
-            yield _section(command, f"{path} {name}")
-
-
 def _section(command: click.Command, path: str) -> str:
-    context = click.Context(
-        command,
-        info_name=path,
-        max_content_width=100,
-        terminal_width=100,
-        help_option_names=CONTEXT["help_option_names"],
-    )
+    context = command_context(command, path, max_content_width=100, terminal_width=100)
     usage = " ".join(command.collect_usage_pieces(context))
     lines = [f"## {path}", "", f"`{path} {usage}`", "", _prose(command.help or "")]
     if path == "onward serve":

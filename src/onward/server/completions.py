@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-
 from onward.backends.base import Backend
 from onward.completions.fold import fold_chunks, fold_whole
 from onward.completions.limits import RequestLimits
@@ -12,20 +9,20 @@ from onward.errors import RequestCancelled, UnsupportedContentType
 from onward.offload import MAX_INLINE_SIZE, inline_or_on_thread
 from onward.protocol.body_limits import BodyLimits
 from onward.protocol.decode import check_request, decode_object
-from onward.protocol.encode import completion_parts, encode_completion, num_values
+from onward.protocol.encode import num_values
 from onward.protocol.error_body import error_event
 from onward.protocol.request import CompletionRequest
-from onward.protocol.sse import DONE, KEEP_ALIVE, chunk_event, chunk_event_parts
+from onward.protocol.sse import DONE, chunk_event, chunk_event_parts
 from onward.server.disconnect import run_while_connected
 from onward.server.error_response import convert_error
+from onward.server.event_stream import EventStream
 from onward.server.exchange import ClientDisconnected, Exchange
 from onward.server.metrics import MeasuredAnswer, Metrics, accept
 from onward.server.record import RequestRecord
 from onward.server.running import Running
-from onward.server.schema_link import LINK, schema_url
-from onward.server.stream_head import add_completion_headers, start_stream
 from onward.server.streams.kept import KeptStreams
 from onward.server.streams.run import ResumableRun, is_resumable
+from onward.server.whole_answer import send_parts, send_whole
 from onward.settings import Settings
 
 
@@ -94,12 +91,6 @@ def check_content_type(exchange: Exchange) -> None:
     )
 
 
-async def _send_parts(exchange: Exchange, parts: Iterator[bytes]) -> None:
-    """Send a large body as chunks, each encoded on a thread when the client has taken the one before."""
-    while part := await asyncio.to_thread(next, parts, b""):
-        await exchange.send_chunk(part)
-
-
 class _CompletionRun:
     """One completion for one client."""
 
@@ -108,59 +99,39 @@ class _CompletionRun:
         self._request = request
         self._backend = backend
         self._metrics = metrics
-        self._accepted = False
-        self._is_inside_event = False
-        """Whether a part of an event was sent, and its end was not."""
+        self._events = EventStream(exchange)
+        self._is_accepted = False
 
     async def run(self) -> None:
         """Complete and send. Cancelling it cancels the completion, during prefill too."""
         answer = await accept(self._backend, self._request, self._exchange, self._metrics)
-        self._accepted = True
+        self._is_accepted = True
         try:
-            await (self._send_stream(answer) if self._request.stream else self._send_whole(answer))
+            if self._request.stream:
+                await self._send_stream(answer)
+            else:
+                await send_whole(self._exchange, await fold_whole(answer))
         finally:
             await answer.aclose()
             answer.settle()
 
     async def send_keep_alive(self) -> None:
-        """Send a comment on an idle stream. Before the first chunk this starts the response with status 200.
-
-        An error after that becomes an event of the stream. The alternative would be to lose, in a long queue, every
-        client behind a proxy or on a runtime that closes idle connections after a minute or five (spec/wire-rules 5).
-        """
-        may_send = self._accepted and not self._exchange.response_complete and not self._is_inside_event
-        if self._request.stream and may_send:
-            await start_stream(self._exchange, self._exchange.record.model)
-            await self._exchange.send_chunk(KEEP_ALIVE)
-
-    async def _send_whole(self, answer: MeasuredAnswer) -> None:
-        completion = await fold_whole(answer)
-        exchange = self._exchange
-        schema = schema_url(exchange) if exchange.with_schema else None
-        if exchange.with_schema:
-            exchange.headers.append(LINK)
-        add_completion_headers(exchange, answer.model)
-        if num_values(completion.choices) <= MAX_INLINE_SIZE:
-            await exchange.respond(200, encode_completion(completion, schema=schema), "application/json")
-            return
-        await exchange.start_response(200, "application/json")
-        await _send_parts(exchange, completion_parts(completion, schema=schema))
-        await exchange.end_response()
+        """Send a comment on an idle stream, once the request was accepted."""
+        if self._request.stream and self._is_accepted:
+            await self._events.send_keep_alive()
 
     async def _send_stream(self, answer: MeasuredAnswer) -> None:
         exchange = self._exchange
         obfuscate = self._request.include_obfuscation
         try:
             async for chunks in fold_chunks(answer, self._request):
-                await start_stream(self._exchange, self._exchange.record.model)
                 if sum(num_values(chunk.choices) for chunk in chunks) <= MAX_INLINE_SIZE:
-                    events = b"".join([chunk_event(chunk, obfuscate=obfuscate) for chunk in chunks])
-                    await exchange.send_chunk(events)
+                    await self._events.send(b"".join([chunk_event(chunk, obfuscate=obfuscate) for chunk in chunks]))
                     continue
-                self._is_inside_event = True
-                for chunk in chunks:
-                    await _send_parts(exchange, chunk_event_parts(chunk, obfuscate=obfuscate))
-                self._is_inside_event = False
+                await self._events.start()
+                with self._events.event_in_parts():
+                    for chunk in chunks:
+                        await send_parts(exchange, chunk_event_parts(chunk, obfuscate=obfuscate))
         except (ClientDisconnected, RequestCancelled):
             raise
         except Exception as exception:
@@ -170,5 +141,5 @@ class _CompletionRun:
             exchange.record.error = error.type
             await exchange.end_response(error_event(error))
         else:
-            await start_stream(self._exchange, self._exchange.record.model)
+            await self._events.start()
             await exchange.end_response(DONE)

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from onward.cli.command import CONTEXT
+from onward.cli.walk import command_context, subcommands
 
 HELP = """Write the manual page into DIR/man1: onward.1.gz, and with --text also onward.1.
 
@@ -36,30 +37,14 @@ def manual(root: click.Command) -> str:
         f'.TH ONWARD 1 "" "onward {onward.__version__}" "User Commands"',
         *(".SH NAME", f"onward \\- {_escaped(root.help or '')}"),
         *(".SH SYNOPSIS", "\\fBonward\\fR [\\fIOPTIONS\\fR] \\fICOMMAND\\fR [\\fIARGUMENTS\\fR]"),
-        *(".SH OPTIONS", *_options(root, _context(root, "onward"))),
+        *(".SH OPTIONS", *_options(root, command_context(root, "onward"))),
         ".SH COMMANDS",
     ]
-    for path, command in _commands(root, "onward"):
-        context = _context(command, path)
+    for path, command in subcommands(root, "onward"):
+        context = command_context(command, path)
         usage = _escaped(" ".join([path, *command.collect_usage_pieces(context)])).replace('"', "\\(dq")
         lines += [f'.SS "{usage}"', *_paragraphs(command.help or ""), *_options(command, context)]
     return "\n".join(lines) + "\n"
-
-
-def _context(command: click.Command, path: str) -> click.Context:
-    """Return a context with the names of --help that commands have: click keeps the option that it makes first."""
-    return click.Context(command, info_name=path, help_option_names=CONTEXT["help_option_names"])
-
-
-def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
-    context = _context(group, path)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from _commands(command, f"{path} {name}")
-        elif not command.hidden:
-            yield f"{path} {name}", command
 
 
 def _paragraphs(text: str) -> Iterator[str]:

@@ -111,7 +111,7 @@ class HttpSource:
         headers = {"accept": "text/event-stream", "last-event-id": stream.last_event_id}
         waited, attempt = 0.0, 0
         while True:
-            request = self._client.build_request("GET", stream.own_url, headers=headers)
+            request = self._request("GET", stream.own_url, None, attempt, headers)
             try:
                 response = await self._client.send(request, stream=True)
             except httpx.TransportError:

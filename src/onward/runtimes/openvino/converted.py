@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -49,8 +48,8 @@ class Converted:
 def converted(path: Path, options: RuntimeOptions, progress: Progress) -> Iterator[Converted]:
     """Convert a model file, unless that was done before, and give the folder to load for as long as the context lasts.
 
-    Without a cache folder, or when it cannot be written, the folder is a temporary one. Slow; blocks. Raises
-    CheckpointError (the file), SetupError (the disk).
+    Without a cache folder in the options, the folder is a temporary one. Slow; blocks. Raises CheckpointError (the
+    file), SetupError (the disk).
     """
     checkpoint = read_checkpoint(path)
     found = architecture_of(checkpoint)
@@ -58,7 +57,6 @@ def converted(path: Path, options: RuntimeOptions, progress: Progress) -> Iterat
     name = f"{path.stem[:80]}-{content[:16]}"
     cached = None if options.cache_dir is None else options.cache_dir / FOLDER / name
     if cached is not None and _is_complete(cached):
-        os.utime(cached)
         yield Converted(cached, content)
         return
     progress(f"Converting {path.name} for this machine (once)")

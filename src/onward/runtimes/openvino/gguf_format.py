@@ -51,15 +51,17 @@ class GGUFFormat:
 
     def facts(self, path: Path) -> dict[str, int | str]:
         from onward.checkpoints.checkpoint import read_checkpoint
+        from onward.checkpoints.types import FILE_TYPES
 
-        checkpoint = read_checkpoint(_model(path))
-        parameters = checkpoint.parameters
+        parameters = read_checkpoint(_model(path)).parameters
+        file_type = parameters.whole("general.file_type")
         tokens = parameters.whole("tokenizer.ggml.tokens")
         found: dict[str, int | str] = {
             "context_length": parameters.integer("context_length"),
             "kind": parameters.architecture,
-            "quantisation": quantisation([tensor.type.name for tensor in checkpoint.tensors.values()]),
         }
+        if (name := FILE_TYPES.get(file_type if isinstance(file_type, int) else -1)) is not None:
+            found["quantisation"] = name
         return found | ({"vocabulary": len(tokens)} if isinstance(tokens, list) else {})
 
     def conversion(self, source: str) -> str:
@@ -83,12 +85,6 @@ class GGUFFormat:
         model = _model(path)
         files = tokenizer_files(read_checkpoint(model).parameters)
         return HuggingFaceTokenizer(TokenizerContent(model, files.tokenizer, files.configuration, [files.generation]))
-
-
-def quantisation(types: list[str]) -> str:
-    """Return the type that most tensors of a file have, of those that are not single numbers."""
-    packed = [name for name in types if name not in ("F32",)] or types
-    return max(set(packed), key=packed.count)
 
 
 def _models(path: Path) -> list[Path]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+
 import msgspec
 
 from onward.errors import InvalidRequest, NotFound
 from onward.offload import inline_or_on_thread
-from onward.protocol.encode import encode_completion
 from onward.server.disconnect import run_while_connected
+from onward.server.event_stream import EventStream
 from onward.server.exchange import Exchange
 from onward.server.running import Running
-from onward.server.schema_link import LINK, schema_url
-from onward.server.stream_head import add_completion_headers
 from onward.server.streams.kept import KeptStreams
 from onward.server.streams.log import StreamLog
 from onward.server.streams.sender import StreamSender
 from onward.server.streams.work import completion_of
+from onward.server.whole_answer import send_whole
+
+Work = Coroutine[object, object, None]
 
 
 class Streams:
@@ -34,18 +37,33 @@ class Streams:
         """
         log = self._find(exchange, id)
         exchange.record.model, exchange.record.stream_id = log.model, log.id
-        if _accepts_only_json(exchange):
-            sender, work = None, self._send_whole(exchange, log)
+        if exchange.method == "HEAD":  # must not take the stream over from its reader
+            await exchange.respond(200, b"", "")
+        elif _accepts_only_json(exchange):
+            await self._run(exchange, log, self._send_whole(exchange, log))
         else:
-            after = _last_event_id(exchange, log)
-            if log.is_ended and after == log.last:
-                await exchange.respond(204, b"", "")
-                return
-            exchange.record.stream = True
-            sender = StreamSender(exchange, log, after)
-            work = sender.run()
+            await self._read_on(exchange, log)
+
+    async def _read_on(self, exchange: Exchange, log: StreamLog) -> None:
+        after = _last_event_id(exchange, log)
+        if log.is_ended and after == log.last:
+            await exchange.respond(204, b"", "")
+            return
+        exchange.record.stream = True
+        sender = StreamSender(exchange, log, after)
+        await self._run(exchange, log, sender.run(), sender.events)
+
+    async def _run(
+        self,
+        exchange: Exchange,
+        log: StreamLog,
+        work: Coroutine[object, object, None],
+        events: EventStream | None = None,
+    ) -> None:
+        """Await what sends a stream or its whole completion; keep the stream meanwhile, and the connection's `events`
+        alive."""
         self._kept.num_resumed += 1
-        keep_alive = (0.0, _nothing) if sender is None else (self._keep_alive_seconds, sender.send_keep_alive)
+        keep_alive = (0.0, _nothing) if events is None else (self._keep_alive_seconds, events.send_keep_alive)
         with self._running.one(), self._kept.connected(log):
             await run_while_connected(exchange, work, *keep_alive)
 
@@ -72,12 +90,7 @@ class Streams:
         if log.error is not None:
             raise log.error
         _require_events_after(log, 0)
-        add_completion_headers(exchange, log.model)
-        schema = schema_url(exchange) if exchange.with_schema else None
-        if schema is not None:
-            exchange.headers.append(LINK)
-        body = await inline_or_on_thread(log.num_bytes, lambda: encode_completion(completion_of(log), schema=schema))
-        await exchange.respond(200, body, "application/json")
+        await send_whole(exchange, await inline_or_on_thread(log.num_bytes, lambda: completion_of(log)))
 
 
 def owner(exchange: Exchange) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from onward.errors import ApiError, NotFound, RequestCancelled
 from onward.protocol.response import Completion
@@ -20,7 +20,7 @@ class _Kept:
     log: StreamLog
     work: asyncio.Task[None]
     num_connections: int = 0
-    timer: asyncio.TimerHandle | None = field(default=None)
+    timer: asyncio.TimerHandle | None = None
 
 
 class KeptStreams:
@@ -98,7 +98,8 @@ class KeptStreams:
         kept.timer = asyncio.get_running_loop().call_later(self.window_seconds, self._expire, kept)
 
     def _expire(self, kept: _Kept) -> None:
-        self.num_abandoned += not kept.log.is_ended
+        if not kept.log.is_ended:
+            self.num_abandoned += 1
         self.cancel(kept.log)
 
     def cancel(self, log: StreamLog) -> None:
@@ -137,8 +138,8 @@ class KeptStreams:
         """Add an event when there is memory for it. Raises RequestCancelled if there is none and nobody reads."""
         while (
             self._num_bytes + event_size(event) > self.max_bytes
-            and not log.is_read_to_the_end
             and not self._free_memory(log)
+            and not log.is_read_to_the_end  # an event larger than all memory
         ):
             if not log.is_read:
                 self.num_abandoned += 1

@@ -32,7 +32,7 @@ class ResumableRun:
         self._sender: StreamSender | None = None
 
     async def run(self) -> None:
-        """Complete and send. Cancelling it cancels the completion, unless the response has begun, from which the client
+        """Complete and send. Cancelling it cancels the completion, unless an event was sent, from which the client
         knows the stream's id."""
         exchange = self._exchange
         answer = await accept(self._backend, self._request, exchange, self._metrics)
@@ -49,13 +49,13 @@ class ResumableRun:
                 await self._sender.run()
             finally:
                 answer.leave()
-                if not exchange.response_started:
+                if not self._sender.events.has_events:
                     self._kept.cancel(log)
 
     async def send_keep_alive(self) -> None:
         """Send a comment on an idle stream, once the request was accepted."""
         if self._sender is not None:
-            await self._sender.send_keep_alive()
+            await self._sender.events.send_keep_alive()
 
 
 def is_resumable(exchange: Exchange, request: CompletionRequest, kept: KeptStreams) -> bool:

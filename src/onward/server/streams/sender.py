@@ -6,9 +6,8 @@ from contextlib import aclosing
 
 from onward.errors import ApiError
 from onward.protocol.error_body import error_event
-from onward.protocol.sse import KEEP_ALIVE
+from onward.server.event_stream import EventStream
 from onward.server.exchange import Exchange
-from onward.server.stream_head import start_stream
 from onward.server.streams.log import Event, StreamLog
 
 MAX_SENT_BYTES = 65_536
@@ -19,10 +18,10 @@ class StreamSender:
     """Sends the events of a log after the number `after` to one client, as they come."""
 
     def __init__(self, exchange: Exchange, log: StreamLog, after: int = 0) -> None:
+        self.events = EventStream(exchange)
         self._exchange = exchange
         self._log = log
         self._after = after
-        self._is_inside_event = False
 
     async def run(self) -> None:
         """Send all events and end the response. A stream that is cancelled, or that another connection takes over, ends
@@ -47,15 +46,8 @@ class StreamSender:
             async for events in batches:
                 if log.error is not None and log.last == 1 and not exchange.response_started:
                     raise log.error
-                await start_stream(exchange, log.model)
                 await self._send(events)
         exchange.record.error = log.error.type if log.error is not None else ""
-
-    async def send_keep_alive(self) -> None:
-        """Send a comment on an idle stream, with the head if nothing was sent before."""
-        if not self._exchange.response_complete and not self._is_inside_event:
-            await start_stream(self._exchange, self._log.model)
-            await self._exchange.send_chunk(KEEP_ALIVE)
 
     async def _send(self, events: list[Event]) -> None:
         """Send small events together, and the parts of a large one one by one, as the client takes them."""
@@ -68,15 +60,15 @@ class StreamSender:
                 if num_bytes < MAX_SENT_BYTES:
                     continue
             if waiting:
-                await self._exchange.send_chunk(b"".join(waiting))
+                await self.events.send(b"".join(waiting))
                 waiting, num_bytes = [], 0
             if len(event) > 1:
                 await self._send_parts(event)
         if waiting:
-            await self._exchange.send_chunk(b"".join(waiting))
+            await self.events.send(b"".join(waiting))
 
     async def _send_parts(self, event: Event) -> None:
-        self._is_inside_event = True
-        for part in event:
-            await self._exchange.send_chunk(part)
-        self._is_inside_event = False
+        await self.events.start()
+        with self.events.event_in_parts():
+            for part in event:
+                await self._exchange.send_chunk(part)

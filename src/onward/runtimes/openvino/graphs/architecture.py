@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+Activation = Literal["silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +41,15 @@ class Architecture:
     head_size: int
     context_length: int
     epsilon: float
-    norm: Literal["rms", "layer"] = "rms"
-    rope: Rope | None = None
+    rope: Rope
     local_rope: Rope | None = None
     """For layers with a window, where it differs."""
     has_interleaved_rope: bool = False
     """Whether the file has the two dimensions of a pair side by side: rows of queries and keys are reordered."""
     activation: Activation = "silu"
-    is_gated: bool = True
     embedding_scale: float = 1.0
     attention_scale: float | None = None
     """None: the inverse square root of `head_size`."""
-    residual_scale: float = 1.0
-    logit_scale: float = 1.0
     window: int = 0
     """Tokens that a layer with a window attends to, itself included."""
     window_layers: frozenset[int] = field(default_factory=frozenset)
-    layers_without_rope: frozenset[int] = field(default_factory=frozenset)
-    is_parallel: bool = False
-    """Whether attention and feed-forward of a layer read the same input."""

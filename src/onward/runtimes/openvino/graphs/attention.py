@@ -28,7 +28,7 @@ class Attention:
         *,
         batch: Any,
         beams: Any,
-        tables: Tables | None,
+        tables: Tables,
         local_tables: Tables | None,
     ) -> None:
         self.sinks: list[Any] = []
@@ -47,8 +47,7 @@ class Attention:
         has_window = layer in found.window_layers
         query, key, value = (self._projected(hidden, prefix, name) for name in ("q", "k", "v"))
         tables = self._local_tables if has_window and self._local_tables else self._tables
-        if tables is not None and layer not in found.layers_without_rope:
-            query, key = (rotated(each, tables, found.head_size) for each in (query, key))
+        query, key = (rotated(each, tables, found.head_size) for each in (query, key))
         key = self._shared(self._state(f"past_key_values.{layer}.key", key))
         value = self._shared(self._state(f"past_key_values.{layer}.value", value))
         mask = self._masks.windowed if has_window else self._masks.causal

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onward.runtimes.openvino.graphs.architecture import Architecture
-from onward.runtimes.openvino.graphs.nodes import integers, scaled
+from onward.runtimes.openvino.graphs.nodes import integers
 from onward.runtimes.openvino.graphs.weights import Weights
 from onward.runtimes.openvino.library import ops
 
@@ -26,33 +26,20 @@ class Layers:
 
     def block(self, layer: int, hidden: Any, attend: Callable[[int, Any], Any]) -> Any:
         """Return what a layer makes of `hidden` [batch, tokens, hidden]. `attend` is the attention of a layer."""
-        found, prefix = self._found, f"blk.{layer}."
-        entered = self._optional_norm(hidden, prefix + "attn_norm")
-        attended = self._optional_norm(attend(layer, entered), prefix + "post_attention_norm")
-        attended = scaled(attended, found.residual_scale)
-        if found.is_parallel:
-            own = self._weights.has(prefix + "ffn_norm.weight")
-            source = self.norm(hidden, prefix + "ffn_norm") if own else entered
-            return ops.add(ops.add(hidden, attended), scaled(self._feed_forward(prefix, source), found.residual_scale))
-        hidden = ops.add(hidden, attended)
-        moved = self._feed_forward(prefix, self._optional_norm(hidden, prefix + "ffn_norm"))
-        moved = self._optional_norm(moved, prefix + "post_ffw_norm")
-        return ops.add(hidden, scaled(moved, found.residual_scale))
+        prefix = f"blk.{layer}."
+        attended = attend(layer, self.norm(hidden, prefix + "attn_norm"))
+        hidden = ops.add(hidden, self._optional_norm(attended, prefix + "post_attention_norm"))
+        moved = self._feed_forward(prefix, self.norm(hidden, prefix + "ffn_norm"))
+        return ops.add(hidden, self._optional_norm(moved, prefix + "post_ffw_norm"))
 
     def _feed_forward(self, prefix: str, hidden: Any) -> Any:
-        up = self.linear(hidden, prefix + "ffn_up")
-        if self._found.is_gated:
-            up = ops.multiply(self._activated(self.linear(hidden, prefix + "ffn_gate")), up)
-        else:
-            up = self._activated(up)
-        return self.linear(up, prefix + "ffn_down")
+        gate = self._activated(self.linear(hidden, prefix + "ffn_gate"))
+        return self.linear(ops.multiply(gate, self.linear(hidden, prefix + "ffn_up")), prefix + "ffn_down")
 
     def _activated(self, node: Any) -> Any:
         match self._found.activation:
             case "silu":
                 return ops.swish(node)
-            case "gelu":
-                return ops.gelu(node, "ERF")
             case "gelu_tanh":
                 return ops.gelu(node, "TANH")
 
@@ -66,22 +53,12 @@ class Layers:
         return self.norm(hidden, name) if self._weights.has(name + ".weight") else hidden
 
     def norm(self, hidden: Any, name: str, rank: int = 3) -> Any:
-        """Return `hidden`, of `rank` axes, normalised along its last one."""
-        weight = self._weights.vector(name + ".weight")
-        if self._found.norm == "layer":
-            return self._layer_norm(hidden, weight, name)
+        """Return `hidden`, of `rank` axes, divided by its root mean square along the last one."""
         shape = [1] * rank
         mean = ops.reduce_mean(ops.power(hidden, _filled(shape, 2.0)), integers(-1), True)
         root = ops.sqrt(ops.add(mean, _filled(shape, self._found.epsilon)))
         normal = ops.multiply(hidden, ops.divide(_filled(shape, 1.0), root))
-        return normal if weight is None else ops.multiply(weight, normal)
-
-    def _layer_norm(self, hidden: Any, weight: Any, name: str) -> Any:
-        normal = ops.mvn(hidden, integers(-1), True, self._found.epsilon, "inside_sqrt")
-        if weight is not None:
-            normal = ops.multiply(normal, weight)
-        bias = self._weights.vector(name + ".bias")
-        return normal if bias is None else ops.add(normal, bias)
+        return ops.multiply(self._weights.required_vector(name + ".weight"), normal)
 
 
 def _filled(shape: list[int], value: float) -> Any:

@@ -6,6 +6,7 @@ Adding one means adding its function here. What a function does not know of is r
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,6 +16,11 @@ from onward.runtimes.openvino.graphs.architecture import Architecture, Rope
 
 _UNSUPPORTED = {
     "attn_logit_softcapping": "soft-capped attention",
+    "final_logit_softcapping": "soft-capped logits",
+    "logit_scale": "scaled logits",
+    "residual_scale": "scaled residuals",
+    "embedding_scale": "scaled embeddings",
+    "attention.scale": "a scale of attention of its own",
     "expert_count": "a mixture of experts",
     "ssm.state_size": "state-space layers",
     "attention.kv_lora_rank": "latent attention",
@@ -23,6 +29,13 @@ _UNSUPPORTED = {
     "attention.clamp_kqv": "clamped queries",
 }
 """Parameters that change what is computed, and what they stand for. Zero means that they are not used."""
+_BLOCK = re.compile(
+    r"blk\.(?P<layer>\d{1,5})\."
+    r"((attn_q|attn_k|attn_v|attn_output|ffn_gate|ffn_up|ffn_down)\.(weight|bias)"
+    r"|(attn_norm|attn_q_norm|attn_k_norm|post_attention_norm|ffn_norm|post_ffw_norm)\.weight)"
+)
+_OTHER_TENSORS = {"token_embd.weight", "output_norm.weight", "output.weight", "output.bias", "rope_freqs.weight"}
+"""With those of the blocks, all tensors that graphs are made from."""
 _GEMMA3_PATTERN = 6
 
 
@@ -38,6 +51,8 @@ def architecture_of(checkpoint: Checkpoint) -> Architecture:
     for name, meaning in _UNSUPPORTED.items():
         if parameters.has(name) and parameters.real(name):
             raise CheckpointError(f"{parameters.where} uses {meaning} ({name!r}), which Onward does not compute.")
+    if parameters.whole(f"{parameters.architecture}.attention.causal") is False:
+        raise CheckpointError(f"{parameters.where} is a model of embeddings: it cannot continue a text.")
     return _checked(make(checkpoint), checkpoint)
 
 
@@ -48,8 +63,6 @@ def _llama(checkpoint: Checkpoint) -> Architecture:
 def _gemma3(checkpoint: Checkpoint) -> Architecture:
     """Gemma 3 (modeling_gemma3.py): five layers with a window, then one without; scaled embeddings; two rope bases."""
     parameters, common = checkpoint.parameters, _common(checkpoint)
-    if parameters.has("final_logit_softcapping") and parameters.real("final_logit_softcapping"):
-        raise CheckpointError(f"{parameters.where} uses soft-capped logits, which Onward does not compute.")
     window = parameters.integer("attention.sliding_window", 0)
     local = range(common.num_layers) if window else range(0)
     is_27b = common.num_layers == 62  # its scale is of hidden size per head; the others' is of the head's size
@@ -106,9 +119,16 @@ def _rope(checkpoint: Checkpoint, size: int) -> Rope:
 
 def _checked(found: Architecture, checkpoint: Checkpoint) -> Architecture:
     """Return the architecture. Raises CheckpointError for sizes that contradict each other or the tensors."""
-    rope_size = found.rope.size if found.rope else 0
+    rope_size = found.rope.size
     if found.num_heads % found.num_kv_heads or rope_size > found.head_size or rope_size % 2:
         raise CheckpointError(f"{checkpoint.parameters.where} states sizes of heads that no model can have.")
+    window = checkpoint.parameters.integer("attention.sliding_window", 0)
+    if 0 < window < found.context_length and window != found.window:
+        raise CheckpointError(
+            f"{checkpoint.parameters.where} attends to {window} tokens at a time ('attention.sliding_window'), which "
+            f"Onward does not compute for {found.name!r}."
+        )
+    _require_known(found, checkpoint)
     expected = {
         "attn_q": found.num_heads * found.head_size,
         "attn_k": found.num_kv_heads * found.head_size,
@@ -123,6 +143,18 @@ def _checked(found: Architecture, checkpoint: Checkpoint) -> Architecture:
                     f"{[rows, found.hidden]}."
                 )
     return found
+
+
+def _require_known(found: Architecture, checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError for a tensor that the graph would leave out: the result would be another model's."""
+    for name in checkpoint.tensors:
+        block = _BLOCK.fullmatch(name)
+        is_known = int(block["layer"]) < found.num_layers if block else name in _OTHER_TENSORS
+        if not is_known:
+            raise CheckpointError(
+                f"{checkpoint.parameters.where} has a tensor {name[:80]!r}, which Onward does not compute for "
+                f"{found.name!r}."
+            )
 
 
 _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {

@@ -46,6 +46,11 @@ class Weights:
         order = self._order(name)
         return ops.constant(values if order is None else values[order])
 
+    def required_vector(self, name: str) -> Any:
+        """Return a vector that the architecture requires. Raises CheckpointError."""
+        self._checkpoint.tensor(name)
+        return self.vector(name)
+
     def embedding(self) -> Any:
         """Return the embeddings, [vocabulary, hidden]."""
         return self._matrix(_EMBEDDING)
@@ -117,7 +122,7 @@ class Weights:
 
         Files of some architectures have the two dimensions of a pair side by side.
         """
-        if not self._found.has_interleaved_rope or self._found.rope is None:
+        if not self._found.has_interleaved_rope:
             return None
         layer_name = name.rpartition(".")[0]
         heads = {"attn_q": self._found.num_heads, "attn_k": self._found.num_kv_heads}.get(layer_name.rpartition(".")[2])
