@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 
 Array = Any
 """float64, of any shape."""
+LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
+"""The others divide by the root mean square."""
+PAIRS = ("llama", "granite", "smollm3", "cohere2")
+"""Files with the two dimensions of a rotated pair side by side; the others have them half a head apart."""
+GELU_TANH = ("gemma3", "starcoder2", "gpt2")
 
 
 class Reference:
@@ -23,68 +28,117 @@ class Reference:
         self.heads = self.stated["attention.head_count"]
         self.kv_heads = self.stated["attention.head_count_kv"]
         self.size = self.stated.get("attention.key_length", self.stated["embedding_length"] // self.heads)
-        self.epsilon = self.stated["attention.layer_norm_rms_epsilon"]
+        kind = "layer_norm" if self.kind in LAYER_NORM else "layer_norm_rms"
+        self.epsilon = self.stated[f"attention.{kind}_epsilon"]
 
     def logits(self, tokens: list[int]) -> Array:
         """Logits at every position, [tokens, vocabulary]."""
         hidden = self.tensors["token_embd.weight"][tokens]
+        if self.kind == "gpt2":
+            hidden = hidden + self.tensors["position_embd.weight"][: len(tokens)]
         if self.kind == "gemma3":
             hidden = hidden * math.sqrt(self.stated["embedding_length"])
+        hidden = hidden * self.stated.get("embedding_scale", 1.0)
         for layer in range(self.stated["block_count"]):
             hidden = self.block(layer, hidden)
         hidden = self.norm(hidden, "output_norm")
-        return self.linear(hidden, "output" if "output.weight" in self.tensors else "token_embd")
+        logits = self.linear(hidden, "output" if "output.weight" in self.tensors else "token_embd")
+        scale = self.stated.get("logit_scale", 1.0)
+        return logits * scale if self.kind == "cohere2" else logits / scale
 
     def block(self, layer: int, hidden: Array) -> Array:
         prefix = f"blk.{layer}."
+        if self.kind == "cohere2":
+            normal = self.norm(hidden, prefix + "attn_norm")
+            return hidden + self.attention(layer, normal) + self.feed_forward(prefix, normal)
+        if self.stated.get("use_parallel_residual"):
+            attended = self.attention(layer, self.norm(hidden, prefix + "attn_norm"))
+            return hidden + attended + self.feed_forward(prefix, self.norm(hidden, prefix + "ffn_norm"))
+        if self.kind == "olmo2":
+            hidden = hidden + self.norm(self.attention(layer, hidden), prefix + "post_attention_norm")
+            return hidden + self.norm(self.feed_forward(prefix, hidden), prefix + "post_ffw_norm")
         attended = self.attention(layer, self.norm(hidden, prefix + "attn_norm"))
         if self.kind == "gemma3":
             attended = self.norm(attended, prefix + "post_attention_norm")
-        hidden = hidden + attended
-        normal = self.norm(hidden, prefix + "ffn_norm")
-        gate, up = self.linear(normal, prefix + "ffn_gate"), self.linear(normal, prefix + "ffn_up")
-        moved = self.linear(self.activated(gate) * up, prefix + "ffn_down")
+        hidden = hidden + attended * self.stated.get("residual_scale", 1.0)
+        moved = self.feed_forward(prefix, self.norm(hidden, prefix + "ffn_norm"))
         if self.kind == "gemma3":
             moved = self.norm(moved, prefix + "post_ffw_norm")
-        return hidden + moved
+        return hidden + moved * self.stated.get("residual_scale", 1.0)
+
+    def feed_forward(self, prefix: str, hidden: Array) -> Array:
+        up = self.linear(hidden, prefix + "ffn_up")
+        if self.kind == "phi3":
+            gate, up = np.split(up, 2, axis=-1)
+            return self.linear(self.activated(gate) * up, prefix + "ffn_down")
+        if prefix + "ffn_gate.weight" in self.tensors:
+            return self.linear(self.activated(self.linear(hidden, prefix + "ffn_gate")) * up, prefix + "ffn_down")
+        return self.linear(self.activated(up), prefix + "ffn_down")
 
     def activated(self, gate: Array) -> Array:
-        if self.kind == "gemma3":
+        if self.kind in GELU_TANH:
             return 0.5 * gate * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
+        if self.kind == "gptneox":
+            return 0.5 * gate * (1 + np.vectorize(math.erf)(gate / math.sqrt(2)))
         return gate / (1 + np.exp(-gate))
 
     def attention(self, layer: int, hidden: Array) -> Array:
         prefix, count = f"blk.{layer}.", len(hidden)
-        query, key, value = (
-            self.linear(hidden, f"{prefix}attn_{name}").reshape(count, -1, self.size) for name in ("q", "k", "v")
-        )
-        if prefix + "attn_q_norm.weight" in self.tensors:
-            query, key = self.norm(query, prefix + "attn_q_norm"), self.norm(key, prefix + "attn_k_norm")
-        is_local = self.kind == "gemma3" and (layer + 1) % 6 != 0
-        query, key = self.turned(query, is_local), self.turned(key, is_local)
+        query, key, value = self.projected(prefix, hidden)
+        is_local = self.is_local(layer)
+        if self.is_rotated(layer):
+            query, key = self.turned(query, is_local), self.turned(key, is_local)
         allowed = np.tril(np.ones((count, count), bool))
         if is_local:
             allowed &= ~np.tril(np.ones((count, count), bool), -self.stated["attention.sliding_window"])
+        scale = self.stated.get("attention.scale", 1 / math.sqrt(self.size))
         result = np.empty((count, self.heads, self.size))
         for head in range(self.heads):
             shared = head * self.kv_heads // self.heads
-            scores = query[:, head] @ key[:, shared].T / math.sqrt(self.size)
+            scores = query[:, head] @ key[:, shared].T * scale
             weights = np.exp(np.where(allowed, scores - scores.max(axis=1, keepdims=True), -np.inf))
             result[:, head] = weights / weights.sum(axis=1, keepdims=True) @ value[:, shared]
         return self.linear(result.reshape(count, -1), prefix + "attn_output")
 
+    def projected(self, prefix: str, hidden: Array) -> list[Array]:
+        """Queries, keys and values, each [tokens, heads, size]."""
+        if prefix + "attn_qkv.weight" in self.tensors:
+            ends = [self.heads * self.size, (self.heads + self.kv_heads) * self.size]
+            flat = np.split(self.linear(hidden, prefix + "attn_qkv"), ends, axis=-1)
+        else:
+            flat = [self.linear(hidden, f"{prefix}attn_{name}") for name in ("q", "k", "v")]
+        if self.kind == "olmo2":
+            flat[:2] = [self.norm(flat[0], prefix + "attn_q_norm"), self.norm(flat[1], prefix + "attn_k_norm")]
+        query, key, value = (each.reshape(len(hidden), -1, self.size) for each in flat)
+        if self.kind in ("qwen3", "gemma3"):
+            query, key = self.norm(query, prefix + "attn_q_norm"), self.norm(key, prefix + "attn_k_norm")
+        return [query, key, value]
+
+    def is_local(self, layer: int) -> bool:
+        every = {"gemma3": 6, "cohere2": 4}.get(self.kind)
+        if every is not None:
+            return (layer + 1) % every != 0
+        return "attention.sliding_window" in self.stated
+
+    def is_rotated(self, layer: int) -> bool:
+        if self.kind == "cohere2":
+            return self.is_local(layer)
+        return self.kind != "gpt2" and not (self.kind == "smollm3" and (layer + 1) % 4 == 0)
+
     def turned(self, node: Array, is_local: bool) -> Array:
-        """Rotate pairs of dimensions by their position: side by side in Llama's files, half a head apart in others."""
+        """Rotate pairs of dimensions by their position."""
         base = self.stated.get("rope.freq_base", 1e4)
-        if is_local:
+        if is_local and self.kind == "gemma3":
             base = 1e4
         size = self.stated.get("rope.dimension_count", self.size)
         angles = np.arange(len(node))[:, None] / self.stated.get("rope.scaling.factor", 1.0)
         angles = angles * base ** (-np.arange(0, size, 2) / size)
-        if "rope_freqs.weight" in self.tensors:
-            angles = angles / self.tensors["rope_freqs.weight"]
-        cosine, sine = np.cos(angles)[:, None], np.sin(angles)[:, None]
-        if self.kind == "llama":
+        for name in ("rope_freqs.weight", "rope_factors_short.weight"):
+            if name in self.tensors:
+                angles = angles / self.tensors[name]
+        magnitude = self.stated.get("rope.scaling.attn_factor", 1.0)
+        cosine, sine = magnitude * np.cos(angles)[:, None], magnitude * np.sin(angles)[:, None]
+        if self.kind in PAIRS:
             first, second = slice(0, size, 2), slice(1, size, 2)
         else:
             first, second = slice(0, size // 2), slice(size // 2, size)
@@ -94,8 +148,10 @@ class Reference:
         return turned
 
     def norm(self, hidden: Array, name: str) -> Array:
+        if self.kind in LAYER_NORM:
+            hidden = hidden - hidden.mean(axis=-1, keepdims=True)
         root = np.sqrt((hidden**2).mean(axis=-1, keepdims=True) + self.epsilon)
-        return hidden / root * self.tensors[name + ".weight"]
+        return hidden / root * self.tensors[name + ".weight"] + self.tensors.get(name + ".bias", 0.0)
 
     def linear(self, hidden: Array, name: str) -> Array:
         return hidden @ self.tensors[name + ".weight"].T + self.tensors.get(name + ".bias", 0.0)

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onward.engine.model import Model, Row
+from onward.engine.model import Row
+from onward.runtimes.base import ModelFormat
 from onward.runtimes.openvino.gguf_format import GGUFFormat
 from onward.runtimes.options import RuntimeOptions
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.reference import Reference
-from tests.checkpoints.tiny import ARCHITECTURES, tiny
+from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, tiny
 
 MAX_DIFFERENCE = 5e-4
 """Of a log-probability, in nats."""
@@ -29,9 +31,21 @@ def log_softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
     return found
 
 
-def loaded(path: Path, cache: Path) -> Model:
+def check_logits(
+    kind: ModelFormat, path: Path, metadata: dict[str, Any], tensors: dict[str, NDArray[np.float32]], *, cache: Path
+) -> None:
+    """Compare a model with the reference, which gets the checkpoint by GGUF's names."""
+    tokens = np.random.default_rng(3).integers(0, len(tensors["token_embd.weight"]), NUM_TOKENS).tolist()
+    expected = log_softmax(Reference(metadata, tensors).logits(tokens))
     options = RuntimeOptions(threads=1, precision="exact", kv_memory=8_000_000, cache_dir=cache)
-    return GGUFFormat().load(path, options, lambda line: None).model
+    model = kind.load(path, options, lambda line: None).model
+    try:
+        found = log_softmax(model.evaluate([Row(0, tokens, 0, range(model.shape.blocks_for(NUM_TOKENS)), NUM_TOKENS)]))
+        assert model.context_length == CONTEXT
+    finally:
+        model.close()
+    assert expected.min() < -8  # the model has opinions: nearly equal logits would agree with anything
+    assert np.abs(found - expected).max() < MAX_DIFFERENCE
 
 
 @pytest.fixture(params=ARCHITECTURES)
@@ -42,13 +56,4 @@ def name(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     metadata, tensors = tiny(name)
     path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
-    tokens = np.random.default_rng(3).integers(0, len(tensors["token_embd.weight"]), NUM_TOKENS).tolist()
-    expected = log_softmax(Reference(metadata, tensors).logits(tokens))
-    model = loaded(path, tmp_path)
-    try:
-        found = log_softmax(model.evaluate([Row(0, tokens, 0, range(model.shape.blocks_for(NUM_TOKENS)), NUM_TOKENS)]))
-        assert model.context_length == 512
-    finally:
-        model.close()
-    assert expected.min() < -8  # the model has opinions: nearly equal logits would agree with anything
-    assert np.abs(found - expected).max() < MAX_DIFFERENCE
+    check_logits(GGUFFormat(), path, metadata, tensors, cache=tmp_path)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tests.checkpoints.making import letters_tokenizer
 
-HIDDEN, HEADS, KV_HEADS, FEED_FORWARD = 64, 4, 2, 96
+HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, CONTEXT = 64, 4, 2, 96, 512
 Checkpoint = tuple[dict[str, Any], dict[str, NDArray[np.float32]]]
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {"rope.freq_base": 5_000.0},
@@ -20,60 +20,116 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2": {"rope.freq_base": 1_000_000.0},
     "qwen3": {"attention.key_length": 32},
     "gemma3": {"attention.key_length": 32, "attention.sliding_window": 16, "rope.freq_base": 1_000_000.0},
+    "phi3": {"attention.sliding_window": 24},
+    "phi3, long": {"rope.dimension_count": 12, "rope.scaling.attn_factor": 1.19},
+    "starcoder2": {"rope.freq_base": 100_000.0},
+    "granite": {"embedding_scale": 6.0, "residual_scale": 0.4, "logit_scale": 0.5, "attention.scale": 0.1},
+    "smollm3": {"rope.freq_base": 2_000_000.0},
+    "olmo2": {"rope.freq_base": 500_000.0},
+    "stablelm": {"rope.dimension_count": 4},
+    "stablelm, parallel": {"rope.dimension_count": 4, "use_parallel_residual": True},
+    "gpt2": {"attention.head_count_kv": HEADS},
+    "gptneox": {"rope.dimension_count": 4, "use_parallel_residual": True, "attention.head_count_kv": HEADS},
+    "gptneox, sequential": {"use_parallel_residual": False, "attention.head_count_kv": HEADS},
+    "cohere2": {"attention.sliding_window": 16, "logit_scale": 0.5},
 }
 """What each states besides the common sizes. A name may go on behind a comma."""
+LAYERS = {"gemma3": 7, "smollm3": 4, "cohere2": 5}
+"""Where two are too few to show every kind."""
+LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
+BIASED = ("starcoder2", "gpt2", "gptneox")
+"""All layers and norms have biases."""
+JOINED = ("phi3", "gpt2", "gptneox")
+"""Queries, keys and values are one tensor."""
+UNGATED = ("starcoder2", "gpt2", "gptneox")
+UNTIED = ("llama, untied", "qwen2", "phi3", "phi3, long", "olmo2", "stablelm", "gptneox", "gptneox, sequential")
 
 
 def tiny(name: str, seed: int = 0) -> Checkpoint:
     """Metadata and tensors of a checkpoint of this architecture."""
-    random = np.random.default_rng(seed)
     kind = name.partition(",")[0]
-    layers = 7 if kind == "gemma3" else 2
+    layers = LAYERS.get(kind, 2)
+    norm = "layer_norm" if kind in LAYER_NORM else "layer_norm_rms"
     stated = {
         "block_count": layers,
-        "context_length": 512,
+        "context_length": CONTEXT,
         "embedding_length": HIDDEN,
         "feed_forward_length": FEED_FORWARD,
         "attention.head_count": HEADS,
         "attention.head_count_kv": KV_HEADS,
-        "attention.layer_norm_rms_epsilon": 1e-5,
+        f"attention.{norm}_epsilon": 1e-5,
         **ARCHITECTURES[name],
     }
     metadata = {"general.architecture": kind, **{f"{kind}.{key}": value for key, value in stated.items()}}
     metadata |= letters_tokenizer()
+    made = _Tensors(name, stated, np.random.default_rng(seed))
     vocabulary = len(metadata["tokenizer.ggml.tokens"])
-    size = stated.get("attention.key_length", HIDDEN // HEADS)
-
-    def matrix(rows: int, inputs: int) -> Any:
-        return (random.normal(size=(rows, inputs)) / np.sqrt(inputs)).astype(np.float32)
-
-    def norm(length: int) -> NDArray[np.float32]:
-        return random.uniform(0.5, 1.5, length).astype(np.float32)
-
-    tensors = {"token_embd.weight": 3 * matrix(vocabulary, HIDDEN), "output_norm.weight": norm(HIDDEN)}
-    if name in ("llama, untied", "qwen2"):
-        tensors["output.weight"] = 3 * matrix(vocabulary, HIDDEN)
+    tensors = {"token_embd.weight": 3 * made.matrix(vocabulary, HIDDEN), **made.norm("output_norm")}
+    if name in UNTIED:
+        tensors["output.weight"] = 3 * made.matrix(vocabulary, HIDDEN)
     if name == "llama, rope factors":
-        tensors["rope_freqs.weight"] = random.uniform(1, 8, size // 2).astype(np.float32)
+        tensors["rope_freqs.weight"] = made.random.uniform(1, 8, made.size // 2).astype(np.float32)
+    if name == "phi3, long":
+        tensors["rope_factors_short.weight"] = made.random.uniform(1, 3, 6).astype(np.float32)
+        tensors["rope_factors_long.weight"] = made.random.uniform(3, 9, 6).astype(np.float32)
+    if kind == "gpt2":
+        tensors["position_embd.weight"] = made.matrix(CONTEXT, HIDDEN)
     for layer in range(layers):
-        block = {
-            "attn_norm": norm(HIDDEN),
-            "attn_q": 2 * matrix(HEADS * size, HIDDEN),
-            "attn_k": 2 * matrix(KV_HEADS * size, HIDDEN),
-            "attn_v": matrix(KV_HEADS * size, HIDDEN),
-            "attn_output": matrix(HIDDEN, HEADS * size),
-            "ffn_norm": norm(HIDDEN),
-            "ffn_gate": matrix(FEED_FORWARD, HIDDEN),
-            "ffn_up": matrix(FEED_FORWARD, HIDDEN),
-            "ffn_down": matrix(HIDDEN, FEED_FORWARD),
-        }
-        if kind in ("qwen3", "gemma3"):
-            block |= {"attn_q_norm": norm(size), "attn_k_norm": norm(size)}
-        if kind == "gemma3":
-            block |= {"post_attention_norm": norm(HIDDEN), "post_ffw_norm": norm(HIDDEN)}
-        tensors |= {f"blk.{layer}.{part}.weight": weights for part, weights in block.items()}
-        if kind == "qwen2":
-            for part in ("attn_q", "attn_k", "attn_v"):
-                rows = len(block[part])
-                tensors[f"blk.{layer}.{part}.bias"] = random.normal(size=rows).astype(np.float32)
+        tensors |= {f"blk.{layer}.{part}": weights for part, weights in made.block().items()}
     return metadata, tensors
+
+
+class _Tensors:
+    """Makes the tensors of a block."""
+
+    def __init__(self, name: str, stated: dict[str, Any], random: np.random.Generator) -> None:
+        self.name, self.random = name, random
+        self.kind = name.partition(",")[0]
+        self.size = stated.get("attention.key_length", HIDDEN // HEADS)
+        self.queries, self.keys = HEADS * self.size, stated["attention.head_count_kv"] * self.size
+
+    def block(self) -> dict[str, Any]:
+        found = {**self._attention(), **self._feed_forward()}
+        before = {"olmo2": [], "cohere2": ["attn_norm"]}.get(self.kind, ["attn_norm", "ffn_norm"])
+        after = ["post_attention_norm", "post_ffw_norm"] if self.kind in ("gemma3", "olmo2") else []
+        for name in (*before, *after):
+            found |= self.norm(name)
+        return found
+
+    def _attention(self) -> dict[str, Any]:
+        parts = {
+            "attn_q": 2 * self.matrix(self.queries, HIDDEN),
+            "attn_k": 2 * self.matrix(self.keys, HIDDEN),
+            "attn_v": self.matrix(self.keys, HIDDEN),
+        }
+        if self.kind in JOINED:
+            parts = {"attn_qkv": np.concatenate(list(parts.values()))}
+        found = {f"{part}.weight": weights for part, weights in parts.items()}
+        if self.kind in ("qwen2", *BIASED) or self.name == "stablelm":
+            found |= {f"{part}.bias": self.bias(len(weights)) for part, weights in parts.items()}
+        if self.kind in ("qwen3", "gemma3"):
+            found |= self.norm("attn_q_norm", self.size) | self.norm("attn_k_norm", self.size)
+        if self.kind == "olmo2":
+            found |= self.norm("attn_q_norm", self.queries) | self.norm("attn_k_norm", self.keys)
+        return found | self._layer("attn_output", HIDDEN, self.queries)
+
+    def _feed_forward(self) -> dict[str, Any]:
+        up = 2 * FEED_FORWARD if self.kind == "phi3" else FEED_FORWARD
+        found = self._layer("ffn_up", up, HIDDEN) | self._layer("ffn_down", HIDDEN, FEED_FORWARD)
+        if self.kind not in (*UNGATED, "phi3"):
+            found |= self._layer("ffn_gate", FEED_FORWARD, HIDDEN)
+        return found
+
+    def _layer(self, name: str, rows: int, inputs: int) -> dict[str, Any]:
+        found = {f"{name}.weight": self.matrix(rows, inputs)}
+        return found | ({f"{name}.bias": self.bias(rows)} if self.kind in BIASED else {})
+
+    def norm(self, name: str, length: int = HIDDEN) -> dict[str, Any]:
+        found = {f"{name}.weight": self.random.uniform(0.5, 1.5, length).astype(np.float32)}
+        return found | ({f"{name}.bias": self.bias(length)} if self.kind in (*BIASED, "stablelm") else {})
+
+    def matrix(self, rows: int, inputs: int) -> Any:
+        return (self.random.normal(size=(rows, inputs)) / np.sqrt(inputs)).astype(np.float32)
+
+    def bias(self, length: int) -> Any:
+        return self.random.normal(size=length).astype(np.float32)

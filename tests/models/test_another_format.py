@@ -54,10 +54,10 @@ def test_problems_are_reported(folder: Path) -> None:
 def test_messages_name_the_format(folder: Path) -> None:
     (folder / "empty").mkdir()
     with pytest.raises(
-        ModelFolderError, match=r"OpenVINO IR, GGUF, OneFile.* Convert a model with .* or `onefile MODEL`\.$"
+        ModelFolderError, match=r"GGUF, safetensors, OneFile.* Convert a model with .* or `onefile MODEL`\.$"
     ):
         resolve("./empty")
-    with pytest.raises(ModelNameError, match=r"Pass the path of a model \(OpenVINO IR, GGUF, OneFile\)\.$"):
+    with pytest.raises(ModelNameError, match=r"the path of a model \(OpenVINO IR, GGUF, safetensors, OneFile\)\.$"):
         resolve("./nothing")
 
 
@@ -73,7 +73,7 @@ def test_the_hub_is_searched_for_it(folder: Path) -> None:
 
     found = resolve("org/name", fetcher=download)
     assert (found.id, found.format.name) == ("org/name", "OneFile")
-    assert asked[-1] == ["*.onefile"] and len(asked) == 2
+    assert asked[-1] == ["*.onefile"] and len(asked) == 3
 
 
 def test_it_is_listed_shown_and_completed(folder: Path) -> None:

@@ -53,14 +53,14 @@ def test_broken_json_is_reported(folder: Path, name: str, content: str, words: s
     assert words in problem
 
 
-@pytest.mark.parametrize(("file", "source"), [("model.safetensors", None), ("notes.txt", "MODEL")])
+@pytest.mark.parametrize(("file", "source"), [("pytorch_model.bin", None), ("notes.txt", "MODEL")])
 def test_a_folder_without_a_readable_model_is_reported_with_the_command_that_converts_one(
     tmp_path: Path, file: str, source: str | None
 ) -> None:
     (tmp_path / file).write_text("")
     (tmp_path / "tokenizer.json").write_text("{}")
     (problem,) = problems(tmp_path)
-    assert problem.startswith(f"{tmp_path} contains no model that Onward can read (OpenVINO IR, GGUF). ")
+    assert problem.startswith(f"{tmp_path} contains no model that Onward can read (OpenVINO IR, GGUF, safetensors). ")
     subject = "a model" if source else "it"
     assert f"Convert {subject} with `optimum-cli export openvino --model {source or tmp_path} " in problem
     assert "pip install 'optimum-intel[openvino]'" in problem
@@ -75,10 +75,12 @@ def test_a_gguf_file_that_is_empty_is_reported(tmp_path: Path, is_file: bool) ->
     assert problem == f"{tmp_path / 'm.gguf'} is empty: copy or download it again."
 
 
-def test_a_folder_with_other_weights_beside_a_gguf_file_can_be_converted(tmp_path: Path) -> None:
+def test_a_folder_with_safetensors_beside_a_gguf_file_is_that_model(tmp_path: Path) -> None:
     for name in ("m.gguf", "model.safetensors"):
         (tmp_path / name).write_text("")
-    assert f"Convert it with `optimum-cli export openvino --model {tmp_path} " in problems(tmp_path)[0]
+    found = problems(tmp_path)
+    assert f"{tmp_path} has no config.json: copy or download it again." in found
+    assert f"{tmp_path / 'model.safetensors'} is empty: copy or download it again." in found
 
 
 def test_all_problems_are_reported_at_once(folder: Path) -> None:
@@ -93,7 +95,7 @@ def test_all_problems_are_reported_at_once(folder: Path) -> None:
 
 def test_a_path_that_does_not_exist_is_reported(tmp_path: Path) -> None:
     assert problems(tmp_path / "nothing") == [
-        f"{tmp_path / 'nothing'} does not exist: pass the path of a model (OpenVINO IR, GGUF)."
+        f"{tmp_path / 'nothing'} does not exist: pass the path of a model (OpenVINO IR, GGUF, safetensors)."
     ]
 
 

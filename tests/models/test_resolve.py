@@ -133,7 +133,7 @@ def test_a_hub_model_in_another_format_is_refused_with_the_command_that_converts
     with pytest.raises(ModelNameError) as raised:
         resolve("org/plain", fetcher=Hub(tmp_path))
     assert str(raised.value).startswith(
-        "org/plain contains no model that Onward can read (OpenVINO IR). Convert it with "
+        "org/plain contains no model that Onward can read (OpenVINO IR, safetensors). Convert it with "
         "`optimum-cli export openvino --model org/plain --weight-format int8 plain-openvino` ("
     )
 

@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from onward.checkpoints.arrange import arranged
+from onward.checkpoints.folder import read_folder
 from onward.checkpoints.gguf import read_gguf
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
 from onward.errors import CheckpointError
+
+_PAIRED_IN_GGUF = ("llama", "granite", "smollm3", "cohere2")
+"""Architectures whose GGUF files have the two dimensions of a rotated pair side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,10 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a GGUF file. Raises CheckpointError."""
+    """Read a GGUF file, or a folder of safetensors files. Raises CheckpointError."""
+    if path.is_dir():
+        return Checkpoint(*read_folder(path))
     found = read_gguf(path)
-    return Checkpoint(found.paths, Parameters(found.metadata, str(path)), found.tensors)
+    parameters = Parameters(found.metadata, str(path))
+    has_pairs = parameters.architecture in _PAIRED_IN_GGUF
+    return Checkpoint(found.paths, parameters, arranged(parameters, found.tensors, has_pairs=has_pairs))

@@ -6,7 +6,6 @@ what is wrong is a CheckpointError with a sentence.
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from onward.checkpoints.cursor import Cursor, Value
+from onward.checkpoints.mapped import mapped
 from onward.checkpoints.paths import MAGIC, part_paths
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import TENSOR_TYPES, type_name
@@ -55,7 +55,7 @@ def read_gguf(path: Path) -> GGUF:
 
 
 def _read_part(path: Path) -> tuple[dict[str, Value], dict[str, Tensor]]:
-    data = _mapped(path)
+    data = mapped(path)
     cursor = Cursor(data, str(path))
     num_tensors, num_entries = _read_head(cursor, path, data)
     metadata: dict[str, Value] = {}
@@ -65,18 +65,6 @@ def _read_part(path: Path) -> tuple[dict[str, Value], dict[str, Tensor]]:
             raise cursor.broken(f"the key {key[:80]!r} twice")
         metadata[key] = cursor.value()
     return metadata, _read_tensors(cursor, data, num_tensors, _alignment(cursor, metadata))
-
-
-def _mapped(path: Path) -> memoryview:
-    """Return the file's bytes, which are read when they are used."""
-    try:
-        with path.open("rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} does not exist.") from None
-    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
-        reason = getattr(error, "strerror", None) or "it is empty"
-        raise CheckpointError(f"{path} cannot be read ({reason}).") from None
 
 
 def _read_head(cursor: Cursor, path: Path, data: memoryview) -> tuple[int, int]:

@@ -42,6 +42,17 @@ class Parameters:
             raise self._wrong(name, value)
         return value
 
+    def switch(self, name: str, default: bool) -> bool:
+        """Return whether something is on. Raises CheckpointError as `integer` does."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self._wrong(name, value)
+        return value
+
+    def switches(self, name: str) -> list[bool] | None:
+        """Return a list of what is on, by layer, None if there is none. Raises CheckpointError for other values."""
+        return cast("list[bool] | None", self.list_of(bool, f"{self.architecture}.{name}"))
+
     def has(self, name: str) -> bool:
         """Return whether the name is stated."""
         return f"{self.architecture}.{name}" in self.metadata

@@ -7,6 +7,9 @@ from pathlib import Path
 
 MAGIC = b"GGUF"
 MAX_PARTS = 1000
+SAFETENSORS = ".safetensors"
+CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+"""Files of a folder with safetensors: the configuration, all weights, or the list of the files that contain them."""
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onward.checkpoints.blocks import Groups, unpack
-from onward.checkpoints.types import TensorType
+from onward.checkpoints.types import FLOAT32, TensorType
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A tensor. `shape` is in numpy's order: [rows, inputs] for the weights of a layer, [inputs] for a norm's.
 
-    `data` are its bytes, uint8, a view of the mapped file.
+    `data` are its bytes, uint8: a view of the mapped file, flat or with an axis of the stored rows and others of
+    a row's bytes. `order` says which of the stored rows each row is, None: all as they are stored.
     """
 
     name: str
     shape: tuple[int, ...]
     type: TensorType
     data: NDArray[np.uint8]
+    order: NDArray[np.int64] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -29,8 +31,24 @@ class Tensor:
         return int(np.prod(self.shape[:-1], dtype=np.int64))
 
     def rows(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Return the bytes of these rows, uint8 [rows, bytes per row]: a view."""
-        return self.data.reshape(self.num_rows, -1)[start:stop]
+        """Return the bytes of these rows, uint8 [rows, bytes per row]: a view where they are stored like that."""
+        row_bytes = self.shape[-1] // self.type.block_weights * self.type.block_bytes
+        stored = self.data if self.data.ndim > 1 else self.data.reshape(-1, row_bytes)
+        picked = stored[start:stop] if self.order is None else stored[self.order[start:stop]]
+        return picked.reshape(len(picked), row_bytes)
+
+    def selected(self, order: NDArray[np.int64]) -> Tensor:
+        """Return the tensor with these of its rows, in this order; of a vector, with these of its numbers."""
+        if len(self.shape) == 1:
+            return vector(self.name, self.floats()[0][order])
+        kept = order if self.order is None else self.order[order]
+        return replace(self, shape=(len(order), self.shape[-1]), order=kept)
+
+    def transposed(self) -> Tensor:
+        """Return the tensor with its rows as inputs. For types of one weight per block, whose rows are not selected."""
+        rows, inputs = self.shape
+        data = self.data.reshape(rows, inputs, self.type.block_bytes).transpose(1, 0, 2)
+        return replace(self, shape=(inputs, rows), data=data)
 
     def floats(self, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
         """Return these rows as float32 [rows, inputs]; exactly what the file states, as ggml computes it."""
@@ -48,3 +66,8 @@ class Tensor:
     def groups(self, start: int, stop: int) -> Groups:
         """Return these rows of a quantised tensor as integers and scales."""
         return unpack(self.type, self.rows(start, stop), self.shape[-1])
+
+
+def vector(name: str, values: NDArray[np.floating]) -> Tensor:
+    """Return a tensor of one dimension that no file contains as it is."""
+    return Tensor(name, (len(values),), FLOAT32, np.ascontiguousarray(values, "<f4").view(np.uint8))

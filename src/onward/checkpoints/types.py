@@ -13,9 +13,10 @@ class TensorType(NamedTuple):
     block_bytes: int
 
 
+FLOAT32, FLOAT16, BFLOAT16 = TensorType("F32", 1, 4), TensorType("F16", 1, 2), TensorType("BF16", 1, 2)
 TENSOR_TYPES: dict[int, TensorType] = {
-    0: TensorType("F32", 1, 4),
-    1: TensorType("F16", 1, 2),
+    0: FLOAT32,
+    1: FLOAT16,
     2: TensorType("Q4_0", 32, 18),
     3: TensorType("Q4_1", 32, 20),
     6: TensorType("Q5_0", 32, 22),
@@ -29,7 +30,7 @@ TENSOR_TYPES: dict[int, TensorType] = {
     15: TensorType("Q8_K", 256, 292),
     20: TensorType("IQ4_NL", 32, 18),
     23: TensorType("IQ4_XS", 256, 136),
-    30: TensorType("BF16", 1, 2),
+    30: BFLOAT16,
 }
 """By number in the file (ggml/include/ggml.h)."""
 

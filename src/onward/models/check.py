@@ -39,7 +39,7 @@ def no_model(path: Path) -> str:
             f"{path} is not a model that Onward can read: pass the folder of a model ({readable_formats()}).{settings}"
         )
     advice = f"Convert it with {conversions(str(path))}."
-    if not any(path.glob("*.safetensors")):
+    if not any(path.glob("*.safetensors")) and not any(path.glob("pytorch_model*.bin")):
         advice = f"Convert a model with {conversions('MODEL')}."
     return f"{path} contains no model that Onward can read ({readable_formats()}). {advice}"
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from onward.runtimes.base import ModelFormat
 from onward.runtimes.openvino.format import OpenVINOFormat
 from onward.runtimes.openvino.gguf_format import GGUFFormat
+from onward.runtimes.openvino.safetensors_format import SafetensorsFormat
 from onward.runtimes.toy.format import ToyFormat
 
-MODEL_FORMATS: tuple[ModelFormat, ...] = (OpenVINOFormat(), GGUFFormat(), ToyFormat())
+MODEL_FORMATS: tuple[ModelFormat, ...] = (OpenVINOFormat(), GGUFFormat(), SafetensorsFormat(), ToyFormat())
 """Where a path matches several entries, the first one counts."""
 
 

@@ -54,7 +54,7 @@ def converted(path: Path, options: RuntimeOptions, progress: Progress) -> Iterat
     checkpoint = read_checkpoint(path)
     found = architecture_of(checkpoint)
     content = _content(checkpoint, options)
-    name = f"{path.stem[:80]}-{content[:16]}"
+    name = f"{(path.name if path.is_dir() else path.stem)[:80]}-{content[:16]}"
     cached = None if options.cache_dir is None else options.cache_dir / FOLDER / name
     if cached is not None and _is_complete(cached):
         yield Converted(cached, content)
@@ -109,7 +109,7 @@ def _require_space(folder: Path, num_bytes: int) -> None:
 
 
 def _write(checkpoint: Checkpoint, found: Architecture, folder: Path, options: RuntimeOptions) -> None:
-    weights = Weights(checkpoint, found, options.precision)
+    weights = Weights(checkpoint, options.precision)
     graph = build_decoder(found, weights)
     try:
         ov.save_model(graph, folder / GRAPH, compress_to_fp16=False)

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.checkpoints.paths import is_gguf, part_paths
-from onward.errors import CheckpointError
 from onward.runtimes.base import LoadedModel, Progress
 from onward.runtimes.files import file_problem
-from onward.runtimes.openvino.file_names import WEIGHTS
+from onward.runtimes.openvino.checkpoint_format import LOADING_ONLY_FILES, PACKAGES, contents_problem, load_checkpoint
 
 if TYPE_CHECKING:
     from onward.engine.model import Tokenizer
@@ -24,8 +23,8 @@ class GGUFFormat:
     name = "GGUF"
     is_listed = True
     patterns: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ("openvino", "tokenizers")
-    loading_only_files: tuple[str, ...] = (WEIGHTS, "libopenvino", "_pyopenvino.", "tokenizers.")
+    packages = PACKAGES
+    loading_only_files = LOADING_ONLY_FILES
 
     def matches(self, path: Path) -> bool:
         try:
@@ -47,7 +46,7 @@ class GGUFFormat:
             names = ", ".join(each.name for each in models[:8])
             return [f"{path} contains several models ({names}): pass the path of one."]
         missing = [problem for part in part_paths(models[0]) if (problem := file_problem(part))]
-        return missing or _contents_problem(models[0])
+        return missing or contents_problem(models[0])
 
     def facts(self, path: Path) -> dict[str, int | str]:
         from onward.checkpoints.checkpoint import read_checkpoint
@@ -68,14 +67,7 @@ class GGUFFormat:
         return ""
 
     def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
-        from onward.runtimes.openvino.converted import converted
-        from onward.runtimes.openvino.load import load_model
-        from onward.runtimes.openvino.signal_stack import signal_stack_kept
-
-        tokenizer = self.load_tokenizer(path)
-        with converted(_model(path), options, progress) as found, signal_stack_kept():
-            model = load_model(found.folder, options, content=found.content)
-        return LoadedModel(model, tokenizer, model.fingerprint, tuple(model.notes))
+        return load_checkpoint(_model(path), self.load_tokenizer(path), options, progress)
 
     def load_tokenizer(self, path: Path) -> Tokenizer:
         from onward.checkpoints.checkpoint import read_checkpoint
@@ -96,15 +88,3 @@ def _models(path: Path) -> list[Path]:
 
 def _model(path: Path) -> Path:
     return _models(path)[0]
-
-
-def _contents_problem(path: Path) -> list[str]:
-    """Return what the file's own statements make impossible. Reads its metadata, not its weights."""
-    from onward.checkpoints.checkpoint import read_checkpoint
-    from onward.runtimes.openvino.graphs.table import architecture_of
-
-    try:
-        architecture_of(read_checkpoint(path))
-    except CheckpointError as problem:
-        return [str(problem)]
-    return []

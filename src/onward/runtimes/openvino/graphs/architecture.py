@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Activation = Literal["silu", "gelu_tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh"]
+Norm = Literal["rms", "layer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,9 @@ class Rope:
     position_scale: float = 1.0
     """Positions are divided by it (linear scaling)."""
     factors: NDArray[np.float32] | None = None
-    """Frequencies are divided by them, float32 [size / 2] (Llama 3's scaling)."""
+    """Frequencies are divided by them, float32 [size / 2] (the scalings of Llama 3 and of Phi 3)."""
+    magnitude: float = 1.0
+    """Queries and keys are multiplied by it."""
 
     def inverse_frequencies(self) -> NDArray[np.float64]:
         """Return the angle per position of each pair of dimensions, float64 [size / 2]."""
@@ -41,13 +44,24 @@ class Architecture:
     head_size: int
     context_length: int
     epsilon: float
-    rope: Rope
+    rope: Rope | None
+    """None: positions have embeddings, which are added to those of the tokens."""
     local_rope: Rope | None = None
     """For layers with a window, where it differs."""
-    has_interleaved_rope: bool = False
-    """Whether the file has the two dimensions of a pair side by side: rows of queries and keys are reordered."""
+    ropeless_layers: frozenset[int] = field(default_factory=frozenset)
+    """Layers that know nothing of positions but their order."""
+    norm: Norm = "rms"
+    has_norms_before: bool = True
+    """Whether attention and feed-forward layers read normalised values."""
+    has_norms_after: bool = False
+    """Whether what they add is normalised."""
+    is_parallel: bool = False
+    """Whether both read the same values, instead of one after the other. Their norm may be one."""
     activation: Activation = "silu"
     embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    """What attention and feed-forward layers add is multiplied by it."""
+    logit_scale: float = 1.0
     attention_scale: float | None = None
     """None: the inverse square root of `head_size`."""
     window: int = 0

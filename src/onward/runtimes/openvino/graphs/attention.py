@@ -28,7 +28,7 @@ class Attention:
         *,
         batch: Any,
         beams: Any,
-        tables: Tables,
+        tables: Tables | None,
         local_tables: Tables | None,
     ) -> None:
         self.sinks: list[Any] = []
@@ -47,7 +47,8 @@ class Attention:
         has_window = layer in found.window_layers
         query, key, value = (self._projected(hidden, prefix, name) for name in ("q", "k", "v"))
         tables = self._local_tables if has_window and self._local_tables else self._tables
-        query, key = (rotated(each, tables, found.head_size) for each in (query, key))
+        if tables is not None and layer not in found.ropeless_layers:
+            query, key = (rotated(each, tables, found.head_size) for each in (query, key))
         key = self._shared(self._state(f"past_key_values.{layer}.key", key))
         value = self._shared(self._state(f"past_key_values.{layer}.value", value))
         mask = self._masks.windowed if has_window else self._masks.causal
@@ -57,12 +58,17 @@ class Attention:
         return self._layers.linear(joined, prefix + "attn_output")
 
     def _projected(self, hidden: Any, prefix: str, name: str) -> Any:
-        """Return queries, keys or values [batch, heads, tokens, size], normalised where there are norms for them."""
-        heads = self._found.num_heads if name == "q" else self._found.num_kv_heads
+        """Return queries, keys or values [batch, heads, tokens, size], normalised where there are norms for them: per
+        head, or over all heads where the norm is as long."""
+        heads, size = self._found.num_heads if name == "q" else self._found.num_kv_heads, self._found.head_size
         node = self._layers.linear(hidden, f"{prefix}attn_{name}")
-        node = ops.reshape(node, integers(0, 0, heads, self._found.head_size), True)
-        if name != "v" and self._layers.has(f"{prefix}attn_{name}_norm.weight"):
-            node = self._layers.norm(node, f"{prefix}attn_{name}_norm", rank=4)
+        norm = f"{prefix}attn_{name}_norm" if name != "v" else ""
+        length = self._layers.length(f"{norm}.weight") if norm else 0
+        if length and length != size:
+            node = self._layers.norm(node, norm)
+        node = ops.reshape(node, integers(0, 0, heads, size), True)
+        if length == size:
+            node = self._layers.norm(node, norm, rank=4)
         return _transposed(node)
 
     def _state(self, name: str, new: Any) -> Any:

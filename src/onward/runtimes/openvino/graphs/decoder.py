@@ -31,15 +31,18 @@ def build_decoder(found: Architecture, weights: Weights) -> ov.Model:
         Masks(tokens, attention_mask, batch, found.window),
         batch=batch,
         beams=beams,
-        tables=rope_tables(found.rope, positions, batch),
+        tables=rope_tables(found.rope, positions, batch) if found.rope else None,
         local_tables=rope_tables(found.local_rope, positions, batch) if found.local_rope else None,
     )
     hidden = ops.gather(weights.embedding(), ops.convert(tokens, "i32"), ops.constant(np.asarray(0, np.int32)))
     hidden = scaled(hidden, found.embedding_scale)
+    if found.rope is None:
+        places = ops.gather(weights.positions(), ops.convert(positions, "i32"), ops.constant(np.asarray(0, np.int32)))
+        hidden = ops.add(hidden, places)
     for layer in range(found.num_layers):
         hidden = layers.block(layer, hidden, attention.layer)
     hidden = layers.norm(hidden, "output_norm")
-    result = ops.result(layers.linear(hidden, weights.output_layer()))
+    result = ops.result(scaled(layers.linear(hidden, weights.output_layer()), found.logit_scale))
     result.output(0).set_names({"logits"})
     return ov.Model(
         [result], attention.sinks, [tokens, attention_mask, positions, beams], attention.variables, found.name

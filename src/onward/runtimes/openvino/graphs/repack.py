@@ -31,16 +31,15 @@ class Packed:
     corrections: NDArray[np.float16] | None = None
 
 
-def repack(tensor: Tensor, form: Form, order: NDArray[np.int64] | None = None) -> Packed:
-    """Return the weights in a form. `order`: the row of the file that each row is, None: as they are."""
+def repack(tensor: Tensor, form: Form) -> Packed:
+    """Return the weights in a form."""
     work = _WORK[form]
     step = max(1, _PART_WEIGHTS // tensor.shape[-1])
     ranges = [(start, min(start + step, tensor.num_rows)) for start in range(0, tensor.num_rows, step)]
     with ThreadPoolExecutor(cpu_quota() or os.cpu_count(), thread_name_prefix="onward-repack") as executor:
         parts = list(executor.map(lambda rows: work(tensor, *rows), ranges))
-    joined = [None if column[0] is None else np.concatenate(column) for column in zip(*parts, strict=True)]
-    ordered: list[Any] = [column if column is None or order is None else column[order] for column in joined]
-    return Packed(*ordered)
+    joined: list[Any] = [None if column[0] is None else np.concatenate(column) for column in zip(*parts, strict=True)]
+    return Packed(*joined)
 
 
 def _float32(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:

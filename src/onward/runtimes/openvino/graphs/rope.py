@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onward.runtimes.openvino.graphs.architecture import Rope
-from onward.runtimes.openvino.graphs.nodes import END, broadcast, index, integers, join, number
+from onward.runtimes.openvino.graphs.nodes import END, broadcast, index, integers, join, number, scaled
 from onward.runtimes.openvino.library import ops
 
 
@@ -30,7 +30,8 @@ def rope_tables(rope: Rope, positions: Any, batch: Any) -> Tables:
     )
     both = ops.transpose(angles, integers(0, 2, 1))
     doubled = ops.concat([both, both], -1)
-    return Tables(rope.size, ops.unsqueeze(ops.cos(doubled), integers(1)), ops.unsqueeze(ops.sin(doubled), integers(1)))
+    cosines, sines = (scaled(each, rope.magnitude) for each in (ops.cos(doubled), ops.sin(doubled)))
+    return Tables(rope.size, ops.unsqueeze(cosines, integers(1)), ops.unsqueeze(sines, integers(1)))
 
 
 def rotated(node: Any, tables: Tables, head_size: int) -> Any:

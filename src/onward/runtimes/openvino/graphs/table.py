@@ -6,37 +6,20 @@ Adding one means adding its function here. What a function does not know of is r
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.parameters import Parameters
 from onward.errors import CheckpointError
-from onward.runtimes.openvino.graphs.architecture import Architecture, Rope
+from onward.runtimes.openvino.graphs.architecture import Activation, Architecture, Norm, Rope
+from onward.runtimes.openvino.graphs.check import checked, require_computable
 
-_UNSUPPORTED = {
-    "attn_logit_softcapping": "soft-capped attention",
-    "final_logit_softcapping": "soft-capped logits",
-    "logit_scale": "scaled logits",
-    "residual_scale": "scaled residuals",
-    "embedding_scale": "scaled embeddings",
-    "attention.scale": "a scale of attention of its own",
-    "expert_count": "a mixture of experts",
-    "ssm.state_size": "state-space layers",
-    "attention.kv_lora_rank": "latent attention",
-    "attention.q_lora_rank": "latent attention",
-    "attention.alibi_bias_max": "ALiBi positions",
-    "attention.clamp_kqv": "clamped queries",
-}
-"""Parameters that change what is computed, and what they stand for. Zero means that they are not used."""
-_BLOCK = re.compile(
-    r"blk\.(?P<layer>\d{1,5})\."
-    r"((attn_q|attn_k|attn_v|attn_output|ffn_gate|ffn_up|ffn_down)\.(weight|bias)"
-    r"|(attn_norm|attn_q_norm|attn_k_norm|post_attention_norm|ffn_norm|post_ffw_norm)\.weight)"
-)
-_OTHER_TENSORS = {"token_embd.weight", "output_norm.weight", "output.weight", "output.bias", "rope_freqs.weight"}
-"""With those of the blocks, all tensors that graphs are made from."""
+_EPSILONS: dict[Norm, str] = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
 _GEMMA3_PATTERN = 6
+_COHERE2_PATTERN = 4
+_SMOLLM3_PATTERN = 4
+_ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_tanh"}
 
 
 def architecture_of(checkpoint: Checkpoint) -> Architecture:
@@ -48,36 +31,106 @@ def architecture_of(checkpoint: Checkpoint) -> Architecture:
             f"{parameters.where} has the architecture {parameters.architecture!r}, which Onward does not compute. It "
             f"computes {', '.join(sorted(_TABLE))}."
         )
-    for name, meaning in _UNSUPPORTED.items():
-        if parameters.has(name) and parameters.real(name):
-            raise CheckpointError(f"{parameters.where} uses {meaning} ({name!r}), which Onward does not compute.")
-    if parameters.whole(f"{parameters.architecture}.attention.causal") is False:
-        raise CheckpointError(f"{parameters.where} is a model of embeddings: it cannot continue a text.")
-    return _checked(make(checkpoint), checkpoint)
+    require_computable(parameters, _SCALED.get(parameters.architecture, frozenset()))
+    return checked(make(checkpoint), checkpoint)
 
 
 def _llama(checkpoint: Checkpoint) -> Architecture:
-    return replace(_common(checkpoint), has_interleaved_rope=True)
+    """Llama, and what is computed like it."""
+    return _windowed(_common(checkpoint), checkpoint.parameters)
 
 
 def _gemma3(checkpoint: Checkpoint) -> Architecture:
     """Gemma 3 (modeling_gemma3.py): five layers with a window, then one without; scaled embeddings; two rope bases."""
-    parameters, common = checkpoint.parameters, _common(checkpoint)
-    window = parameters.integer("attention.sliding_window", 0)
-    local = range(common.num_layers) if window else range(0)
+    parameters, common = checkpoint.parameters, _common(checkpoint, activation="gelu_tanh")
     is_27b = common.num_layers == 62  # its scale is of hidden size per head; the others' is of the head's size
-    return replace(
+    default = (common.hidden / common.num_heads) ** -0.5 if is_27b else 0.0
+    found = replace(
         common,
-        activation="gelu_tanh",
+        has_norms_after=True,
         embedding_scale=math.sqrt(common.hidden),
-        window=window,
-        window_layers=frozenset(layer for layer in local if (layer + 1) % _GEMMA3_PATTERN),
         local_rope=Rope(common.head_size, parameters.real("rope.freq_base_swa", 10_000.0)),
-        attention_scale=(common.hidden / common.num_heads) ** -0.5 if is_27b else None,
+        attention_scale=parameters.real("attention.scale", default) or None,
+    )
+    return _windowed(found, parameters, (bool((layer + 1) % _GEMMA3_PATTERN) for layer in range(found.num_layers)))
+
+
+def _phi3(checkpoint: Checkpoint) -> Architecture:
+    """Phi 3 (modeling_phi3.py). Those for long contexts have two lists of factors; the short one holds up to the
+    context of the first training, which is where Onward stops."""
+    parameters, common = checkpoint.parameters, _common(checkpoint)
+    found = _windowed(common, parameters, [True] * common.num_layers)
+    factors = checkpoint.tensors.get("rope_factors_short.weight")
+    if factors is None or found.rope is None:
+        return found
+    rope = replace(
+        found.rope, factors=factors.floats().reshape(-1), magnitude=parameters.real("rope.scaling.attn_factor", 1.0)
+    )
+    original = parameters.integer("rope.scaling.original_context_length", found.context_length, minimum=1)
+    return replace(found, rope=rope, context_length=min(original, found.context_length))
+
+
+def _starcoder2(checkpoint: Checkpoint) -> Architecture:
+    """StarCoder 2 (modeling_starcoder2.py): layer norms, biases everywhere, no gate."""
+    return _windowed(_common(checkpoint, norm="layer", activation="gelu_tanh"), checkpoint.parameters)
+
+
+def _granite(checkpoint: Checkpoint) -> Architecture:
+    """Granite (modeling_granite.py): Llama with four scales."""
+    parameters = checkpoint.parameters
+    return replace(
+        _common(checkpoint),
+        embedding_scale=parameters.real("embedding_scale", 1.0) or 1.0,
+        residual_scale=parameters.real("residual_scale", 1.0) or 1.0,
+        logit_scale=1.0 / (parameters.real("logit_scale", 1.0) or 1.0),
+        attention_scale=parameters.real("attention.scale", 0.0) or None,
     )
 
 
-def _common(checkpoint: Checkpoint) -> Architecture:
+def _smollm3(checkpoint: Checkpoint) -> Architecture:
+    """SmolLM 3 (modeling_smollm3.py): Llama, of which every fourth layer knows no positions."""
+    found = _common(checkpoint)
+    rotated = checkpoint.parameters.switches("rope.layers")
+    if rotated is None:
+        rotated = [bool((layer + 1) % _SMOLLM3_PATTERN) for layer in range(found.num_layers)]
+    return replace(found, ropeless_layers=_layers(not each for each in rotated))
+
+
+def _olmo2(checkpoint: Checkpoint) -> Architecture:
+    """OLMo 2 (modeling_olmo2.py): norms after attention and feed-forward layers, and over all queries and keys."""
+    return replace(_common(checkpoint), has_norms_before=False, has_norms_after=True)
+
+
+def _stablelm(checkpoint: Checkpoint) -> Architecture:
+    """StableLM (modeling_stablelm.py): layer norms, rotation of a part of each head."""
+    found = _common(checkpoint, norm="layer")
+    return replace(found, is_parallel=checkpoint.parameters.switch("use_parallel_residual", False))
+
+
+def _gpt2(checkpoint: Checkpoint) -> Architecture:
+    """GPT-2 (modeling_gpt2.py): embeddings of positions, layer norms, biases, no gate."""
+    return replace(_common(checkpoint, norm="layer", activation="gelu_tanh"), rope=None)
+
+
+def _gptneox(checkpoint: Checkpoint) -> Architecture:
+    """GPT-NeoX and Pythia (modeling_gpt_neox.py): attention and feed-forward layer beside each other."""
+    found = _common(checkpoint, norm="layer", activation="gelu")
+    return replace(found, is_parallel=checkpoint.parameters.switch("use_parallel_residual", True))
+
+
+def _cohere2(checkpoint: Checkpoint) -> Architecture:
+    """Command R7B (modeling_cohere2.py): one norm for both layers of a block; three layers of four have a window, and
+    only those know positions; scaled logits."""
+    parameters = checkpoint.parameters
+    common = replace(
+        _common(checkpoint, norm="layer"), is_parallel=True, logit_scale=parameters.real("logit_scale", 1.0) or 1.0
+    )
+    pattern = (bool((layer + 1) % _COHERE2_PATTERN) for layer in range(common.num_layers))
+    found = _windowed(common, parameters, pattern)
+    return replace(found, ropeless_layers=frozenset(range(found.num_layers)) - found.window_layers)
+
+
+def _common(checkpoint: Checkpoint, *, norm: Norm = "rms", activation: Activation = "silu") -> Architecture:
     """Return what all architectures state in the same way, as Llama would use it."""
     parameters = checkpoint.parameters
     hidden = parameters.integer("embedding_length", minimum=1)
@@ -95,15 +148,18 @@ def _common(checkpoint: Checkpoint) -> Architecture:
         num_kv_heads=parameters.integer("attention.head_count_kv", heads, minimum=1),
         head_size=head_size,
         context_length=parameters.integer("context_length", minimum=1),
-        epsilon=parameters.real("attention.layer_norm_rms_epsilon"),
+        epsilon=parameters.real(_EPSILONS[norm]),
         rope=_rope(checkpoint, parameters.integer("rope.dimension_count", head_size, minimum=2)),
+        norm=norm,
+        activation=_ACTIVATIONS.get(parameters.text("activation", activation), activation),
     )
 
 
 def _rope(checkpoint: Checkpoint, size: int) -> Rope:
     parameters = checkpoint.parameters
     kind = parameters.text("rope.scaling.type", "none")
-    if kind not in ("none", "linear"):
+    is_long = kind == "longrope" and "rope_factors_short.weight" in checkpoint.tensors
+    if kind not in ("none", "linear") and not is_long:
         raise CheckpointError(
             f"{parameters.where} scales its positions by {kind!r} ('rope.scaling.type'), which Onward does not compute."
         )
@@ -117,49 +173,37 @@ def _rope(checkpoint: Checkpoint, size: int) -> Rope:
     )
 
 
-def _checked(found: Architecture, checkpoint: Checkpoint) -> Architecture:
-    """Return the architecture. Raises CheckpointError for sizes that contradict each other or the tensors."""
-    rope_size = found.rope.size
-    if found.num_heads % found.num_kv_heads or rope_size > found.head_size or rope_size % 2:
-        raise CheckpointError(f"{checkpoint.parameters.where} states sizes of heads that no model can have.")
-    window = checkpoint.parameters.integer("attention.sliding_window", 0)
-    if 0 < window < found.context_length and window != found.window:
-        raise CheckpointError(
-            f"{checkpoint.parameters.where} attends to {window} tokens at a time ('attention.sliding_window'), which "
-            f"Onward does not compute for {found.name!r}."
-        )
-    _require_known(found, checkpoint)
-    expected = {
-        "attn_q": found.num_heads * found.head_size,
-        "attn_k": found.num_kv_heads * found.head_size,
-        "attn_v": found.num_kv_heads * found.head_size,
-    }
-    for layer in range(found.num_layers):
-        for name, rows in expected.items():
-            tensor = checkpoint.tensor(f"blk.{layer}.{name}.weight")
-            if tensor.shape != (rows, found.hidden):
-                raise CheckpointError(
-                    f"{checkpoint.parameters.where}: {tensor.name!r} has the shape {list(tensor.shape)} instead of "
-                    f"{[rows, found.hidden]}."
-                )
-    return found
+def _windowed(found: Architecture, parameters: Parameters, pattern: Iterable[bool] | None = None) -> Architecture:
+    """Return the architecture with the window that the parameters state, on the layers that they state, else on those
+    of `pattern`. With neither it stays without one, which is refused if the window matters."""
+    window = parameters.integer("attention.sliding_window", 0)
+    stated = parameters.switches("attention.sliding_window_pattern")
+    layers = stated if stated is not None else pattern
+    return replace(found, window=window, window_layers=_layers(layers)) if window and layers is not None else found
 
 
-def _require_known(found: Architecture, checkpoint: Checkpoint) -> None:
-    """Raise CheckpointError for a tensor that the graph would leave out: the result would be another model's."""
-    for name in checkpoint.tensors:
-        block = _BLOCK.fullmatch(name)
-        is_known = int(block["layer"]) < found.num_layers if block else name in _OTHER_TENSORS
-        if not is_known:
-            raise CheckpointError(
-                f"{checkpoint.parameters.where} has a tensor {name[:80]!r}, which Onward does not compute for "
-                f"{found.name!r}."
-            )
+def _layers(switches: Iterable[bool]) -> frozenset[int]:
+    return frozenset(layer for layer, is_on in enumerate(switches) if is_on)
 
 
+_SCALED = {
+    "granite": frozenset({"embedding_scale", "residual_scale", "logit_scale", "attention.scale"}),
+    "cohere2": frozenset({"logit_scale"}),
+    "gemma3": frozenset({"attention.scale"}),
+}
+"""Parameters that few architectures have, and whose functions read them."""
 _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "llama": _llama,
-    "qwen2": _common,
-    "qwen3": _common,
+    "qwen2": _llama,
+    "qwen3": _llama,
     "gemma3": _gemma3,
+    "phi3": _phi3,
+    "starcoder2": _starcoder2,
+    "granite": _granite,
+    "smollm3": _smollm3,
+    "olmo2": _olmo2,
+    "stablelm": _stablelm,
+    "gpt2": _gpt2,
+    "gptneox": _gptneox,
+    "cohere2": _cohere2,
 }

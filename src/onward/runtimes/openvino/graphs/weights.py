@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.tensor import Tensor
-from onward.runtimes.openvino.graphs.architecture import Architecture
 from onward.runtimes.openvino.graphs.forms import Form, Precision, form_of, num_bytes
 from onward.runtimes.openvino.graphs.nodes import integers
 from onward.runtimes.openvino.graphs.repack import Packed, pack_nibbles, repack
@@ -17,6 +16,8 @@ from onward.runtimes.openvino.library import ops, ov
 
 _EMBEDDING = "token_embd.weight"
 _OUTPUT = "output.weight"
+_POSITIONS = "position_embd.weight"
+_TABLES = (_EMBEDDING, _OUTPUT, _POSITIONS)
 _MIDDLE = 8
 """The 4-bit value that stands for zero, where all groups have the same."""
 
@@ -25,9 +26,8 @@ class Weights:
     """Makes each weight matrix once. It owns the arrays that the graph's constants share, so it has to outlive the
     graph."""
 
-    def __init__(self, checkpoint: Checkpoint, found: Architecture, precision: Precision) -> None:
+    def __init__(self, checkpoint: Checkpoint, precision: Precision) -> None:
         self._checkpoint = checkpoint
-        self._found = found
         self._precision: Precision = precision
         self._nodes: dict[str, Any] = {}
         self._corrections: dict[str, NDArray[np.float16]] = {}
@@ -42,9 +42,11 @@ class Weights:
         """Return a bias or the weight of a norm as float32, None if there is none."""
         if not self.has(name):
             return None
-        values = self._checkpoint.tensors[name].floats().reshape(-1)
-        order = self._order(name)
-        return ops.constant(values if order is None else values[order])
+        return ops.constant(self._checkpoint.tensors[name].floats().reshape(-1))
+
+    def length(self, name: str) -> int:
+        """Return the numbers in a vector, 0 if there is none."""
+        return self._checkpoint.tensors[name].shape[-1] if self.has(name) else 0
 
     def required_vector(self, name: str) -> Any:
         """Return a vector that the architecture requires. Raises CheckpointError."""
@@ -54,6 +56,10 @@ class Weights:
     def embedding(self) -> Any:
         """Return the embeddings, [vocabulary, hidden]."""
         return self._matrix(_EMBEDDING)
+
+    def positions(self) -> Any:
+        """Return the embeddings of positions, [positions, hidden]."""
+        return self._matrix(_POSITIONS)
 
     def output_layer(self) -> str:
         """Return the name, without `.weight`, of the output layer: the embeddings where they are shared."""
@@ -80,8 +86,8 @@ class Weights:
     def _matrix(self, name: str) -> Any:
         if name not in self._nodes:
             tensor = self._checkpoint.tensor(name)
-            form = form_of(tensor, self._precision, is_table=name in (_EMBEDDING, _OUTPUT))
-            self._nodes[name] = self._node(name, tensor, repack(tensor, form, self._order(name)), form)
+            form = form_of(tensor, self._precision, is_table=name in _TABLES)
+            self._nodes[name] = self._node(name, tensor, repack(tensor, form), form)
         return self._nodes[name]
 
     def _node(self, name: str, tensor: Tensor, packed: Packed, form: Form) -> Any:
@@ -117,28 +123,11 @@ class Weights:
         self._kept += [values, tensor]
         return ov.op.Constant(tensor, shared_memory=True)
 
-    def _order(self, name: str) -> NDArray[np.int64] | None:
-        """Return the order of the rows of queries and keys in which a head's halves are rotated; None for others.
-
-        Files of some architectures have the two dimensions of a pair side by side.
-        """
-        if not self._found.has_interleaved_rope:
-            return None
-        layer_name = name.rpartition(".")[0]
-        heads = {"attn_q": self._found.num_heads, "attn_k": self._found.num_kv_heads}.get(layer_name.rpartition(".")[2])
-        if heads is None:
-            return None
-        size, turned = self._found.head_size, self._found.rope.size
-        pairs = np.arange(turned).reshape(turned // 2, 2).swapaxes(0, 1).reshape(-1)
-        of_head = np.concatenate([pairs, np.arange(turned, size)])
-        order: NDArray[np.int64] = (np.arange(heads)[:, None] * size + of_head).reshape(-1)
-        return order
-
 
 def graph_bytes(checkpoint: Checkpoint, precision: Precision) -> int:
     """Return about how many bytes the graph of a checkpoint takes on disk."""
     return sum(
-        num_bytes(tensor, form_of(tensor, precision, is_table=name in (_EMBEDDING, _OUTPUT)))
+        num_bytes(tensor, form_of(tensor, precision, is_table=name in _TABLES))
         if len(tensor.shape) > 1
         else 4 * tensor.shape[-1]
         for name, tensor in checkpoint.tensors.items()

@@ -1,0 +1,85 @@
+"""Tensors as graphs take them, whatever the file's habits: queries, keys and values apart, the feed-forward layer's two
+inputs apart, and the two dimensions of a rotated pair half a head apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.tensor import Tensor
+
+_JOINED_GATE = "phi3"
+"""The architecture whose `ffn_up` contains the gate, too."""
+
+
+def arranged(parameters: Parameters, tensors: Mapping[str, Tensor], *, has_pairs: bool) -> dict[str, Tensor]:
+    """Return all tensors, with rows apart and in order. No weights are read.
+
+    `has_pairs`: the two dimensions of a rotated pair are side by side. A tensor whose size contradicts the parameters
+    stays as it is, for whoever checks sizes. Raises CheckpointError for sizes of heads that are missing.
+    """
+    has_parts = parameters.architecture == _JOINED_GATE or any(_layer(name) == "attn_qkv" for name in tensors)
+    if not has_pairs and not has_parts:
+        return dict(tensors)
+    heads = _Heads(parameters)
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        for part_name, part in _parts(name, tensor, heads):
+            order = heads.halves(part_name) if has_pairs else None
+            is_whole = order is not None and part.shape[0] == len(order)
+            found[part_name] = part.selected(order) if order is not None and is_whole else part
+    return found
+
+
+class _Heads:
+    """The sizes that a checkpoint states of its attention and feed-forward layers, in rows."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.num_heads = parameters.integer("attention.head_count", minimum=1)
+        self.num_kv_heads = parameters.integer("attention.head_count_kv", self.num_heads, minimum=1)
+        hidden = parameters.integer("embedding_length", minimum=1)
+        self.size = parameters.integer("attention.key_length", hidden // self.num_heads, minimum=1)
+        self.rotated = parameters.integer("rope.dimension_count", self.size)
+        self.feed_forward = parameters.integer("feed_forward_length", 0)
+        self.has_joined_gate = parameters.architecture == _JOINED_GATE
+
+    def halves(self, name: str) -> NDArray[np.int64] | None:
+        """Return the order of rows in which the first dimensions of all pairs come before the second ones; None for
+        tensors without pairs."""
+        heads = {"attn_q": self.num_heads, "attn_k": self.num_kv_heads}.get(_layer(name))
+        if heads is None or self.rotated % 2 or self.rotated > self.size:
+            return None
+        pairs = np.arange(self.rotated).reshape(self.rotated // 2, 2).swapaxes(0, 1).reshape(-1)
+        of_head = np.concatenate([pairs, np.arange(self.rotated, self.size)])
+        order: NDArray[np.int64] = (np.arange(heads)[:, None] * self.size + of_head).reshape(-1)
+        return order
+
+    def parts(self, name: str) -> dict[str, int]:
+        """Return the layers that a tensor contains one after the other, and their rows; {} where it is one."""
+        keys = self.num_kv_heads * self.size
+        match _layer(name):
+            case "attn_qkv":
+                return {"attn_q": self.num_heads * self.size, "attn_k": keys, "attn_v": keys}
+            case "ffn_up" if self.has_joined_gate:
+                return {"ffn_gate": self.feed_forward, "ffn_up": self.feed_forward}
+        return {}
+
+
+def _parts(name: str, tensor: Tensor, heads: _Heads) -> Iterator[tuple[str, Tensor]]:
+    sizes = heads.parts(name)
+    if not sizes or tensor.shape[0] != sum(sizes.values()):
+        yield name, tensor
+        return
+    prefix, kind = name.rpartition(".")[0].rpartition(".")[0], name.rpartition(".")[2]
+    begin = 0
+    for part, size in sizes.items():
+        yield f"{prefix}.{part}.{kind}", tensor.selected(np.arange(begin, begin + size))
+        begin += size
+
+
+def _layer(name: str) -> str:
+    """Return "attn_q" of "blk.0.attn_q.weight"."""
+    return name.rpartition(".")[0].rpartition(".")[2]

@@ -1,0 +1,159 @@
+"""config.json of Hugging Face's libraries as parameters by GGUF's names, with the defaults of transformers' classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from onward.checkpoints.cursor import Value
+from onward.checkpoints.rope_scaling import rope_metadata
+from onward.errors import CheckpointError
+
+Config = Mapping[str, Any]
+_ARCHITECTURES = {
+    "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3", "phi3": "phi3",
+    "starcoder2": "starcoder2", "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "stablelm": "stablelm",
+    "gpt2": "gpt2", "gpt_neox": "gptneox", "cohere2": "cohere2",
+}  # fmt: skip
+"""GGUF's name of each `model_type`."""
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "qwen2": {"use_sliding_window": False},
+    "qwen3": {"head_dim": 128, "use_sliding_window": False},
+    "granite": {"attention_multiplier": 1.0},
+    "gemma3_text": {
+        "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096, "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4, "num_attention_heads": 8, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 131_072, "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window_pattern": 6,
+    },
+    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "phi3": {"rms_norm_eps": 1e-5},
+    "smollm3": {"rope_theta": 2e6, "num_key_value_heads": 4, "no_rope_layer_interval": 4, "use_sliding_window": False},
+    "starcoder2": {"num_key_value_heads": 2, "norm_epsilon": 1e-5, "hidden_act": "gelu_pytorch_tanh"},
+    "olmo2": {"rms_norm_eps": 1e-5},
+    "stablelm": {"partial_rotary_factor": 0.25, "layer_norm_eps": 1e-5},
+    "gpt2": {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5},
+    "gpt_neox": {"rotary_pct": 0.25, "hidden_act": "gelu", "layer_norm_eps": 1e-5, "use_parallel_residual": True},
+    "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4, "logit_scale": 0.0625, "layer_norm_eps": 1e-5},
+}  # fmt: skip
+"""Of the configuration class of a `model_type`, where they differ from those of most."""
+_COMMON_DEFAULTS: dict[str, Any] = {"rms_norm_eps": 1e-6, "rope_theta": 1e4, "hidden_act": "silu"}
+_KEYS: dict[str, tuple[str, ...]] = {
+    "block_count": ("num_hidden_layers", "n_layer"),
+    "context_length": ("max_position_embeddings", "n_positions"),
+    "embedding_length": ("hidden_size", "n_embd"),
+    "feed_forward_length": ("intermediate_size", "n_inner"),
+    "attention.head_count": ("num_attention_heads", "n_head"),
+    "attention.head_count_kv": ("num_key_value_heads",),
+    "attention.key_length": ("head_dim",),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
+    "attention.layer_norm_epsilon": ("layer_norm_eps", "norm_epsilon", "layer_norm_epsilon"),
+    "attention.scale": ("attention_multiplier",),
+    "embedding_scale": ("embedding_multiplier",),
+    "residual_scale": ("residual_multiplier",),
+    "logit_scale": ("logit_scale", "logits_scaling"),
+    "use_parallel_residual": ("use_parallel_residual",),
+    "final_logit_softcapping": ("final_logit_softcapping",),
+    "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "rope.freq_base": ("rope_theta", "rotary_emb_base"),
+    "rope.freq_base_swa": ("rope_local_base_freq",),
+}
+"""GGUF's names without the architecture's prefix, and those in config.json; the first one that is stated counts."""
+_ACTIVATIONS = {
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+}  # fmt: skip
+_CHANGES = {
+    "qk_layernorm": "norms of queries and keys per head",
+    "scale_attn_by_inverse_layer_idx": "attention that is scaled by layer",
+    "use_bidirectional_attention": "attention in both directions",
+    "num_local_experts": "a mixture of experts",
+    "num_experts": "a mixture of experts",
+}
+"""Statements that change what is computed, and what they stand for."""
+
+
+def metadata_of(config: Config, where: str) -> dict[str, Value]:
+    """Return the metadata of a checkpoint. `where` names the file in messages. Raises CheckpointError."""
+    kind = config.get("model_type")
+    if kind == "gemma3" and isinstance(config.get("text_config"), dict):
+        raise CheckpointError(f"{where} is a model of images and texts, which Onward does not compute.")
+    architecture = _ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    if architecture is None:
+        raise CheckpointError(
+            f"{where} has the model_type {str(kind)[:80]!r}, which Onward does not compute. It computes "
+            f"{', '.join(sorted(_ARCHITECTURES))}."
+        )
+    _require_computable(config, where)
+    stated = {**_COMMON_DEFAULTS, **_DEFAULTS.get(str(kind), {}), **_set(config)}
+    found = {name: value for name, keys in _KEYS.items() if (value := _first(stated, keys)) is not None}
+    found |= rope_metadata(stated, found, where)
+    found |= _windows(stated, found)
+    found["activation"] = _activation(stated, where)
+    if (scalar := stated.get("query_pre_attn_scalar")) is not None:
+        found["attention.scale"] = _number(scalar, where) ** -0.5
+    return {"general.architecture": architecture, **{f"{architecture}.{name}": value for name, value in found.items()}}
+
+
+def _require_computable(config: Config, where: str) -> None:
+    quantised = config.get("quantization_config")
+    if quantised:
+        method = quantised.get("quant_method", "unknown") if isinstance(quantised, dict) else "unknown"
+        raise CheckpointError(
+            f"{where}: the weights are quantised by {str(method)[:40]!r}, which Onward does not read. Use the model "
+            "as a GGUF file, or in float16 or bfloat16."
+        )
+    for name, meaning in _CHANGES.items():
+        if config.get(name):
+            raise CheckpointError(f"{where} uses {meaning} ({name!r}), which Onward does not compute.")
+
+
+def _set(config: Config) -> dict[str, Any]:
+    """Return what a configuration states, null being nothing but for what null switches off."""
+    return {name: value for name, value in config.items() if value is not None or name == "sliding_window"}
+
+
+def _first(stated: Config, names: tuple[str, ...]) -> Any:
+    return next((stated[name] for name in names if stated.get(name) is not None), None)
+
+
+def _activation(stated: Config, where: str) -> str:
+    name = _first(stated, ("hidden_activation", "activation_function", "hidden_act"))
+    found = _ACTIVATIONS.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise CheckpointError(f"{where} has the activation {str(name)[:40]!r}, which Onward does not compute.")
+    return found
+
+
+def _windows(stated: Config, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return which layers attend to a window, and which rotate positions."""
+    window, count = stated.get("sliding_window"), found.get("block_count")
+    if type(count) is not int or not 0 < count <= 10_000:
+        return {}
+    result: dict[str, Any] = {}
+    if (rotated := stated.get("no_rope_layers")) is not None and isinstance(rotated, list):
+        result["rope.layers"] = [bool(each) for each in rotated]
+    elif type(interval := stated.get("no_rope_layer_interval")) is int and interval > 0:
+        result["rope.layers"] = [bool((layer + 1) % interval) for layer in range(count)]
+    if window is None or stated.get("use_sliding_window") is False:
+        return result
+    return {**result, "attention.sliding_window": window, **_window_layers(stated, count)}
+
+
+def _window_layers(stated: Config, count: int) -> dict[str, list[bool]]:
+    types, pattern = stated.get("layer_types"), stated.get("sliding_window_pattern")
+    if isinstance(types, list):
+        layers = [each == "sliding_attention" for each in types]
+    elif type(pattern) is int and pattern > 0:
+        layers = [bool((layer + 1) % pattern) for layer in range(count)]
+    elif stated.get("use_sliding_window") and type(first := stated.get("max_window_layers", 28)) is int:
+        layers = [layer >= first for layer in range(count)]
+    else:
+        layers = [True] * count
+    return {"attention.sliding_window_pattern": layers}
+
+
+def _number(value: Any, where: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e9:
+        raise CheckpointError(f"{where} states {str(value)[:40]!r} where a number is needed.")
+    return float(value)

@@ -1,0 +1,116 @@
+"""Folders as Hugging Face's libraries save them: config.json and safetensors files, one or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from onward.checkpoints.arrange import arranged
+from onward.checkpoints.config import metadata_of
+from onward.checkpoints.mapped import mapped
+from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
+from onward.checkpoints.safetensors import read_safetensors
+from onward.checkpoints.tensor import Tensor, vector
+from onward.checkpoints.tensor_names import SKIPPED, gguf_name
+from onward.errors import CheckpointError
+
+MAX_JSON_BYTES = 32_000_000
+"""Of config.json and of the list of tensors. The largest known lists have a few."""
+MAX_FILES = 1000
+_PAIRED = ("cohere2",)
+"""Architectures whose files here have the two dimensions of a rotated pair side by side."""
+
+
+def folder_paths(folder: Path) -> tuple[Path, ...]:
+    """Return the safetensors files of a model in a folder. Raises CheckpointError."""
+    if (folder / WHOLE).exists():
+        return (folder / WHOLE,)
+    if (folder / INDEX).exists():
+        return tuple(folder / name for name in _listed_files(folder / INDEX))
+    found = sorted(folder.glob(f"*{SAFETENSORS}"))
+    if len(found) == 1:
+        return tuple(found)
+    raise CheckpointError(f"{folder} has neither {WHOLE} nor {INDEX}: copy or download it again.")
+
+
+def read_folder(folder: Path) -> tuple[tuple[Path, ...], Parameters, dict[str, Tensor]]:
+    """Return the files, what they state, and their tensors by GGUF's names. Raises CheckpointError."""
+    metadata = metadata_of(_read_object(folder / CONFIG), str(folder / CONFIG))
+    parameters = Parameters(metadata, str(folder))
+    paths = folder_paths(folder)
+    tensors = _named(parameters, _tensors(paths)) | _factors(parameters)
+    has_pairs = parameters.architecture in _PAIRED
+    return (*paths, folder / CONFIG), parameters, arranged(parameters, tensors, has_pairs=has_pairs)
+
+
+def _listed_files(index: Path) -> Iterable[str]:
+    files = _read_object(index).get("weight_map")
+    names = sorted({str(name) for name in files.values()}) if isinstance(files, dict) else []
+    if not 0 < len(names) <= MAX_FILES or any(Path(name).name != name for name in names):
+        raise CheckpointError(f"{index} does not list the files of a model: copy or download it again.")
+    return names
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    content = mapped(path)
+    if len(content) > MAX_JSON_BYTES:
+        raise CheckpointError(f"{path} has more than {MAX_JSON_BYTES // 1_000_000} MB: copy or download it again.")
+    try:
+        return msgspec.json.decode(bytes(content), type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise CheckpointError(f"{path} is not a JSON object: copy or download it again.") from None
+
+
+def _tensors(paths: tuple[Path, ...]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for path in paths:
+        for name, tensor in read_safetensors(path, SKIPPED).items():
+            if name in found:
+                raise CheckpointError(f"{path} is broken (the tensor {name[:80]!r} is in another file too).")
+            found[name] = tensor
+    return found
+
+
+def _named(parameters: Parameters, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors by GGUF's names, with its habits: weights [rows, inputs], norms as they are multiplied."""
+    found: dict[str, Tensor] = {}
+    for stored_name, stored in tensors.items():
+        name = gguf_name(stored_name, parameters.architecture)
+        if name in found:
+            raise CheckpointError(f"{parameters.where} has a tensor {stored_name[:80]!r} twice, under different names.")
+        found[name] = _as_in_gguf(parameters, replace(stored, name=name))
+    return found
+
+
+def _as_in_gguf(parameters: Parameters, tensor: Tensor) -> Tensor:
+    match parameters.architecture:
+        case "gemma3" if tensor.name.endswith("norm.weight"):
+            return vector(tensor.name, tensor.floats()[0] + np.float32(1))
+        case "gpt2" if tensor.name.startswith("blk.") and len(tensor.shape) == 2:
+            return tensor.transposed()
+        case "gptneox" if ".attn_qkv." in tensor.name:
+            return _by_kind(parameters, tensor)
+    return tensor
+
+
+def _by_kind(parameters: Parameters, tensor: Tensor) -> Tensor:
+    """Return GPT-NeoX's queries, keys and values one after the other; its files have those of each head together."""
+    heads = parameters.integer("attention.head_count", minimum=1)
+    if tensor.shape[0] % (3 * heads):
+        return tensor
+    return tensor.selected(np.arange(tensor.shape[0]).reshape(heads, 3, -1).swapaxes(0, 1).reshape(-1))
+
+
+def _factors(parameters: Parameters) -> dict[str, Tensor]:
+    """Return the factors of frequencies that the configuration states, under the names of those in GGUF files."""
+    stated = parameters.list_of(float, f"{parameters.architecture}.rope.scaling.factors")
+    if stated is None:
+        return {}
+    name = "rope_factors_short.weight" if parameters.has("rope.scaling.attn_factor") else "rope_freqs.weight"
+    return {name: vector(name, np.asarray(stated, np.float32))}

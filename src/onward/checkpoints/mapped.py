@@ -1,0 +1,20 @@
+"""Files as memory: their bytes are read when they are used."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+from onward.errors import CheckpointError
+
+
+def mapped(path: Path) -> memoryview:
+    """Return a file's bytes. Raises CheckpointError for a file that is missing, empty, or may not be read."""
+    try:
+        with path.open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} does not exist.") from None
+    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
+        reason = getattr(error, "strerror", None) or "it is empty"
+        raise CheckpointError(f"{path} cannot be read ({reason}).") from None

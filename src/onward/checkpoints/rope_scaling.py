@@ -1,0 +1,101 @@
+"""Rotary positions as config.json states them (transformers' modeling_rope_utils.py), by GGUF's names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.errors import CheckpointError
+
+_FACTORS = "rope.scaling.factors"
+
+
+def rope_metadata(stated: Mapping[str, Any], sizes: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return base, rotated dimensions and scaling. `sizes`: what is known already, by GGUF's names.
+
+    Factors of the frequencies are a list of numbers under `rope.scaling.factors`. Raises CheckpointError.
+    """
+    found: dict[str, Any] = {}
+    scaling, local = _scaling(stated, where)
+    base = scaling.get("rope_theta", sizes.get("rope.freq_base"))
+    if base is not None:
+        found["rope.freq_base"] = base
+    if local is not None:
+        found["rope.freq_base_swa"] = local
+    share = scaling.get("partial_rotary_factor", stated.get("partial_rotary_factor", stated.get("rotary_pct", 1.0)))
+    size = _head_size(sizes)
+    if size is not None and isinstance(share, int | float) and share != 1:
+        found["rope.dimension_count"] = int(size * share)
+    rotated = found.get("rope.dimension_count", size)
+    return found | _scaled(scaling, stated, base, rotated, where)
+
+
+def _scaling(stated: Mapping[str, Any], where: str) -> tuple[dict[str, Any], Any]:
+    """Return the rules of positions, and the base of layers with a window where it differs. transformers 5 has both in
+    `rope_parameters`, by kind of layer for some models; earlier versions have `rope_scaling`."""
+    rules = stated.get("rope_parameters") or stated.get("rope_scaling") or {}
+    if not isinstance(rules, dict):
+        raise CheckpointError(f"{where} has rules of positions ('rope_scaling') that are not an object.")
+    if isinstance(whole := rules.get("full_attention"), dict):
+        local = rules.get("sliding_attention")
+        return whole, local.get("rope_theta") if isinstance(local, dict) else None
+    return rules, None
+
+
+def _head_size(sizes: Mapping[str, Any]) -> int | None:
+    stated = sizes.get("attention.key_length")
+    if type(stated) is int:
+        return stated
+    hidden, heads = sizes.get("embedding_length"), sizes.get("attention.head_count")
+    return hidden // heads if type(hidden) is int and type(heads) is int and heads > 0 else None
+
+
+def _scaled(
+    scaling: dict[str, Any], stated: Mapping[str, Any], base: Any, rotated: int | None, where: str
+) -> dict[str, Any]:
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    try:
+        match kind:
+            case "default" | None:
+                return {}
+            case "linear":
+                return {"rope.scaling.type": "linear", "rope.scaling.factor": float(scaling["factor"])}
+            case "llama3" if rotated is not None:
+                return {_FACTORS: llama3_factors(scaling, float(base), rotated).tolist()}
+            case "longrope" | "su":
+                return _long(scaling, stated)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+        raise CheckpointError(f"{where} scales its positions by {kind!r}, but not completely ({error}).") from None
+    raise CheckpointError(f"{where} scales its positions by {str(kind)[:40]!r}, which Onward does not compute.")
+
+
+def llama3_factors(scaling: Mapping[str, Any], base: float, rotated: int) -> NDArray[np.float64]:
+    """Return by what each frequency is divided, [rotated / 2]: long waves by `factor`, short ones by 1, those between
+    by something between (Llama 3.1's rule). Raises KeyError, TypeError or ValueError for incomplete rules."""
+    factor, original = float(scaling["factor"]), float(scaling["original_max_position_embeddings"])
+    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
+    waves = 2 * math.pi * base ** (np.arange(0, rotated, 2, dtype=np.float64) / rotated)
+    smooth = np.clip((original / waves - low) / (high - low), 0.0, 1.0)
+    found: NDArray[np.float64] = 1.0 / ((1.0 - smooth) / factor + smooth)
+    return found
+
+
+def _long(scaling: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
+    """LongRoPE within the context that the model was first trained for, where the short factors apply."""
+    original = scaling.get("original_max_position_embeddings", stated.get("original_max_position_embeddings"))
+    longest = stated["max_position_embeddings"]
+    if original is None:
+        raise KeyError("original_max_position_embeddings")
+    factor = longest / original
+    magnitude = scaling.get("attention_factor")
+    if magnitude is None:
+        magnitude = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    return {
+        "rope.scaling.original_context_length": int(original),
+        "rope.scaling.attn_factor": float(magnitude),
+        _FACTORS: [float(each) for each in scaling["short_factor"]],
+    }

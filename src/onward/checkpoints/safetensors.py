@@ -1,0 +1,77 @@
+"""safetensors files (huggingface/safetensors, README.md): a length, a JSON object of types, shapes and offsets, bytes.
+
+The reader believes nothing, as that of GGUF files.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from onward.checkpoints.mapped import mapped
+from onward.checkpoints.tensor import Tensor
+from onward.checkpoints.types import BFLOAT16, FLOAT16, FLOAT32, TensorType
+from onward.errors import CheckpointError
+
+MAX_HEADER_BYTES = 100_000_000
+"""The limit of the format's own library."""
+MAX_DIMENSIONS = 8
+_LENGTH_BYTES = 8
+_TYPES: dict[str, TensorType] = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}
+
+
+class _Entry(msgspec.Struct):
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+def read_safetensors(path: Path, skipped: tuple[str, ...] = ()) -> dict[str, Tensor]:
+    """Read the tensors of a file, views of the mapped file, but those whose names end like one of `skipped`.
+
+    Raises CheckpointError for a file that is missing or broken, or has weights of another type.
+    """
+    data = mapped(path)
+    if len(data) < _LENGTH_BYTES:
+        raise CheckpointError(f"{path} is cut off after {len(data)} bytes: download it again.")
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    if length > min(MAX_HEADER_BYTES, len(data) - _LENGTH_BYTES):
+        raise _broken(path, f"a header of {length} bytes")
+    begin = _LENGTH_BYTES + length
+    content = np.frombuffer(data, np.uint8)[begin:]
+    entries = _entries(path, bytes(data[_LENGTH_BYTES:begin]))
+    return {name: _tensor(path, name, entry, content) for name, entry in entries.items() if not name.endswith(skipped)}
+
+
+def _entries(path: Path, header: bytes) -> dict[str, _Entry]:
+    try:
+        stated: dict[str, Any] = msgspec.json.decode(header, type=dict[str, Any])
+        stated.pop("__metadata__", None)
+        return msgspec.convert(stated, dict[str, _Entry])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise _broken(path, "a header that states no tensors") from None
+
+
+def _tensor(path: Path, name: str, entry: _Entry, content: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
+    kind = _TYPES.get(entry.dtype)
+    if kind is None:
+        raise CheckpointError(
+            f"{path}: the tensor {name[:80]!r} has the type {entry.dtype[:20]!r}, which Onward does not read: it reads "
+            f"{', '.join(_TYPES)}. Use the model in one of these, or as a GGUF file."
+        )
+    begin, end = entry.data_offsets
+    size = kind.block_bytes
+    for length in entry.shape:
+        size *= length
+    if not 0 < len(entry.shape) <= MAX_DIMENSIONS or min(entry.shape) < 1 or not 0 <= begin <= end <= len(content):
+        raise _broken(path, f"a tensor {name[:80]!r} that is not within the file")
+    if end - begin != size:
+        raise _broken(path, f"a tensor {name[:80]!r} of {end - begin} bytes instead of {size}")
+    return Tensor(name, tuple(entry.shape), kind, content[begin:end])
+
+
+def _broken(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(f"{path} is broken (it has {what}): download it again.")

@@ -1,0 +1,40 @@
+"""What formats of model files share: their graphs are made here, once, and kept. Imports OpenVINO only to load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onward.errors import CheckpointError
+from onward.runtimes.base import LoadedModel, Progress
+from onward.runtimes.openvino.file_names import WEIGHTS
+
+if TYPE_CHECKING:
+    from onward.engine.model import Tokenizer
+    from onward.runtimes.options import RuntimeOptions
+
+PACKAGES: tuple[str, ...] = ("openvino", "tokenizers")
+LOADING_ONLY_FILES: tuple[str, ...] = (WEIGHTS, "libopenvino", "_pyopenvino.", "tokenizers.")
+
+
+def load_checkpoint(path: Path, tokenizer: Tokenizer, options: RuntimeOptions, progress: Progress) -> LoadedModel:
+    """Load what `read_checkpoint` reads at `path`. Slow; blocks. Raises as ModelFormat.load."""
+    from onward.runtimes.openvino.converted import converted
+    from onward.runtimes.openvino.load import load_model
+    from onward.runtimes.openvino.signal_stack import signal_stack_kept
+
+    with converted(path, options, progress) as found, signal_stack_kept():
+        model = load_model(found.folder, options, content=found.content)
+    return LoadedModel(model, tokenizer, model.fingerprint, tuple(model.notes))
+
+
+def contents_problem(path: Path) -> list[str]:
+    """Return what the files' own statements make impossible. Reads what they state, not their weights."""
+    from onward.checkpoints.checkpoint import read_checkpoint
+    from onward.runtimes.openvino.graphs.table import architecture_of
+
+    try:
+        architecture_of(read_checkpoint(path))
+    except CheckpointError as problem:
+        return [str(problem)]
+    return []

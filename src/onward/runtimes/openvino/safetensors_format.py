@@ -1,0 +1,67 @@
+"""Folders of safetensors files, as Hugging Face's libraries save them, as a model format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
+from onward.errors import CheckpointError
+from onward.runtimes.base import LoadedModel, Progress
+from onward.runtimes.files import TOKENIZER_FILES, config_facts, file_problem, json_problem, present, tokenizer_problem
+from onward.runtimes.openvino.checkpoint_format import LOADING_ONLY_FILES, PACKAGES, contents_problem, load_checkpoint
+
+if TYPE_CHECKING:
+    from onward.engine.model import Tokenizer
+    from onward.runtimes.options import RuntimeOptions
+
+
+class SafetensorsFormat:
+    """A folder with config.json, tokenizer.json, and the weights in one file or several."""
+
+    name = "safetensors"
+    is_listed = True
+    patterns: tuple[str, ...] = (WHOLE, INDEX, "model-*.safetensors", *TOKENIZER_FILES)
+    packages = PACKAGES
+    loading_only_files = LOADING_ONLY_FILES
+
+    def matches(self, path: Path) -> bool:
+        try:
+            has_config = (path / CONFIG).is_file() and any(path.glob(f"*{SAFETENSORS}"))
+            return has_config or bool(present(path, (WHOLE, INDEX)))
+        except OSError:
+            return False
+
+    def files(self, path: Path) -> list[Path]:
+        if not self.matches(path):
+            return []
+        return [*_weights(path), *present(path, [INDEX, *TOKENIZER_FILES])]
+
+    def problems(self, path: Path) -> list[str]:
+        found = [file_problem(path / CONFIG) or json_problem(path / CONFIG), tokenizer_problem(path)]
+        found += [file_problem(part) for part in _weights(path)]
+        return [problem for problem in found if problem] or contents_problem(path)
+
+    def facts(self, path: Path) -> dict[str, int | str]:
+        return config_facts(path)
+
+    def conversion(self, source: str) -> str:
+        return ""
+
+    def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
+        return load_checkpoint(path, self.load_tokenizer(path), options, progress)
+
+    def load_tokenizer(self, path: Path) -> Tokenizer:
+        from onward.runtimes.tokenizer import HuggingFaceTokenizer
+
+        return HuggingFaceTokenizer(path)
+
+
+def _weights(path: Path) -> list[Path]:
+    """Return the files of the weights; all that might be them where the list of files is broken."""
+    from onward.checkpoints.folder import folder_paths
+
+    try:
+        return list(folder_paths(path))
+    except CheckpointError:
+        return sorted(path.glob(f"*{SAFETENSORS}"))

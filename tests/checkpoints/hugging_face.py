@@ -1,0 +1,162 @@
+"""Writes a tiny checkpoint as a folder of Hugging Face's libraries: their names, their order of rows, their habits."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.checkpoints.reference import PAIRS
+from tests.checkpoints.tiny import CONTEXT, FEED_FORWARD, HEADS, HIDDEN, tiny
+
+Arrays = dict[str, NDArray[np.float32]]
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama", "rope_theta": 5000.0},
+    "llama, untied": {"model_type": "mistral", "num_key_value_heads": 2, "sliding_window": None},
+    "llama, linear rope": {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 4.0}},
+    "qwen2": {"model_type": "qwen2", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    "qwen3": {"model_type": "qwen3", "head_dim": 32},
+    "gemma3": {"model_type": "gemma3_text", "head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32},
+    "phi3": {"model_type": "phi3", "sliding_window": 24},
+    "starcoder2": {"model_type": "starcoder2", "rope_theta": 1e5, "norm_epsilon": 1e-5},
+    "granite": {
+        "model_type": "granite", "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 0.5,
+        "attention_multiplier": 0.1,
+    },
+    "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 1, 1, 0]},
+    "olmo2": {"model_type": "olmo2", "rope_theta": 5e5},
+    "stablelm": {"model_type": "stablelm"},
+    "gpt2": {"model_type": "gpt2"},
+    "gptneox": {"model_type": "gpt_neox"},
+    "gptneox, sequential": {"model_type": "gpt_neox", "use_parallel_residual": False, "rotary_pct": 1.0},
+    "cohere2": {"model_type": "cohere2", "sliding_window": 16, "logit_scale": 0.5},
+}  # fmt: skip
+"""What config.json states besides the common sizes, for the checkpoint of the same name."""
+_LLAMA = {
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj", "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+}  # fmt: skip
+_NAMES = {
+    "gemma3": {
+        **_LLAMA, "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
+        "post_ffw_norm": "post_feedforward_layernorm",
+    },
+    "olmo2": {
+        **_LLAMA, "post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
+    },
+    "phi3": {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+    "starcoder2": {**_LLAMA, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
+    "gpt2": {
+        "attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2",
+        "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
+    },
+    "gptneox": {
+        "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_qkv": "attention.query_key_value",
+        "attn_output": "attention.dense", "ffn_up": "mlp.dense_h_to_4h", "ffn_down": "mlp.dense_4h_to_h",
+    },
+}  # fmt: skip
+_WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_WHOLE_OF = {
+    "gpt2": {"token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f"},
+    "gptneox": {
+        "token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out",
+    },
+}  # fmt: skip
+_LAYERS = {"gpt2": "transformer.h", "gptneox": "gpt_neox.layers"}
+
+
+def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int = 1) -> tuple[dict[str, Any], Arrays]:
+    """Write a folder, and return the checkpoint by GGUF's names, with the weights as they were stored."""
+    metadata, tensors = tiny(name)
+    tensors = {key: _rounded(array, dtype) for key, array in tensors.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    kind, layers = metadata["general.architecture"], metadata[f"{metadata['general.architecture']}.block_count"]
+    config = {
+        "num_hidden_layers": layers, "hidden_size": HIDDEN, "intermediate_size": FEED_FORWARD,
+        "num_attention_heads": HEADS, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5,
+        "num_key_value_heads": metadata[f"{kind}.attention.head_count_kv"], **CONFIGS[name],
+    }  # fmt: skip
+    if kind == "gpt2":
+        config = {
+            "model_type": "gpt2", "n_layer": layers, "n_embd": HIDDEN, "n_inner": FEED_FORWARD, "n_head": HEADS,
+            "n_positions": CONTEXT,
+        }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(metadata["tokenizer.ggml.tokens"])))
+    stored = {_named(key, kind): _habits(key, array, kind, metadata) for key, array in tensors.items()}
+    _write_weights(folder, stored, dtype, num_files)
+    return metadata, tensors
+
+
+def _write_weights(folder: Path, stored: Arrays, dtype: str, num_files: int) -> None:
+    if num_files == 1:
+        (folder / "model.safetensors").write_bytes(safetensors_bytes(stored, dtype))
+        return
+    names, files = list(stored), dict[str, str]()
+    for number in range(num_files):
+        part = {name: stored[name] for name in names[number::num_files]}
+        file = f"model-{number + 1:05}-of-{num_files:05}.safetensors"
+        (folder / file).write_bytes(safetensors_bytes(part, dtype))
+        files |= dict.fromkeys(part, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+
+
+def safetensors_bytes(tensors: Mapping[str, NDArray[np.float32]], dtype: str = "F32") -> bytes:
+    """The bytes of a file."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    content = b""
+    for name, array in tensors.items():
+        data = _encoded(array, dtype)
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [len(content), len(content) + len(data)]}
+        content += data
+    head = json.dumps(header).encode()
+    return struct.pack("<Q", len(head)) + head + content
+
+
+def _encoded(array: NDArray[np.float32], dtype: str) -> bytes:
+    if dtype == "BF16":
+        return (np.ascontiguousarray(array, "<f4").view("<u4") >> 16).astype("<u2").tobytes()
+    return np.ascontiguousarray(array, {"F32": "<f4", "F16": "<f2"}[dtype]).tobytes()
+
+
+def _rounded(array: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
+    """The numbers that the type can hold. Rounds to zero for bfloat16."""
+    if dtype == "BF16":
+        return (np.ascontiguousarray(array).view(np.uint32) & 0xFFFF0000).view(np.float32)
+    return array.astype(np.float16).astype(np.float32) if dtype == "F16" else array
+
+
+def _named(name: str, kind: str) -> str:
+    part, _, end = name.rpartition(".")
+    if not part.startswith("blk."):
+        return f"{_WHOLE_OF.get(kind, _WHOLE)[part]}.{end}"
+    _, layer, part = part.split(".")
+    return f"{_LAYERS.get(kind, 'model.layers')}.{layer}.{_NAMES.get(kind, _LLAMA)[part]}.{end}"
+
+
+def _habits(name: str, array: NDArray[np.float32], kind: str, metadata: dict[str, Any]) -> NDArray[np.float32]:
+    if kind == "gemma3" and name.endswith("norm.weight"):
+        return array - 1
+    if kind == "gpt2" and array.ndim == 2 and name.startswith("blk."):
+        return array.T
+    if kind == "gptneox" and "attn_qkv" in name:
+        size = HIDDEN // HEADS
+        return array.reshape(3, HEADS, size, -1).swapaxes(0, 1).reshape(array.shape)
+    layer = name.split(".")[-2]
+    if kind in PAIRS and kind != "cohere2" and layer in ("attn_q", "attn_k"):  # theirs are half a head apart
+        heads = HEADS if layer == "attn_q" else metadata[f"{kind}.attention.head_count_kv"]
+        return array.reshape(heads, -1, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+    return array
+
+
+def _tokenizer(tokens: list[str]) -> dict[str, Any]:
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    model = {"type": "BPE", "vocab": {text: token for token, text in enumerate(tokens)}, "merges": []}
+    return {"version": "1.0", "added_tokens": [], "pre_tokenizer": level, "decoder": level, "model": model}
