@@ -41,6 +41,7 @@ class FakeAnswer:
     def __init__(self, model: str, script: list[Step]) -> None:
         self.model = model
         self.fingerprint = "fp_fake"
+        self.warning = ""
         self._script = script
         self._ended = asyncio.Event()
         self.num_yielded = 0

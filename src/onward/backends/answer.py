@@ -37,6 +37,7 @@ class EmbeddedAnswer:
         cancel_choice: Callable[[int, int], None],
         failure: Callable[[Failed], ApiError],
         ticket: Ticket,
+        warning: str = "",
     ) -> None:
         self.model = model
         self.fingerprint = fingerprint
@@ -49,6 +50,7 @@ class EmbeddedAnswer:
         self._ready: asyncio.Queue[tuple[list[Choice], Usage] | ApiError | None] = asyncio.Queue()
         self._retired = False
         self._usage = stream.usage
+        self.warning = warning
         self._waiting_events: list[list[Event]] = []
         """Steps that wait for the preparation of an earlier one."""
         self._preparation: asyncio.Task[None] | None = None

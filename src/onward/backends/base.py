@@ -49,6 +49,10 @@ class TokenizerInfo:
     bos_token: str | None
     vocab_size: int
     context_length: int
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    adds_bos: bool = False
+    """Whether the model needs the start token at the beginning, so that it is added to every text."""
     special_tokens: tuple[str, ...] = ()
     infill: bool = False
     extra: dict[str, object] = field(default_factory=dict)

@@ -22,6 +22,7 @@ from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
 from onward.engine.client import EngineClient, EngineState
 from onward.engine.events import Event, Failed
+from onward.engine.model import Tokenizer
 from onward.errors import ApiError, EngineStopped, InvalidRequest, ModelNotFound, ServerError
 from onward.offload import inline_or_on_thread
 from onward.protocol.models import Model
@@ -90,7 +91,15 @@ class EmbeddedModel:
         stream = ChoiceStream(planned, self.served.tokenizer, self.filters)
         delivery = self._delivery()
         answer = EmbeddedAnswer(
-            self.served.id, self.fingerprint, delivery, stream, retire, self.engine.cancel_choice, _error, ticket
+            self.served.id,
+            self.fingerprint,
+            delivery,
+            stream,
+            retire,
+            self.engine.cancel_choice,
+            _error,
+            ticket,
+            planned.warning,
         )
         self.answers.update(dict.fromkeys(job_ids, answer))
         try:
@@ -158,6 +167,9 @@ class EmbeddedBackend:
         return TokenizerInfo(
             eos_token=tokenizer.eos_token,
             bos_token=tokenizer.bos_token,
+            bos_token_id=_id(tokenizer, tokenizer.bos_token),
+            eos_token_id=_id(tokenizer, tokenizer.eos_token),
+            adds_bos=tokenizer.implicit_prefix(add_special_tokens=True) > 0,
             vocab_size=served.vocab_size,
             context_length=served.context_length,
             special_tokens=tokenizer.special_literals,
@@ -233,6 +245,10 @@ def _error(failed: Failed) -> ApiError:
             return ServerError()
         case "poisoned":
             return ServerError(POISONED, final=True)
+
+
+def _id(tokenizer: Tokenizer, literal: str | None) -> int | None:
+    return None if literal is None else tokenizer.token_id(literal)
 
 
 def _token_bytes(served: ServedModel, tokens: list[int]) -> list[bytes]:

@@ -19,6 +19,8 @@ class Answer(Protocol):
     """The model's id, with aliases resolved."""
     fingerprint: str
     """`system_fingerprint`: changes exactly when results may change."""
+    warning: str
+    """A sentence for the client on what it probably did not intend; "" where there is none."""
 
     @property
     def usage(self) -> Usage:

@@ -64,11 +64,13 @@ class PlannedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All jobs of a request. `reasoning_markers` are the model's, for `reasoning_tokens`."""
+    """All jobs of a request. `reasoning_markers` are the model's, for `reasoning_tokens`; `warning` is a sentence for
+    the client."""
 
     request: CompletionRequest
     prompts: tuple[PlannedPrompt, ...]
     reasoning_markers: Markers | None = None
+    warning: str = ""
 
     @property
     def jobs(self) -> list[Job]:
@@ -107,7 +109,20 @@ def plan(
         planned.append(one if not client else replace(one, job=replace(one.job, client=client)))
         num_tokens += len(planned[-1].job.prompt)
         limits.check_prompts(len(prompts), num_tokens, request)
-    return Plan(request, tuple(planned), model.reasoning_markers)
+    return Plan(request, tuple(planned), model.reasoning_markers, _start_token_warning(request, model))
+
+
+def _start_token_warning(request: CompletionRequest, model: ServedModel) -> str:
+    """Return what to say where a prompt of token ids, which is used unchanged, has no start token and needs one."""
+    start = model.tokenizer.start_token
+    if not model.tokenizer.implicit_prefix(add_special_tokens=True):
+        return ""
+    if all(isinstance(prompt, str) or prompt[0] == start for prompt in request.prompts):
+        return ""
+    return (
+        f"A prompt of token ids does not begin with the start token {start} ({model.tokenizer.bos_token}), which this "
+        "model needs: its log-probabilities are far too low without. Begin with it, or send the prompt as text."
+    )
 
 
 def _plan_prompt(
@@ -129,6 +144,8 @@ def _plan_prompt(
     if isinstance(prompt, str):
         text, pending = prompt, b""
         token_bytes = _without_dummy_space(token_bytes, prompt)
+        if b"".join(token_bytes) != prompt.encode("utf-8", "replace"):
+            text, pending = decode_tokens(token_bytes)  # the tokenizer normalises: offsets are those of what it made
     else:
         text, pending = decode_tokens(token_bytes)
     job = Job(
@@ -185,6 +202,8 @@ def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedMo
     if prompt:
         ids = _encode_text(prompt, request, model, add_special_tokens=request.add_special_tokens)
         num_implicit = tokenizer.implicit_prefix(add_special_tokens=request.add_special_tokens)
+        if num_implicit and ids[num_implicit:][:num_implicit] == ids[:num_implicit]:
+            return ids[num_implicit:], 0  # the text begins with the start token's literal: one is enough
         if len(ids) > num_implicit:
             return ids, num_implicit
     if tokenizer.start_token is None:

@@ -72,7 +72,14 @@ def _token_schemas() -> dict[str, Schema]:
             {
                 "tokenizer_class": _TEXT,
                 "bos_token": _LITERAL,
+                "bos_token_id": {"type": ["integer", "null"]},
                 "eos_token": _LITERAL,
+                "eos_token_id": {"type": ["integer", "null"]},
+                "add_bos_token": {
+                    "type": "boolean",
+                    "description": "Whether the model needs the start token: it is added to texts, and prompts of "
+                    "token ids should begin with it.",
+                },
                 "additional_special_tokens": {"type": "array", "items": _TEXT},
                 "vocab_size": _COUNT,
                 "model_max_length": _COUNT,

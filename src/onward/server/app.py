@@ -148,6 +148,7 @@ def _completion_routes(completions: Completions) -> list[Route]:
         *(Route("POST", f"{root}/completions", completions.create) for root in ("/v1", "")),
         Route("POST", "/openai/v1/completions", completions.create_with_schema),
         Route("POST", "/v1/engines/{id}/completions", completions.create),
+        Route("POST", "/m/{id}/v1/completions", completions.create),
     ]
 
 
@@ -171,9 +172,13 @@ def _catalogue_routes(catalogue: Catalogue) -> list[Route]:
 
 def _token_routes(tokens: Tokens) -> list[Route]:
     return [
-        Route("POST", "/tokenize", tokens.tokenize),
-        Route("POST", "/detokenize", tokens.detokenize),
-        Route("GET", "/tokenizer_info", tokens.info),
+        route
+        for root in ("", "/m/{id}")
+        for route in (
+            Route("POST", f"{root}/tokenize", tokens.tokenize),
+            Route("POST", f"{root}/detokenize", tokens.detokenize),
+            Route("GET", f"{root}/tokenizer_info", tokens.info),
+        )
     ]
 
 

@@ -22,6 +22,7 @@ from onward.server.key_metrics import KeyMetrics
 from onward.server.process_metrics import process_metrics
 from onward.server.record import RequestRecord
 from onward.server.recovery_metrics import recovery_metrics
+from onward.server.warn import warn
 
 SHORT = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5)
 LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
@@ -46,6 +47,8 @@ class Metrics:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
         self._backend = backend
+        self.warned: set[str] = set()
+        """Models whose clients were warned of something."""
         model = ["model"]
         self.requests = Counter(
             "onward_requests",
@@ -139,6 +142,8 @@ async def accept(backend: Backend, request: CompletionRequest, exchange: Exchang
     except Overloaded as error:
         metrics.count_refused(exchange.record, error)
         raise
+    if answer.warning:
+        warn(exchange, answer, metrics.warned)
     return MeasuredAnswer(answer, metrics, exchange.record, exchange.started)
 
 
@@ -154,6 +159,7 @@ class MeasuredAnswer:
         self._left_at: Usage | None = None
         self.model = record.model = answer.model
         self.fingerprint = answer.fingerprint
+        self.warning = answer.warning
 
     @property
     def usage(self) -> Usage:

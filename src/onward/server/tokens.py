@@ -1,4 +1,6 @@
-"""/tokenize, /detokenize and /tokenizer_info, in the shapes that evaluation harnesses expect (spec/applications C1)."""
+"""/tokenize, /detokenize and /tokenizer_info, in the shapes that evaluation harnesses expect (spec/applications C1).
+
+Also below /m/NAME, for clients that cannot name a model there."""
 
 from __future__ import annotations
 
@@ -27,10 +29,10 @@ class Tokens:
         self._settings = settings
         self._body_limits = body_limits(settings)
 
-    async def tokenize(self, exchange: Exchange, _: str | None = None) -> None:
+    async def tokenize(self, exchange: Exchange, path_model: str | None = None) -> None:
         """{"prompt", "model"?, "add_special_tokens"?, "return_token_strs"?} → {"tokens", "count", …}."""
         model, text, special, with_strings = await self._decode(exchange, _tokenize_arguments)
-        exchange.record.model = model or "-"
+        model = self._model(exchange, model, path_model)
         _check_text(text, self._settings.max_text)
         info = await self._backend.tokenizer_info(model)
         tokens = await self._backend.tokenize(model, text, special)
@@ -43,10 +45,10 @@ class Tokens:
 
         await _respond(exchange, await inline_or_on_thread(len(tokens), body))
 
-    async def detokenize(self, exchange: Exchange, _: str | None = None) -> None:
+    async def detokenize(self, exchange: Exchange, path_model: str | None = None) -> None:
         """{"tokens", "model"?} → {"prompt"}."""
         model, tokens = await self._decode(exchange, _detokenize_arguments)
-        exchange.record.model = model or "-"
+        model = self._model(exchange, model, path_model)
         token_bytes = await self._backend.token_bytes(model, tokens)
 
         def body() -> bytes:
@@ -54,21 +56,38 @@ class Tokens:
 
         await _respond(exchange, await inline_or_on_thread(len(tokens), body))
 
-    async def info(self, exchange: Exchange, _: str | None = None) -> None:
-        """Describe the tokenizer of the first model, or of the one in `?model=`."""
-        model = exchange.query("model")
-        exchange.record.model = model or "-"
+    async def info(self, exchange: Exchange, path_model: str | None = None) -> None:
+        """Describe the tokenizer of the model in the path or in `?model=`; of the only one without."""
+        model = self._model(exchange, exchange.query("model"), path_model)
         info = await self._backend.tokenizer_info(model)
         answer: dict[str, object] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": info.bos_token,
+            "bos_token_id": info.bos_token_id,
             "eos_token": info.eos_token,
+            "eos_token_id": info.eos_token_id,
+            "add_bos_token": info.adds_bos,
             "additional_special_tokens": list(info.special_tokens),
             "vocab_size": info.vocab_size,
             "model_max_length": info.context_length,
             "infill": info.infill,
         }
         await _respond(exchange, msgspec.json.encode(answer | info.extra))
+
+    def _model(self, exchange: Exchange, given: str | None, path_model: str | None) -> str | None:
+        """Return the requested name, and record it. Raises InvalidRequest where none is given and several models are
+        served, because tokens of one mean nothing to another, and where two are given."""
+        name = path_model or given
+        exchange.record.model = name or "-"
+        if given and path_model and given != path_model:
+            raise InvalidRequest(f"The path names the model '{path_model}', but 'model' is '{given}'.", param="model")
+        if name or len(served := self._backend.load()) < 2:
+            return name
+        raise InvalidRequest(
+            f"This server has several models ({', '.join(served)}), each with its own tokenizer: name one in 'model', "
+            f"or in the path (/m/{next(iter(served))}{exchange.path}).",
+            param="model",
+        )
 
     async def _decode(self, exchange: Exchange, arguments: Callable[[dict[str, Any]], T]) -> T:
         """Return what `arguments` makes of the body's fields. Raises InvalidRequest."""
