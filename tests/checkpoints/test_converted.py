@@ -14,6 +14,7 @@ from onward.errors import CheckpointError, ModelFolderError, ServerError, SetupE
 from onward.models.check import check_model
 from onward.models.resolve import resolve
 from onward.runtimes.openvino import converted as conversion
+from onward.runtimes.openvino.conversion_cache import FOLDER, conversions
 from onward.runtimes.openvino.gguf_format import GGUFFormat
 from onward.runtimes.options import RuntimeOptions
 from tests.checkpoints.making import floats, write_gguf
@@ -50,6 +51,34 @@ def test_the_fingerprint_changes_with_content_and_precision(tmp_path: Path) -> N
     assert len(found) == 3
 
 
+def test_the_fingerprint_changes_with_the_form_of_the_weights(tmp_path: Path) -> None:
+    path = model_file(tmp_path / "m.gguf")
+    found = {load(path, tmp_path, weights=form)[0] for form in ("auto", "exact", "int8", "int4")}
+    assert len(found) == 4
+    assert load(path, tmp_path, weights="int4")[1] == []
+
+
+def test_exact_precision_refuses_other_weights(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="--weights int8 changes them: leave out one"):
+        load(model_file(tmp_path / "m.gguf"), tmp_path, precision="exact", weights="int8")
+
+
+def test_the_models_used_longest_ago_make_room_for_new_ones(tmp_path: Path) -> None:
+    first, second, third = (model_file(tmp_path / f"{name}.gguf", seed) for seed, name in enumerate("abc"))
+    load(first, tmp_path)
+    load(second, tmp_path)
+    [newest, oldest] = conversions(tmp_path)
+    os.utime(oldest.path, (1, 1))
+    os.utime(newest.path, (2, 2))
+    assert load(first, tmp_path)[1] == []  # used again: now the second one is the older one
+    room = 2 * newest.num_bytes + 1000
+    said = load(third, tmp_path, cache_size=room)[1]
+    assert said[1] == f"Removed the converted model {newest.name} from the cache (--cache-size)"
+    assert {each.name[0] for each in conversions(tmp_path)} == {"a", "c"}
+    load(second, tmp_path, cache_size=1)
+    assert [each.name[0] for each in conversions(tmp_path)] == ["b"], "the one that is loaded stays"
+
+
 def test_without_a_cache_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     path = model_file(tmp_path / "m.gguf")
@@ -59,11 +88,11 @@ def test_without_a_cache_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_an_unfinished_conversion_is_done_again_and_removed(tmp_path: Path) -> None:
     path, cache = model_file(tmp_path / "m.gguf"), tmp_path / "cache"
-    old = cache / conversion.FOLDER / ".part-killed"
+    old = cache / FOLDER / ".part-killed"
     old.mkdir(parents=True)
     os.utime(old, (0, 0))
     load(path, cache)
-    (only,) = (cache / conversion.FOLDER).iterdir()
+    (only,) = (cache / FOLDER).iterdir()
     assert only.name.startswith("m-")
 
 
@@ -73,7 +102,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path: Path, monkeypatc
     monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
     with pytest.raises(SetupError, match="of free space, but the converted model needs"):
         load(path, cache)
-    assert list((cache / conversion.FOLDER).iterdir()) == []
+    assert list((cache / FOLDER).iterdir()) == []
 
 
 def test_a_file_that_changes_while_it_is_read_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +172,7 @@ def test_a_tensor_that_the_graph_would_leave_out_is_refused(tmp_path: Path) -> N
 def test_a_conversion_that_may_not_be_written_to_is_used(tmp_path: Path) -> None:
     path, cache = model_file(tmp_path / "m.gguf"), tmp_path / "cache"
     fingerprint, _ = load(path, cache)
-    (converted,) = (cache / conversion.FOLDER).iterdir()
+    (converted,) = (cache / FOLDER).iterdir()
     converted.chmod(0o555)
     assert load(path, cache) == (fingerprint, [])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -43,6 +44,47 @@ def computed(packed: Packed, form: Form) -> NDArray[np.float64]:
     if packed.corrections is not None:  # the product with a sum of inputs adds this to every weight of a group
         grouped += packed.corrections.astype(np.float64)[..., None]
     return grouped.reshape(ROWS, INPUTS)
+
+
+def half(folder: Path) -> Tensor:
+    content = np.random.default_rng(0).normal(size=(ROWS, INPUTS)).astype("<f2").tobytes()
+    return read_gguf(write_gguf(folder / "h.gguf", {}, {"w": ("F16", (ROWS, INPUTS), content)})).tensors["w"]
+
+
+def test_half_precision_stays_half_precision(tmp_path: Path) -> None:
+    tensor = half(tmp_path)
+    for precision, weights in (("exact", "auto"), ("fast", "exact")):
+        form = form_of(tensor, precision, weights, is_table=False)  # type: ignore[arg-type]
+        packed = repack(tensor, form)
+        assert form is Form.FLOAT16 and packed.values.dtype == np.float16
+        np.testing.assert_array_equal(packed.values.astype(np.float32), tensor.floats())
+
+
+@pytest.mark.parametrize("name", [*sorted(SCALES), "F32"])
+@pytest.mark.parametrize("is_table", [False, True])
+def test_weights_as_in_the_file_differ_by_rounded_scales_only(name: str, is_table: bool, tmp_path: Path) -> None:
+    tensor = stored(name, tmp_path)
+    form, weights = form_of(tensor, "fast", "exact", is_table=is_table), tensor.floats()
+    assert form is not Form.INT8_ROWS
+    error = np.abs(computed(repack(tensor, form), form) - weights)
+    assert (error <= np.abs(weights).max(axis=1, keepdims=True) * 2**-10).all()
+
+
+@pytest.mark.parametrize("name", [*sorted(SCALES), "F32"])
+@pytest.mark.parametrize(("weights", "greatest"), [("int8", 0.0045), ("int4", 0.068)])
+def test_chosen_integers_are_near(name: str, weights: Literal["int8", "int4"], greatest: float, tmp_path: Path) -> None:
+    tensor = stored(name, tmp_path)
+    form = form_of(tensor, "fast", weights, is_table=False)
+    exact = tensor.floats()
+    error = np.abs(computed(repack(tensor, form), form) - exact).max(axis=1) / np.abs(exact).max(axis=1)
+    assert error.max() < greatest
+    is_small = repack(tensor, form).values.nbytes == ROWS * INPUTS // 2
+    assert is_small is (weights == "int4")
+
+
+def test_int4_needs_whole_groups(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", {}, {"w": floats(np.ones((ROWS, 40)))})
+    assert form_of(read_gguf(path).tensors["w"], "fast", "int4", is_table=False) is Form.INT8_ROWS
 
 
 @pytest.mark.parametrize("name", [*sorted(SCALES), "F32"])

@@ -45,8 +45,10 @@ class EngineConfig(msgspec.Struct, frozen=True):
     path: str
     threads: int
     precision: Literal["fast", "exact"]
+    weights: Literal["auto", "exact", "int8", "int4"]
     kv_memory: int | None
     cache_dir: str
+    cache_size: int
     context_length: int | None
     max_rows: int
     share_prefixes: bool
@@ -61,8 +63,10 @@ class EngineConfig(msgspec.Struct, frozen=True):
             path=str(found.path.absolute()),
             threads=settings.threads,
             precision=settings.precision,
+            weights=settings.weights,
             kv_memory=settings.kv_memory,
             cache_dir=str(settings.cache_dir),
+            cache_size=settings.cache_size,
             context_length=settings.context_length or None,
             max_rows=settings.max_rows,
             share_prefixes=settings.prefix_cache,
@@ -74,8 +78,10 @@ class EngineConfig(msgspec.Struct, frozen=True):
         return RuntimeOptions(
             threads=self.threads,
             precision=self.precision,
+            weights=self.weights,
             kv_memory=self.kv_memory,
             cache_dir=Path(self.cache_dir),
+            cache_size=self.cache_size,
             context_length=self.context_length,
         )
 

@@ -8,6 +8,8 @@ from typing import Literal
 
 from onward.errors import SetupError
 
+WeightForm = Literal["auto", "exact", "int8", "int4"]
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOptions:
@@ -17,10 +19,14 @@ class RuntimeOptions:
     """Compute threads; 0: all physical cores, or as many as a container's CPU quota allows."""
     precision: Literal["fast", "exact"] = "fast"
     """ "exact": compute and cache in float32, activations not quantised; "fast": the runtime's best trade-off."""
+    weights: WeightForm = "auto"
+    """In which form weights are stored where the runtime makes its own graph; "auto": the best trade-off."""
     kv_memory: int | None = None
     """Bytes for the KV cache; None: the runtime's default share of the free memory."""
     cache_dir: Path | None = None
-    """Where hashes and check results are kept between starts; None: nowhere."""
+    """Where converted models, hashes and check results are kept between starts; None: nowhere."""
+    cache_size: int | None = None
+    """Bytes of converted models in `cache_dir`, beyond which those used longest ago are removed; None: any number."""
     context_length: int | None = None
     """Tokens per sequence; None: as many as the model was made for."""
 

@@ -39,6 +39,11 @@ class Settings:
     cache_dir: Path = option(  # noqa: RUF009
         cache_folder(), "Model", values.path, "Folder for downloaded and compiled models.", metavar="PATH"
     )
+    cache_size: int = option(
+        50_000_000_000, "Model", values.size,
+        "Maximum size of the converted GGUF and safetensors models in the cache; those used longest ago are removed.",
+        metavar="SIZE",
+    )  # fmt: skip
     offline: bool = option(
         False, "Model", values.boolean,
         "Never download: only built-in models, folders, and what the cache of the hub has.",
@@ -171,6 +176,12 @@ class Settings:
     precision: Literal["fast", "exact"] = option(
         "fast", "Performance", values.choice("fast", "exact"),
         "fast: the arithmetic that is fastest on this processor. exact: 32-bit floating point.",
+    )  # fmt: skip
+    weights: Literal["auto", "exact", "int8", "int4"] = option(
+        "auto", "Performance", values.choice("auto", "exact", "int8", "int4"),
+        "How the weights of GGUF and safetensors files are stored. auto: as in the file where that is fast, 8-bit "
+        "integers elsewhere; with --precision exact unchanged. exact: as in the file, slower for some types. int8: one "
+        "scale per row. int4: half the memory, with a loss that is noticeable on small models.",
     )  # fmt: skip
     prefix_cache: bool = option(
         True,

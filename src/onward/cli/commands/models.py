@@ -10,6 +10,7 @@ import click
 
 from onward.cli.argument import Argument
 from onward.cli.command import CONTEXT, Group, session_command
+from onward.cli.commands import models_cache
 from onward.cli.completers import model_names
 from onward.cli.output.emit import bytes_in_words, emit, table
 from onward.cli.output.words import pluralize
@@ -173,6 +174,7 @@ command = Group(
             can_connect=False,
             example="path",
         ),
+        "cache": models_cache.command,
     },
     help="List, show and download models.",
     context_settings=CONTEXT,

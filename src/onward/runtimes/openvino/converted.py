@@ -6,7 +6,6 @@ import hashlib
 import json
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from onward.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from onward.errors import CheckpointError, SetupError
 from onward.runtimes.base import Progress
 from onward.runtimes.files import CONFIG
-from onward.runtimes.openvino.file_names import GRAPH, WEIGHTS
+from onward.runtimes.openvino.conversion_cache import FOLDER, PART, is_complete, mark_used, remove_old_parts, shrink
+from onward.runtimes.openvino.file_names import GRAPH
 from onward.runtimes.openvino.fingerprint import content_digests
 from onward.runtimes.openvino.graphs.architecture import Architecture
 from onward.runtimes.openvino.graphs.decoder import build_decoder
@@ -25,13 +25,8 @@ from onward.runtimes.openvino.graphs.weights import Weights, graph_bytes
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.options import RuntimeOptions
 
-REVISION = 1
+REVISION = 2
 """Raised with every change that may change a converted graph."""
-FOLDER = "converted"
-"""In the cache folder."""
-_PART = ".part-"
-_MAX_PART_SECONDS = 24 * 3600
-"""Older unfinished conversions were killed."""
 _SPARE_BYTES = 64_000_000
 """What has to be free on the disk besides the graph."""
 
@@ -51,31 +46,40 @@ def converted(path: Path, options: RuntimeOptions, progress: Progress) -> Iterat
     Without a cache folder in the options, the folder is a temporary one. Slow; blocks. Raises CheckpointError (the
     file), SetupError (the disk).
     """
+    _require_possible(options)
     checkpoint = read_checkpoint(path)
     found = architecture_of(checkpoint)
     content = _content(checkpoint, options)
     name = f"{(path.name if path.is_dir() else path.stem)[:80]}-{content[:16]}"
     cached = None if options.cache_dir is None else options.cache_dir / FOLDER / name
-    if cached is not None and _is_complete(cached):
+    if cached is not None and is_complete(cached):
+        mark_used(cached)
         yield Converted(cached, content)
         return
     progress(f"Converting {path.name} for this machine (once)")
     root = cached.parent if cached is not None else Path(tempfile.gettempdir())
     with _new_folder(root) as fresh:
-        _require_space(fresh, graph_bytes(checkpoint, options.precision))
+        _require_space(fresh, graph_bytes(checkpoint, options.precision, options.weights))
         _write(checkpoint, found, fresh, options)
         _require_unchanged(checkpoint, options, content)
-        yield Converted(fresh if cached is None else _keep(fresh, cached), content)
+        folder = fresh if cached is None else _keep(fresh, cached)
+        if options.cache_dir is not None and options.cache_size is not None:
+            for old in shrink(options.cache_dir, options.cache_size, kept=[folder]):
+                progress(f"Removed the converted model {old.name} from the cache (--cache-size)")
+        yield Converted(folder, content)
+
+
+def _require_possible(options: RuntimeOptions) -> None:
+    if options.precision == "exact" and options.weights in ("int8", "int4"):
+        raise SetupError(
+            f"--precision exact keeps weights as they are, and --weights {options.weights} changes them: leave out one."
+        )
 
 
 def _content(checkpoint: Checkpoint, options: RuntimeOptions) -> str:
-    """Return a digest of the files' contents, the revision of the conversion, and the precision."""
+    """Return a digest of the files' contents, the revision of the conversion, and the options that change it."""
     digests = content_digests(checkpoint.paths, options.cache_dir)
-    return hashlib.sha256("\0".join([*digests, str(REVISION), options.precision]).encode()).hexdigest()
-
-
-def _is_complete(folder: Path) -> bool:
-    return all((folder / name).is_file() for name in (GRAPH, WEIGHTS, CONFIG))
+    return hashlib.sha256("\0".join([*digests, str(REVISION), options.precision, options.weights]).encode()).hexdigest()
 
 
 @contextmanager
@@ -83,20 +87,14 @@ def _new_folder(root: Path) -> Iterator[Path]:
     """Make a folder that is removed at the end, unless it was moved away. Raises SetupError."""
     try:
         root.mkdir(parents=True, exist_ok=True)
-        _remove_old_parts(root)
-        fresh = Path(tempfile.mkdtemp(prefix=_PART, dir=root))
+        remove_old_parts(root)
+        fresh = Path(tempfile.mkdtemp(prefix=PART, dir=root))
     except OSError as error:
         raise SetupError(f"{root} cannot be written ({error.strerror}): set --cache-dir to another folder.") from None
     try:
         yield fresh
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _remove_old_parts(root: Path) -> None:
-    for old in root.glob(f"{_PART}*"):
-        if time.time() - old.stat().st_mtime > _MAX_PART_SECONDS:
-            shutil.rmtree(old, ignore_errors=True)
 
 
 def _require_space(folder: Path, num_bytes: int) -> None:
@@ -109,7 +107,7 @@ def _require_space(folder: Path, num_bytes: int) -> None:
 
 
 def _write(checkpoint: Checkpoint, found: Architecture, folder: Path, options: RuntimeOptions) -> None:
-    weights = Weights(checkpoint, options.precision)
+    weights = Weights(checkpoint, options.precision, options.weights)
     graph = build_decoder(found, weights)
     try:
         ov.save_model(graph, folder / GRAPH, compress_to_fp16=False)
@@ -129,6 +127,6 @@ def _keep(fresh: Path, cached: Path) -> Path:
     try:
         fresh.rename(cached)
     except OSError:
-        if not _is_complete(cached):
+        if not is_complete(cached):
             return fresh
     return cached

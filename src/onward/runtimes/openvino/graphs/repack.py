@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.checkpoints.blocks import Groups
 from onward.checkpoints.tensor import Tensor
 from onward.machine import cpu_quota
-from onward.runtimes.openvino.graphs.forms import Form
+from onward.runtimes.openvino.graphs.forms import INT4_GROUP, Form
 
 _PART_WEIGHTS = 1 << 18
 """Weights that are processed at once: their temporaries stay in the processor's cache."""
 MAX_INT8 = 127.0
+FOUR_BITS = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Packed:
     """Arrays of one form. `values`: [rows, inputs], or [rows, inputs / 2] with the first of two 4-bit values in the low
     half; `scales`, `zeros` and `corrections`: [rows, groups]."""
 
-    values: NDArray[np.uint8] | NDArray[np.int8] | NDArray[np.float32]
+    values: NDArray[np.uint8] | NDArray[np.int8] | NDArray[np.float16] | NDArray[np.float32]
     scales: NDArray[np.float16] | None = None
     zeros: NDArray[np.uint8] | None = None
     corrections: NDArray[np.float16] | None = None
@@ -44,6 +46,10 @@ def repack(tensor: Tensor, form: Form) -> Packed:
 
 def _float32(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
     return (tensor.floats(start, stop),)
+
+
+def _float16(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
+    return (tensor.rows(start, stop).view("<f2"),)
 
 
 def _int8_rows(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
@@ -67,7 +73,7 @@ def _uint4_groups(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
 
 
 def _uint4_corrected(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
-    values, *others = _corrected(tensor, start, stop, greatest=15)
+    values, *others = _corrected(tensor, start, stop, greatest=FOUR_BITS)
     return pack_nibbles(values), *others
 
 
@@ -77,13 +83,33 @@ def _uint8_corrected(tensor: Tensor, start: int, stop: int) -> tuple[object, ...
 
 def _corrected(tensor: Tensor, start: int, stop: int, greatest: int) -> tuple[NDArray[Any], ...]:
     """Split scale × value - bias into scale × (value - zero), zero being whole, and the rest, zero × scale - bias."""
-    groups = tensor.groups(start, stop)
+    groups = _groups(tensor, start, stop, greatest)
     assert groups.biases is not None and groups.values.dtype == np.uint8
     scales = groups.scales.astype(np.float16)
     divisors = np.where(groups.scales == 0, np.float32(1), groups.scales)
     zeros = np.clip(np.rint(groups.biases / divisors), 0, greatest).astype(np.uint8)
     corrections = (zeros * scales.astype(np.float32) - groups.biases).astype(np.float16)
     return groups.values, scales, zeros, corrections
+
+
+def _groups(tensor: Tensor, start: int, stop: int, greatest: int) -> Groups:
+    """Return the file's groups where it has some with minima of at most this size, else new ones."""
+    if tensor.type.block_weights > 1:
+        groups = tensor.groups(start, stop)
+        if groups.biases is not None and (greatest > FOUR_BITS or tensor.type.name in ("Q4_1", "Q4_K", "Q2_K")):
+            return groups
+    return grouped(tensor.floats(start, stop), greatest)
+
+
+def grouped(weights: NDArray[np.float32], greatest: int) -> Groups:
+    """Return weights [rows, inputs] as integers from 0 to `greatest`, nearest to them, in groups of INT4_GROUP."""
+    rows, inputs = weights.shape
+    groups = weights.reshape(rows, inputs // INT4_GROUP, INT4_GROUP)
+    least = np.minimum(groups.min(axis=2), 0)
+    scales = (np.maximum(groups.max(axis=2), 0) - least) / np.float32(greatest)
+    divisors = np.where(scales == 0, np.float32(1), scales)
+    values = np.clip(np.rint((groups - least[..., None]) / divisors[..., None]), 0, greatest).astype(np.uint8)
+    return Groups(values.reshape(rows, inputs), scales, -least)
 
 
 def pack_nibbles(values: NDArray[Any]) -> NDArray[Any]:
@@ -94,6 +120,7 @@ def pack_nibbles(values: NDArray[Any]) -> NDArray[Any]:
 
 _WORK: dict[Form, Callable[[Tensor, int, int], tuple[object, ...]]] = {
     Form.FLOAT32: _float32,
+    Form.FLOAT16: _float16,
     Form.INT8_ROWS: _int8_rows,
     Form.INT8_GROUPS: _int8_groups,
     Form.UINT4_GROUPS: _uint4_groups,

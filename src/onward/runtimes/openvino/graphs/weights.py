@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.tensor import Tensor
-from onward.runtimes.openvino.graphs.forms import Form, Precision, form_of, num_bytes
+from onward.runtimes.openvino.graphs.forms import Form, Precision, WeightForm, form_of, num_bytes
 from onward.runtimes.openvino.graphs.nodes import integers
 from onward.runtimes.openvino.graphs.repack import Packed, pack_nibbles, repack
 from onward.runtimes.openvino.library import ops, ov
@@ -26,8 +26,9 @@ class Weights:
     """Makes each weight matrix once. It owns the arrays that the graph's constants share, so it has to outlive the
     graph."""
 
-    def __init__(self, checkpoint: Checkpoint, precision: Precision) -> None:
+    def __init__(self, checkpoint: Checkpoint, precision: Precision, weights: WeightForm = "auto") -> None:
         self._checkpoint = checkpoint
+        self._weights: WeightForm = weights
         self._precision: Precision = precision
         self._nodes: dict[str, Any] = {}
         self._corrections: dict[str, NDArray[np.float16]] = {}
@@ -86,14 +87,15 @@ class Weights:
     def _matrix(self, name: str) -> Any:
         if name not in self._nodes:
             tensor = self._checkpoint.tensor(name)
-            form = form_of(tensor, self._precision, is_table=name in _TABLES)
+            form = form_of(tensor, self._precision, self._weights, is_table=name in _TABLES)
             self._nodes[name] = self._node(name, tensor, repack(tensor, form), form)
         return self._nodes[name]
 
     def _node(self, name: str, tensor: Tensor, packed: Packed, form: Form) -> Any:
         rows, inputs = tensor.num_rows, tensor.shape[-1]
         if packed.scales is None:
-            return self._constant(packed.values)
+            constant = self._constant(packed.values)
+            return ops.convert(constant, "f32") if form is Form.FLOAT16 else constant
         num_groups = packed.scales.shape[1]
         shape = [rows, num_groups, inputs // num_groups] if num_groups > 1 else [rows, inputs]
         grid = [rows, num_groups, 1] if num_groups > 1 else [rows, 1]
@@ -124,10 +126,10 @@ class Weights:
         return ov.op.Constant(tensor, shared_memory=True)
 
 
-def graph_bytes(checkpoint: Checkpoint, precision: Precision) -> int:
+def graph_bytes(checkpoint: Checkpoint, precision: Precision, weights: WeightForm = "auto") -> int:
     """Return about how many bytes the graph of a checkpoint takes on disk."""
     return sum(
-        num_bytes(tensor, form_of(tensor, precision, is_table=name in _TABLES))
+        num_bytes(tensor, form_of(tensor, precision, weights, is_table=name in _TABLES))
         if len(tensor.shape) > 1
         else 4 * tensor.shape[-1]
         for name, tensor in checkpoint.tensors.items()
