@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from onward import errors
+from onward.protocol.dialects.openapi import OPERATIONS
 from onward.protocol.parameter import Parameter
 from onward.protocol.parameters import PARAMETERS
 from onward.settings import GROUPS, Option, options
@@ -77,6 +78,27 @@ def parameters_page() -> Iterator[str]:
     yield parameter_table([inner for row in PARAMETERS if row.dialect for inner in row.inner])
 
 
+def dialects_page() -> Iterator[str]:
+    yield "# Fields of other servers' APIs"
+    yield NOTE
+    yield (
+        "The requests of the [dialects](../how-to/dialects.md). A field acts, or only the value is accepted that "
+        "describes this server, or it is checked and has no meaning here, or it is refused. Other fields are refused, "
+        "unless the server runs with `--profile lenient`. Null means that a field is not set."
+    )
+    for dialect, operations in OPERATIONS.items():
+        yield f"## {dialect}"
+        for operation in operations:
+            yield f"### {operation.path}"
+            rows = list((operation.rows or {}).values())
+            yield operation.summary
+            if rows:
+                yield parameter_table(rows)
+            for inner in (row for row in rows if row.inner):
+                yield f"Fields of `{inner.name}`:"
+                yield parameter_table(list(inner.inner))
+
+
 def parameter_table(rows: list[Parameter]) -> str:
     lines = [
         f"| `{row.name}` | {type_of(row)} | {range_of(row)} | {shown(row.default)} | {cell(row.help)} |" for row in rows
@@ -91,12 +113,15 @@ TYPES = {
     "logit_bias": "object with number values",
     "duration": "string or number",
     "link": "string",
+    "strings": "array of strings",
+    "files": "array of objects",
+    "token_biases": "array of pairs, or object with number values",
 }
 
 
 def type_of(row: Parameter) -> str:
     if row.kind == "fixed":
-        return f"only {shown(row.only[0])}"
+        return f"only {shown(row.only[0])}" if row.only else "refused"
     return TYPES.get(row.kind, row.kind)
 
 
@@ -144,6 +169,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "settings.md": settings_page,
     "parameters.md": parameters_page,
     "errors.md": errors_page,
+    "dialects.md": dialects_page,
 }
 
 

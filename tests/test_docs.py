@@ -74,6 +74,17 @@ def test_the_curl_command_of_the_readme_returns_a_completion(storyteller: str) -
     assert json.loads(ran.stdout)["choices"][0]["text"]
 
 
+@pytest.mark.real
+@pytest.mark.skipif(sys.platform == "win32", reason="needs bash")
+@pytest.mark.parametrize("command", blocks(ROOT / "docs/how-to/dialects.md", "bash"))
+def test_the_curl_commands_of_the_dialects_are_answered(storyteller: str, command: str) -> None:
+    ran = subprocess.run(
+        ["bash", "-c", command.replace(DEFAULT_URL, storyteller).replace("curl ", "curl -sSf ")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert all(json.loads(line) for line in ran.stdout.splitlines() if line)
+
+
 def test_generated_pages_are_up_to_date() -> None:
     ran = subprocess.run(
         [sys.executable, ROOT / "docs/generate.py", "--check"], capture_output=True, text=True, check=False

@@ -113,6 +113,7 @@ EXAMPLES = {
     "engine_process": "off",
     "engine_timeout": "5",
     "speculation": "off",
+    "dialects": "llama-server",
     "log_level": "debug",
     "log_format": "json",
     "access_log": "no",

@@ -210,6 +210,7 @@ def test_the_document_has_every_route() -> None:
         "/v1/completions/{id}", "/openai/v1/completions/{id}",
         "/openai/v1/completions", "/openai/v1/models", "/openai/v1/models/{id}",
         "/openai/schemas/Completion.json", "/tokenize", "/detokenize", "/tokenizer_info",
+        "/completion", "/infill", "/props", "/slots",
         "/health", "/live", "/metrics", "/openapi.json", "/docs", "/",
     }  # fmt: skip
 

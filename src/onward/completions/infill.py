@@ -13,7 +13,7 @@ class Convention:
     """Text of a model family's infill tokens.
 
     `ends` are additional end tokens of an infill. With `suffix_first`, the suffix comes before the prefix and there is
-    no middle token.
+    no middle token. `repository` and `file` mark the names of a repository and of its files, which come first.
     """
 
     prefix: str
@@ -21,6 +21,8 @@ class Convention:
     middle: str | None
     ends: tuple[str, ...] = ()
     suffix_first: bool = False
+    repository: str = ""
+    file: tuple[str, ...] = ()
 
 
 CONVENTIONS = (
@@ -30,9 +32,18 @@ CONVENTIONS = (
         "<|fim_suffix|>",
         "<|fim_middle|>",
         ("<|endoftext|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|file_separator|>"),
+        repository="<|repo_name|>",
+        file=("<|file_sep|>", "<|file_separator|>"),
     ),
     # StarCoder, StarCoder2, Granite; SantaCoder writes hyphens
-    Convention("<fim_prefix>", "<fim_suffix>", "<fim_middle>", ("<|endoftext|>", "<fim_pad>", "<file_sep>")),
+    Convention(
+        "<fim_prefix>",
+        "<fim_suffix>",
+        "<fim_middle>",
+        ("<|endoftext|>", "<fim_pad>", "<file_sep>"),
+        repository="<repo_name>",
+        file=("<file_sep>",),
+    ),
     Convention("<fim-prefix>", "<fim-suffix>", "<fim-middle>", ("<|endoftext|>", "<fim-pad>")),
     # CodeLlama
     Convention("▁<PRE>", "▁<SUF>", "▁<MID>", ("▁<EOT>",)),
@@ -53,6 +64,8 @@ class Infill:
     middle: int | None
     ends: frozenset[int]
     suffix_first: bool
+    repository: int | None = None
+    file: int | None = None
 
     def arrange(self, prefix: list[int], suffix: list[int]) -> list[int]:
         """Return the prompt with which the model generates the text between prefix and suffix."""
@@ -71,12 +84,15 @@ def find_infill(tokenizer: Tokenizer) -> Infill | None:
         if prefix is None or suffix is None or (convention.middle and middle is None):
             continue
         ends = (tokenizer.token_id(literal) for literal in convention.ends)
+        files = (tokenizer.token_id(literal) for literal in convention.file)
         return Infill(
             prefix,
             suffix,
             middle,
             frozenset(token for token in ends if token is not None),
             convention.suffix_first,
+            tokenizer.token_id(convention.repository) if convention.repository else None,
+            next((token for token in files if token is not None), None),
         )
     return None
 

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
+from msgspec import structs
+
 from onward.completions.encode import encode_beginning, encode_fitting
 from onward.completions.infill import Infill, find_infill, require_infill
+from onward.completions.infill_files import encode_files
 from onward.completions.limits import RequestLimits, context_exceeded
 from onward.completions.reasoning import Markers, find_reasoning_markers
 from onward.engine.job import Job
@@ -15,7 +18,7 @@ from onward.engine.model import Tokenizer
 from onward.errors import InvalidRequest
 from onward.offload import breathe
 from onward.protocol import refusals
-from onward.protocol.request import CompletionRequest
+from onward.protocol.request import CompletionRequest, InfillContext
 from onward.sampling.params import SamplingParams
 from onward.sampling.rng import GOLDEN_GAMMA, mix
 from onward.text.assembler import TextRules
@@ -94,6 +97,8 @@ def plan(
     outside the vocabulary, a prompt that is too long, a suffix that the model does not support, and a request that
     exceeds `limits`.
     """
+    if request.fill_context:
+        request = structs.replace(request, max_tokens=min(request.max_tokens, model.context_length))
     prompts = request.prompts
     limits.check_choices(len(prompts), request)
     _check_bias(request, model)
@@ -137,8 +142,7 @@ def _plan_prompt(
     ids, num_implicit = _encode(prompt, request, model)
     job_prompt, end_tokens = _job_prompt(ids, num_implicit, request, model)
     _check_ids(job_prompt, model)
-    if len(job_prompt) + request.max_tokens > model.context_length:
-        raise context_exceeded(len(job_prompt), request.max_tokens, model.context_length, is_minimum=False)
+    max_tokens = _max_tokens(request, len(job_prompt), model)
     visible = tuple(ids[num_implicit:])
     token_bytes = tuple(map(model.tokenizer.token_bytes, visible))
     if isinstance(prompt, str):
@@ -153,7 +157,7 @@ def _plan_prompt(
         request=request_number,
         prompt=tuple(job_prompt),
         num_choices=request.candidates,
-        max_tokens=request.max_tokens,
+        max_tokens=max_tokens,
         sampling=sampling,
         rules=_rules(request),
         end_tokens=end_tokens,
@@ -166,6 +170,15 @@ def _plan_prompt(
     return PlannedPrompt(job, text, visible, token_bytes, max(1, len(job_prompt) - num_implicit))
 
 
+def _max_tokens(request: CompletionRequest, num_prompt_tokens: int, model: ServedModel) -> int:
+    """Return how many tokens are generated at most. Raises InvalidRequest if they do not fit."""
+    room = model.context_length - num_prompt_tokens
+    needed = 0 if request.fill_context else request.max_tokens
+    if needed > room:
+        raise context_exceeded(num_prompt_tokens, needed, model.context_length, is_minimum=False)
+    return min(request.max_tokens, room)
+
+
 def _job_prompt(
     ids: list[int], num_implicit: int, request: CompletionRequest, model: ServedModel
 ) -> tuple[list[int], frozenset[int]]:
@@ -175,13 +188,31 @@ def _job_prompt(
     configurations may contain, are left out.
     """
     prompt, ends = ids, model.tokenizer.end_tokens
-    if request.suffix:
+    if request.suffix or request.infill is not None:
         infill = require_infill(model.infill)
-        suffix_ids = _encode_text(request.suffix, request, model, add_special_tokens=False)
-        prompt = [*ids[:num_implicit], *infill.arrange(ids[num_implicit:], suffix_ids)]
+        suffix_ids = _encode_text(request.suffix or "", request, model, add_special_tokens=False)
+        own = infill.arrange(ids[num_implicit:], suffix_ids)
+        if request.infill is not None:
+            own = _with_context(own, num_implicit, infill, request.infill, request, model)
+        prompt = [*ids[:num_implicit], *own]
         ends |= infill.ends
     vocabulary = range(model.vocab_size)
     return prompt, frozenset(() if request.ignore_eos else (token for token in ends if token in vocabulary))
+
+
+def _with_context(
+    own: list[int],
+    num_implicit: int,
+    infill: Infill,
+    context: InfillContext,
+    request: CompletionRequest,
+    model: ServedModel,
+) -> list[int]:
+    """Return an infill's tokens with those of other files before them, and with the known beginning after them."""
+    beginning = _encode_text(context.beginning, request, model, add_special_tokens=False)
+    reserved = min(request.max_tokens, model.context_length // 4) if request.fill_context else request.max_tokens
+    room = model.context_length - num_implicit - len(own) - len(beginning) - reserved
+    return [*encode_files(context.files, infill, model.tokenizer, room), *own, *beginning]
 
 
 def _without_dummy_space(token_bytes: tuple[bytes, ...], prompt: str) -> tuple[bytes, ...]:
@@ -199,12 +230,12 @@ def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedMo
     if isinstance(prompt, list):
         return list(prompt), 0
     tokenizer = model.tokenizer
-    if prompt:
+    if prompt or request.infill is not None:
         ids = _encode_text(prompt, request, model, add_special_tokens=request.add_special_tokens)
         num_implicit = tokenizer.implicit_prefix(add_special_tokens=request.add_special_tokens)
         if num_implicit and ids[num_implicit:][:num_implicit] == ids[:num_implicit]:
             return ids[num_implicit:], 0  # the text begins with the start token's literal: one is enough
-        if len(ids) > num_implicit:
+        if len(ids) > num_implicit or request.infill is not None:
             return ids, num_implicit
     if tokenizer.start_token is None:
         raise InvalidRequest("This model has no start-of-text token: its prompt cannot be empty.", param="prompt")
@@ -216,7 +247,7 @@ def _encode_text(text: str, request: CompletionRequest, model: ServedModel, *, a
         text,
         model.tokenizer,
         context_length=model.context_length,
-        max_tokens=request.max_tokens,
+        max_tokens=0 if request.fill_context else request.max_tokens,
         add_special_tokens=add_special_tokens,
     )
 

@@ -71,7 +71,12 @@ def unicode_text(value: object, path: str) -> str:
 
 
 def check_fixed(row: Parameter, value: object, path: str, profile: Profile) -> None:
-    """Raise InvalidRequest unless the value is one of `row.only`, which describe the server's behaviour."""
+    """Raise InvalidRequest unless the value is one of `row.only`, which describe the server's behaviour.
+
+    Without any, the field is refused whatever its value, for the reason in its help.
+    """
+    if not row.only:
+        raise refusals.unavailable(path, row.help)
     if not any(type(value) is type(allowed) and value == allowed for allowed in row.only):
         raise refusals.unsupported_value(path, value, refusals.json_text(row.only[0]))
 
@@ -211,6 +216,61 @@ def _typed_object(value: object, path: str, kind: str, profile: Profile) -> dict
     return value
 
 
+def check_strings(row: Parameter, value: object, path: str, profile: Profile) -> tuple[str, ...]:
+    """Return an array of strings. Raises InvalidRequest, also for a string that is not one of `row.only`."""
+    if not isinstance(value, (list, tuple)):
+        raise refusals.wrong_type(path, "an array of strings", value)
+    if row.max_items is not None and len(value) > row.max_items:
+        raise refusals.array_too_long(path, row.max_items, len(value))
+    texts = tuple(unicode_text(text, f"{path}[{index}]") for index, text in enumerate(value))
+    for index, text in enumerate(texts):
+        if row.only and text not in row.only:
+            raise refusals.no_such_value(f"{path}[{index}]", text, "', '".join(map(str, row.only)))
+    return texts
+
+
+def check_files(row: Parameter, value: object, path: str, profile: Profile) -> tuple[tuple[str, str], ...]:
+    """Return (filename, text) pairs; a file may have no name. Raises InvalidRequest."""
+    if not isinstance(value, (list, tuple)):
+        raise refusals.wrong_type(path, "an array of objects", value)
+    if row.max_items is not None and len(value) > row.max_items:
+        raise refusals.array_too_long(path, row.max_items, len(value))
+    return tuple(_file(each, f"{path}[{index}]", profile) for index, each in enumerate(value))
+
+
+def _file(value: object, path: str, profile: Profile) -> tuple[str, str]:
+    if not isinstance(value, dict):
+        raise refusals.wrong_type(path, "an object", value)
+    if "text" not in value:
+        raise refusals.missing(f"{path}.text")
+    for name in value:
+        if name not in ("filename", "text", "time") and profile != "lenient":
+            raise refusals.unknown_inner(f"{path}.{name}")
+    return unicode_text(value.get("filename", "tmp"), f"{path}.filename"), unicode_text(value["text"], f"{path}.text")
+
+
+def check_token_biases(row: Parameter, value: object, path: str, profile: Profile) -> dict[int, float]:
+    """Return biases by token id; `false` bans the token. Raises InvalidRequest, also for a token that is text."""
+    if isinstance(value, dict):
+        return check_logit_bias(row, value, path, profile)
+    if not isinstance(value, (list, tuple)):
+        raise refusals.wrong_type(path, "one of an object or array of pairs", value)
+    if row.max_items is not None and len(value) > row.max_items:
+        raise refusals.array_too_long(path, row.max_items, len(value))
+    biases: dict[int, float] = {}
+    for index, pair in enumerate(value):
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise refusals.wrong_type(f"{path}[{index}]", "a pair of a token id and a bias", pair)
+        token, bias = pair
+        if type(token) is not int:
+            raise refusals.wrong_type(f"{path}[{index}][0]", "a token id", token)
+        banned = row.minimum or 0.0
+        biases[_bias_token(token)] = (
+            banned if bias is False else check_number(row, bias, f"{path}[{index}][1]", profile)
+        )
+    return biases
+
+
 def check_fields_together(request: CompletionRequest) -> CompletionRequest:
     """Return the request unchanged if its fields are compatible. Raises InvalidRequest.
 
@@ -239,5 +299,8 @@ CHECKS: dict[str, Callable[[Parameter, object, str, Profile], object]] = {
     "fixed": check_fixed,
     "duration": check_duration,
     "link": check_link,
+    "strings": check_strings,
+    "files": check_files,
+    "token_biases": check_token_biases,
 }
 """The check of each `Parameter.kind` except "object", whose fields are checked one by one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from onward.errors import (
@@ -48,6 +50,15 @@ def error_envelope(error: ApiError) -> tuple[bytes, str]:
             pretty = pretty.replace(raw, escaped)
         return pretty, "application/json; charset=utf-8"
     return msgspec.json.format(body, indent=2), "application/json"
+
+
+ErrorBody = Callable[[ApiError], tuple[int, bytes, str]]
+"""Returns status, body and content type of an error response, in the shape of one API."""
+
+
+def error_response(error: ApiError) -> tuple[int, bytes, str]:
+    """Return status, body and content type of an error response in OpenAI's shape."""
+    return error.status, *error_envelope(error)
 
 
 def error_event(error: ApiError) -> bytes:

@@ -25,6 +25,9 @@ Kind = Literal[
     "fixed",  # a field of another server; only the values in `only` are accepted
     "duration",  # "5m" or a number of seconds, other than zero
     "link",  # a URI without effect
+    "strings",  # array of strings, one of `only` each if there are any
+    "files",  # array of objects: `filename` and `text` of files of a repository
+    "token_biases",  # array of pairs of a token id and a number or false, or an object as in logit_bias
 ]
 Origin = Literal["openai", "extension"]
 Group = Literal["prompt", "length", "sampling", "choices", "output", "stream", "other"]
@@ -39,7 +42,8 @@ class Parameter:
     array or object, `lenient_max_items` that of an array in the lenient profile. `strict_maximum` is the maximum in the
     strict profile; in the others, larger values are lowered to `cap`. `alias_of` is the name of the parameter that this
     one is an alias of: if both are present, the parameter itself wins, unless the alias `overrides` it. `dialect` is
-    the name of the server that uses this field.
+    the name of the server that uses this field. Where not `has_effect`, the field is checked and has no meaning here,
+    as its help says.
     """
 
     name: str
@@ -61,6 +65,7 @@ class Parameter:
     dialect: str | None = None
     only: tuple[object, ...] = ()
     inner: tuple[Parameter, ...] = ()
+    has_effect: bool = True
 
     @property
     def nullable(self) -> bool:
@@ -70,7 +75,7 @@ class Parameter:
     @property
     def field(self) -> str | None:
         """The attribute of CompletionRequest that holds the value; None if there is none."""
-        if self.kind in ("object", "fixed", "duration", "link"):
+        if self.kind in ("object", "fixed", "duration", "link") or not self.has_effect:
             return None
         return self.alias_of or self.name
 

@@ -144,6 +144,10 @@ def unsupported_value(path: str, value: object, supported: str) -> InvalidReques
     )
 
 
+def unavailable(path: str, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"Unsupported parameter: '{path}'. {reason}", param=path, code="unsupported_parameter")
+
+
 def json_text(value: object) -> str:
     """Return a value as JSON if that is short, otherwise the name of its type."""
     match value:

@@ -10,6 +10,18 @@ Prompt = str | list[str] | list[int] | list[list[int]]
 """The four prompt forms of the API (spec/completions §2.2)."""
 
 
+class InfillContext(msgspec.Struct, frozen=True):
+    """What surrounds an infill beside prompt and suffix, for models with fill-in-the-middle tokens.
+
+    `files` are (name, text) of other files, the least important first: those are left out where the context has no
+    room. `beginning` is text that the infill begins with, already known: it comes last in the model's prompt, so that a
+    prompt that grows as someone types shares all that is before it with the last one.
+    """
+
+    files: tuple[tuple[str, str], ...] = ()
+    beginning: str = ""
+
+
 class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that has passed all checks of `protocol.decode`; nulls are replaced by defaults.
 
@@ -49,6 +61,11 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     return_tokens_as_token_ids: bool = False
     add_special_tokens: bool = True
     prediction: str | None = None
+    # Set by the dialects of `server.dialects`; OpenAI's API has no field for them.
+    fill_context: bool = False
+    """Lower `max_tokens` to what the model's context has room for, instead of rejecting the request."""
+    infill: InfillContext | None = None
+    """Generate an infill, also where `suffix` is not set."""
     random_seed: int = msgspec.field(default_factory=lambda: secrets.randbits(64))
     """The seed if `seed` is None. It is part of the request, so that a resumed request has the same plan."""
 

@@ -54,6 +54,13 @@ def _form(row: Parameter, profile: Profile) -> Schema:
             return {"type": ["string", "number", "null"]}
         case "link":
             return {"type": ["string", "null"], "format": "uri-reference"}
+        case "strings":
+            return _strings(row)
+        case "files":
+            return _files(row, profile)
+        case "token_biases":
+            pair: Schema = {"type": "array", "minItems": 2, "maxItems": 2}
+            return {"anyOf": [_logit_bias(row), {"type": "array", "items": pair, "maxItems": row.max_items}]}
         case "integer" | "number":
             return {"type": _type(row, profile)} | _bounds(row, profile)
         case "string" | "boolean":
@@ -106,6 +113,22 @@ def _stop(row: Parameter, profile: Profile) -> Schema:
     max_items = row.lenient_max_items if profile == "lenient" else row.max_items
     texts: Schema = {"type": "array", "items": text, "maxItems": max_items}
     return {"anyOf": [text, texts, {"type": "null"}]}
+
+
+def _strings(row: Parameter) -> Schema:
+    text: Schema = {"enum": list(row.only)} if row.only else {"type": "string"}
+    limit: Schema = {} if row.max_items is None else {"maxItems": row.max_items}
+    return {"type": ["array", "null"], "items": text} | limit
+
+
+def _files(row: Parameter, profile: Profile) -> Schema:
+    file: Schema = {
+        "type": "object",
+        "properties": {"filename": {"type": "string"}, "text": {"type": "string"}, "time": {}},
+        "required": ["text"],
+        "additionalProperties": profile == "lenient",
+    }
+    return {"type": ["array", "null"], "items": file, "maxItems": row.max_items}
 
 
 def _logit_bias(row: Parameter) -> Schema:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from onward.protocol.dialects.names import DIALECTS
+from onward.protocol.dialects.openapi import dialect_paths
 from onward.protocol.openapi_paths import paths, ref
 from onward.protocol.parameter import Profile
 from onward.protocol.request_schema import parameter_schema, request_schema
@@ -16,8 +18,9 @@ __all__ = ["completion_schema", "error_schema", "openapi", "parameter_schema", "
 Schema = dict[str, Any]
 
 
-def openapi(server_version: str, *, profile: Profile = "default") -> Schema:
-    """Return the OpenAPI 3.1 document of all routes, with the requests of `profile`. A new dict at each call."""
+def openapi(server_version: str, *, profile: Profile = "default", dialects: tuple[str, ...] = DIALECTS) -> Schema:
+    """Return the OpenAPI 3.1 document of all routes, with the requests of `profile`, and the routes of these dialects.
+    A new dict at each call."""
     document = {
         "openapi": "3.1.0",
         "info": {
@@ -29,8 +32,8 @@ def openapi(server_version: str, *, profile: Profile = "default") -> Schema:
         },
         "servers": [{"url": "/"}],
         "security": [{}, {"bearer": []}],
-        "tags": [{"name": "Completions"}, {"name": "Tokens"}],
-        "paths": paths(profile),
+        "tags": [{"name": name} for name in ("Completions", "Tokens", *dialects)],
+        "paths": paths(profile) | dialect_paths(dialects, profile),
         "components": {
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
             "schemas": _components(profile),

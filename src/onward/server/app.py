@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from onward.backends.base import Backend
 from onward.errors import RequestCancelled
+from onward.protocol.dialects.names import served_dialects
 from onward.protocol.ids import request_id
 from onward.server import access_log
 from onward.server.auth import Authenticator
 from onward.server.catalogue import Catalogue
-from onward.server.completions import Completions
+from onward.server.completions import Completions, body_limits
+from onward.server.dialects.routes import dialect_routes
+from onward.server.dialects.services import Services
 from onward.server.error_response import convert_error, send_error
 from onward.server.exchange import ClientDisconnected, Exchange, Receive, Scope, Send
 from onward.server.keys import Keys, collect_keys
@@ -63,8 +66,17 @@ class App:
                 *_catalogue_routes(Catalogue(backend)),
                 *_token_routes(Tokens(backend, settings)),
                 *_monitoring_routes(Monitoring(backend, self._metrics, self._authenticator.accepts)),
-                *_page_routes(Pages(backend, profile=settings.profile, requires_key=self._authenticator.requires_key)),
+                *dialect_routes(Services(backend, settings, self._metrics, self._running, body_limits(settings))),
+                *_page_routes(self._pages(settings)),
             ]
+        )
+
+    def _pages(self, settings: Settings) -> Pages:
+        return Pages(
+            self._backend,
+            profile=settings.profile,
+            requires_key=self._authenticator.requires_key,
+            dialects=served_dialects(settings.dialects),
         )
 
     def replace_keys(self, keys: Keys) -> None:
@@ -116,7 +128,7 @@ class App:
             await self._handle_preflight(exchange)
             return
         route, name = self._routes.find(exchange.method, exchange.path)
-        exchange.record.route = route.template
+        exchange.record.route, exchange.error_body = route.template, route.error_body
         if not route.public:
             await self._authenticator.authenticate(exchange)
         await route.handler(exchange, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from onward.errors import ApiError, Overloaded
-from onward.protocol.error_body import error_envelope, to_api_error
+from onward.protocol.error_body import to_api_error
 from onward.server.exchange import Exchange
 
 log = logging.getLogger("onward.server")
@@ -21,6 +21,6 @@ def convert_error(exception: Exception, request_id: str) -> ApiError:
 
 async def send_error(exchange: Exchange, error: ApiError) -> None:
     """Send the error as a whole response, with its headers."""
-    body, content_type = error_envelope(error)
+    status, body, content_type = exchange.error_body(error)
     exchange.headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-    await exchange.respond(error.status, body, content_type)
+    await exchange.respond(status, body, content_type)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from onward.errors import ApiError, MethodNotAllowed
+from onward.protocol.error_body import ErrorBody, error_response
 from onward.server.exchange import Exchange
 from onward.server.unknown_url import unknown_url
 
@@ -15,12 +16,13 @@ Handler = Callable[[Exchange, str | None], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One URL and one method. `public`: needs no key."""
+    """One URL and one method. `public`: needs no key. `error_body` writes its errors."""
 
     method: str
     template: str
     handler: Handler
     public: bool = False
+    error_body: ErrorBody = error_response
 
 
 class Routes:

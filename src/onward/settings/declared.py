@@ -101,6 +101,12 @@ class Settings:
         "a server with one model accepts every model name.",
         is_server_only=True,
     )  # fmt: skip
+    dialects: tuple[str, ...] = option(
+        ("all",), "Network", values.choice("all", "none", "llama-server"),
+        "Completion APIs of other servers that are served beside OpenAI's, for editors and programs that know only "
+        "those. all, none, or names. Repeatable.",
+        metavar="NAME", is_repeatable=True,
+    )  # fmt: skip
     max_body: int = option(
         16_000_000,
         "Limits",

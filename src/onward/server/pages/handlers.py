@@ -9,6 +9,7 @@ import msgspec
 
 import onward
 from onward.backends.base import Backend
+from onward.protocol.dialects.names import DIALECTS
 from onward.protocol.parameter import Profile
 from onward.protocol.schema import completion_schema, openapi
 from onward.server.exchange import Exchange
@@ -28,14 +29,17 @@ class Pages:
     `requires_key`: whether clients must send an API key.
     """
 
-    def __init__(self, backend: Backend, *, profile: Profile, requires_key: bool) -> None:
+    def __init__(
+        self, backend: Backend, *, profile: Profile, requires_key: bool, dialects: tuple[str, ...] = DIALECTS
+    ) -> None:
         self._backend = backend
         self._profile = profile
+        self._dialects = dialects
         self._requires_key = requires_key
 
     @functools.cached_property
     def _document(self) -> dict[str, Any]:
-        return openapi(onward.__version__, profile=self._profile)
+        return openapi(onward.__version__, profile=self._profile, dialects=self._dialects)
 
     @functools.cached_property
     def _openapi_json(self) -> bytes:

@@ -1,0 +1,142 @@
+"""The requests of llama.cpp's server, by its tools/server/README.md and server-schema.cpp (0c1e57098, 2026-08)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onward.protocol.dialects.decode import Table, check_fields, table
+from onward.protocol.dialects.rows import only, own, same, sampler, unused
+from onward.protocol.parameter import Parameter, Profile
+
+NAME = "llama-server"
+UNLIMITED = -1
+MAX_INT32 = 2**31 - 1
+
+SAMPLER_PARAMETERS: dict[str, dict[str, float]] = {
+    "penalties": {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+    "top_k": {"top_k": 0},
+    "top_p": {"top_p": 1.0},
+    "min_p": {"min_p": 0.0},
+    "temperature": {"temperature": 1.0},
+}
+"""A name in `samplers` → the parameters that do nothing where it is not listed, with the values that turn them off."""
+OTHER_SAMPLERS = ("dry", "typ_p", "typical_p", "top_n_sigma", "xtc", "infill", "edskypmxt")
+"""Samplers that are off, or, as `infill`, weigh end tokens in another way than this engine does."""
+
+_SAMPLING: tuple[Parameter, ...] = (
+    same("temperature", "temperature", NAME, default=0.8),
+    same("top_k", "top_k", NAME, default=40),
+    same("top_p", "top_p", NAME, default=0.95),
+    same("min_p", "min_p", NAME, default=0.05),
+    same("repeat_penalty", "repetition_penalty", NAME),
+    same("presence_penalty", "presence_penalty", NAME),
+    same("frequency_penalty", "frequency_penalty", NAME),
+    same("seed", "seed", NAME),
+    same("ignore_eos", "ignore_eos", NAME),
+    own(
+        "logit_bias", "token_biases", NAME,
+        "Values to add to the logits of tokens: pairs of a token id and a number, or `false` to ban it; or an object.",
+        minimum=-100, maximum=100, max_items=1024, example=[[15043, 1.0]],
+    ),
+    own(
+        "samplers", "strings", NAME,
+        "The samplers that act. Those that are not listed are off. Their order is always this server's: penalties, "
+        "temperature, min_p, top_k, top_p.",
+        only=(*SAMPLER_PARAMETERS, *OTHER_SAMPLERS), max_items=32, example=["top_k", "top_p", "temperature"],
+    ),
+    sampler("dynatemp_range", NAME, 0.0, 0),
+    sampler("typical_p", NAME, 1.0, 1),
+    sampler("top_n_sigma", NAME, -1.0, -1),
+    sampler("xtc_probability", NAME, 0.0, 0),
+    sampler("dry_multiplier", NAME, 0.0, 0),
+    sampler("mirostat", NAME, 0),
+    sampler("grammar", NAME, ""),
+    sampler("json_schema", NAME, False),
+    only("lora", NAME, [], why="There are no LoRA adapters: only an empty array is accepted."),
+    only("min_keep", NAME, 0, why="Only 0 is accepted."),
+    only("post_sampling_probs", NAME, False, why="Probabilities are always those before sampling."),
+    unused("dynatemp_exponent", "number", NAME, "it only matters with `dynatemp_range`."),
+    unused("xtc_threshold", "number", NAME, "it only matters with `xtc_probability`."),
+    unused("dry_base", "number", NAME, "it only matters with `dry_multiplier`."),
+    unused("dry_allowed_length", "integer", NAME, "it only matters with `dry_multiplier`."),
+    unused("dry_penalty_last_n", "integer", NAME, "it only matters with `dry_multiplier`."),
+    unused("dry_sequence_breakers", "strings", NAME, "it only matters with `dry_multiplier`."),
+    unused("mirostat_tau", "number", NAME, "it only matters with `mirostat`."),
+    unused("mirostat_eta", "number", NAME, "it only matters with `mirostat`."),
+    unused("repeat_last_n", "integer", NAME, "penalties look at the whole completion."),
+)  # fmt: skip
+
+_COMMON: tuple[Parameter, ...] = (
+    same("model", "model", NAME, help="The model; by default the first one."),
+    own(
+        "n_predict", "integer", NAME,
+        "Maximum number of tokens to generate; -1, the default: until the context is full. Never more than fit.",
+        minimum=UNLIMITED, default=UNLIMITED, example=128,
+    ),
+    own("max_tokens", "integer", NAME, "Another name of `n_predict`.", minimum=UNLIMITED, alias_of="n_predict"),
+    own("n_cmpl", "integer", NAME, "Number of completions of each prompt.", minimum=1, maximum=128, alias_of="n"),
+    own("n", "integer", NAME, "Another name of `n_cmpl`.", minimum=1, maximum=128, default=1),
+    same("stream", "stream", NAME, help="Send the completion while it is generated, as server-sent events."),
+    same("stop", "stop", NAME, max_items=64, lenient_max_items=64),
+    own("n_indent", "integer", NAME, "End before a line that is indented by fewer characters.", minimum=0, default=0),
+    own(
+        "t_max_predict_ms", "integer", NAME,
+        "End when this many milliseconds have passed since the first token and there is a line break; 0: never.",
+        minimum=-1, default=0,
+    ),
+    own(
+        "n_probs", "integer", NAME,
+        "Return the log probability of every token and of this many of the most likely ones. Values above 20 are "
+        "lowered to 20.",
+        minimum=0, cap=20, default=0,
+    ),
+    own("return_tokens", "boolean", NAME, "Return token ids. Streams always have them.", default=False),
+    own("timings_per_token", "boolean", NAME, "Send `timings` in every event of a stream.", default=False),
+    own(
+        "response_fields", "strings", NAME,
+        "Return only these fields; one of an object is named as `timings/prompt_n`.",
+        max_items=256, example=["content", "timings/prompt_n"],
+    ),
+    *_SAMPLING,
+    only("cache_prompt", NAME, True, why="The prefix cache is always used: only `true` is accepted."),
+    only("return_progress", NAME, False, why="Only `false` is accepted."),
+    only("verbose", NAME, False, why="Only `false` is accepted."),
+    unused("id_slot", "integer", NAME, "any row of the batch serves any request."),
+    unused("n_keep", "integer", NAME, "a context that is full ends the completion."),
+    unused("n_discard", "integer", NAME, "a context that is full ends the completion."),
+    unused("n_cache_reuse", "integer", NAME, "shared prefixes are reused from the first token on, nothing is shifted."),
+    unused("t_max_prompt_ms", "integer", NAME, "llama-server does not implement it either."),
+    unused("sse_ping_interval", "integer", NAME, "`--keep-alive` sets the interval for all streams."),
+)  # fmt: skip
+
+COMPLETION: Table = table(
+    same("prompt", "prompt", NAME, required=True, help="A string or an array of token ids; or an array of one."),
+    *_COMMON,
+)
+INFILL: Table = table(
+    own("input_prefix", "string", NAME, "The text before the cursor.", example="def add(a, b):\n", default=""),
+    own("input_suffix", "string", NAME, "The text after the cursor.", example="\n", default=""),
+    own(
+        "input_extra", "files", NAME,
+        "Other files, `{filename, text}`. Where the context has no room, the first ones are left out.",
+        max_items=1024, example=[{"filename": "a.py", "text": "x = 1\n"}],
+    ),
+    own("prompt", "string", NAME, "Text at the cursor that the completion goes on with.", example="    ", default=""),
+    *_COMMON,
+)  # fmt: skip
+
+
+def check_llama_request(fields: dict[str, object], rows: Table, profile: Profile) -> dict[str, Any]:
+    """Return the checked fields of a request, with the samplers that are not listed turned off. Raises
+    InvalidRequest."""
+    checked = check_fields(fields, rows, profile)
+    samplers = checked.pop("samplers", None)
+    if samplers is not None:
+        for name, neutral in SAMPLER_PARAMETERS.items():
+            if name not in samplers:
+                checked |= neutral
+    if checked.get("temperature", 1.0) < 0:
+        checked["temperature"] = 0.0
+    if checked.get("seed") in (-1, 2**32 - 1):
+        checked["seed"] = None
+    return checked

@@ -1,0 +1,162 @@
+"""llama.cpp's own API (tools/server/README.md, 0c1e57098): /completion, /infill, /props and /slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+import onward
+from onward.errors import InvalidRequest, Overloaded
+from onward.protocol.dialects.decode import Table
+from onward.protocol.dialects.llama_server import COMPLETION, INFILL, MAX_INT32, UNLIMITED, check_llama_request
+from onward.protocol.request import CompletionRequest, InfillContext
+from onward.server.dialects.llama_errors import error_body
+from onward.server.dialects.llama_reply import LlamaOptions, LlamaReply
+from onward.server.dialects.services import Services
+from onward.server.dialects.stopwatch import Stopwatch
+from onward.server.exchange import Exchange
+from onward.server.routes import Route
+
+_PASSED = (
+    "model", "n", "stream", "stop", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "seed", "ignore_eos", "logit_bias",
+)  # fmt: skip
+"""Fields of the dialect that CompletionRequest has under the same name."""
+_SHOWN = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "ignore_eos", "stream")
+
+
+class LlamaServer:
+    """The endpoints that llama.vim, llama.vscode and others call."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("POST", "/completion", self.completion, error_body=error_body),
+            Route("POST", "/infill", self.infill, error_body=error_body),
+            Route("GET", "/props", self.props, error_body=error_body),
+            Route("GET", "/slots", self.slots, error_body=error_body),
+        ]
+
+    async def completion(self, exchange: Exchange, _: str | None = None) -> None:
+        """Complete a prompt."""
+        await self._complete(exchange, COMPLETION)
+
+    async def infill(self, exchange: Exchange, _: str | None = None) -> None:
+        """Complete what is between two texts."""
+        await self._complete(exchange, INFILL)
+
+    async def _complete(self, exchange: Exchange, rows: Table) -> None:
+        stopwatch = Stopwatch()
+        profile = self._services.profile
+        checked = await self._services.decode(exchange, lambda fields: check_llama_request(fields, rows, profile))
+        options = _options(checked)
+        request = _infill_request(checked, options) if rows is INFILL else _completion_request(checked, options)
+        prompt = checked.get("prompt") or ""
+
+        def settings(model: str) -> dict[str, Any]:
+            return {"generation_settings": {"model": model, **_settings(request, options)}, "prompt": prompt}
+
+        reply = LlamaReply(request, options, self._services, stopwatch, settings)
+        await self._services.complete(exchange, request, reply)
+
+    async def props(self, exchange: Exchange, _: str | None = None) -> None:
+        """Describe the server, and the first model or that of `?model=`."""
+        model = self._services.model(exchange.query("model"))
+        info = await self._services.backend.tokenizer_info(model.id)
+        checked = check_llama_request({"prompt": ""}, COMPLETION, self._services.profile)
+        options = _options(checked)
+        default: dict[str, object] = {
+            "id": 0,
+            "n_ctx": info.context_length,
+            "is_processing": False,
+            "params": _settings(_completion_request(checked, options), options),
+        }
+        answer: dict[str, object] = {
+            "default_generation_settings": default,
+            "total_slots": self._services.settings.max_rows,
+            "model_alias": model.id,
+            "model_path": model.id,
+            "modalities": {"vision": False, "audio": False},
+            "chat_template": "",
+            "bos_token": info.bos_token or "",
+            "eos_token": info.eos_token or "",
+            "build_info": f"onward {onward.__version__}",
+            "is_sleeping": False,
+        }
+        await exchange.respond(200, msgspec.json.encode(answer), "application/json; charset=utf-8")
+
+    async def slots(self, exchange: Exchange, _: str | None = None) -> None:
+        """List the rows of the batch of the first model, or of that of `?model=`. Raises Overloaded where all are busy
+        and `?fail_on_no_slot=1`."""
+        model = self._services.model(exchange.query("model"))
+        loads = self._services.backend.load()
+        load = loads.get(model.id) or next(iter(loads.values()), None)
+        num_running = 0 if load is None else load.num_running
+        num_slots = self._services.settings.max_rows
+        if exchange.query("fail_on_no_slot") and num_running >= num_slots:
+            raise Overloaded("no slot available")
+        info = await self._services.backend.tokenizer_info(model.id)
+        listed = [
+            {"id": slot, "n_ctx": info.context_length, "is_processing": slot < num_running} for slot in range(num_slots)
+        ]
+        await exchange.respond(200, msgspec.json.encode(listed), "application/json; charset=utf-8")
+
+
+def _options(checked: dict[str, Any]) -> LlamaOptions:
+    return LlamaOptions(
+        num_tokens=checked["n_predict"],
+        min_indent=checked["n_indent"],
+        max_seconds=max(0, checked["t_max_predict_ms"]) / 1000,
+        num_probs=checked["n_probs"],
+        returns_tokens=checked["return_tokens"],
+        times_every_token=checked["timings_per_token"],
+        fields=checked.get("response_fields") or (),
+    )
+
+
+def _completion_request(checked: dict[str, Any], options: LlamaOptions) -> CompletionRequest:
+    request = _request(checked, options, prompt=checked["prompt"])
+    if len(request.prompts) > 1:
+        raise InvalidRequest(
+            "Unsupported value: 'prompt' has several prompts. Send one request for each, or all of them to "
+            "/v1/completions.",
+            param="prompt",
+        )
+    return request
+
+
+def _infill_request(checked: dict[str, Any], options: LlamaOptions) -> CompletionRequest:
+    infill = InfillContext(checked.get("input_extra") or (), checked["prompt"] or "")
+    return _request(
+        checked, options, prompt=checked["input_prefix"] or "", suffix=checked["input_suffix"] or None, infill=infill
+    )
+
+
+def _request(checked: dict[str, Any], options: LlamaOptions, **own: Any) -> CompletionRequest:
+    """Return the request. Token ids are asked for, because tokens are counted by choice."""
+    return CompletionRequest(
+        **{name: checked[name] for name in _PASSED if checked.get(name) is not None},
+        **own,
+        max_tokens=MAX_INT32 if options.num_tokens == UNLIMITED else options.num_tokens,
+        fill_context=True,
+        logprobs=options.num_probs,
+        return_tokens_as_token_ids=True,
+        include_stop_str_in_output=True,
+    )
+
+
+def _settings(request: CompletionRequest, options: LlamaOptions) -> dict[str, object]:
+    """Return the settings that act, by llama.cpp's names."""
+    shown: dict[str, object] = {name: getattr(request, name) for name in _SHOWN}
+    return shown | {
+        "seed": 2**32 - 1 if request.seed is None else request.seed,
+        "repeat_penalty": request.repetition_penalty,
+        "stop": list(request.stop),
+        "max_tokens": options.num_tokens,
+        "n_predict": options.num_tokens,
+        "n_probs": options.num_probs,
+        "timings_per_token": options.times_every_token,
+    }

@@ -1,0 +1,20 @@
+"""The routes of the dialects that the operator has not turned off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from onward.protocol.dialects.names import served_dialects
+from onward.server.dialects.llama_server import LlamaServer
+from onward.server.dialects.services import Services
+from onward.server.routes import Route
+
+ROUTES: dict[str, Callable[[Services], list[Route]]] = {
+    "llama-server": lambda services: LlamaServer(services).routes(),
+}
+"""Routes by the name of the dialect in the setting `dialects`."""
+
+
+def dialect_routes(services: Services) -> list[Route]:
+    """Return the routes of the dialects that the settings name."""
+    return [route for name in served_dialects(services.settings.dialects) for route in ROUTES[name](services)]

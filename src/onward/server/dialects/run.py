@@ -1,0 +1,116 @@
+"""One completion for a client of another API: the answer goes through a `Reply`, which knows the API's shapes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from onward.backends.base import Backend
+from onward.completions.fold import FoldedChoices
+from onward.errors import ApiError, RequestCancelled
+from onward.protocol.request import CompletionRequest
+from onward.protocol.response import Choice, Usage
+from onward.server.error_response import convert_error
+from onward.server.exchange import ClientDisconnected, Exchange
+from onward.server.metrics import MeasuredAnswer, Metrics, accept
+from onward.server.whole_answer import add_completion_headers
+
+
+class Reply(Protocol):
+    """Writes one answer in an API's shapes. A whole answer is what `end` returns, a stream all that is returned."""
+
+    content_type: str
+    """Of streams; whole answers are application/json."""
+    keep_alive: bytes
+    """Sent on a silent stream; empty where the format has no comments."""
+
+    def begin(self, model: str) -> None:
+        """The model `model` has accepted the request."""
+
+    async def feed(self, parts: list[Choice], usage: Usage) -> bytes:
+        """Add what one step generated, one part per choice, and return what a stream sends of it."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more is needed of the answer, also if it has not ended."""
+        ...
+
+    async def end(self, usage: Usage) -> bytes:
+        """Return the end of the stream, or the whole answer."""
+        ...
+
+    def error(self, error: ApiError) -> bytes:
+        """Return the end of a stream that failed after it had begun."""
+        ...
+
+
+class DialectRun:
+    """Runs a completion and sends what its reply makes of it."""
+
+    def __init__(
+        self, exchange: Exchange, request: CompletionRequest, reply: Reply, backend: Backend, metrics: Metrics
+    ) -> None:
+        self._exchange = exchange
+        self._request = request
+        self._reply = reply
+        self._backend = backend
+        self._metrics = metrics
+        self._is_accepted = False
+
+    async def run(self) -> None:
+        """Complete and send. Cancelling it cancels the completion, during prefill too."""
+        answer = await accept(self._backend, self._request, self._exchange, self._metrics)
+        self._reply.begin(answer.model)
+        self._is_accepted = True
+        try:
+            await self._forward(answer)
+        finally:
+            await answer.aclose()
+            answer.settle()
+
+    async def send_keep_alive(self) -> None:
+        """Send what the format has for it on an idle stream, once the request was accepted."""
+        is_open = self._request.stream and self._is_accepted and not self._exchange.response_complete
+        if is_open and self._reply.keep_alive:
+            await self._start()
+            await self._exchange.send_chunk(self._reply.keep_alive)
+
+    async def _forward(self, answer: MeasuredAnswer) -> None:
+        exchange = self._exchange
+        try:
+            async for choices in answer:
+                written = await self._reply.feed(merged(choices), answer.usage)
+                if written and self._request.stream:
+                    await self._start()
+                    await exchange.send_chunk(written)
+                if self._reply.is_complete:
+                    break
+            last = await self._reply.end(answer.usage)
+        except (ClientDisconnected, RequestCancelled):
+            raise
+        except Exception as exception:
+            if not exchange.response_started:
+                raise
+            error = convert_error(exception, exchange.id)
+            exchange.record.error = error.type
+            await exchange.end_response(self._reply.error(error))
+            return
+        if self._request.stream:
+            await self._start()
+            await exchange.end_response(last)
+        else:
+            add_completion_headers(exchange, answer.model)
+            await exchange.respond(200, last, "application/json")
+
+    async def _start(self) -> None:
+        if not self._exchange.response_started:
+            add_completion_headers(self._exchange, self._exchange.record.model)
+            await self._exchange.start_response(200, self._reply.content_type)
+
+
+def merged(choices: list[Choice]) -> list[Choice]:
+    """Return one part per choice: a step may have several tokens, and a text and its end in two. Nothing is
+    modified."""
+    folded = FoldedChoices()
+    folded.add(choices)
+    return folded.choices()

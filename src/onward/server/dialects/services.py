@@ -1,0 +1,74 @@
+"""What the endpoints of all dialects share: bodies, the run of a completion, and the bytes of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from onward.backends.base import Backend
+from onward.errors import ModelNotFound
+from onward.offload import inline_or_on_thread
+from onward.protocol.body_limits import BodyLimits
+from onward.protocol.decode import decode_object
+from onward.protocol.models import Model
+from onward.protocol.parameter import Profile
+from onward.protocol.request import CompletionRequest
+from onward.server.dialects.run import DialectRun, Reply
+from onward.server.disconnect import run_while_connected
+from onward.server.exchange import Exchange
+from onward.server.metrics import Metrics
+from onward.server.running import Running
+from onward.settings import Settings
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The application's parts that dialects use. `running` counts what a drain waits for."""
+
+    backend: Backend
+    settings: Settings
+    metrics: Metrics
+    running: Running
+    body_limits: BodyLimits
+
+    @property
+    def profile(self) -> Profile:
+        """The profile of dialects: strict is about OpenAI's fields, which they have not."""
+        return "lenient" if self.settings.profile == "lenient" else "default"
+
+    async def decode(self, exchange: Exchange, check: Callable[[dict[str, object]], T]) -> T:
+        """Return what `check` makes of the body's fields, on any thread; record its model. Raises InvalidRequest.
+
+        The content type is not checked: documented examples of these APIs send a form's.
+        """
+        body = await exchange.body(self.settings.max_body)
+
+        def decoded() -> T:
+            fields = decode_object(body, self.body_limits)
+            model = fields.get("model")
+            exchange.record.model = model if isinstance(model, str) and model else "-"
+            return check(fields)
+
+        return await inline_or_on_thread(len(body), decoded)
+
+    async def complete(self, exchange: Exchange, request: CompletionRequest, reply: Reply) -> None:
+        """Complete a request, which `reply` writes. Raises ApiError, ClientDisconnected."""
+        exchange.record.stream = request.stream
+        run = DialectRun(exchange, request, reply, self.backend, self.metrics)
+        with self.running.one():
+            await run_while_connected(exchange, run.run(), self.settings.keep_alive, run.send_keep_alive)
+
+    async def tokens_by_id(self, model: str | None, ids: list[int]) -> dict[int, bytes]:
+        """Return the bytes of each token."""
+        distinct = list(dict.fromkeys(ids))
+        return dict(zip(distinct, await self.backend.token_bytes(model, distinct), strict=True)) if distinct else {}
+
+    def model(self, name: str | None) -> Model:
+        """Return a listed model, by default the first. Raises ModelNotFound."""
+        for model in self.backend.models():
+            if name is None or model.id == name:
+                return model
+        raise ModelNotFound(f"The model '{name}' does not exist", param="model")

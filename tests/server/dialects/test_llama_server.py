@@ -1,0 +1,267 @@
+"""llama.cpp's own API: the same completions as /v1/completions, in its shapes, within its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from onward.protocol.dialects.llama_server import COMPLETION, INFILL, check_llama_request
+from onward.protocol.request import InfillContext
+from onward.server.app import make_app
+from onward.server.dialects.line_limits import LineLimits
+from onward.server.dialects.llama_reply import selected
+from onward.server.keys import collect_keys
+from tests.server.dialects.served import events, openai_text, post, toy_app
+from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
+
+PLAIN = {"temperature": 0, "n_predict": 12}
+"""The toy model repeats patterns of its prompt; greedy sampling."""
+PROMPT = "ab ab ab ab"
+
+
+@in_loop
+async def test_a_completion_is_that_of_the_completions_route() -> None:
+    async with toy_app() as app:
+        answer = (await post(app, "/completion", prompt=PROMPT, **PLAIN)).json
+        text = await openai_text(app, prompt=PROMPT, temperature=0, max_tokens=12)
+    assert answer["content"] == text != ""
+    assert answer["stop"] is True and answer["stop_type"] == "limit" and answer["truncated"] is False
+    assert answer["tokens_predicted"] == 12 == answer["timings"]["predicted_n"]
+    assert answer["tokens_evaluated"] == answer["timings"]["prompt_n"] > 0
+    assert answer["model"] == "toy" and answer["prompt"] == PROMPT and answer["index"] == 0
+    assert answer["generation_settings"]["n_predict"] == 12
+    assert answer["tokens"] == []
+
+
+@in_loop
+async def test_a_stream_folds_to_the_whole_answer() -> None:
+    async with toy_app() as app:
+        whole = (await post(app, "/completion", prompt=PROMPT, return_tokens=True, **PLAIN)).json
+        call = await post(app, "/completion", prompt=PROMPT, stream=True, **PLAIN)
+    *partial, final = events(call)
+    assert call.headers["content-type"] == "text/event-stream"
+    assert "".join(event["content"] for event in partial) == whole["content"]
+    assert [token for event in partial for token in event["tokens"]] == whole["tokens"] and whole["tokens"]
+    assert not any(event["stop"] for event in partial)
+    assert final["stop"] is True and final["content"] == "" and final["tokens"] == []
+    for name in ("stop_type", "stopping_word", "tokens_predicted", "tokens_evaluated", "truncated"):
+        assert final[name] == whole[name]
+
+
+@in_loop
+async def test_without_a_limit_the_context_is_filled() -> None:
+    async with toy_app() as app:
+        answer = (await post(app, "/completion", prompt=PROMPT, temperature=0, ignore_eos=True)).json
+        context = (await Call(app, "GET", "/props").done()).json["default_generation_settings"]["n_ctx"]
+    assert answer["tokens_evaluated"] + answer["tokens_predicted"] == context
+    assert answer["stop_type"] == "limit" and answer["truncated"] is True
+
+
+@in_loop
+async def test_a_stop_string_is_named_and_not_part_of_the_text() -> None:
+    async with toy_app() as app:
+        text = await openai_text(app, prompt=PROMPT, temperature=0, max_tokens=12)
+        word = text[3:5]
+        answer = (await post(app, "/completion", prompt=PROMPT, stop=[word, "zzz"], **PLAIN)).json
+        call = await post(app, "/completion", prompt=PROMPT, stop=[word], stream=True, **PLAIN)
+    assert answer["stop_type"] == "word" and answer["stopping_word"] == word
+    assert answer["content"] == text[: text.index(word)]
+    assert "".join(event["content"] for event in events(call)) == answer["content"]
+
+
+@in_loop
+async def test_an_end_token_is_an_end() -> None:
+    app = make_app(FakeBackend(delta(" there"), delta("", finish="stop")), settings())
+    answer = (await post(app, "/completion", prompt="x", stop=["no"])).json
+    assert (answer["stop_type"], answer["stopping_word"], answer["content"]) == ("eos", "", " there")
+
+
+@in_loop
+async def test_probabilities_have_ids_texts_and_bytes() -> None:
+    async with toy_app() as app:
+        answer = (await post(app, "/completion", prompt=PROMPT, n_probs=3, temperature=0, n_predict=2)).json
+    first, second = answer["completion_probabilities"]
+    assert first["token"].encode() == bytes(first["bytes"]) and first["logprob"] <= 0
+    assert first["top_logprobs"][0]["id"] == first["id"]
+    assert len(first["top_logprobs"]) == len(second["top_logprobs"]) == 3
+    values = [each["logprob"] for each in first["top_logprobs"]]
+    assert values == sorted(values, reverse=True)
+
+
+@in_loop
+async def test_several_choices_are_an_array_and_events_with_an_index() -> None:
+    async with toy_app() as app:
+        fields: dict[str, Any] = {"prompt": PROMPT, "n_cmpl": 2, "n_predict": 5, "seed": 3, "ignore_eos": True}
+        whole = (await post(app, "/completion", **fields)).json
+        call = await post(app, "/completion", stream=True, **fields)
+    assert [each["index"] for each in whole] == [0, 1]
+    for index in (0, 1):
+        text = "".join(event["content"] for event in events(call) if event["index"] == index)
+        assert text == whole[index]["content"]
+    assert [event["stop"] for event in events(call)].count(True) == 2
+
+
+@in_loop
+async def test_fields_are_selected_by_path() -> None:
+    async with toy_app() as app:
+        fields = ["content", "timings/prompt_n", "generation_settings/n_predict", "nothing/here", ""]
+        answer = (await post(app, "/completion", prompt=PROMPT, response_fields=fields, **PLAIN)).json
+        nothing = (await post(app, "/infill", response_fields=[""], samplers=[], n_predict=0)).json
+    assert list(answer) == ["content", "timings/prompt_n", "generation_settings/n_predict"]
+    assert answer["generation_settings/n_predict"] == 12
+    assert nothing == {}
+
+
+def test_all_fields_are_selected_by_none() -> None:
+    assert selected({"a": 1}, ()) == {"a": 1}
+
+
+@in_loop
+async def test_an_infill_is_that_of_prompt_and_suffix() -> None:
+    async with toy_app() as app:
+        answer = (await post(app, "/infill", input_prefix=PROMPT, input_suffix=" end", **PLAIN)).json
+        text = await openai_text(app, prompt=PROMPT, suffix=" end", temperature=0, max_tokens=12)
+    assert answer["content"] == text != ""
+
+
+@in_loop
+async def test_an_infill_reaches_the_backend_with_its_context() -> None:
+    backend = FakeBackend()
+    app = make_app(backend, settings())
+    extra = [{"filename": "a.py", "text": "x = 1\n", "time": [1, 2]}, {"text": "y"}]
+    await post(app, "/infill", input_prefix="def f():\n", input_suffix="\n", prompt="    re", input_extra=extra)
+    (request,) = backend.requests
+    assert request.prompt == "def f():\n" and request.suffix == "\n" and request.fill_context
+    assert request.infill == InfillContext((("a.py", "x = 1\n"), ("tmp", "y")), "    re")
+
+
+@in_loop
+async def test_what_is_typed_at_the_cursor_shares_all_that_is_before_it() -> None:
+    prefix, suffix = "x = 1\n" * 20, "y = 2\n" * 20
+    async with toy_app() as app:
+        texts = {"input_prefix": prefix, "input_suffix": suffix}
+        await post(app, "/infill", **texts, prompt="pri", n_predict=0)
+        answer = (await post(app, "/infill", **texts, prompt="print", n_predict=1)).json
+    assert answer["tokens_cached"] > len(prefix) + len(suffix)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"prompt": "x", "temperature": "hot"}, "Invalid type for 'temperature'"),
+        ({"prompt": "x", "mirostat": 2}, "'mirostat' does not support 2"),
+        ({"prompt": "x", "frobnicate": 1}, "Unrecognized request argument supplied: frobnicate"),
+        ({"prompt": ["a", "b"]}, "'prompt' has several prompts"),
+        ({}, "Missing required parameter: 'prompt'"),
+        ({"prompt": "x", "samplers": ["mystery"]}, "Invalid value: 'mystery'"),
+        ({"prompt": "x", "cache_prompt": False}, "'cache_prompt' does not support false"),
+        ({"prompt": "x", "logit_bias": [["Hello", 1]]}, "expected a token id"),
+        ({"prompt": "x" * 5000}, "maximum context length"),
+    ],
+)
+def test_invalid_requests_have_llama_servers_errors(fields: dict[str, Any], message: str) -> None:
+    async def check() -> None:
+        async with toy_app() as app:
+            call = await post(app, "/completion", **fields)
+        assert call.status == 400
+        error = call.json["error"]
+        assert message in error["message"] and error["code"] == 400 and error["type"] == "invalid_request_error"
+
+    in_loop(check)()
+
+
+@in_loop
+async def test_keys_are_required_in_the_same_way() -> None:
+    given = settings(api_key=("sk-secret",))
+    async with toy_app(collect_keys(given), api_key=("sk-secret",)) as app:
+        refused = await post(app, "/completion", prompt="x")
+        body = json.dumps({"prompt": "x", "n_predict": 1}).encode()
+        accepted = await Call(app, "POST", "/completion", body, authorization="Bearer sk-secret").done()
+    assert refused.status == 401 and refused.json["error"]["type"] == "authentication_error"
+    assert accepted.status == 200
+
+
+@in_loop
+async def test_a_failure_ends_a_stream_with_an_error() -> None:
+    app = make_app(FakeBackend(delta("a"), RuntimeError("secret")), settings())
+    first, last = events(await post(app, "/completion", prompt="x", stream=True))
+    assert first["content"] == "a" and last["error"]["code"] == 500 and "secret" not in json.dumps(last)
+
+
+@in_loop
+async def test_a_client_that_disconnects_ends_the_work() -> None:
+    backend = FakeBackend(delta("a"), asyncio.Event())
+    call = Call(make_app(backend, settings()), "POST", "/completion", b'{"prompt": "x", "stream": true}')
+    await call.until(2)
+    call.leave()
+    await call.done()
+    assert backend.answers[0].closed.is_set()
+
+
+@in_loop
+async def test_slots_are_the_rows_of_the_batch() -> None:
+    async with toy_app(max_rows=3) as app:
+        slots = (await Call(app, "GET", "/slots").done()).json
+    assert [slot["id"] for slot in slots] == [0, 1, 2] and not any(slot["is_processing"] for slot in slots)
+    busy = await Call(make_app(FakeBackend(), settings(max_rows=3)), "GET", "/slots?fail_on_no_slot=1").done()
+    assert busy.status == 503 and busy.json["error"]["type"] == "unavailable_error"
+
+
+@in_loop
+async def test_dialects_can_be_turned_off() -> None:
+    for dialects, is_served in ((("none",), False), (("llama-server",), True), (("all",), True)):
+        app = make_app(FakeBackend(), settings(dialects=dialects))
+        assert ((await post(app, "/completion", prompt="x")).status == 200) == is_served
+        document = (await Call(app, "GET", "/openapi.json").done()).json
+        assert ("/completion" in document["paths"]) == is_served
+
+
+def test_samplers_that_are_not_listed_are_off() -> None:
+    checked = check_llama_request({"prompt": "x", "samplers": ["top_k", "infill"]}, COMPLETION, "default")
+    assert (checked["top_k"], checked["top_p"], checked["min_p"], checked["temperature"]) == (40, 1.0, 0.0, 1.0)
+    default = check_llama_request({"prompt": "x"}, COMPLETION, "default")
+    assert (default["top_k"], default["top_p"], default["min_p"], default["temperature"]) == (40, 0.95, 0.05, 0.8)
+
+
+def test_biases_are_pairs_or_an_object() -> None:
+    for given in ([[7, 1.5], [8, False]], {"7": 1.5, "8": -100}):
+        checked = check_llama_request({"prompt": "x", "logit_bias": given}, COMPLETION, "default")
+        assert checked["logit_bias"] == {7: 1.5, 8: -100.0}
+
+
+def test_every_field_of_llama_vims_requests_is_known() -> None:
+    """The fields of llama.vim a1c8e6e4 (autoload/llama.vim)."""
+    sent = {
+        "id_slot": 0, "input_prefix": "", "input_suffix": "", "input_extra": [], "prompt": "", "n_predict": 128,
+        "stop": [], "n_indent": 0, "top_k": 40, "top_p": 0.9, "samplers": ["top_k", "top_p", "infill"], "stream": False,
+        "cache_prompt": True, "t_max_prompt_ms": 500, "t_max_predict_ms": 1000, "response_fields": ["content"],
+    }  # fmt: skip
+    assert check_llama_request(sent, INFILL, "default")["n_predict"] == 128
+
+
+@pytest.mark.parametrize(
+    ("parts", "text", "is_limited"),
+    [
+        (["a\n    b\n    c"], "a\n    b\n    c", False),
+        (["a\n    b\n  c\n"], "a\n    b\n  ", True),
+        (["a\n", "  ", "  b", "\n ", " c"], "a\n    b\n  ", True),
+        (["a\n\n"], "a\n", True),
+        (["x"], "x", False),
+    ],
+)
+def test_a_line_that_is_indented_too_little_is_cut(parts: list[str], text: str, is_limited: bool) -> None:
+    limits, kept, ended = LineLimits(4, 0.0), "", False
+    for part in parts:
+        more, ended = limits.feed(part, 0.0)
+        kept += more
+    assert (kept, ended) == (text, is_limited)
+
+
+def test_the_time_limit_waits_for_a_line_break() -> None:
+    limits = LineLimits(0, 1.0)
+    assert limits.feed("a", 5.0) == ("a", False)
+    assert limits.feed("\n", 0.5) == ("\n", False)
+    assert limits.feed("b", 1.5) == ("b", True)
