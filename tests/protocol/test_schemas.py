@@ -211,6 +211,7 @@ def test_the_document_has_every_route() -> None:
         "/openai/v1/completions", "/openai/v1/models", "/openai/v1/models/{id}",
         "/openai/schemas/Completion.json", "/tokenize", "/detokenize", "/tokenizer_info",
         "/completion", "/infill", "/props", "/slots",
+        "/api/generate", "/api/show", "/api/tags", "/api/ps", "/api/version",
         "/health", "/live", "/metrics", "/openapi.json", "/docs", "/",
     }  # fmt: skip
 

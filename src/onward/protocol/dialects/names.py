@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-DIALECTS = ("llama-server",)
+DIALECTS = ("llama-server", "ollama")
 
 
 def served_dialects(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from onward.protocol.dialects import llama_server
+from onward.protocol.dialects import llama_server, ollama
 from onward.protocol.dialects.decode import Table
 from onward.protocol.parameter import Profile
 from onward.protocol.request_schema import parameter_schema
@@ -25,12 +25,20 @@ class Operation:
 
 
 EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
 OPERATIONS: dict[str, tuple[Operation, ...]] = {
     "llama-server": (
         Operation("/completion", "llamaCompletion", "Continue a prompt.", llama_server.COMPLETION, EVENTS),
         Operation("/infill", "llamaInfill", "Complete what is between two texts.", llama_server.INFILL, EVENTS),
         Operation("/props", "llamaProps", "Describe the server and a model."),
         Operation("/slots", "llamaSlots", "List the rows of the batch."),
+    ),
+    "ollama": (
+        Operation("/api/generate", "ollamaGenerate", "Continue a prompt.", ollama.GENERATE, LINES),
+        Operation("/api/show", "ollamaShow", "Describe a model.", ollama.SHOW),
+        Operation("/api/tags", "ollamaTags", "List the models."),
+        Operation("/api/ps", "ollamaProcesses", "List the models that are loaded."),
+        Operation("/api/version", "ollamaVersion", "Return the server's version."),
     ),
 }
 """The routes of each dialect. The server has a handler for every one."""

@@ -53,5 +53,5 @@ def sampler(name: str, dialect: str, *neutral: object) -> Parameter:
     row = BY_NAME.get(name)
     if row is not None and row.kind != "fixed":
         return same(name, name, dialect)
-    why = "This sampler does not exist here: only a value that turns it off is accepted."
+    why = "Not available here: only a value that turns it off is accepted."
     return only(name, dialect, *neutral, why=why)

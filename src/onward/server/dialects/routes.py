@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 from onward.protocol.dialects.names import served_dialects
 from onward.server.dialects.llama_server import LlamaServer
+from onward.server.dialects.ollama import Ollama
 from onward.server.dialects.services import Services
 from onward.server.routes import Route
 
 ROUTES: dict[str, Callable[[Services], list[Route]]] = {
     "llama-server": lambda services: LlamaServer(services).routes(),
+    "ollama": lambda services: Ollama(services).routes(),
 }
 """Routes by the name of the dialect in the setting `dialects`."""
 
