@@ -139,5 +139,5 @@ def test_every_setting_named_in_the_docs_exists() -> None:
     flags = {option.flag for option in options()} | {"--config", "--help", "--check", "--version"}
     flags |= {"--no-" + flag.removeprefix("--") for flag in flags}
     pages = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", ROOT / "docs/how-to/serve.md"))
-    known = flags | {"--prompt", "--max-tokens", "--weight-format", "--model", "--temperature"}
+    known = flags | {"--prompt", "--max-tokens", "--weight-format", "--model", "--temperature", "--suffix"}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", pages)) <= known

@@ -133,7 +133,7 @@ def test_a_hub_model_in_another_format_is_refused_with_the_command_that_converts
     with pytest.raises(ModelNameError) as raised:
         resolve("org/plain", fetcher=Hub(tmp_path))
     assert str(raised.value).startswith(
-        "org/plain contains no model that Onward can read (OpenVINO IR, safetensors). Convert it with "
+        "org/plain contains no model that Onward can read (OpenVINO IR, safetensors, GGUF). Convert it with "
         "`optimum-cli export openvino --model org/plain --weight-format int8 plain-openvino` ("
     )
 
@@ -177,7 +177,7 @@ def test_an_unreachable_hub_is_distinguished_from_an_unknown_name(error: Excepti
 
 def test_where_downloads_are_not_allowed_the_command_that_downloads_is_named() -> None:
     hub = Hub(error=errors.LocalEntryNotFoundError("nothing"))
-    with pytest.raises(ModelNameError, match="onward models pull org/model"):
+    with pytest.raises(ModelNameError, match="onward pull org/model"):
         resolve("org/model", allow_download=False, fetcher=hub)
 
 

@@ -25,11 +25,19 @@ def completer(row: Parameter) -> Completer | None:
 
 
 def model_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the built-in models and those in the current folder."""
+    """Return the built-in models, those of the catalogue, and those in the current folder."""
+    from onward.models.catalogue import catalogue
     from onward.models.local import models_here
     from onward.models.registry import BUILT_IN
 
-    return [name for name in (*BUILT_IN, *map(str, models_here())) if name.startswith(incomplete)]
+    return [name for name in (*BUILT_IN, *catalogue(), *map(str, models_here())) if name.startswith(incomplete)]
+
+
+def catalogue_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the models of the catalogue."""
+    from onward.models.catalogue import catalogue
+
+    return [name for name in catalogue() if name.startswith(incomplete)]
 
 
 def one_of(*words: str) -> Completer:

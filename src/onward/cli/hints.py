@@ -11,7 +11,7 @@ _CHAT = "Onward completes text and has no chat: onward completions create 'Once 
 _SERVE = "To start a server: onward serve"
 _STOP = "A server runs until Ctrl-C or SIGTERM ends it."
 _LIST = "To list the models: onward models list"
-_PULL = "To use a model from the hub: --model ORG/REPO downloads it; to only download it: onward models pull ORG/REPO"
+_PULL = "To use a model from the hub: --model ORG/REPO downloads it; to only download it: onward pull ORG/REPO"
 _SHOW = "To show a model: onward models show NAME"
 _DELETE = "`onward models list` shows the folder of each model; delete it by hand."
 _TOKENIZE = "To show the tokens of a text: onward tokenize 'Once upon a time'"
@@ -25,7 +25,7 @@ _HINTS = {
     "start": _SERVE, "up": _SERVE, "server": _SERVE, "launch": _SERVE, "api-server": _SERVE, "web": _SERVE,
     "stop": _STOP, "down": _STOP, "kill": _STOP, "restart": _STOP,
     "list": _LIST, "ls": _LIST, "ps": _LIST, "tags": _LIST, "model": _LIST,
-    "pull": _PULL, "download": _PULL, "get": _PULL, "install": _PULL, "add": _PULL, "fetch": _PULL, "import": _PULL,
+    "download": _PULL, "get": _PULL, "install": _PULL, "add": _PULL, "fetch": _PULL, "import": _PULL,
     "show": _SHOW, "inspect": _SHOW, "info": _SHOW,
     "rm": _DELETE, "remove": _DELETE, "delete": _DELETE, "uninstall": _DELETE,
     "tokens": _TOKENIZE, "token": _TOKENIZE, "count": _TOKENIZE, "encode": _TOKENIZE,

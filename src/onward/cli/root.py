@@ -16,6 +16,7 @@ from onward.errors import SetupError
 COMMANDS = {
     "serve": ("onward.cli.commands.serve", "Serve the Completions API over HTTP."),
     "completions": ("onward.cli.commands.completions", "Create completions: `completions create`."),
+    "pull": ("onward.cli.commands.pull", "Download a model by one word, such as `pull smollm2`."),
     "models": ("onward.cli.commands.models", "List, show and download models."),
     "tokenize": ("onward.cli.commands.tokenize", "Show the tokens of a text."),
     "batch": ("onward.cli.commands.batch", "Run a file of requests."),
@@ -46,8 +47,8 @@ class LazyGroup(click.Group):
         module = COMMANDS[cmd_name][0] if cmd_name in COMMANDS else HIDDEN.get(cmd_name)
         if module is None:
             return None
-        found: click.Command = importlib.import_module(module).command
-        return found
+        found = importlib.import_module(module).command
+        return found if isinstance(found, click.Command) else found(cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -82,8 +82,12 @@ def load_tokenizer(model: str | None, settings: Settings, progress: Progress = l
     Raises SetupError.
     """
     name = model or settings.model[0]
-    found = resolve(model_named(name, settings), allow_download=not settings.offline, progress=progress)
+    found = _resolve(model_named(name, settings), settings, progress)
     return found.format.load_tokenizer(found.path)
+
+
+def _resolve(name: str, settings: Settings, progress: Progress) -> ResolvedModel:
+    return resolve(name, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir)
 
 
 def _resolve_all(settings: Settings, progress: Progress) -> dict[str, ResolvedModel]:
@@ -94,7 +98,7 @@ def _resolve_all(settings: Settings, progress: Progress) -> dict[str, ResolvedMo
             raise SetupError(f"The model {name!r} is listed twice; pass it once.")
     models: dict[str, ResolvedModel] = {}
     for name in settings.model:
-        found = resolve(name, allow_download=not settings.offline, progress=progress)
+        found = _resolve(name, settings, progress)
         if any(found.id == other.id for other in models.values()):
             raise SetupError(f"Two models are named {found.id!r}: rename one of their folders.")
         models[name] = found

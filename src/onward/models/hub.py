@@ -10,9 +10,12 @@ from pathlib import Path
 
 from onward.errors import HubUnreachable, ModelNameError
 from onward.models.check import conversions
+from onward.models.gguf_names import choose
 from onward.runtimes.formats import hub_formats
 
-_ID = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+_ID = re.compile(
+    r"((https://)?(hf\.co|huggingface\.co)/)?(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?(:(?P<file>[\w./-]+))?"
+)
 
 _CONNECTION_ERRORS = {"TransportError", "ConnectionError", "Timeout", "ChunkedEncodingError"}
 """Base classes by name: httpx's, or a copy of it, in huggingface_hub 1; those of requests in 0.x; Python's own."""
@@ -20,34 +23,58 @@ _CONNECTION_ERRORS = {"TransportError", "ConnectionError", "Timeout", "ChunkedEn
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """`org/name`, or `org/name@revision` for a branch, tag or commit."""
+    """`org/name`, with `@revision` for a branch, tag or commit, and `:file` for a GGUF file or a quantisation."""
 
     repository: str
     revision: str | None
+    file: str = ""
+
+    @property
+    def model_id(self) -> str:
+        """What the model is named in requests."""
+        return f"{self.repository}:{self.file}" if self.file else self.repository
 
 
 def hub_name(text: str) -> HubName | None:
     """`text` as a name on the hub, None when it does not look like one."""
     found = _ID.fullmatch(text)
-    return HubName(found["repository"], found["revision"]) if found else None
+    return HubName(found["repository"], found["revision"], found["file"] or "") if found else None
 
 
 def fetch(name: HubName, *, allow_download: bool, fetcher: Callable[..., str] | None = None) -> Path:
-    """Return the folder of a model on the hub, in the first format that the repository contains.
+    """Return the folder of a model on the hub, in the first format that the repository contains, or its GGUF file.
 
     Blocks. Downloads show the hub's own progress bars; checksums are the hub's. `fetcher` replaces
     huggingface_hub.snapshot_download. Raises ModelNameError: not found, not allowed, or no model in it;
     HubUnreachable: no network and nothing cached.
     """
-    for each in hub_formats():
+    for each in () if name.file else hub_formats():
         folder = _download(name, each.patterns, allow_download=allow_download, fetcher=fetcher)
         if each.matches(folder):
             return folder
-    readable = ", ".join(each.name for each in hub_formats())
+    files = gguf_files(name, allow_download=allow_download) if fetcher is None else []
+    if files or name.file:
+        wanted = choose(files, name.file, name.repository)
+        return _download(name, tuple(wanted), allow_download=allow_download, fetcher=fetcher) / wanted[0]
+    readable = ", ".join([*(each.name for each in hub_formats()), "GGUF"])
     raise ModelNameError(
         f"{name.repository} contains no model that Onward can read ({readable}). "
         f"Convert it with {conversions(name.repository)}."
     )
+
+
+def gguf_files(name: HubName, *, allow_download: bool) -> list[str]:
+    """Return the GGUF files of a repository; where nothing may be downloaded, those in the cache. Raises as `fetch`."""
+    if not allow_download:
+        folder = _download(name, ("*.gguf",), allow_download=False, fetcher=None)
+        return [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
+    try:
+        files = import_module("huggingface_hub").HfApi().list_repo_files(name.repository, revision=name.revision)
+    except Exception as error:  # as in _download
+        if not _no_connection(error):
+            raise ModelNameError(_reason(name, error, allow_download)) from error
+        return gguf_files(name, allow_download=False)
+    return [file for file in files if file.endswith(".gguf")]
 
 
 def _download(
@@ -89,7 +116,7 @@ def _reason(name: HubName, error: Exception, allow_download: bool) -> str:
         return f"{model} was found neither here nor on the hub. If it is private, log in with `hf auth login`."
     if isinstance(error, errors.LocalEntryNotFoundError):
         if not allow_download:
-            return f"{model} is not in the local cache: download it with `onward models pull {model}`."
+            return f"{model} is not in the local cache: download it with `onward pull {model}`."
         return f"{model} is not in the local cache, and the hub cannot be reached: check the network."
     if isinstance(error, errors.HFValidationError):
         return f"{model!r} is neither a path nor a valid name on the hub."

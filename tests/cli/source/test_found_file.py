@@ -11,7 +11,7 @@ import pytest
 from ..conftest import create, onward
 
 ARGUMENTS = ("Once", "--seed", "1", "--max-tokens", "2")
-NOTHING_CACHED = "is not in the local cache: download it with `onward models pull"
+NOTHING_CACHED = "is not in the local cache: download it with `onward pull"
 
 
 @pytest.fixture(autouse=True)

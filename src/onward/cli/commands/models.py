@@ -1,16 +1,17 @@
-"""`onward models list|show|retrieve|pull`: the available models and where their weights are."""
+"""`onward models list|show|retrieve|pull|search|rm|cache`: the available models and where their weights are."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from onward.cli.argument import Argument
 from onward.cli.command import CONTEXT, Group, session_command
-from onward.cli.commands import models_cache
+from onward.cli.commands import models_cache, models_catalogue, pull
 from onward.cli.completers import model_names
 from onward.cli.output.emit import bytes_in_words, emit, table
 from onward.cli.output.words import pluralize
@@ -28,7 +29,7 @@ def list_models(session: Session) -> None:
         return
     from onward.models.local import local_models
 
-    found = [_entry(each) for each in local_models()]
+    found = [entry_of(each) for each in local_models(_cache_dir())]
     rows = [[each["id"], each["source"], bytes_in_words(each["bytes"]), each["path"]] for each in found]
     emit(
         session.output,
@@ -37,7 +38,8 @@ def list_models(session: Session) -> None:
     )
 
 
-def _entry(model: ResolvedModel) -> dict[str, Any]:
+def entry_of(model: ResolvedModel) -> dict[str, Any]:
+    """Return what is listed of a model on this machine."""
     from onward.models.registry import OWNER, owner
 
     owned_by = owner(model.id) if model.source == "hub" else OWNER
@@ -53,12 +55,26 @@ def show_model(session: Session, name: str) -> None:
     if session.connection.base_url is not None:
         shown = _remote(session, f"/models/{name}")
     else:
+        from onward.models.catalogue import catalogue
+        from onward.models.pull import pulled_path
         from onward.models.resolve import resolve
 
-        found = resolve(name, allow_download=False)
+        cache_dir = _cache_dir()
+        known = catalogue().get(name)
+        if known is not None and known.wheels is not None and pulled_path(known, cache_dir) is None:
+            shown = {**models_catalogue.described(known), "fetch": f"onward pull {name}"}
+            emit(session.output, shown, lambda: _described(shown))
+            return
+        found = resolve(name, allow_download=False, cache_dir=cache_dir)
         facts = found.format.facts(found.path)
-        shown = {**_entry(found), "format": found.format.name, **facts, "problems": found.format.problems(found.path)}
+        shown = {**entry_of(found), "format": found.format.name, **facts, "problems": found.format.problems(found.path)}
     emit(session.output, shown, lambda: _described(shown))
+
+
+def _cache_dir() -> Path:
+    from onward.settings import resolve
+
+    return resolve(limits_found_file=True).settings.cache_dir
 
 
 def retrieve_model(session: Session, name: str | None, model: str | None) -> None:
@@ -83,21 +99,6 @@ def _described(shown: dict[str, Any]) -> str:
         pairs["problems"] = "none"
     width = max(map(len, pairs))
     return "\n".join(f"{key:<{width}}  {value}" for key, value in pairs.items())
-
-
-def pull_model(session: Session, name: str) -> None:
-    from onward.models.resolve import resolve
-
-    found = resolve(name, progress=lambda words: click.echo(words, err=True))
-    entry = _entry(found)
-    emit(
-        session.output,
-        entry,
-        lambda: (
-            f"{found.id} is ready: {bytes_in_words(entry['bytes'])} in {found.path}\n"
-            f"Try it: onward completions create --model {name} 'Once upon a time'"
-        ),
-    )
 
 
 def _remote(session: Session, path: str) -> dict[str, Any]:
@@ -165,17 +166,11 @@ command = Group(
             hidden=True,
             context_settings=CONTEXT | {"ignore_unknown_options": True},
         ),
-        "pull": session_command(
-            "pull",
-            pull_model,
-            "Download a model from the hub (org/name or org/name@revision). An interrupted download resumes where it "
-            "stopped; checksums are verified.",
-            _named("org/name or org/name@revision; a built-in model or a folder is only checked."),
-            can_connect=False,
-            example="path",
-        ),
+        "pull": pull.command("pull"),
+        "search": models_catalogue.search,
+        "rm": models_catalogue.rm,
         "cache": models_cache.command,
     },
-    help="List, show and download models.",
+    help="List, show, search and download models.",
     context_settings=CONTEXT,
 )

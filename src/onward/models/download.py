@@ -1,0 +1,83 @@
+"""Downloads over HTTP to a file: resumed where they were broken off, checked, bounded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onward.errors import HubUnreachable, SetupError
+
+if TYPE_CHECKING:
+    import httpx
+
+TIMEOUT_SECONDS = 60.0
+"""Without a byte, or for a connection."""
+MAX_ATTEMPTS = 4
+"""In a row without a new byte."""
+
+
+def download(client: httpx.Client, url: str, path: Path, sha256: str | None, advance: Callable[[int], None]) -> None:
+    """Download to `path`, or what is missing of it; `advance` receives the numbers of bytes that arrived.
+
+    Blocks. Raises HubUnreachable where the server cannot be reached, refuses, or breaks off again and again; SetupError
+    for a file that has another sha256, which is removed.
+    """
+    import httpx
+
+    attempts, reason = 0, ""
+    while attempts < MAX_ATTEMPTS:
+        before = _size(path)
+        try:
+            if _fetch(client, url, path, advance):
+                break
+            reason = "the connection was closed early"
+        except httpx.HTTPStatusError as error:
+            raise HubUnreachable(f"{url} answers {error.response.status_code}: try again later.") from None
+        except httpx.HTTPError as error:
+            reason = str(error) or type(error).__name__
+        attempts = 0 if _size(path) > before else attempts + 1
+    else:
+        raise HubUnreachable(
+            f"{_host(url)} cannot be reached, or breaks off ({reason}): check the network and run the command again; "
+            "it goes on where it stopped."
+        )
+    if sha256 is not None and digest(path) != sha256:
+        path.unlink()
+        raise SetupError(f"{url} arrived damaged, or is not the file that the index lists: run the command again.")
+
+
+def _fetch(client: httpx.Client, url: str, path: Path, advance: Callable[[int], None]) -> bool:
+    """Append what is missing; return whether the file is complete now. Raises httpx.HTTPError."""
+    have = _size(path)
+    headers = {"range": f"bytes={have}-", "accept-encoding": "identity"} if have else {"accept-encoding": "identity"}
+    with client.stream("GET", url, headers=headers) as response:
+        if response.status_code == 416:  # nothing is left: the sum decides whether it is the file
+            return True
+        response.raise_for_status()
+        is_rest = response.status_code == 206
+        expected = int(response.headers.get("content-length", -1))
+        received = 0
+        if not is_rest and have:
+            advance(-have)
+        with path.open("ab" if is_rest else "wb") as file:
+            for chunk in response.iter_bytes():
+                file.write(chunk)
+                received += len(chunk)
+                advance(len(chunk))
+    return expected in (-1, received)
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _host(url: str) -> str:
+    return url.split("/")[2] if url.count("/") > 1 else url

