@@ -20,6 +20,7 @@ from benchmarks.arms import ONWARD, PEER, TOP_K, Arm, Comparison, Shape, samplin
 from benchmarks.engine import Round
 from benchmarks.llama_server import serve_peer, version
 from benchmarks.models import model_id
+from benchmarks.one_file import family_of
 from benchmarks.outcome import summarise
 from benchmarks.pairs import MODELS, Family, families, select
 from benchmarks.peer_build import SERVER, find
@@ -132,6 +133,7 @@ def arguments() -> argparse.ArgumentParser:
     known = families()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__)
     parser.add_argument("families", nargs="*", default=[*known], help=f"{', '.join(known)} (default: all)")
+    parser.add_argument("--model", type=Path, metavar="FILE.gguf", help="compare on this file instead, as it is")
     parser.add_argument("--models", type=Path, default=MODELS, help="folder in which benchmarks.pairs created them")
     parser.add_argument("--llama-server", type=Path, help="default: the one on PATH, else built into .peers")
     parser.add_argument("--precisions", nargs="+", help="only these, of both servers: int8, int4, Q8_0, Q4_0")
@@ -159,7 +161,8 @@ def main() -> int:
         parser.error(f"unknown family: {', '.join(unknown)} (choose from {', '.join(families())})")
     at_start = measure.start()
     seeds = itertools.count(1)
-    wanted = [family.only(options.precisions) for family in select(options.families, options.models)]
+    chosen = [family_of(options.model)] if options.model else select(options.families, options.models)
+    wanted = [family.only(options.precisions) for family in chosen]
     program = find(SERVER, options.llama_server)
     figures = {family.name: compare_family(family, options, program, seeds) for family in wanted}
     requests = {system: sampling_fields(system, TOP_K) for system in (ONWARD, PEER)}

@@ -77,6 +77,7 @@ def test_every_setting_can_be_set_by_each_source(option: Any, tmp_path: Path) ->
 EXAMPLES = {
     "model": "tiny",
     "alias": "davinci-002=tiny",
+    "lora": "tuned=/adapter@tiny",
     "openai_names": "off",
     "context_length": "512",
     "offline": "true",

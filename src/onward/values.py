@@ -77,6 +77,14 @@ def alias(raw: str) -> tuple[str, str]:
     return left, right
 
 
+def lora(raw: str) -> tuple[str, str]:
+    """Return NAME=PATH[@BASE] as a name and the rest. Raises ValueError."""
+    left, separator, right = (part.strip() for part in raw.partition("="))
+    if not (left and separator and right):
+        raise ValueError("must have the form NAME=PATH or NAME=PATH@BASE")
+    return left, right
+
+
 def path(raw: str) -> Path:
     """Return a path with `~` expanded. Raises ValueError if empty, or if the home folder is unknown."""
     try:

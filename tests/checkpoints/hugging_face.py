@@ -90,7 +90,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
         }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(metadata["tokenizer.ggml.tokens"])))
-    stored = {_named(key, kind): _habits(key, array, kind, metadata) for key, array in tensors.items()}
+    stored = {hugging_face_name(key, kind): _habits(key, array, kind, metadata) for key, array in tensors.items()}
     _write_weights(folder, stored, dtype, num_files)
     return metadata, tensors
 
@@ -133,7 +133,8 @@ def _rounded(array: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
     return array.astype(np.float16).astype(np.float32) if dtype == "F16" else array
 
 
-def _named(name: str, kind: str) -> str:
+def hugging_face_name(name: str, kind: str) -> str:
+    """The name of a tensor there."""
     part, _, end = name.rpartition(".")
     if not part.startswith("blk."):
         return f"{_WHOLE_OF.get(kind, _WHOLE)[part]}.{end}"
@@ -146,6 +147,13 @@ def _habits(name: str, array: NDArray[np.float32], kind: str, metadata: dict[str
         return array - 1
     if kind == "gpt2" and array.ndim == 2 and name.startswith("blk."):
         return array.T
+    return hugging_face_rows(name, array, kind, metadata)
+
+
+def hugging_face_rows(
+    name: str, array: NDArray[np.float32], kind: str, metadata: dict[str, Any]
+) -> NDArray[np.float32]:
+    """The rows of a tensor, or of an adapter's second matrix, in the order there."""
     if kind == "gptneox" and "attn_qkv" in name:
         size = HIDDEN // HEADS
         return array.reshape(3, HEADS, size, -1).swapaxes(0, 1).reshape(array.shape)

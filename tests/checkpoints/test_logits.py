@@ -32,12 +32,18 @@ def log_softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def check_logits(
-    kind: ModelFormat, path: Path, metadata: dict[str, Any], tensors: dict[str, NDArray[np.float32]], *, cache: Path
+    kind: ModelFormat,
+    path: Path,
+    metadata: dict[str, Any],
+    tensors: dict[str, NDArray[np.float32]],
+    *,
+    cache: Path,
+    adapter: Path | None = None,
 ) -> None:
     """Compare a model with the reference, which gets the checkpoint by GGUF's names."""
     tokens = np.random.default_rng(3).integers(0, len(tensors["token_embd.weight"]), NUM_TOKENS).tolist()
     expected = log_softmax(Reference(metadata, tensors).logits(tokens))
-    options = RuntimeOptions(threads=1, precision="exact", kv_memory=8_000_000, cache_dir=cache)
+    options = RuntimeOptions(threads=1, precision="exact", kv_memory=8_000_000, cache_dir=cache, adapter=adapter)
     model = kind.load(path, options, lambda line: None).model
     try:
         found = log_softmax(model.evaluate([Row(0, tokens, 0, range(model.shape.blocks_for(NUM_TOKENS)), NUM_TOKENS)]))

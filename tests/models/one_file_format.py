@@ -26,6 +26,7 @@ class OneFileFormat:
 
     name = "OneFile"
     is_listed = True
+    takes_adapters = False
     patterns: tuple[str, ...] = ("*.onefile",)
     packages: tuple[str, ...] = ("onefile-runtime",)
     loading_only_files: tuple[str, ...] = ("libonefile.",)

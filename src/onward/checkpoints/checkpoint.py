@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from onward.checkpoints.arrange import arranged
+from onward.checkpoints.arrange import PAIRED_IN_GGUF, arranged
 from onward.checkpoints.folder import read_folder
 from onward.checkpoints.gguf import read_gguf
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
 from onward.errors import CheckpointError
-
-_PAIRED_IN_GGUF = ("llama", "granite", "smollm3", "cohere2")
-"""Architectures whose GGUF files have the two dimensions of a rotated pair side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,5 +36,5 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return Checkpoint(*read_folder(path))
     found = read_gguf(path)
     parameters = Parameters(found.metadata, str(path))
-    has_pairs = parameters.architecture in _PAIRED_IN_GGUF
+    has_pairs = parameters.architecture in PAIRED_IN_GGUF
     return Checkpoint(found.paths, parameters, arranged(parameters, found.tensors, has_pairs=has_pairs))

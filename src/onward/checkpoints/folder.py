@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from onward.checkpoints.arrange import arranged
+from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, arranged
 from onward.checkpoints.config import metadata_of
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.parameters import Parameters
@@ -23,8 +23,6 @@ from onward.errors import CheckpointError
 MAX_JSON_BYTES = 32_000_000
 """Of config.json and of the list of tensors. The largest known lists have a few."""
 MAX_FILES = 1000
-_PAIRED = ("cohere2",)
-"""Architectures whose files here have the two dimensions of a rotated pair side by side."""
 
 
 def folder_paths(folder: Path) -> tuple[Path, ...]:
@@ -41,23 +39,24 @@ def folder_paths(folder: Path) -> tuple[Path, ...]:
 
 def read_folder(folder: Path) -> tuple[tuple[Path, ...], Parameters, dict[str, Tensor]]:
     """Return the files, what they state, and their tensors by GGUF's names. Raises CheckpointError."""
-    metadata = metadata_of(_read_object(folder / CONFIG), str(folder / CONFIG))
+    metadata = metadata_of(read_object(folder / CONFIG), str(folder / CONFIG))
     parameters = Parameters(metadata, str(folder))
     paths = folder_paths(folder)
     tensors = _named(parameters, _tensors(paths)) | _factors(parameters)
-    has_pairs = parameters.architecture in _PAIRED
+    has_pairs = parameters.architecture in PAIRED_IN_FOLDERS
     return (*paths, folder / CONFIG), parameters, arranged(parameters, tensors, has_pairs=has_pairs)
 
 
 def _listed_files(index: Path) -> Iterable[str]:
-    files = _read_object(index).get("weight_map")
+    files = read_object(index).get("weight_map")
     names = sorted({str(name) for name in files.values()}) if isinstance(files, dict) else []
     if not 0 < len(names) <= MAX_FILES or any(Path(name).name != name for name in names):
         raise CheckpointError(f"{index} does not list the files of a model: copy or download it again.")
     return names
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file. Raises CheckpointError."""
     content = mapped(path)
     if len(content) > MAX_JSON_BYTES:
         raise CheckpointError(f"{path} has more than {MAX_JSON_BYTES // 1_000_000} MB: copy or download it again.")
@@ -94,13 +93,14 @@ def _as_in_gguf(parameters: Parameters, tensor: Tensor) -> Tensor:
             return vector(tensor.name, tensor.floats()[0] + np.float32(1))
         case "gpt2" if tensor.name.startswith("blk.") and len(tensor.shape) == 2:
             return tensor.transposed()
-        case "gptneox" if ".attn_qkv." in tensor.name:
-            return _by_kind(parameters, tensor)
-    return tensor
+    return with_kinds_apart(parameters, tensor)
 
 
-def _by_kind(parameters: Parameters, tensor: Tensor) -> Tensor:
-    """Return GPT-NeoX's queries, keys and values one after the other; its files have those of each head together."""
+def with_kinds_apart(parameters: Parameters, tensor: Tensor) -> Tensor:
+    """Return GPT-NeoX's queries, keys and values one after the other; its files have those of each head together. Other
+    tensors are returned as they are."""
+    if parameters.architecture != "gptneox" or ".attn_qkv." not in tensor.name:
+        return tensor
     heads = parameters.integer("attention.head_count", minimum=1)
     if tensor.shape[0] % (3 * heads):
         return tensor

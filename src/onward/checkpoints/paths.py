@@ -12,6 +12,9 @@ CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.in
 """Files of a folder with safetensors: the configuration, all weights, or the list of the files that contain them."""
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""Files of a folder with a LoRA adapter."""
+
 
 def is_gguf(path: Path) -> bool:
     """Return whether a file begins like a GGUF file. Never raises."""

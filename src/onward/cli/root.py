@@ -18,6 +18,7 @@ COMMANDS = {
     "completions": ("onward.cli.commands.completions", "Create completions: `completions create`."),
     "pull": ("onward.cli.commands.pull", "Download a model by one word, such as `pull smollm2`."),
     "models": ("onward.cli.commands.models", "List, show and download models."),
+    "convert": ("onward.cli.commands.convert", "Write a model as an OpenVINO IR folder."),
     "tokenize": ("onward.cli.commands.tokenize", "Show the tokens of a text."),
     "batch": ("onward.cli.commands.batch", "Run a file of requests."),
     "key": ("onward.cli.commands.key", "Make API keys for a server: `key new`."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 
@@ -58,8 +59,10 @@ class CreateParams(TypedDict, total=False):
 class ModelOptions(TypedDict, total=False):
     """Settings of the engine. Those left out come from `ONWARD_*` variables, `onward.toml` and the defaults."""
 
+    cache_size: int | str
     context_length: int
     kv_memory: int | str | None
+    lora: Sequence[str]
     max_answer_logprobs: int
     max_parallel: int
     max_prompt_tokens: int
@@ -72,3 +75,4 @@ class ModelOptions(TypedDict, total=False):
     prefix_cache: bool
     speculation: Literal["auto", "off"]
     threads: int
+    weights: Literal["auto", "exact", "int8", "int4"]

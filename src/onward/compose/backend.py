@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -15,7 +16,7 @@ from onward.models.registry import listed_models
 from onward.models.resolve import ResolvedModel, resolve
 from onward.residency import trim_heap
 from onward.runtimes.base import LoadedModel, Progress
-from onward.settings import OPENAI_NAMES, Settings, model_named
+from onward.settings import OPENAI_NAMES, Settings, adapted_models, model_named
 
 if TYPE_CHECKING:
     from onward.backends.embedded import EmbeddedBackend
@@ -102,6 +103,10 @@ def _resolve_all(settings: Settings, progress: Progress) -> dict[str, ResolvedMo
         if any(found.id == other.id for other in models.values()):
             raise SetupError(f"Two models are named {found.id!r}: rename one of their folders.")
         models[name] = found
+    for name, target in adapted_models(settings).items():
+        if name in models or any(name == other.id for other in models.values()):
+            raise SetupError(f"--lora {name}=… has the name of a model: choose another one.")
+        models[name] = replace(_resolve(target, settings, progress), id=name)
     return models
 
 
@@ -186,7 +191,7 @@ def _backend(
             Backlog(settings.max_waiting, settings.max_waiting_memory),
             settings.max_wait,
         )
-    ids = dict(zip(settings.model, by_id, strict=True))
+    ids = dict(zip([*settings.model, *adapted_models(settings)], by_id, strict=True))
     first = next(iter(by_id))
     taken = by_id.keys() | ids.keys() | aliases.keys()
     openai_names = {name: first for name in OPENAI_NAMES if settings.openai_names and name not in taken}

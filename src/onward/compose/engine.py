@@ -43,6 +43,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
     model_id: str
     format: str
     path: str
+    adapter: str | None
     threads: int
     precision: Literal["fast", "exact"]
     weights: Literal["auto", "exact", "int8", "int4"]
@@ -61,6 +62,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
             model_id=found.id,
             format=found.format.name,
             path=str(found.path.absolute()),
+            adapter=None if found.adapter is None else str(found.adapter.absolute()),
             threads=settings.threads,
             precision=settings.precision,
             weights=settings.weights,
@@ -79,6 +81,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
             threads=self.threads,
             precision=self.precision,
             weights=self.weights,
+            adapter=None if self.adapter is None else Path(self.adapter),
             kv_memory=self.kv_memory,
             cache_dir=Path(self.cache_dir),
             cache_size=self.cache_size,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from onward.errors import ModelNameError
+from onward.errors import ModelFolderError, ModelNameError
 from onward.models import ollama
+from onward.models.adapters import adapter_problem, split_adapter
 from onward.models.catalogue import Entry, catalogue
 from onward.models.check import check_model, no_model
 from onward.models.hub import fetch, hub_name
@@ -31,6 +32,8 @@ class ResolvedModel:
     id: str
     source: Source
     format: ModelFormat
+    adapter: Path | None = None
+    """A LoRA adapter that is merged into it."""
 
     @property
     def created(self) -> int:
@@ -53,13 +56,24 @@ def resolve(
     accepts_terms: bool = False,
 ) -> ResolvedModel:
     """Resolve a built-in name, else an existing folder or file, else a name of the catalogue, else
-    `[hf.co/]org/name[@revision][:file]` on the hub, or `ollama:name[:tag]`.
+    `[hf.co/]org/name[@revision][:file]` on the hub, or `ollama:name[:tag]`; each with `+PATH` for a LoRA adapter.
 
     May download; blocks. `progress` receives a sentence before a download may begin; `fetcher` replaces the hub's
     download function; `cache_dir` is where models of the catalogue are kept; `accepts_terms`: of those that have terms
     of their own. Raises ModelNameError for an unknown name (HubUnreachable where the hub cannot be reached),
     ModelFolderError for a path that contains no complete model.
     """
+    base, adapter = split_adapter(name_or_path)
+    if adapter is not None:
+        model = resolve(
+            base,
+            allow_download=allow_download,
+            progress=progress,
+            fetcher=fetcher,
+            cache_dir=cache_dir,
+            accepts_terms=accepts_terms,
+        )
+        return with_adapter(model, adapter)
     if name_or_path in (*BUILT_IN, *UNLISTED):
         return _checked(built_in_folder(name_or_path), name_or_path, "built-in")
     if name_or_path.startswith(ollama.PREFIX):
@@ -90,6 +104,13 @@ def _pulled(entry: Entry, cache_dir: Path, allow_download: bool, progress: Progr
     if not allow_download:
         raise ModelNameError(f"{entry.name} is not on this machine: fetch it with `onward pull {entry.name}`.")
     return pull(entry, cache_dir, progress, accepts_terms=accepts_terms)
+
+
+def with_adapter(base: ResolvedModel, adapter: Path) -> ResolvedModel:
+    """Return a model with a LoRA adapter. Raises ModelFolderError where it cannot be merged."""
+    if problem := adapter_problem(base.path, base.format, adapter):
+        raise ModelFolderError(problem)
+    return replace(base, id=f"{base.id}+{adapter.resolve().name}", adapter=adapter)
 
 
 def built_in_folder(name: str) -> Path:

@@ -43,6 +43,8 @@ class ModelFormat(Protocol):
     """Whether messages name it among the formats that users have models in."""
     patterns: tuple[str, ...]
     """Glob patterns of the files to download from a hub repository; empty: never on the hub."""
+    takes_adapters: bool
+    """Whether `RuntimeOptions.adapter` is merged."""
     packages: tuple[str, ...]
     """Python distributions that loading needs, for `onward doctor`."""
     loading_only_files: tuple[str, ...]

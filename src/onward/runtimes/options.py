@@ -21,6 +21,8 @@ class RuntimeOptions:
     """ "exact": compute and cache in float32, activations not quantised; "fast": the runtime's best trade-off."""
     weights: WeightForm = "auto"
     """In which form weights are stored where the runtime makes its own graph; "auto": the best trade-off."""
+    adapter: Path | None = None
+    """A LoRA adapter that is merged into the weights."""
     kv_memory: int | None = None
     """Bytes for the KV cache; None: the runtime's default share of the free memory."""
     cache_dir: Path | None = None

@@ -2,7 +2,7 @@
 
 from onward.settings.declared import Settings, options
 from onward.settings.folders import cache_folder, home_folder
-from onward.settings.names import OPENAI_NAMES, model_named
+from onward.settings.names import OPENAI_NAMES, adapted_models, model_named
 from onward.settings.option import GROUPS, Group, Option
 from onward.settings.sources import CONFIG_ENVIRONMENT, OTHER_VARIABLES, Resolved, resolve
 
@@ -15,6 +15,7 @@ __all__ = [
     "Option",
     "Resolved",
     "Settings",
+    "adapted_models",
     "cache_folder",
     "home_folder",
     "model_named",

@@ -26,6 +26,12 @@ class Settings:
         (), "Model", values.alias, "Additional name for a model. Repeatable.",
         metavar="NAME=MODEL", is_repeatable=True,
     )  # fmt: skip
+    lora: tuple[tuple[str, str], ...] = option(
+        (), "Model", values.lora,
+        "A LoRA adapter (a folder of PEFT, or a GGUF file) that is merged into a GGUF or safetensors model and served "
+        "as a model NAME. BASE: the model, as in --model; the first one without. Repeatable.",
+        metavar="NAME=PATH[@BASE]", is_repeatable=True,
+    )  # fmt: skip
     openai_names: bool = option(
         True, "Model", values.boolean,
         "The first model also answers to gpt-3.5-turbo-instruct, davinci-002 and babbage-002, the names of OpenAI's "

@@ -11,9 +11,20 @@ OPENAI_NAMES = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
 unless a model or alias has the name, or the setting `openai_names` is off."""
 
 
+def adapted_models(settings: Settings) -> dict[str, str]:
+    """Return the models of `--lora` by name, each as BASE+PATH, which can be loaded."""
+    found: dict[str, str] = {}
+    for name, value in settings.lora:
+        path, at, base = value.rpartition("@")
+        found[name] = f"{base if at else settings.model[0]}+{Path(path if at else value).expanduser()}"
+    return found
+
+
 def model_named(name: str, settings: Settings) -> str:
     """Return the model that `name` stands for, as a path or a name that can be loaded; by default `name` itself."""
     if (target := dict(settings.alias).get(name)) is not None:
+        return target
+    if (target := adapted_models(settings).get(name)) is not None:
         return target
     return settings.model[0] if is_openai_name(name, settings) else name
 

@@ -93,7 +93,7 @@ def unknown_models(names: list[str]) -> dict[str, str]:
 
 
 def _for(settings: Settings, models: list[str]) -> Settings:
-    return replace(settings, model=tuple(dict.fromkeys(models)), alias=(), openai_names=False)
+    return replace(settings, model=tuple(dict.fromkeys(models)), alias=(), lora=(), openai_names=False)
 
 
 def _document(answer: Completion | Chunk) -> Document:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.errors import CheckpointError
 from onward.runtimes.base import LoadedModel, Progress
+from onward.runtimes.files import CONFIG, TOKENIZER, TOKENIZER_FILES, present
 from onward.runtimes.openvino.file_names import WEIGHTS
 
 if TYPE_CHECKING:
@@ -28,6 +30,32 @@ def load_checkpoint(path: Path, tokenizer: Tokenizer, options: RuntimeOptions, p
     return LoadedModel(model, tokenizer, model.fingerprint, tuple(model.notes))
 
 
+def convert_checkpoint(path: Path, folder: Path, options: RuntimeOptions) -> None:
+    """Write what `read_checkpoint` reads at `path` as an IR folder with its tokenizer, which must not exist.
+
+    Slow; blocks. Raises CheckpointError, SetupError.
+    """
+    from onward.runtimes.openvino.converted import write_ir
+    from onward.runtimes.openvino.signal_stack import signal_stack_kept
+
+    with signal_stack_kept():
+        write_ir(path, folder, _tokenizer_files(path), options)
+
+
+def _tokenizer_files(path: Path) -> dict[str, bytes]:
+    if path.is_dir():
+        return {each.name: each.read_bytes() for each in present(path, TOKENIZER_FILES) if each.name != CONFIG}
+    from onward.checkpoints.checkpoint import read_checkpoint
+    from onward.checkpoints.tokenizer import tokenizer_files
+
+    files = tokenizer_files(read_checkpoint(path).parameters)
+    return {
+        TOKENIZER: files.tokenizer,
+        "tokenizer_config.json": json.dumps(files.configuration).encode(),
+        "generation_config.json": json.dumps(files.generation).encode(),
+    }
+
+
 def contents_problem(path: Path) -> list[str]:
     """Return what the files' own statements make impossible. Reads what they state, not their weights."""
     from onward.checkpoints.checkpoint import read_checkpoint
@@ -38,3 +66,15 @@ def contents_problem(path: Path) -> list[str]:
     except CheckpointError as problem:
         return [str(problem)]
     return []
+
+
+def merge_problem(path: Path, adapter: Path) -> str:
+    """Return why an adapter cannot be merged into a model file, "" if nothing was found. Reads no weights."""
+    from onward.checkpoints.adapter import merged
+    from onward.checkpoints.checkpoint import read_checkpoint
+
+    try:
+        merged(read_checkpoint(path), adapter)
+    except CheckpointError as problem:
+        return str(problem)
+    return ""

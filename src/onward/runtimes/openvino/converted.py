@@ -6,11 +6,12 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from onward.checkpoints.adapter import merged
 from onward.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from onward.errors import CheckpointError, SetupError
 from onward.runtimes.base import Progress
@@ -46,9 +47,7 @@ def converted(path: Path, options: RuntimeOptions, progress: Progress) -> Iterat
     Without a cache folder in the options, the folder is a temporary one. Slow; blocks. Raises CheckpointError (the
     file), SetupError (the disk).
     """
-    _require_possible(options)
-    checkpoint = read_checkpoint(path)
-    found = architecture_of(checkpoint)
+    checkpoint, found = _checked(path, options)
     content = _content(checkpoint, options)
     name = f"{(path.name if path.is_dir() else path.stem)[:80]}-{content[:16]}"
     cached = None if options.cache_dir is None else options.cache_dir / FOLDER / name
@@ -67,6 +66,36 @@ def converted(path: Path, options: RuntimeOptions, progress: Progress) -> Iterat
             for old in shrink(options.cache_dir, options.cache_size, kept=[folder]):
                 progress(f"Removed the converted model {old.name} from the cache (--cache-size)")
         yield Converted(folder, content)
+
+
+def write_ir(path: Path, folder: Path, files: Mapping[str, bytes], options: RuntimeOptions) -> None:
+    """Write a model file as an IR folder with further `files`: all of it, or nothing. `folder` must not exist.
+
+    Slow; blocks. Raises CheckpointError (the file), SetupError (the disk).
+    """
+    checkpoint, found = _checked(path, options)
+    content = _content(checkpoint, options)
+    with _new_folder(folder.absolute().parent) as fresh:
+        _require_space(fresh, graph_bytes(checkpoint, options.precision, options.weights))
+        _write(checkpoint, found, fresh, options)
+        for name, contained in files.items():
+            (fresh / name).write_bytes(contained)
+        _require_unchanged(checkpoint, options, content)
+        fresh.chmod(0o755)
+        try:
+            fresh.rename(folder)
+        except OSError as error:
+            reason = f"{folder} cannot be written ({error.strerror})"
+            raise SetupError(f"{reason}: choose a folder that does not exist.") from None
+
+
+def _checked(path: Path, options: RuntimeOptions) -> tuple[Checkpoint, Architecture]:
+    """Return a checkpoint, with its adapter, and its architecture. Raises CheckpointError, SetupError."""
+    _require_possible(options)
+    checkpoint = read_checkpoint(path)
+    if options.adapter is not None:
+        checkpoint = merged(checkpoint, options.adapter)
+    return checkpoint, architecture_of(checkpoint)
 
 
 def _require_possible(options: RuntimeOptions) -> None:

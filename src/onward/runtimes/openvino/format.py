@@ -32,6 +32,7 @@ class OpenVINOFormat:
 
     name = "OpenVINO IR"
     is_listed = True
+    takes_adapters = False
     patterns: tuple[str, ...] = (GRAPH, WEIGHTS, *TOKENIZER_FILES)
     packages: tuple[str, ...] = ("openvino", "tokenizers")
     loading_only_files: tuple[str, ...] = (WEIGHTS, "libopenvino", "_pyopenvino.", "tokenizers.")

@@ -22,6 +22,7 @@ class GGUFFormat:
 
     name = "GGUF"
     is_listed = True
+    takes_adapters = True
     patterns: tuple[str, ...] = ()
     packages = PACKAGES
     loading_only_files = LOADING_ONLY_FILES

@@ -21,6 +21,7 @@ class SafetensorsFormat:
 
     name = "safetensors"
     is_listed = True
+    takes_adapters = True
     patterns: tuple[str, ...] = (WHOLE, INDEX, "model-*.safetensors", *TOKENIZER_FILES)
     packages = PACKAGES
     loading_only_files = LOADING_ONLY_FILES

@@ -26,6 +26,7 @@ class ToyFormat:
 
     name = "toy"
     is_listed = False
+    takes_adapters = False
     patterns: tuple[str, ...] = ()
     packages: tuple[str, ...] = ("numpy",)
     loading_only_files: tuple[str, ...] = ()

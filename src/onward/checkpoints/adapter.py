@@ -1,0 +1,159 @@
+"""LoRA adapters (Hu et al. 2021): low-rank changes of linear layers, as PEFT's folders and GGUF files have them.
+
+The weights become W + scale · B · A, B being [rows, rank] and A [rank, inputs].
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, PAIRED_IN_GGUF, arranged
+from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.folder import read_object, with_kinds_apart
+from onward.checkpoints.gguf import read_gguf
+from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.paths import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from onward.checkpoints.safetensors import read_safetensors
+from onward.checkpoints.tensor import Tensor
+from onward.checkpoints.tensor_names import gguf_name
+from onward.checkpoints.types import FLOAT32
+from onward.errors import CheckpointError
+
+_PEFT_NAME = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")
+_GGUF_NAME = re.compile(r"(?P<name>.+)\.lora_(?P<side>[ab])")
+_CHANGES = {
+    "use_dora": "DoRA",
+    "modules_to_save": "whole layers beside the adapter",
+    "alpha_pattern": "a scale per layer",
+    "layer_replication": "replicated layers",
+    "trainable_token_indices": "trained tokens",
+    "lora_bias": "biases",
+}
+"""Statements of adapter_config.json that change more than linear layers, and what they stand for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The two matrices of one layer, by GGUF's name of its weights."""
+
+    low: Tensor
+    high: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class MergedTensor(Tensor):
+    """A weight matrix plus its change, computed a few rows at a time; its type is that of the sum."""
+
+    base: Tensor | None = None
+    low: NDArray[np.float32] | None = None
+    """scale · A, [rank, inputs]."""
+    high: Tensor | None = None
+    """B, [rows, rank]."""
+
+    def floats(self, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
+        assert self.base is not None and self.low is not None and self.high is not None
+        stop = self.num_rows if stop is None else stop
+        return self.base.floats(start, stop) + self.high.floats(start, stop) @ self.low
+
+
+def merged(checkpoint: Checkpoint, path: Path) -> Checkpoint:
+    """Return a checkpoint with the changes of the adapter at `path`. Raises CheckpointError for one that is broken, was
+    made for another model, or changes more than linear layers."""
+    adapter_paths, scale_of, pairs = _read(path, checkpoint.parameters)
+    tensors = dict(checkpoint.tensors)
+    for name, pair in pairs.items():
+        base = tensors.get(name)
+        if base is None:
+            raise CheckpointError(f"{path} changes {name!r}, which {checkpoint.paths[0]} does not have.")
+        tensors[name] = _merged(base, pair, scale_of(pair.low.shape[0]), path)
+    return replace(checkpoint, paths=(*checkpoint.paths, *adapter_paths), tensors=tensors)
+
+
+def _merged(base: Tensor, pair: _Pair, scale: float, path: Path) -> MergedTensor:
+    rows, inputs = base.shape[0], base.shape[-1]
+    rank = pair.low.shape[0]
+    if len(base.shape) != 2 or pair.low.shape != (rank, inputs) or pair.high.shape != (rows, rank):
+        raise CheckpointError(
+            f"{path} was made for another model: its change of {base.name!r} has the shapes {list(pair.high.shape)} "
+            f"and {list(pair.low.shape)}, but the weights are {list(base.shape)}."
+        )
+    low = pair.low.floats() * np.float32(scale)
+    return MergedTensor(base.name, base.shape, FLOAT32, base.data, base=base, low=low, high=pair.high)
+
+
+def _read(path: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Any, dict[str, _Pair]]:
+    """Return the adapter's files, the scale for a rank, and the pairs by the names of the weights."""
+    if path.is_dir():
+        return _read_peft(path, parameters)
+    return _read_gguf(path, parameters)
+
+
+def _read_peft(folder: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Any, dict[str, _Pair]]:
+    config, weights = folder / ADAPTER_CONFIG, folder / ADAPTER_WEIGHTS
+    stated = read_object(config)
+    if stated.get("peft_type", "LORA") != "LORA":
+        raise CheckpointError(f"{config} is a {str(stated['peft_type'])[:40]!r} adapter; Onward merges LORA.")
+    for name, meaning in _CHANGES.items():
+        if stated.get(name):
+            raise CheckpointError(f"{config} uses {meaning} ({name!r}), which Onward does not merge.")
+    if stated.get("bias", "none") != "none":
+        raise CheckpointError(f"{config} has biases ('bias'), which Onward does not merge.")
+    alpha, is_root = stated.get("lora_alpha", 8), bool(stated.get("use_rslora"))
+    if not isinstance(alpha, int | float):
+        raise CheckpointError(f"{config} states {str(alpha)[:40]!r} as 'lora_alpha', which is not a number.")
+    sides: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in read_safetensors(weights).items():
+        found = _PEFT_NAME.fullmatch(name)
+        if found is None:
+            raise CheckpointError(f"{weights} has a tensor {name[:80]!r}, which Onward does not merge.")
+        weight = gguf_name(f"{found['module']}.weight", parameters.architecture)
+        sides.setdefault(weight, {})[found["side"].lower()] = tensor
+    pairs = _pairs(sides, parameters, weights, has_pairs=parameters.architecture in PAIRED_IN_FOLDERS, is_peft=True)
+    return (weights, config), lambda rank: alpha / (math.sqrt(rank) if is_root else rank), pairs
+
+
+def _read_gguf(path: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Any, dict[str, _Pair]]:
+    found = read_gguf(path)
+    stated = Parameters(found.metadata, str(path))
+    kind = stated.text("general.type", "model", whole_name=True), found.metadata.get("adapter.type", "lora")
+    if kind != ("adapter", "lora"):
+        raise CheckpointError(f"{path} is not a LoRA adapter, but a {kind[0]}: pass it with --model.")
+    if stated.architecture != parameters.architecture:
+        raise CheckpointError(f"{path} was made for {stated.architecture!r}, not for {parameters.architecture!r}.")
+    alpha = found.metadata.get("adapter.lora.alpha", 0.0)
+    if not isinstance(alpha, int | float):
+        raise CheckpointError(f"{path} states {str(alpha)[:40]!r} as 'adapter.lora.alpha', which is not a number.")
+    sides: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in found.tensors.items():
+        matched = _GGUF_NAME.fullmatch(name)
+        if matched is None:
+            raise CheckpointError(f"{path} has a tensor {name[:80]!r}, which Onward does not merge.")
+        sides.setdefault(matched["name"], {})[matched["side"]] = tensor
+    pairs = _pairs(sides, parameters, path, has_pairs=parameters.architecture in PAIRED_IN_GGUF, is_peft=False)
+    return found.paths, lambda rank: alpha / rank if alpha else 1.0, pairs
+
+
+def _pairs(
+    sides: Mapping[str, Mapping[str, Tensor]], parameters: Parameters, path: Path, *, has_pairs: bool, is_peft: bool
+) -> dict[str, _Pair]:
+    """Return complete pairs, with rows apart and in order as the weights have them."""
+    found: dict[str, _Pair] = {}
+    for name, both in sides.items():
+        if set(both) != {"a", "b"} or any(len(each.shape) != 2 for each in both.values()):
+            raise CheckpointError(f"{path} is broken (the change of {name[:80]!r} is not two matrices).")
+        high = replace(both["b"], name=name)
+        if is_peft:
+            high = with_kinds_apart(parameters, high)
+        for part, tensor in arranged(parameters, {name: high}, has_pairs=has_pairs).items():
+            found[part] = _Pair(both["a"], tensor)
+    if not found:
+        raise CheckpointError(f"{path} changes nothing.")
+    return found

@@ -1,0 +1,28 @@
+"""Token ids are llama.cpp's, on every line of a corpus (`token_ids.py` wrote what llama.cpp says)."""
+
+from __future__ import annotations
+
+import pytest
+
+from onward.runtimes.openvino.gguf_format import GGUFFormat
+from tests.real_models.corpus import NUM_LINES, lines
+from tests.real_models.fetch import ALL_MODELS, RealModel, Unreachable, fetch
+from tests.real_models.token_ids import FOLDER, checksum
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ALL_MODELS, ids=lambda model: model.name)
+def test_token_ids_are_those_of_llama_cpp(model: RealModel) -> None:
+    try:
+        path = fetch(model)
+    except Unreachable as reason:
+        pytest.skip(str(reason))
+    expected = (FOLDER / f"{model.name}.txt").read_text().split()
+    assert len(expected) == NUM_LINES
+    tokenizer = GGUFFormat().load_tokenizer(path)
+    different = [
+        line
+        for line, wanted in zip(lines(), expected, strict=True)
+        if checksum(tokenizer.encode(line, add_special_tokens=False)) != wanted
+    ]
+    assert not different, f"{len(different)} lines differ, the first ones: {different[:5]!r}"
