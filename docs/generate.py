@@ -115,6 +115,7 @@ TYPES = {
     "link": "string",
     "strings": "array of strings",
     "files": "array of objects",
+    "snippets": "array of objects",
     "token_biases": "array of pairs, or object with number values",
 }
 

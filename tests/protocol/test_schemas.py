@@ -212,6 +212,7 @@ def test_the_document_has_every_route() -> None:
         "/openai/schemas/Completion.json", "/tokenize", "/detokenize", "/tokenizer_info",
         "/completion", "/infill", "/props", "/slots",
         "/api/generate", "/api/show", "/api/tags", "/api/ps", "/api/version",
+        "/v1/fim/completions", "/tabby/v1/completions", "/tabby/v1/health", "/generate", "/generate_stream", "/info",
         "/health", "/live", "/metrics", "/openapi.json", "/docs", "/",
     }  # fmt: skip
 

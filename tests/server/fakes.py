@@ -123,7 +123,7 @@ class FakeBackend:
         return answer
 
     async def tokenizer_info(self, model: str | None) -> TokenizerInfo:
-        if model not in (None, "storyteller"):
+        if model not in (None, "storyteller", "org/tiny"):
             raise ModelNotFound(f"The model '{model}' does not exist", param="model")
         return TokenizerInfo(
             eos_token="<end>", bos_token=None, vocab_size=256, context_length=512, special_tokens=("<end>",)

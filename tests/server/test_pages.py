@@ -158,7 +158,7 @@ async def test_every_documented_path_is_served() -> None:
             if path.endswith("/completions/{id}"):
                 assert (call.status, "no stream" in call.error["message"]) == (404, True)
             else:
-                assert call.status in (200, 400), (method, path)
+                assert call.status in (200, 400, 422), (method, path)  # 422: as some dialects say 400
 
 
 @in_loop

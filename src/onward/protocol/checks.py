@@ -229,24 +229,40 @@ def check_strings(row: Parameter, value: object, path: str, profile: Profile) ->
     return texts
 
 
+def check_snippets(row: Parameter, value: object, path: str, profile: Profile) -> tuple[tuple[str, str], ...]:
+    """Return (filepath, body) pairs. Raises InvalidRequest."""
+    return _check_texts(row, value, path, profile, ("filepath", "body", "score"))
+
+
 def check_files(row: Parameter, value: object, path: str, profile: Profile) -> tuple[tuple[str, str], ...]:
     """Return (filename, text) pairs; a file may have no name. Raises InvalidRequest."""
+    return _check_texts(row, value, path, profile, ("filename", "text", "time"))
+
+
+def _check_texts(
+    row: Parameter, value: object, path: str, profile: Profile, names: tuple[str, str, str]
+) -> tuple[tuple[str, str], ...]:
+    """Return pairs of the first two of `names`; the third is accepted, too."""
     if not isinstance(value, (list, tuple)):
         raise refusals.wrong_type(path, "an array of objects", value)
     if row.max_items is not None and len(value) > row.max_items:
         raise refusals.array_too_long(path, row.max_items, len(value))
-    return tuple(_file(each, f"{path}[{index}]", profile) for index, each in enumerate(value))
+    return tuple(_file(each, f"{path}[{index}]", profile, names) for index, each in enumerate(value))
 
 
-def _file(value: object, path: str, profile: Profile) -> tuple[str, str]:
+def _file(value: object, path: str, profile: Profile, names: tuple[str, str, str]) -> tuple[str, str]:
+    name_of, text_of, _ = names
     if not isinstance(value, dict):
         raise refusals.wrong_type(path, "an object", value)
-    if "text" not in value:
-        raise refusals.missing(f"{path}.text")
+    if text_of not in value:
+        raise refusals.missing(f"{path}.{text_of}")
     for name in value:
-        if name not in ("filename", "text", "time") and profile != "lenient":
+        if name not in names and profile != "lenient":
             raise refusals.unknown_inner(f"{path}.{name}")
-    return unicode_text(value.get("filename", "tmp"), f"{path}.filename"), unicode_text(value["text"], f"{path}.text")
+    return (
+        unicode_text(value.get(name_of, "tmp"), f"{path}.{name_of}"),
+        unicode_text(value[text_of], f"{path}.{text_of}"),
+    )
 
 
 def check_token_biases(row: Parameter, value: object, path: str, profile: Profile) -> dict[int, float]:
@@ -301,6 +317,7 @@ CHECKS: dict[str, Callable[[Parameter, object, str, Profile], object]] = {
     "link": check_link,
     "strings": check_strings,
     "files": check_files,
+    "snippets": check_snippets,
     "token_biases": check_token_biases,
 }
 """The check of each `Parameter.kind` except "object", whose fields are checked one by one."""

@@ -27,6 +27,7 @@ Kind = Literal[
     "link",  # a URI without effect
     "strings",  # array of strings, one of `only` each if there are any
     "files",  # array of objects: `filename` and `text` of files of a repository
+    "snippets",  # array of objects: `filepath` and `body` of parts of files
     "token_biases",  # array of pairs of a token id and a number or false, or an object as in logit_bias
 ]
 Origin = Literal["openai", "extension"]

@@ -57,7 +57,9 @@ def _form(row: Parameter, profile: Profile) -> Schema:
         case "strings":
             return _strings(row)
         case "files":
-            return _files(row, profile)
+            return _files(row, profile, "filename", "text", "time")
+        case "snippets":
+            return _files(row, profile, "filepath", "body", "score")
         case "token_biases":
             pair: Schema = {"type": "array", "minItems": 2, "maxItems": 2}
             return {"anyOf": [_logit_bias(row), {"type": "array", "items": pair, "maxItems": row.max_items}]}
@@ -121,11 +123,11 @@ def _strings(row: Parameter) -> Schema:
     return {"type": ["array", "null"], "items": text} | limit
 
 
-def _files(row: Parameter, profile: Profile) -> Schema:
+def _files(row: Parameter, profile: Profile, name: str, text: str, other: str) -> Schema:
     file: Schema = {
         "type": "object",
-        "properties": {"filename": {"type": "string"}, "text": {"type": "string"}, "time": {}},
-        "required": ["text"],
+        "properties": {name: {"type": "string"}, text: {"type": "string"}, other: {}},
+        "required": [text],
         "additionalProperties": profile == "lenient",
     }
     return {"type": ["array", "null"], "items": file, "maxItems": row.max_items}
@@ -142,8 +144,9 @@ def _logit_bias(row: Parameter) -> Schema:
 
 def _object(row: Parameter, profile: Profile) -> Schema:
     inner = known_parameters(profile, row.inner)
+    required = [name for name, each in inner.items() if each.required]
     return {
         "type": ["object", "null"],
         "properties": {name: parameter_schema(each, profile) for name, each in inner.items()},
-        "additionalProperties": profile == "lenient",
-    }
+        "additionalProperties": profile == "lenient" or not row.has_effect,
+    } | ({"required": required} if required else {})

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from onward.protocol.dialects.names import DIALECTS
-from onward.protocol.dialects.openapi import dialect_paths
+from onward.protocol.dialects.openapi import dialect_paths, merged_paths
 from onward.protocol.openapi_paths import paths, ref
 from onward.protocol.parameter import Profile
 from onward.protocol.request_schema import parameter_schema, request_schema
@@ -33,7 +33,7 @@ def openapi(server_version: str, *, profile: Profile = "default", dialects: tupl
         "servers": [{"url": "/"}],
         "security": [{}, {"bearer": []}],
         "tags": [{"name": name} for name in ("Completions", "Tokens", *dialects)],
-        "paths": paths(profile) | dialect_paths(dialects, profile),
+        "paths": merged_paths(paths(profile), dialect_paths(dialects, profile)),
         "components": {
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
             "schemas": _components(profile),

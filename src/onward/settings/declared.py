@@ -108,7 +108,7 @@ class Settings:
         is_server_only=True,
     )  # fmt: skip
     dialects: tuple[str, ...] = option(
-        ("all",), "Network", values.choice("all", "none", "llama-server", "ollama"),
+        ("all",), "Network", values.choice("all", "none", "llama-server", "ollama", "mistral", "tabby", "tgi"),
         "Completion APIs of other servers that are served beside OpenAI's, for editors and programs that know only "
         "those. all, none, or names. Repeatable.",
         metavar="NAME", is_repeatable=True,

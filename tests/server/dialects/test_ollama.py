@@ -28,7 +28,7 @@ async def test_a_completion_is_that_of_the_completions_route() -> None:
     assert answer["response"] == text != ""
     assert answer["model"] == "toy" and answer["done"] is True and answer["done_reason"] == "length"
     assert answer["eval_count"] == 12 and answer["prompt_eval_count"] > 0
-    assert answer["total_duration"] == answer["prompt_eval_duration"] + answer["eval_duration"] > 0
+    assert abs(answer["total_duration"] - answer["prompt_eval_duration"] - answer["eval_duration"]) <= 2  # rounding
     assert datetime.fromisoformat(answer["created_at"]).tzinfo is not None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from onward.protocol import refusals
 from onward.protocol.checks import CHECKS
 from onward.protocol.parameter import Parameter, Profile
+from onward.protocol.request import CompletionRequest
 
 Table = Mapping[str, Parameter]
 
@@ -41,6 +42,13 @@ def check_fields(fields: Mapping[str, object], rows: Table, profile: Profile, pa
     return {**_defaults(rows), **aliased, **given}
 
 
+def request_fields(checked: Mapping[str, Any], *without: str) -> dict[str, Any]:
+    """Return the checked fields that a CompletionRequest has under the same name, but for those that mean something
+    else in the dialect."""
+    names = (name for name in CompletionRequest.__struct_fields__ if name not in without)
+    return {name: checked[name] for name in names if checked.get(name) is not None}
+
+
 def _check_known(fields: Mapping[str, object], rows: Table, profile: Profile, path: str) -> None:
     if profile == "lenient":
         return
@@ -54,6 +62,8 @@ def _check_known(fields: Mapping[str, object], rows: Table, profile: Profile, pa
 def _inner(row: Parameter, value: object, place: str, profile: Profile) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise refusals.wrong_type(place, "an object", value)
+    if not row.has_effect:
+        return {}
     return check_fields(value, table(*row.inner), profile, f"{place}.")
 
 

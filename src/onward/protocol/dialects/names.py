@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-DIALECTS = ("llama-server", "ollama")
+DIALECTS = ("llama-server", "ollama", "mistral", "tabby", "tgi")
 
 
 def served_dialects(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from onward.protocol.dialects import llama_server, ollama
+from onward.protocol.dialects import llama_server, mistral, ollama, tabby, tgi
 from onward.protocol.dialects.decode import Table
 from onward.protocol.parameter import Profile
 from onward.protocol.request_schema import parameter_schema
@@ -40,6 +40,19 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
         Operation("/api/ps", "ollamaProcesses", "List the models that are loaded."),
         Operation("/api/version", "ollamaVersion", "Return the server's version."),
     ),
+    "mistral": (
+        Operation("/v1/fim/completions", "mistralFim", "Complete what is between two texts.", mistral.FIM, EVENTS),
+    ),
+    "tabby": (
+        Operation("/tabby/v1/completions", "tabbyComplete", "Complete what is between two texts.", tabby.COMPLETION),
+        Operation("/tabby/v1/health", "tabbyHealth", "Describe the server."),
+    ),
+    "tgi": (
+        Operation("/generate", "tgiGenerate", "Continue a prompt.", tgi.GENERATE),
+        Operation("/generate_stream", "tgiStream", "Continue a prompt as a stream.", tgi.GENERATE, EVENTS),
+        Operation("/", "tgiCompatible", "Continue a prompt, as a stream or not.", tgi.COMPATIBLE, EVENTS),
+        Operation("/info", "tgiInfo", "Describe the server."),
+    ),
 }
 """The routes of each dialect. The server has a handler for every one."""
 
@@ -52,6 +65,11 @@ def dialect_paths(dialects: tuple[str, ...], profile: Profile) -> Node:
             method = "get" if operation.rows is None else "post"
             found.setdefault(operation.path, {})[method] = _operation(operation, dialect, profile)
     return found
+
+
+def merged_paths(own: Node, dialects: Node) -> Node:
+    """Return all routes; a URL may have methods of both."""
+    return {path: own.get(path, {}) | dialects.get(path, {}) for path in (*own, *dialects)}
 
 
 def body_schema(rows: Table, profile: Profile) -> Node:

@@ -8,7 +8,7 @@ import msgspec
 
 import onward
 from onward.errors import InvalidRequest, Overloaded
-from onward.protocol.dialects.decode import Table
+from onward.protocol.dialects.decode import Table, request_fields
 from onward.protocol.dialects.llama_server import COMPLETION, INFILL, MAX_INT32, UNLIMITED, check_llama_request
 from onward.protocol.request import CompletionRequest, InfillContext
 from onward.server.dialects.llama_errors import error_body
@@ -18,11 +18,6 @@ from onward.server.dialects.stopwatch import Stopwatch
 from onward.server.exchange import Exchange
 from onward.server.routes import Route
 
-_PASSED = (
-    "model", "n", "stream", "stop", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty", "seed", "ignore_eos", "logit_bias",
-)  # fmt: skip
-"""Fields of the dialect that CompletionRequest has under the same name."""
 _SHOWN = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "ignore_eos", "stream")
 
 
@@ -138,7 +133,7 @@ def _infill_request(checked: dict[str, Any], options: LlamaOptions) -> Completio
 def _request(checked: dict[str, Any], options: LlamaOptions, **own: Any) -> CompletionRequest:
     """Return the request. Token ids are asked for, because tokens are counted by choice."""
     return CompletionRequest(
-        **{name: checked[name] for name in _PASSED if checked.get(name) is not None},
+        **request_fields(checked, "prompt"),
         **own,
         max_tokens=MAX_INT32 if options.num_tokens == UNLIMITED else options.num_tokens,
         fill_context=True,

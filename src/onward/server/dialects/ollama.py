@@ -10,7 +10,7 @@ import msgspec
 
 import onward
 from onward.errors import InvalidRequest
-from onward.protocol.dialects.decode import check_fields
+from onward.protocol.dialects.decode import check_fields, request_fields
 from onward.protocol.dialects.llama_server import MAX_INT32
 from onward.protocol.dialects.ollama import GENERATE, SHOW, TEMPLATE
 from onward.protocol.models import Model
@@ -28,10 +28,6 @@ ARCHITECTURE = "onward"
 """Prefix of keys in `model_info`, where Ollama has a model's architecture."""
 NEVER = "2318-01-01T00:00:00Z"
 """When a model expires: never, which Ollama writes as a year as far away."""
-_PASSED = (
-    "suffix", "stream", "stop", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty", "seed",
-)  # fmt: skip
 
 
 class Ollama:
@@ -115,7 +111,7 @@ class Ollama:
 
 
 def _request(checked: Object, model: str) -> CompletionRequest:
-    fields = {name: checked[name] for name in _PASSED if checked.get(name) is not None}
+    fields = request_fields(checked, "model", "prompt", "logprobs")
     if fields.get("seed") == -1:
         del fields["seed"]
     limit = checked["num_predict"]

@@ -6,13 +6,19 @@ from collections.abc import Callable
 
 from onward.protocol.dialects.names import served_dialects
 from onward.server.dialects.llama_server import LlamaServer
+from onward.server.dialects.mistral import Mistral
 from onward.server.dialects.ollama import Ollama
 from onward.server.dialects.services import Services
+from onward.server.dialects.tabby import Tabby
+from onward.server.dialects.tgi import Tgi
 from onward.server.routes import Route
 
 ROUTES: dict[str, Callable[[Services], list[Route]]] = {
     "llama-server": lambda services: LlamaServer(services).routes(),
     "ollama": lambda services: Ollama(services).routes(),
+    "mistral": lambda services: Mistral(services).routes(),
+    "tabby": lambda services: Tabby(services).routes(),
+    "tgi": lambda services: Tgi(services).routes(),
 }
 """Routes by the name of the dialect in the setting `dialects`."""
 

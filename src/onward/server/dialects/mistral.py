@@ -1,0 +1,128 @@
+"""Mistral's /v1/fim/completions (mistralai 3.7.0: FIMCompletionResponse, CompletionEvent), which Continue calls too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from onward.completions.fold import Identity
+from onward.errors import ApiError, InvalidRequest
+from onward.protocol.dialects.decode import check_fields, request_fields
+from onward.protocol.dialects.llama_server import MAX_INT32
+from onward.protocol.dialects.mistral import FIM
+from onward.protocol.error_body import MAX_FIELD_CHARS
+from onward.protocol.request import CompletionRequest
+from onward.protocol.response import Choice, Usage
+from onward.protocol.sse import DONE, KEEP_ALIVE
+from onward.server.dialects.services import Services
+from onward.server.exchange import Exchange
+from onward.server.routes import Route
+
+Object = dict[str, Any]
+
+
+def error_object(error: ApiError) -> Object:
+    """Return Mistral's error object."""
+    message = error.message[:MAX_FIELD_CHARS]
+    return {"object": "error", "message": message, "type": error.type, "param": error.param, "code": error.code}
+
+
+def error_body(error: ApiError) -> tuple[int, bytes, str]:
+    """Return status, body and content type. Invalid fields are 422, with a list of what is wrong."""
+    if not isinstance(error, InvalidRequest):
+        return error.status, msgspec.json.encode(error_object(error)), "application/json"
+    place = ["body", *([error.param] if error.param else [])]
+    detail = {"loc": place, "msg": error.message[:MAX_FIELD_CHARS], "type": error.code or "value_error"}
+    return 422, msgspec.json.encode({"detail": [detail]}), "application/json"
+
+
+class Mistral:
+    """The endpoint."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        return [Route("POST", "/v1/fim/completions", self.complete, error_body=error_body)]
+
+    async def complete(self, exchange: Exchange, _: str | None = None) -> None:
+        """Complete what is between prompt and suffix."""
+        profile = self._services.profile
+        request = await self._services.decode(exchange, lambda fields: _request(check_fields(fields, FIM, profile)))
+        await self._services.complete(exchange, request, FimReply(request))
+
+
+def _request(checked: Object) -> CompletionRequest:
+    limit = checked.get("max_tokens")
+    request = CompletionRequest(
+        **request_fields(checked, "max_tokens", "prompt"),
+        prompt=checked.get("prompt") or "",
+        max_tokens=MAX_INT32 if limit is None else limit,
+        fill_context=limit is None,
+    )
+    if limit is not None and request.min_tokens > limit:
+        raise InvalidRequest(f"'min_tokens' is above 'max_tokens', which is {limit}.", param="min_tokens")
+    return request
+
+
+class FimReply:
+    """Writes one answer in the shape of a chat."""
+
+    content_type = "text/event-stream"
+    keep_alive = KEEP_ALIVE
+
+    def __init__(self, request: CompletionRequest) -> None:
+        self._request = request
+        self._identity = Identity()
+        self._model = ""
+        self._texts: list[str] = []
+        self._finish = "stop"
+        self._has_begun = False
+
+    def begin(self, model: str) -> None:
+        self._model = model
+
+    @property
+    def is_complete(self) -> bool:
+        return False
+
+    async def feed(self, parts: list[Choice], usage: Usage) -> bytes:
+        (choice,) = parts
+        self._texts.append(choice.text)
+        self._finish = choice.finish_reason or self._finish
+        if not self._request.stream or not (choice.text or choice.finish_reason):
+            return b""
+        delta: Object = {"content": choice.text}
+        if not self._has_begun:
+            self._has_begun = True
+            delta = {"role": "assistant", **delta}
+        piece = {"index": 0, "delta": delta, "finish_reason": choice.finish_reason}
+        more = {"usage": _usage(usage)} if choice.finish_reason else {}
+        return _event({**self._head("chat.completion.chunk"), "choices": [piece], **more})
+
+    async def end(self, usage: Usage) -> bytes:
+        if self._request.stream:
+            return DONE
+        message = {"role": "assistant", "content": "".join(self._texts), "tool_calls": None}
+        choice = {"index": 0, "message": message, "finish_reason": self._finish}
+        return msgspec.json.encode({**self._head("chat.completion"), "choices": [choice], "usage": _usage(usage)})
+
+    def error(self, error: ApiError) -> bytes:
+        return _event(error_object(error))
+
+    def _head(self, kind: str) -> Object:
+        identity = self._identity
+        return {"id": identity.id, "object": kind, "created": identity.created, "model": self._model}
+
+
+def _usage(usage: Usage) -> Object:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def _event(value: Object) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"

@@ -1,0 +1,128 @@
+"""The answers of text-generation-inference (GenerateResponse and StreamResponse in router/src/lib.rs)."""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from onward.errors import ApiError
+from onward.protocol.request import CompletionRequest
+from onward.protocol.response import Choice, Usage
+from onward.protocol.sse import KEEP_ALIVE
+from onward.server.dialects.services import Services
+from onward.server.dialects.tgi_errors import error_object
+from onward.server.dialects.token_records import TokenRecord, all_tokens, cut_stop, token_records
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TgiOptions:
+    """What a request asks of its answer. `prompt` goes in front of the text. `end_token` is id and text of the model's
+    end token, `special` the texts of all special tokens."""
+
+    prompt: str
+    has_details: bool
+    num_top: int
+    in_array: bool
+    end_token: tuple[int, str]
+    special: frozenset[str]
+
+
+class TgiReply:
+    """Writes one answer. An end token is an event of its own, without a log probability."""
+
+    content_type = "text/event-stream"
+    keep_alive = KEEP_ALIVE
+
+    def __init__(self, request: CompletionRequest, options: TgiOptions, services: Services) -> None:
+        self._request = request
+        self._options = options
+        self._services = services
+        self._model = ""
+        self._texts: list[str] = []
+        self._tokens: list[Object] = []
+        self._top: list[list[Object]] = []
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._finish = "length"
+
+    def begin(self, model: str) -> None:
+        self._model = model
+
+    @property
+    def is_complete(self) -> bool:
+        return False
+
+    async def feed(self, parts: list[Choice], usage: Usage) -> bytes:
+        (choice,) = parts
+        self._texts.append(choice.text)
+        if choice.finish_reason == "stop":
+            self._finish = "stop_sequence" if cut_stop(choice.text, self._request.stop)[1] else "eos_token"
+        first = len(self._tokens)
+        await self._add(token_records(choice, self._options.num_top))
+        if choice.finish_reason and (self._finish == "eos_token" or len(self._tokens) == first):
+            token, text = self._options.end_token
+            self._tokens.append({"id": token, "text": text, "logprob": None, "special": True})
+            self._top.append([])
+        is_end = choice.finish_reason is not None
+        last = len(self._tokens) - 1
+        return b"".join(self._event(index, usage, is_last=is_end and index == last) for index in range(first, last + 1))
+
+    async def end(self, usage: Usage) -> bytes:
+        if self._request.stream:
+            return b""
+        answer: Object = {"generated_text": self._whole_text()}
+        if self._options.has_details:
+            answer["details"] = self._details() | {"prefill": [], "tokens": self._tokens}
+            if self._options.num_top:
+                answer["details"]["top_tokens"] = self._top
+        return msgspec.json.encode([answer] if self._options.in_array else answer)
+
+    def error(self, error: ApiError) -> bytes:
+        return _event(error_object(error))
+
+    async def _add(self, records: list[TokenRecord]) -> None:
+        if not records:
+            return
+        texts = await self._services.tokens_by_id(self._model, all_tokens(records))
+        for record in records:
+            raw = texts[record.token]
+            is_special = raw.decode(errors="replace") in self._options.special
+            text = raw.decode(errors="replace") if is_special else self._decoder.decode(raw)
+            self._tokens.append(_token(record.token, text, record.logprob, is_special=is_special))
+            self._top.append([self._alternative(token, value, texts) for token, value in record.top])
+
+    def _alternative(self, token: int, logprob: float, texts: dict[int, bytes]) -> Object:
+        text = texts[token].decode(errors="replace")
+        return _token(token, text, logprob, is_special=text in self._options.special)
+
+    def _event(self, index: int, usage: Usage, *, is_last: bool) -> bytes:
+        if not self._request.stream:
+            return b""
+        event: Object = {"index": index + 1, "token": self._tokens[index]}
+        if self._options.num_top:
+            event["top_tokens"] = self._top[index]
+        event["generated_text"] = self._whole_text() if is_last else None
+        event["details"] = self._details() | {"input_length": usage.prompt_tokens} if is_last else None
+        return _event(event)
+
+    def _whole_text(self) -> str:
+        return self._options.prompt + "".join(self._texts)
+
+    def _details(self) -> Object:
+        return {
+            "finish_reason": self._finish,
+            "generated_tokens": len(self._tokens),
+            "seed": self._request.seed,
+        }
+
+
+def _token(token: int, text: str, logprob: float | None, *, is_special: bool) -> Object:
+    return {"id": token, "text": text, "logprob": logprob, "special": is_special}
+
+
+def _event(value: Object) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"

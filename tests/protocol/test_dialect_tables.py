@@ -1,0 +1,69 @@
+"""Every field of every dialect acts, is refused, or says why it has no meaning: none is accepted and ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from onward.protocol.checks import CHECKS
+from onward.protocol.dialects.names import DIALECTS, served_dialects
+from onward.protocol.dialects.openapi import OPERATIONS
+from onward.protocol.parameter import Parameter
+from onward.protocol.request import CompletionRequest
+from onward.settings import options
+
+OWN = {
+    "llama-server": {
+        "input_prefix", "input_suffix", "input_extra", "n_predict", "n_indent", "t_max_predict_ms", "n_probs",
+        "return_tokens", "timings_per_token", "response_fields", "samplers", "prompt",
+    },
+    "ollama": {"num_predict", "logprobs", "top_logprobs", "prompt"},
+    "mistral": {"max_tokens", "prompt"},
+    "tabby": {
+        "prefix", "declarations", "relevant_snippets_from_changed_files",
+        "relevant_snippets_from_recently_opened_files",
+        "raw_prompt",
+    },
+    "tgi": {"max_new_tokens", "do_sample", "return_full_text", "details", "top_n_tokens", "inputs"},
+}  # fmt: skip
+"""Fields that the dialect's own code reads; a test of the dialect shows what each does."""
+
+
+def flat(rows: Iterator[Parameter]) -> Iterator[Parameter]:
+    for row in rows:
+        yield row
+        yield from flat(iter(row.inner))
+
+
+ROWS = [
+    pytest.param(dialect, row, id=f"{operation.path}-{row.name}")
+    for dialect, operations in OPERATIONS.items()
+    for operation in operations
+    for row in flat(iter((operation.rows or {}).values()))
+]
+
+
+@pytest.mark.parametrize(("dialect", "row"), ROWS)
+def test_a_field_acts_or_says_why_not(dialect: str, row: Parameter) -> None:
+    assert row.kind == "object" or row.kind in CHECKS
+    assert row.help.endswith(".") and row.dialect is not None
+    if row.field is not None:
+        assert row.field in CompletionRequest.__struct_fields__ or row.field in OWN[dialect]
+    elif not row.has_effect:
+        assert row.help.startswith("No meaning here: ")
+    else:
+        assert row.kind in ("fixed", "object", "duration")
+
+
+def test_the_own_fields_of_dialects_exist() -> None:
+    for dialect, operations in OPERATIONS.items():
+        known = {row.field for each in operations for row in flat(iter((each.rows or {}).values()))}
+        assert known >= OWN[dialect], dialect
+
+
+def test_the_setting_names_all_dialects() -> None:
+    (setting,) = [each for each in options() if each.name == "dialects"]
+    assert setting.parser.choices == ("all", "none", *DIALECTS) == ("all", "none", *OPERATIONS)  # type: ignore[attr-defined]
+    assert served_dialects(("all",)) == DIALECTS and served_dialects(("none", "tgi")) == ()
+    assert served_dialects(("tgi", "ollama")) == ("ollama", "tgi")
