@@ -53,10 +53,12 @@ def random_blocks(name: str, rows: int, inputs: int, seed: int = 0) -> Stored:
     kind = TENSOR_TYPES[NUMBERS[name]]
     random = np.random.default_rng(seed)
     blocks = random.integers(0, 256, (rows * inputs // kind.block_weights, kind.block_bytes), np.uint8)
-    for offset in SCALES[name]:
+    for offset in (SCALES | CODEBOOK_SCALES)[name]:
         scales = random.uniform(0.001, 0.02, len(blocks)).astype("<f4" if name == "Q8_K" else "<f2")
         size = scales.itemsize
         blocks[:, offset : offset + size] = scales.view(np.uint8).reshape(-1, size)
+    if name == "MXFP4":
+        blocks[:, 0] = random.integers(115, 130, len(blocks))  # an exponent
     return name, (rows, inputs), blocks.tobytes()
 
 
@@ -65,6 +67,13 @@ SCALES = {
     "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q8_K": (0,), "IQ4_NL": (0,), "IQ4_XS": (0,),
 }  # fmt: skip
 """Where the scales of a block begin, in bytes."""
+
+
+CODEBOOK_SCALES: dict[str, tuple[int, ...]] = {
+    "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ2_S": (0,), "IQ3_XXS": (0,), "IQ3_S": (0,), "IQ1_S": (0,), "IQ1_M": (),
+    "TQ1_0": (52,), "TQ2_0": (64,), "MXFP4": (),
+}  # fmt: skip
+"""The same for types that are read by llama.cpp's package."""
 
 
 def gguf_bytes(

@@ -6,19 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType, quants
 
 from onward.checkpoints.gguf import read_gguf
-from onward.checkpoints.types import TENSOR_TYPES
-from tests.checkpoints.making import NUMBERS, SCALES, random_blocks, write_gguf
+from onward.checkpoints.types import CODEBOOK_TYPES, TENSOR_TYPES
+from onward.runtimes.openvino.graphs.forms import Form
+from onward.runtimes.openvino.graphs.repack import repack
+from tests.checkpoints.making import CODEBOOK_SCALES, NUMBERS, SCALES, random_blocks, write_gguf
 
 
 @pytest.mark.parametrize("name", sorted(SCALES))
 def test_weights_are_those_of_ggml(name: str, tmp_path: Path) -> None:
-    quants = pytest.importorskip("gguf.quants")
     stored = random_blocks(name, rows=6, inputs=768, seed=NUMBERS[name])
     tensor = read_gguf(write_gguf(tmp_path / "m.gguf", {}, {"w": stored})).tensors["w"]
     found = tensor.floats()
-    kind = quants.GGMLQuantizationType(NUMBERS[name])
+    kind = GGMLQuantizationType(NUMBERS[name])
     if name == "Q8_K":  # the package does not read it: one float32 per block of 256 int8 (ggml-common.h)
         blocks = np.frombuffer(stored[2], np.uint8).reshape(-1, 292)
         expected = blocks[:, :4].copy().view("<f4") * blocks[:, 4:260].copy().view(np.int8).astype(np.float32)
@@ -28,8 +30,30 @@ def test_weights_are_those_of_ggml(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, expected.reshape(6, 768))
 
 
+@pytest.mark.parametrize("name", sorted(CODEBOOK_SCALES))
+def test_weights_of_tables_are_read_a_few_rows_at_a_time(name: str, tmp_path: Path) -> None:
+    stored = random_blocks(name, rows=6, inputs=768, seed=NUMBERS[name])
+    tensor = read_gguf(write_gguf(tmp_path / "m.gguf", {}, {"w": stored})).tensors["w"]
+    whole = quants.dequantize(np.frombuffer(stored[2], np.uint8).reshape(6, -1), GGMLQuantizationType(NUMBERS[name]))
+    np.testing.assert_array_equal(tensor.floats(), whole)
+    np.testing.assert_array_equal(tensor.selected(np.array([4, 1])).floats(0, 2), whole[[4, 1]])
+    packed = repack(tensor.selected(np.flatnonzero(np.isfinite(whole).all(axis=1))), Form.INT8_ROWS)
+    assert packed.values.dtype == np.int8 and packed.values.shape[1] == 768
+
+
+def test_ternary_weights_are_those_of_their_formula(tmp_path: Path) -> None:
+    values = np.random.default_rng(2).integers(-1, 2, (2, 256))
+    packed = (values + 1).reshape(2, 2, 4, 32)  # 2 bits each: of 128 weights, 32 bytes have every 32nd (ggml-common.h)
+    bits = (packed << np.array([0, 2, 4, 6]).reshape(1, 1, 4, 1)).sum(axis=2).astype(np.uint8).reshape(2, 64)
+    scales = np.array([[0.5], [2.0]], "<f2").view(np.uint8)
+    content = np.concatenate([bits, scales], axis=1).tobytes()
+    path = write_gguf(tmp_path / "m.gguf", {}, {"w": ("TQ2_0", (2, 256), content)})
+    np.testing.assert_array_equal(read_gguf(path).tensors["w"].floats(), values * [[0.5], [2.0]])
+
+
 def test_every_type_that_is_read_is_compared() -> None:
-    assert set(SCALES) == {kind.name for kind in TENSOR_TYPES.values() if kind.block_weights > 1}
+    assert set(CODEBOOK_SCALES) == CODEBOOK_TYPES
+    assert {*SCALES, *CODEBOOK_SCALES} == {kind.name for kind in TENSOR_TYPES.values() if kind.block_weights > 1}
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("F32", "<f4"), ("F16", "<f2")])

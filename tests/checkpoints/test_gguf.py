@@ -100,7 +100,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "tensor behind the end": (_head(num_tensors=1) + _tensor((4,), offset=2**50) + bytes(100), "not within the file"),
     "not aligned": (_head(num_tensors=1) + _tensor((4,), offset=8) + bytes(200), "not aligned"),
     "a tensor twice": (_head(num_tensors=2) + 2 * _tensor((4,)) + bytes(200), "twice"),
-    "unsupported type": (_head(num_tensors=1) + _tensor((256,), number=19) + bytes(200), "IQ1_S"),
+    "unsupported type": (_head(num_tensors=1) + _tensor((256,), number=40) + bytes(200), "NVFP4"),
     "unknown type": (_head(num_tensors=1) + _tensor((256,), number=77) + bytes(200), "number 77"),
 }
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 import onward
-from onward.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from onward.checkpoints.gguf import read_gguf
 from onward.engine.model import Row
 from onward.runtimes.openvino.gguf_format import GGUFFormat
 from onward.runtimes.options import RuntimeOptions
@@ -44,11 +46,6 @@ def path(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(path: Path) -> Checkpoint:
-    return read_checkpoint(path)
-
-
-@pytest.fixture(scope="module")
 def tokens(path: Path) -> list[int]:
     found = GGUFFormat().load_tokenizer(path).encode(TEXT, add_special_tokens=True)
     assert len(found) >= NUM_TOKENS
@@ -56,11 +53,11 @@ def tokens(path: Path) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def expected(checkpoint: Checkpoint, tokens: list[int]) -> Any:
-    """Log-probabilities [tokens, vocabulary] of a float64 forward pass."""
-    metadata = {"general.architecture": checkpoint.parameters.architecture, **checkpoint.parameters.metadata}
-    tensors = {name: tensor.floats().reshape(tensor.shape) for name, tensor in checkpoint.tensors.items()}
-    return log_softmax(Reference(metadata, tensors).logits(tokens))
+def expected(path: Path, tokens: list[int]) -> Any:
+    """Log-probabilities [tokens, vocabulary] of a float64 forward pass over the file's own weights."""
+    content = read_gguf(path)
+    tensors = {name: tensor.floats().reshape(tensor.shape) for name, tensor in content.tensors.items()}
+    return log_softmax(Reference(content.metadata, tensors).logits(tokens))
 
 
 @pytest.fixture(scope="module")
@@ -126,3 +123,37 @@ def test_echoed_offsets_cut_the_text(client: onward.Onward) -> None:
     choice = client.completions.create(prompt=TEXT[:700], max_tokens=0, echo=True, logprobs=0).choices[0]
     assert choice.text == TEXT[:700] and choice.logprobs is not None
     assert choice.logprobs.text_offset == sorted(choice.logprobs.text_offset)
+
+
+def test_a_generated_token_has_the_log_probability_that_it_has_in_a_prompt(path: Path) -> None:
+    with onward.Onward(model=str(path), kv_memory="400MB", precision="exact") as client:
+        prompt = client.tokenizer.encode(TEXT[:300], add_special_tokens=True)
+        fields: dict[str, Any] = {"echo": True, "logprobs": 0, "return_tokens_as_token_ids": True}
+        drawn = client.completions.create(prompt=prompt, max_tokens=24, seed=2, temperature=1, **fields).choices[0]
+        assert drawn.logprobs is not None
+        ids = [int(token.removeprefix("token_id:")) for token in drawn.logprobs.tokens]
+        scored = client.completions.create(prompt=ids, max_tokens=0, **fields).choices[0]
+    assert len(ids) > len(prompt) and scored.logprobs is not None
+    pairs = zip(drawn.logprobs.token_logprobs[1:], scored.logprobs.token_logprobs[1:], strict=True)
+    assert max(abs((one or 0) - (other or 0)) for one, other in pairs) < 1e-3
+
+
+def test_law_forty_mixed_requests_at_once_are_those_alone(client: onward.Onward) -> None:
+    shapes: list[dict[str, Any]] = [
+        {"max_tokens": 20, "temperature": 1, "logprobs": 1},
+        {"max_tokens": 12, "n": 3, "temperature": 0.8, "top_k": 40},
+        {"max_tokens": 16, "best_of": 3, "temperature": 1},
+        {"max_tokens": 30, "stop": [".", "\n"], "temperature": 1, "frequency_penalty": 0.4},
+        {"max_tokens": 0, "echo": True, "logprobs": 2},
+    ]
+    requests = [
+        {"prompt": TEXT[start : start + 120], "seed": start, **shape}
+        for start, shape in zip(range(40), shapes * 8, strict=True)
+    ]
+
+    def bytes_of(request: dict[str, Any]) -> Any:
+        return [msgspec.to_builtins(choice) for choice in client.completions.create(**request).choices]
+
+    with ThreadPoolExecutor(16) as executor:
+        together = list(executor.map(bytes_of, requests))
+    assert together == [bytes_of(request) for request in requests]

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.checkpoints.blocks import Groups, unpack
-from onward.checkpoints.types import FLOAT32, TensorType
+from onward.checkpoints.codebooks import codebook_floats
+from onward.checkpoints.types import CODEBOOK_TYPES, FLOAT32, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,12 @@ class Tensor:
                 return rows.view("<f2").astype(np.float32)
             case "BF16":
                 return (rows.view("<u2").astype(np.uint32) << 16).view(np.float32)
+        if self.type.name in CODEBOOK_TYPES:
+            return codebook_floats(self.type, rows, self.shape[-1])
         return self.groups(start, stop).floats()
 
     def groups(self, start: int, stop: int) -> Groups:
-        """Return these rows of a quantised tensor as integers and scales."""
+        """Return these rows of a quantised tensor, whose type is none of CODEBOOK_TYPES, as integers and scales."""
         return unpack(self.type, self.rows(start, stop), self.shape[-1])
 
 

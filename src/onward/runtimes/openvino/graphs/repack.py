@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from onward.checkpoints.blocks import Groups
 from onward.checkpoints.tensor import Tensor
+from onward.checkpoints.types import CODEBOOK_TYPES
 from onward.machine import cpu_quota
 from onward.runtimes.openvino.graphs.forms import INT4_GROUP, Form
 
@@ -94,7 +95,7 @@ def _corrected(tensor: Tensor, start: int, stop: int, greatest: int) -> tuple[ND
 
 def _groups(tensor: Tensor, start: int, stop: int, greatest: int) -> Groups:
     """Return the file's groups where it has some with minima of at most this size, else new ones."""
-    if tensor.type.block_weights > 1:
+    if tensor.type.block_weights > 1 and tensor.type.name not in CODEBOOK_TYPES:
         groups = tensor.groups(start, stop)
         if groups.biases is not None and (greatest > FOUR_BITS or tensor.type.name in ("Q4_1", "Q4_K", "Q2_K")):
             return groups
