@@ -8,6 +8,7 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.sampling.masks import Mask, pack_mask
 from onward.sampling.params import SamplingParams
 
 WORK_ITEM_DTYPE = np.dtype(
@@ -29,6 +30,7 @@ WORK_ITEM_DTYPE = np.dtype(
         ("biases_start", np.int64),  # edits[biases_start:bans_start] are (token, value to add),
         ("bans_start", np.int64),  # edits[bans_start:edits_end] are (banned token, unused)
         ("edits_end", np.int64),
+        ("mask", np.int64),  # row of the step's masks; 0: all tokens are allowed
     ],
     align=True,
 )
@@ -86,10 +88,15 @@ class ChoiceSampler:
     """
 
     __slots__ = (
+        "_allowed",
+        "_banned",
+        "_num_recent",
+        "_recent",
         "bias_ids",
         "bias_values",
         "choice",
         "counts",
+        "has_bans",
         "has_edits",
         "has_penalties",
         "num_top",
@@ -110,7 +117,13 @@ class ChoiceSampler:
         )
         self.bias_ids: NDArray[np.int64] = np.array([token for token, _ in params.logit_bias], np.int64)
         self.bias_values: NDArray[np.float64] = np.array([value for _, value in params.logit_bias])
-        self.has_edits = self.has_penalties or bool(params.logit_bias)
+        self._banned = frozenset(params.banned_tokens)
+        self._allowed: Mask | None = None
+        self._num_recent = max((len(sequence) - 1 for sequence in params.banned_sequences), default=0)
+        self._recent: tuple[int, ...] = ()
+        """As many of the tokens accepted last as the bans of sequences need."""
+        self.has_bans = bool(params.banned_tokens or params.banned_sequences)
+        self.has_edits = self.has_penalties or self.has_bans or bool(params.logit_bias or params.allowed_tokens)
         self.num_top = max(0, params.logprobs or 0)
         """How many of the most likely tokens are reported beside the sampled one."""
         self.work_item = _work_item(params, choice)
@@ -121,6 +134,21 @@ class ChoiceSampler:
         self.position += 1
         if self.has_penalties:
             self.counts.add(token)
+        if self._num_recent:
+            self._recent = (*self._recent, token)[-self._num_recent :]
+
+    def bans(self) -> frozenset[int]:
+        """Return the tokens that the choice's own parameters ban at its position."""
+        recent = self._recent
+        ends = [each[-1] for each in self.params.banned_sequences if recent[1 - len(each) :] == each[:-1]]
+        return self._banned.union(ends) if ends else self._banned
+
+    def mask(self, vocab_size: int) -> Mask | None:
+        """Return the mask of the allowed tokens, None if all are. Packed once. Raises ValueError for a token outside of
+        the vocabulary."""
+        if self._allowed is None and self.params.allowed_tokens:
+            self._allowed = pack_mask(self.params.allowed_tokens, vocab_size)
+        return self._allowed
 
     def after(self, tokens: Iterable[int]) -> ChoiceSampler:
         """Return a sampler that has also accepted `tokens`, to sample behind draft tokens. This one is unchanged."""

@@ -10,6 +10,7 @@ Shapes and dtypes, with N work items, P rows of logits, B blocks of the vocabula
     items         WORK_ITEM_DTYPE [N]        read only (choice.py); `item` is one of them
     edit_ids      int64 [≥ E]                read only; edit_values float64 [≥ E], read only
     row           float32 [vocab_size]       one row of `logits`, or its edited copy
+    masks         uint32 [M, words]          read only (masks.py); row 0 stands for no mask
     edited        float32 [vocab_size]       scratch
     maxima        float32 [2, B]             scratch: of the row, of its edited copy; below `run` often one of the two
     masses        float64 [3, B]             scratch
@@ -54,6 +55,7 @@ COMPILED_FILES = ("outputs.py", "vocab_blocks.py", "top_k.py", "kernels.py")
 _MAX_LOGIT = np.finfo(np.float32).max
 _ONE = np.float32(1)
 _U64 = np.uint64
+_ALL_BITS, _FIRST_BIT = np.uint32(0xFFFFFFFF), np.uint32(1)
 
 
 @compiled()
@@ -83,8 +85,28 @@ def write_logit(row: Any, maxima: Any, token: Any, value: Any) -> None:
 
 
 @compiled()
-def apply_edits(row: Any, maxima: Any, item: Any, edit_ids: Any, edit_values: Any) -> Any:
-    """Apply penalties, bias and bans to `row` and its block `maxima` (float32 [B]) in place; return the new maximum.
+def apply_mask(row: Any, maxima: Any, mask: Any) -> None:
+    """Write -inf to the logits that `mask` (uint32 [words], see masks.py) does not allow, and mark all block maxima as
+    unknown (NaN).
+
+    `row` is float32 [vocab_size], `maxima` float32 [num_blocks]; both are written.
+    """
+    for word in range(mask.size):
+        bits = mask[word]
+        if bits == _ALL_BITS:
+            continue
+        first = word * 32
+        for i in range(first, min(first + 32, row.size)):
+            if (bits >> np.uint32(i - first)) & _FIRST_BIT == 0:
+                row[i] = -np.inf
+    for k in range(maxima.size):
+        maxima[k] = np.nan
+
+
+@compiled()
+def apply_edits(row: Any, maxima: Any, item: Any, edit_ids: Any, edit_values: Any, masks: Any) -> Any:
+    """Apply penalties, bias, bans and the mask to `row` and its block `maxima` (float32 [B]) in place; return the new
+    maximum.
 
     Each step is computed in float64 and rounded to float32. repetition_penalty is the rule of Hugging Face
     transformers, presence and frequency are spec/completions §2.9. A bias is plain addition: ±100 moves a logit
@@ -99,6 +121,8 @@ def apply_edits(row: Any, maxima: Any, item: Any, edit_ids: Any, edit_values: An
         write_logit(row, maxima, edit_ids[j], np.float64(row[edit_ids[j]]) + edit_values[j])
     for j in range(item.bans_start, item.edits_end):
         write_logit(row, maxima, edit_ids[j], -np.inf)
+    if item.mask > 0:
+        apply_mask(row, maxima, masks[item.mask])
     bits, highest = row.view(np.int32), NEGATIVE_INFINITY
     for k in range(maxima.size):
         if np.isnan(maxima[k]):
@@ -148,13 +172,13 @@ def sample_token(row: Any, maxima: Any, maximum: Any, item: Any, masses: Any, ro
 
 
 @compiled()
-def copy_and_edit(row: Any, maxima: Any, item: Any, edit_ids: Any, edit_values: Any, edited: Any) -> Any:
+def copy_and_edit(row: Any, maxima: Any, item: Any, edit_ids: Any, edit_values: Any, masks: Any, edited: Any) -> Any:
     """Write the item's edited row to `edited` and its block maxima to maxima[1]; return its maximum (float32)."""
     for i in range(row.size):
         edited[i] = row[i]
     for k in range(maxima.shape[1]):
         maxima[1, k] = maxima[0, k]
-    return apply_edits(edited, maxima[1], item, edit_ids, edit_values)
+    return apply_edits(edited, maxima[1], item, edit_ids, edit_values, masks)
 
 
 @compiled()
@@ -177,6 +201,7 @@ def run(
     items: Any,
     edit_ids: Any,
     edit_values: Any,
+    masks: Any,
     edited: Any,
     maxima: Any,
     masses: Any,
@@ -196,7 +221,7 @@ def run(
     current, maximum, row_mass, num_failed = -1, NEGATIVE_INFINITY, 0.0, 0
     for i in range(items.size):
         item = items[i]
-        row, is_unedited = logits[item.row], item.edits_end == item.penalties_start
+        row, is_unedited = logits[item.row], item.edits_end == item.penalties_start and item.mask == 0
         if item.row != current:
             current, row_mass, maximum = item.row, 0.0, compute_block_maxima(row, maxima[0])
         if not np.isfinite(maximum):
@@ -209,7 +234,7 @@ def run(
         final_row, final_maxima, final_maximum = row, maxima[0], maximum
         if not is_unedited:
             final_row, final_maxima = edited, maxima[1]
-            final_maximum = copy_and_edit(row, maxima, item, edit_ids, edit_values, edited)
+            final_maximum = copy_and_edit(row, maxima, item, edit_ids, edit_values, masks, edited)
             if final_maximum == NEGATIVE_INFINITY:
                 tokens[i], num_failed = NO_TOKEN_LEFT, num_failed + 1
                 continue

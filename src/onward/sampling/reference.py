@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.sampling.choice import ChoiceSampler
+from onward.sampling.masks import Mask, unpack_mask
 from onward.sampling.outputs import NO_TOKEN_LEFT, NOT_FINITE, Sampled
 from onward.sampling.params import SamplingParams
 from onward.sampling.rng import uniform
@@ -40,15 +41,18 @@ class ReferenceSampler:
         rows: Sequence[int],
         choices: Sequence[ChoiceSampler],
         banned: Sequence[frozenset[int] | None],
+        masks: Sequence[Mask | None] = (),
     ) -> list[Sampled]:
         """Sample one token from logits[rows[i]] for each choices[i]; `logits` is float32 [num_rows, vocab_size]."""
         results = []
-        for row, choice, ban in zip(rows, choices, banned, strict=True):
+        for row, choice, ban, mask in zip(rows, choices, banned, masks or [None] * len(rows), strict=True):
             raw = logits[row]
             if not np.isfinite(raw.max()):
                 results.append(Sampled(NOT_FINITE, float("nan"), ()))
                 continue
             final = edited(raw, choice, ban)
+            if mask is not None:
+                final[~unpack_mask(mask, raw.size)] = -np.inf
             if final.max() == -np.inf:
                 results.append(Sampled(NO_TOKEN_LEFT, float("nan"), ()))
                 continue
@@ -90,7 +94,8 @@ def sampled(raw: NDArray[np.float32], token: int, top: int | None) -> Sampled:
 
 
 def edited(raw: NDArray[np.float32], choice: ChoiceSampler, banned: frozenset[int] | None) -> NDArray[np.float32]:
-    """Return a copy of `raw` (float32 [vocab_size]) with penalties, then logit_bias, then bans applied.
+    """Return a copy of `raw` (float32 [vocab_size]) with penalties, then logit_bias, then the bans of the step and of
+    the choice applied.
 
     Every step is rounded to float32; finite logits stay finite.
     """
@@ -106,8 +111,10 @@ def edited(raw: NDArray[np.float32], choice: ChoiceSampler, banned: frozenset[in
             write(token, value - count * params.frequency_penalty - params.presence_penalty)
     for token, bias in params.logit_bias:
         write(token, float(row[token]) + bias)
-    for token in banned or ():
+    for token in (*(banned or ()), *choice.bans()):
         row[token] = -np.inf
+    if params.allowed_tokens:
+        row[~np.isin(np.arange(row.size), params.allowed_tokens)] = -np.inf
     return row
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from onward.sampling.choice import WORK_ITEM_DTYPE, ChoiceSampler
 from onward.sampling.kernels import entry_point
+from onward.sampling.masks import Mask, stack_masks
 from onward.sampling.outputs import Sampled
 from onward.sampling.reference import most_likely
 from onward.sampling.threads import SamplerThreads
@@ -106,6 +107,7 @@ class Sampler:
         num_threads = min(num_threads or os.cpu_count() or 1, MAX_THREADS)
         self._vocab_size = vocab_size
         self._edits = LogitEdits()
+        self._masks, _ = stack_masks((), vocab_size)
         self._scratch = [ScratchBuffers(vocab_size)]
         self._num_threads = num_threads
         self._threads = SamplerThreads(num_threads - 1)
@@ -122,17 +124,19 @@ class Sampler:
         rows: Sequence[int],
         choices: Sequence[ChoiceSampler],
         banned: Sequence[frozenset[int] | None],
+        masks: Sequence[Mask | None] = (),
     ) -> list[Sampled]:
         """Sample one token from logits[rows[i]] for each choices[i]. Several may use the same row.
 
         `logits` is float32 [num_rows, vocab_size]; neither it nor the choices are mutated. The ids in banned[i] have
-        a logit of -inf for this token; reported log-probabilities stay raw. A row that is not finite, or from which
+        a logit of -inf for this token, and so have those that masks[i] (masks.py) does not allow, beside what the
+        choice itself bans and allows; reported log-probabilities stay raw. A row that is not finite, or from which
         no token is left, does not change the other results. Raises ValueError if the arguments differ in length,
         `logits` has another shape or dtype, or an edited id is outside of the vocabulary; IndexError for a row that
         does not exist.
         """
-        if not len(rows) == len(choices) == len(banned):
-            raise ValueError("rows, choices and banned differ in length")
+        if not len(rows) == len(choices) == len(banned) or (masks and len(masks) != len(rows)):
+            raise ValueError("rows, choices, banned and masks differ in length")
         self._allocate(len(rows))
         items = self._items[: len(rows)]
         for i, choice in enumerate(choices):
@@ -141,6 +145,8 @@ class Sampler:
         items["position"] = [choice.position for choice in choices]
         if any(banned) or any(choice.has_edits for choice in choices):
             self._lay_out_edits(items, choices, banned)
+        if masks or any(choice.params.allowed_tokens for choice in choices):
+            self._lay_out_masks(items, choices, masks)
         return self._run(logits, items, rows, [choice.num_top for choice in choices])
 
     def score(self, logits: NDArray[np.float32], first_row: int, targets: Sequence[int], top: int) -> list[Sampled]:
@@ -181,6 +187,8 @@ class Sampler:
             if choice.has_penalties:
                 biases_start = edits.add(choice.counts.ids, choice.counts.counts)
             bans_start = edits.add(choice.bias_ids, choice.bias_values) if choice.bias_ids.size else biases_start
+            if choice.has_bans:
+                ban = choice.bans() | (ban or frozenset())
             end = edits.add(np.fromiter(ban, np.int64), 0.0) if ban else bans_start
             bounds.append((start, biases_start, bans_start, end))
         columns = ("penalties_start", "biases_start", "bans_start", "edits_end")
@@ -189,6 +197,16 @@ class Sampler:
         ids = edits.ids[: edits.used]
         if ids.size and not 0 <= ids.min() <= ids.max() < self._vocab_size:
             raise ValueError("a token to penalise, to bias or to ban is outside of the vocabulary")
+
+    def _lay_out_masks(
+        self, items: NDArray[np.void], choices: Sequence[ChoiceSampler], masks: Sequence[Mask | None]
+    ) -> None:
+        """Stack the step's masks, and write to the items which one each has."""
+        own = [choice.mask(self._vocab_size) for choice in choices]
+        if masks:
+            pairs = zip(own, masks, strict=True)
+            own = [a if b is None else b if a is None else a & b for a, b in pairs]
+        self._masks, items["mask"] = stack_masks(own, self._vocab_size)
 
     def _run(
         self, logits: NDArray[np.float32], items: NDArray[np.void], rows: Sequence[int], num_tops: list[int]
@@ -231,6 +249,7 @@ class Sampler:
             items[part],
             self._edits.ids,
             self._edits.values,
+            self._masks,
             scratch.edited,
             scratch.maxima,
             scratch.masses,
