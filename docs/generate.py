@@ -114,6 +114,7 @@ TYPES = {
     "duration": "string or number",
     "link": "string",
     "strings": "array of strings",
+    "token_ids": "array of integers",
     "files": "array of objects",
     "snippets": "array of objects",
     "token_biases": "array of pairs, or object with number values",

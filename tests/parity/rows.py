@@ -12,6 +12,7 @@ from . import (
     rows_routes,
     rows_sampling,
     rows_stream,
+    rows_tokens,
     rows_values,
 )
 from .table import Row
@@ -24,6 +25,7 @@ AREAS = (
     rows_sampling.SAMPLING,
     rows_sampling.CHOICES,
     rows_output.AREA,
+    rows_tokens.TOKENS,
     rows_prediction.AREA,
     rows_stream.AREA,
     rows_filters.AREA,

@@ -27,6 +27,7 @@ INTEGERS: dict[str, tuple[int | None, int | None]] = {
     "min_tokens": (0, None),
     "max_completion_tokens": (0, None),
     "n_predict": (0, None),
+    "truncate_prompt_tokens": (-1, None),
 }
 NUMBERS: dict[str, tuple[float, float]] = {
     "frequency_penalty": (-2, 2),
@@ -46,6 +47,8 @@ BOOLEANS = (
     "no_stop_trim",
     "return_tokens_as_token_ids",
     "add_special_tokens",
+    "ban_eos_token",
+    "return_token_ids",
 )
 STRINGS = ("model", "suffix", "user", "$schema")
 DEFAULTS: dict[str, Any] = {
@@ -66,12 +69,16 @@ DEFAULTS: dict[str, Any] = {
     "include_stop_str_in_output": False,
     "return_tokens_as_token_ids": False,
     "add_special_tokens": True,
+    "ban_eos_token": False,
+    "return_token_ids": False,
 }
 """Defaults of parameters that have one."""
 NULLABLE = (
     *(name for name in (*INTEGERS, *NUMBERS, *BOOLEANS, *STRINGS) if name != "model"),
     *("prompt", "logit_bias", "stop", "stream_options", "options", "keep_alive", "prediction"),
     *("return_hidden_states", "use_beam_search", "stop_token_ids", "cache_prompt"),
+    *("allowed_token_ids", "allowed_tokens", "banned_tokens", "custom_token_bans", "bad_words"),
+    *("priority", "spaces_between_special_tokens"),
 )
 NAMES = {
     float: "a decimal number",
@@ -279,7 +286,7 @@ AREA.served(
 for name, value, words in (
     ("return_hidden_states", True, "does not support true. Only false is supported."),
     ("use_beam_search", True, "does not support true. Only false is supported."),
-    ("stop_token_ids", [5], "does not support an array. Only an empty array is supported."),
+    ("priority", 1, "does not support 1. Only 0 is supported."),
     ("cache_prompt", False, "does not support false. Only true is supported."),
     ("keep_alive", 0, "does not support 0. Only a time other than zero is supported."),
 ):
@@ -296,6 +303,9 @@ for name, value in (
     ("return_hidden_states", False),
     ("use_beam_search", False),
     ("stop_token_ids", []),
+    ("priority", 0),
+    ("spaces_between_special_tokens", True),
+    ("spaces_between_special_tokens", False),
     ("cache_prompt", True),
     ("keep_alive", "5m"),
     ("keep_alive", -1),

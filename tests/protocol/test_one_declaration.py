@@ -59,7 +59,7 @@ def flags() -> dict[tuple[str, ...], click.Option]:
 def limits(schema: dict[str, Any]) -> tuple[Any, ...]:
     """Minimum, maximum and maximum number of items of a field's schema."""
     numbers = schema.get("additionalProperties") if "maxProperties" in schema else schema
-    items = [each["maxItems"] for each in schema.get("anyOf", ()) if "maxItems" in each]
+    items = [each["maxItems"] for each in (schema, *schema.get("anyOf", ())) if "maxItems" in each]
     assert isinstance(numbers, dict)
     return numbers.get("minimum"), numbers.get("maximum"), schema.get("maxProperties") or next(iter(items), None)
 

@@ -15,11 +15,15 @@ OPENAI = {
     "presence_penalty", "seed", "stop", "stream", "stream_options", "suffix", "temperature", "top_p", "user",
 }  # fmt: skip
 EXTENSIONS = {
+    "allowed_token_ids", "bad_words", "ban_eos_token", "banned_tokens", "return_token_ids", "stop_token_ids",
+    "truncate_prompt_tokens",
     "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "skip_special_tokens",
     "include_stop_str_in_output", "return_tokens_as_token_ids", "max_completion_tokens", "add_special_tokens",
     "prediction", "$schema",
 }  # fmt: skip
-EMPTY: dict[str, object] = {"stop": (), "logit_bias": {}}
+EMPTY: dict[str, object] = {"stop": (), "logit_bias": {}} | dict.fromkeys(
+    ("stop_token_ids", "allowed_token_ids", "banned_tokens", "bad_words"), ()
+)
 """Values of request fields that are never None, where the table's default is None."""
 
 NEEDS: dict[str, dict[str, object]] = {"stream_options": {"stream": True}, "best_of": {"n": 2}}

@@ -54,6 +54,13 @@ class CreateParams(TypedDict, total=False):
     max_completion_tokens: int | None
     add_special_tokens: bool | None
     prediction: Prediction | None
+    stop_token_ids: list[int] | None
+    allowed_token_ids: list[int] | None
+    banned_tokens: list[int] | None
+    bad_words: list[str] | None
+    ban_eos_token: bool | None
+    truncate_prompt_tokens: int | None
+    return_token_ids: bool | None
 
 
 class ModelOptions(TypedDict, total=False):

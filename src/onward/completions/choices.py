@@ -21,6 +21,7 @@ from onward.protocol.response import (
     Usage,
 )
 from onward.sampling.outputs import Sampled
+from onward.text.assembler import TokenRecord
 
 
 @dataclass(slots=True)
@@ -47,6 +48,8 @@ class _PromptState:
     texts: dict[int, ChoiceText | None] = field(default_factory=dict)
     """The text of each choice, None once it has ended."""
     echoed: set[int] = field(default_factory=set)
+    begun: set[int] = field(default_factory=set)
+    """Choices whose first part has been returned."""
     candidates: dict[int, _Candidate] = field(default_factory=dict)
     num_ended: int = 0
     reasoning_counters: dict[int, ReasoningCounter] = field(default_factory=dict)
@@ -215,7 +218,7 @@ class ChoiceStream:
         self._completion_tokens += delta.num_completion_tokens - self._num_tokens.get(choice, 0)
         self._num_tokens[choice] = delta.num_completion_tokens
         text = delta.text
-        logprobs = None if self._builder is None else self._builder.generated(delta.records)
+        logprobs = None if self._builder is None else self._builder.generated(self._listed(delta.records))
         if self._request.echo and delta.choice not in state.echoed:
             state.echoed.add(delta.choice)
             text = state.prompt.text + text
@@ -223,12 +226,29 @@ class ChoiceStream:
         if delta.finish_reason:
             self._num_open -= 1
         if delta.finish_reason != "stop" or not (text or delta.records):
-            return [Choice(text=text, index=index, logprobs=logprobs, finish_reason=delta.finish_reason)]
-        closing = None if self._builder is None else self._builder.empty()
-        return [
-            Choice(text=text, index=index, logprobs=logprobs),
-            Choice(text="", index=index, logprobs=closing, finish_reason="stop"),
-        ]
+            parts = [Choice(text=text, index=index, logprobs=logprobs, finish_reason=delta.finish_reason)]
+        else:
+            closing = None if self._builder is None else self._builder.empty()
+            parts = [
+                Choice(text=text, index=index, logprobs=logprobs),
+                Choice(text="", index=index, logprobs=closing, finish_reason="stop"),
+            ]
+        if self._request.return_token_ids:
+            self._add_token_ids(state, delta, parts)
+        return parts
+
+    def _listed(self, records: list[TokenRecord]) -> list[TokenRecord]:
+        """Return the records that `logprobs` lists: those after the end of the text only with `echo`."""
+        return records if self._request.echo else [record for record in records if not record.is_terminator]
+
+    def _add_token_ids(self, state: _PromptState, delta: TextDelta, parts: list[Choice]) -> None:
+        """Add the ids of a delta's tokens to its first part, and to a choice's first part those of the prompt."""
+        for part in parts:
+            part.token_ids = []
+        parts[0].token_ids = [record.token for record in delta.records]
+        if delta.choice not in state.begun:
+            state.begun.add(delta.choice)
+            parts[0].prompt_token_ids = list(state.prompt.job.prompt)
 
     def _prompt_logprobs(self, state: _PromptState, scores: Sequence[Sampled | None]) -> None:
         """Build the log probabilities of a prompt, unless they have been built."""

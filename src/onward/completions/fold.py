@@ -80,9 +80,13 @@ class FoldedChoices:
             whole = self._choices.get(part.index)
             if whole is None:
                 self._choices[part.index] = msgspec.structs.replace(part, logprobs=_copied(part))
+                if isinstance(part.token_ids, list):
+                    self._choices[part.index].token_ids = list(part.token_ids)
                 continue
             if whole.logprobs is not None and part.logprobs is not None:
                 extend(whole.logprobs, part.logprobs)
+            if isinstance(whole.token_ids, list) and isinstance(part.token_ids, list):
+                whole.token_ids += part.token_ids
             whole.finish_reason = part.finish_reason or whole.finish_reason
 
     def choices(self) -> list[Choice]:

@@ -13,6 +13,7 @@ from onward.completions.infill import Infill, find_infill, require_infill
 from onward.completions.infill_files import encode_files
 from onward.completions.limits import RequestLimits, context_exceeded
 from onward.completions.reasoning import Markers, find_reasoning_markers
+from onward.completions.token_rules import TokenRules, token_rules
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer
 from onward.errors import InvalidRequest
@@ -24,6 +25,8 @@ from onward.sampling.rng import GOLDEN_GAMMA, mix
 from onward.text.assembler import TextRules
 from onward.text.offsets import decode_tokens
 
+MAX_TRUNCATED_CONTEXTS = 8
+"""A text that cannot fit into as many contexts is rejected, not truncated: tokenizing it would take too long."""
 _SEED_MASK = (1 << 64) - 1
 
 
@@ -104,12 +107,13 @@ def plan(
     _check_bias(request, model)
     if request.suffix and request.echo and request.logprobs is not None:
         raise InvalidRequest("Setting 'echo' and 'logprobs' at the same time is not supported with 'suffix'.")
+    rules = token_rules(request, model.tokenizer, _ends(request, model), model.vocab_size)
     prediction = _prediction(request, model)
     planned: list[PlannedPrompt] = []
     num_tokens = 0
     for index, prompt in enumerate(prompts):
         breathe()
-        sampling = _sampling(request, index)
+        sampling = _sampling(request, index, rules)
         one = _plan_prompt(prompt, request, model, request_number, next(job_ids), sampling, prediction)
         planned.append(one if not client else replace(one, job=replace(one.job, client=client)))
         num_tokens += len(planned[-1].job.prompt)
@@ -139,8 +143,8 @@ def _plan_prompt(
     sampling: SamplingParams,
     prediction: tuple[int, ...],
 ) -> PlannedPrompt:
-    ids, num_implicit = _encode(prompt, request, model)
-    job_prompt, end_tokens = _job_prompt(ids, num_implicit, request, model)
+    ids, num_implicit = _truncated(*_encode(prompt, request, model), request, model)
+    job_prompt = _job_prompt(ids, num_implicit, request, model)
     _check_ids(job_prompt, model)
     max_tokens = _max_tokens(request, len(job_prompt), model)
     visible = tuple(ids[num_implicit:])
@@ -160,7 +164,7 @@ def _plan_prompt(
         max_tokens=max_tokens,
         sampling=sampling,
         rules=_rules(request),
-        end_tokens=end_tokens,
+        end_tokens=_end_tokens(request, model),
         min_tokens=request.min_tokens,
         score_top=request.logprobs if request.echo else None,
         pending=pending,
@@ -179,25 +183,32 @@ def _max_tokens(request: CompletionRequest, num_prompt_tokens: int, model: Serve
     return min(request.max_tokens, room)
 
 
-def _job_prompt(
-    ids: list[int], num_implicit: int, request: CompletionRequest, model: ServedModel
-) -> tuple[list[int], frozenset[int]]:
-    """Return the token ids of the job's prompt, and the end tokens.
+def _ends(request: CompletionRequest, model: ServedModel) -> frozenset[int]:
+    """Return the model's tokens that end a text or an infill. Those outside the vocabulary, which configurations may
+    contain, are left out."""
+    ends = model.tokenizer.end_tokens
+    if model.infill is not None and (request.suffix or request.infill is not None):
+        ends |= model.infill.ends
+    vocabulary = range(model.vocab_size)
+    return frozenset(token for token in ends if token in vocabulary)
 
-    With a suffix, the prompt has the infill tokens and the suffix. End tokens outside the model's vocabulary, which
-    configurations may contain, are left out.
-    """
-    prompt, ends = ids, model.tokenizer.end_tokens
+
+def _end_tokens(request: CompletionRequest, model: ServedModel) -> frozenset[int]:
+    """Return the tokens that finish a choice of the request when they are sampled."""
+    ends = frozenset[int]() if request.ignore_eos else _ends(request, model)
+    return ends.union(request.stop_token_ids)
+
+
+def _job_prompt(ids: list[int], num_implicit: int, request: CompletionRequest, model: ServedModel) -> list[int]:
+    """Return the token ids of the job's prompt. With a suffix, it has the infill tokens and the suffix."""
     if request.suffix or request.infill is not None:
         infill = require_infill(model.infill)
         suffix_ids = _encode_text(request.suffix or "", request, model, add_special_tokens=False)
         own = infill.arrange(ids[num_implicit:], suffix_ids)
         if request.infill is not None:
             own = _with_context(own, num_implicit, infill, request.infill, request, model)
-        prompt = [*ids[:num_implicit], *own]
-        ends |= infill.ends
-    vocabulary = range(model.vocab_size)
-    return prompt, frozenset(() if request.ignore_eos else (token for token in ends if token in vocabulary))
+        return [*ids[:num_implicit], *own]
+    return ids
 
 
 def _with_context(
@@ -242,11 +253,23 @@ def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedMo
     return [tokenizer.start_token], 1
 
 
+def _truncated(
+    ids: list[int], num_implicit: int, request: CompletionRequest, model: ServedModel
+) -> tuple[list[int], int]:
+    """Return the implicit tokens and as many of the last others as `truncate_prompt_tokens` keeps, one at least."""
+    keep = request.truncate_prompt_tokens
+    if keep is None:
+        return ids, num_implicit
+    room = model.context_length - request.max_tokens if keep < 0 else keep
+    surplus = len(ids) - max(room, num_implicit + 1)
+    return ([*ids[:num_implicit], *ids[num_implicit + surplus :]] if surplus > 0 else ids), num_implicit
+
+
 def _encode_text(text: str, request: CompletionRequest, model: ServedModel, *, add_special_tokens: bool) -> list[int]:
     return encode_fitting(
         text,
         model.tokenizer,
-        context_length=model.context_length,
+        context_length=model.context_length * (1 if request.truncate_prompt_tokens is None else MAX_TRUNCATED_CONTEXTS),
         max_tokens=0 if request.fill_context else request.max_tokens,
         add_special_tokens=add_special_tokens,
     )
@@ -267,7 +290,7 @@ def _seed(request: CompletionRequest, prompt_index: int) -> int:
     return mix((request.random_seed + GOLDEN_GAMMA * prompt_index) & _SEED_MASK)
 
 
-def _sampling(request: CompletionRequest, prompt_index: int) -> SamplingParams:
+def _sampling(request: CompletionRequest, prompt_index: int, rules: TokenRules) -> SamplingParams:
     ranks_candidates = request.candidates > request.n
     return SamplingParams(
         temperature=request.temperature,
@@ -278,6 +301,9 @@ def _sampling(request: CompletionRequest, prompt_index: int) -> SamplingParams:
         frequency_penalty=request.frequency_penalty,
         repetition_penalty=request.repetition_penalty,
         logit_bias=tuple(sorted(request.logit_bias.items())),
+        allowed_tokens=rules.allowed,
+        banned_tokens=rules.banned,
+        banned_sequences=rules.sequences,
         seed=_seed(request, prompt_index),
         logprobs=0 if ranks_candidates and request.logprobs is None else request.logprobs,
     )
@@ -289,7 +315,7 @@ def _rules(request: CompletionRequest) -> TextRules:
         include_stop=request.include_stop_str_in_output,
         skip_special=request.skip_special_tokens,
         min_tokens=request.min_tokens,
-        keep_terminators=request.echo and request.logprobs is not None,
+        keep_terminators=request.return_token_ids or (request.echo and request.logprobs is not None),
     )
 
 

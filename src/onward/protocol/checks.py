@@ -179,6 +179,21 @@ def _token_ids(value: object, path: str) -> list[int]:
     return list(value)
 
 
+def check_token_ids(row: Parameter, value: object, path: str, profile: Profile) -> tuple[int, ...]:
+    """Return an array of token ids, possibly empty. Raises InvalidRequest.
+
+    The limit of the vocabulary is checked in `completions.token_rules`.
+    """
+    if isinstance(value, (list, tuple)) and not value:
+        return ()
+    if isinstance(value, (list, tuple)) and row.max_items is not None and len(value) > row.max_items:
+        raise refusals.array_too_long(path, row.max_items, len(value))
+    tokens = _token_ids(value, path)
+    if min(tokens) < 0:
+        raise refusals.below_minimum(f"{path}[{tokens.index(min(tokens))}]", "integer", 0, min(tokens))
+    return tuple(tokens)
+
+
 def check_prediction(row: Parameter, value: object, path: str, profile: Profile) -> str | None:
     """Return the predicted text, its parts joined; None for an empty one. Raises InvalidRequest.
 
@@ -298,6 +313,8 @@ def check_fields_together(request: CompletionRequest) -> CompletionRequest:
         raise refusals.best_of_below_n(request.n, best_of)
     if best_of is not None and best_of > request.n and request.stream:
         raise refusals.best_of_streamed(request.n, best_of)
+    if request.truncate_prompt_tokens == 0:
+        raise refusals.unsupported_value("truncate_prompt_tokens", 0, "-1 or a positive number")
     if request.min_tokens > request.max_tokens:
         raise refusals.above_maximum("min_tokens", "integer", request.max_tokens, request.min_tokens)
     return request
@@ -319,5 +336,6 @@ CHECKS: dict[str, Callable[[Parameter, object, str, Profile], object]] = {
     "files": check_files,
     "snippets": check_snippets,
     "token_biases": check_token_biases,
+    "token_ids": check_token_ids,
 }
 """The check of each `Parameter.kind` except "object", whose fields are checked one by one."""

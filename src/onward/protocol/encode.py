@@ -43,7 +43,13 @@ def chunk_parts(chunk: Chunk) -> Iterator[bytes]:
 
 def num_values(choices: list[Choice]) -> int:
     """Return about how many numbers and strings the choices contain, a long text counted as several."""
-    return sum(1 + len(choice.text) // 16 + _num_logprob_values(choice.logprobs) for choice in choices)
+    return sum(
+        1 + len(choice.text) // 16 + _num_logprob_values(choice.logprobs) + _num_token_ids(choice) for choice in choices
+    )
+
+
+def _num_token_ids(choice: Choice) -> int:
+    return sum(len(ids) for ids in (choice.token_ids, choice.prompt_token_ids) if isinstance(ids, list))
 
 
 def _num_logprob_values(logprobs: Logprobs | None) -> int:

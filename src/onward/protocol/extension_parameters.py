@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from onward.protocol.openai_parameters import OPENAI_PARAMETERS
 from onward.protocol.parameter import Parameter
+from onward.protocol.token_parameters import TOKEN_PARAMETERS
 
 OWN_EXTENSIONS = (
     Parameter(
@@ -134,7 +135,7 @@ OWN_EXTENSIONS = (
     ),
 )
 
-_BY_NAME = {parameter.name: parameter for parameter in (*OPENAI_PARAMETERS, *OWN_EXTENSIONS)}
+_BY_NAME = {parameter.name: parameter for parameter in (*OPENAI_PARAMETERS, *OWN_EXTENSIONS, *TOKEN_PARAMETERS)}
 
 
 def _alias(name: str, target: str, dialect: str) -> Parameter:
@@ -188,7 +189,14 @@ DIALECTS = (
     _alias("no_stop_trim", "include_stop_str_in_output", "SGLang"),
     _fixed("return_hidden_states", False, "SGLang", "`false`"),
     _fixed("use_beam_search", False, "vLLM", "`false`"),
-    _fixed("stop_token_ids", [], "vLLM", "an empty array"),
+    _fixed("priority", 0, "vLLM", "0 (requests of one client are served in order)"),
+    replace(
+        _fixed("spaces_between_special_tokens", True, "vLLM", ""),
+        only=(True, False),
+        help="A field of vLLM. No space is ever added between special tokens, as in vLLM with fast tokenizers.",
+    ),
+    _alias("custom_token_bans", "banned_tokens", "Aphrodite"),
+    _alias("allowed_tokens", "allowed_token_ids", "TabbyAPI"),
     _alias("n_predict", "max_tokens", "llama.cpp"),
     _alias("repeat_penalty", "repetition_penalty", "llama.cpp"),
     _fixed("cache_prompt", True, "llama.cpp", "`true` (the prefix cache is always used)"),
@@ -213,4 +221,4 @@ DIALECTS = (
         "runs. 0, a request to unload the model, is rejected.",
     ),
 )
-EXTENSION_PARAMETERS = (*OWN_EXTENSIONS, *DIALECTS)
+EXTENSION_PARAMETERS = (*OWN_EXTENSIONS, *TOKEN_PARAMETERS, *DIALECTS)

@@ -25,6 +25,7 @@ Kind = Literal[
     "fixed",  # a field of another server; only the values in `only` are accepted
     "duration",  # "5m" or a number of seconds, other than zero
     "link",  # a URI without effect
+    "token_ids",  # array of token ids
     "strings",  # array of strings, one of `only` each if there are any
     "files",  # array of objects: `filename` and `text` of files of a repository
     "snippets",  # array of objects: `filepath` and `body` of parts of files

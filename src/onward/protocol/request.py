@@ -61,6 +61,13 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     return_tokens_as_token_ids: bool = False
     add_special_tokens: bool = True
     prediction: str | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    banned_tokens: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    ban_eos_token: bool = False
+    truncate_prompt_tokens: int | None = None
+    return_token_ids: bool = False
     # Set by the dialects of `server.dialects`; OpenAI's API has no field for them.
     fill_context: bool = False
     """Lower `max_tokens` to what the model's context has room for, instead of rejecting the request."""

@@ -54,6 +54,9 @@ def _form(row: Parameter, profile: Profile) -> Schema:
             return {"type": ["string", "number", "null"]}
         case "link":
             return {"type": ["string", "null"], "format": "uri-reference"}
+        case "token_ids":
+            tokens: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}, "maxItems": row.max_items}
+            return {"anyOf": [tokens, {"type": "null"}]}
         case "strings":
             return _strings(row)
         case "files":

@@ -49,6 +49,10 @@ class Choice(WireObject, kw_only=True):
     index: int
     logprobs: Logprobs | None = None
     finish_reason: FinishReason | None = None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """With `return_token_ids`: the generated tokens of this choice or part, with those that ended it."""
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """With `return_token_ids`, in the first part of a choice: the tokens that the model was prompted with."""
 
 
 class PromptTokensDetails(WireObject, kw_only=True):

@@ -40,6 +40,8 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
         "logprobs": "Log probabilities, if the request has `logprobs`.",
         "finish_reason": "Why the text ended: `stop` (an end token or a stop string), `length` (max_tokens), or "
         "`content_filter`. Null in all chunks of a choice but the last.",
+        "token_ids": "Only with `return_token_ids`: the generated tokens, with those that ended the text.",
+        "prompt_token_ids": "Only with `return_token_ids`, in a stream in a choice's first chunk: the prompt's tokens.",
     },
     "Logprobs": {
         "": "Four arrays of equal length, with one entry per token.",
@@ -77,6 +79,9 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
     "ModelList": {"": "All model names."},
 }
 
+OPTIONAL = ("token_ids", "prompt_token_ids")
+"""Fields that only requests which ask for them get; otherwise, only chunks omit fields."""
+
 
 def response_schemas(ref_template: str) -> dict[str, Schema]:
     """Return the schemas of response types by name. `ref_template` is msgspec's, with `{name}`."""
@@ -84,7 +89,7 @@ def response_schemas(ref_template: str) -> dict[str, Schema]:
     for name, schema in schemas.items():
         _describe(schema, DESCRIPTIONS[name])
         if name != "Chunk":
-            schema["required"] = list(schema["properties"])  # only chunks omit fields
+            schema["required"] = [field for field in schema["properties"] if field not in OPTIONAL]
     return schemas
 
 

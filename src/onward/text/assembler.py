@@ -27,6 +27,8 @@ class TokenRecord:
     logprob: float
     top: tuple[tuple[int, float], ...]
     offset: int = 0
+    is_terminator: bool = False
+    """Whether it comes after the end of the text (see `TextRules.keep_terminators`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ class Assembler:
         self._held.clear()
         if terminator is not None and self._rules.keep_terminators:
             terminator.offset = self._base + self._num_emitted
+            terminator.is_terminator = True
             delta.records.append(terminator)
         return delta
 
@@ -143,6 +146,7 @@ class Assembler:
             self.num_completion_tokens -= 1
             if self._rules.keep_terminators:
                 held.record.offset = min(held.record.offset, self._base + cut)
+                held.record.is_terminator = True
                 records.append(held.record)
         self._held.clear()
         return Delta(text, records)

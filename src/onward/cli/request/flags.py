@@ -34,6 +34,8 @@ _PLACEHOLDERS = {
     "prompt": "TEXT|@FILE|-",
     "prediction": "TEXT|@FILE|{…}",
     "stop": "TEXT|[TEXT,…]",
+    "strings": "TEXT|[TEXT,…]",
+    "token_ids": "[ID,…]",
     "logit_bias": "{ID: BIAS,…}",
     "object": "{KEY: VALUE,…}",
     "fixed": "VALUE",
@@ -63,7 +65,7 @@ class RequestFlag:
     @property
     def is_repeatable(self) -> bool:
         """Whether values of the repeated flag form a list."""
-        return self.row.kind == "stop"
+        return self.row.kind in ("stop", "strings")
 
     @property
     def is_compatibility_flag(self) -> bool:

@@ -94,6 +94,18 @@ def _stop(text: str) -> Any:
     return value if isinstance(value, str) or _is_strings(value) else text
 
 
+def _strings(text: str) -> Any:
+    value = _stop(text)
+    return [value] if isinstance(value, str) else value
+
+
+def _token_ids(text: str) -> Any:
+    value = _flow(text)
+    if value != [] and not _is_ids(value):
+        raise ValueError("it must be an array of token ids, such as [198, 50256], or null")
+    return value
+
+
 def _mapping(text: str) -> Any:
     try:
         value = load(text)
@@ -135,6 +147,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "prompt": _prompt,
     "prediction": _prediction,
     "stop": _stop,
+    "strings": _strings,
+    "token_ids": _token_ids,
     "logit_bias": _mapping,
     "object": _mapping,
     "fixed": _anything,

@@ -1,0 +1,96 @@
+"""Which tokens a request allows, bans and ends with: token ids and words of the request as the engine needs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onward.engine.model import Tokenizer
+from onward.errors import InvalidRequest
+from onward.protocol import refusals
+from onward.protocol.request import CompletionRequest
+
+MAX_BAD_WORD_TOKENS = 32
+MAX_BAD_WORD_CHARACTERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """`allowed` () means all tokens. `sequences` have two tokens at least (see sampling.params)."""
+
+    allowed: tuple[int, ...] = ()
+    banned: tuple[int, ...] = ()
+    sequences: tuple[tuple[int, ...], ...] = ()
+    stops: frozenset[int] = frozenset()
+
+
+NO_RULES = TokenRules()
+
+
+def token_rules(request: CompletionRequest, tokenizer: Tokenizer, ends: frozenset[int], vocab_size: int) -> TokenRules:
+    """Return the rules of a request. `ends` are the tokens that end its completions without `stop_token_ids`.
+
+    Raises InvalidRequest for a token outside of the vocabulary, a word that has too many tokens, and rules that could
+    leave no token to generate.
+    """
+    if not (
+        request.stop_token_ids
+        or request.allowed_token_ids
+        or request.banned_tokens
+        or request.bad_words
+        or request.ban_eos_token
+    ):
+        return NO_RULES
+    for name in ("stop_token_ids", "allowed_token_ids", "banned_tokens"):
+        _check_vocabulary(name, getattr(request, name), vocab_size)
+    words = [ids for word in request.bad_words for ids in _word_tokens(word, tokenizer, vocab_size)]
+    banned = {*request.banned_tokens, *(ids[0] for ids in words if len(ids) == 1)}
+    if request.ban_eos_token:
+        banned |= {token for token in ends if token < vocab_size}
+    rules = TokenRules(
+        allowed=tuple(sorted(set(request.allowed_token_ids))),
+        banned=tuple(sorted(banned)),
+        sequences=tuple(dict.fromkeys(ids for ids in words if len(ids) > 1)),
+        stops=frozenset(request.stop_token_ids),
+    )
+    _check_one_is_left(rules, ends | rules.stops if request.min_tokens else frozenset(), vocab_size)
+    return rules
+
+
+def _check_vocabulary(name: str, tokens: tuple[int, ...], vocab_size: int) -> None:
+    if tokens and max(tokens) >= vocab_size:
+        index = tokens.index(max(tokens))
+        raise refusals.above_maximum(f"{name}[{index}]", "integer", vocab_size - 1, tokens[index])
+
+
+def _word_tokens(word: str, tokenizer: Tokenizer, vocab_size: int) -> list[tuple[int, ...]]:
+    """Return the tokens of a word at the start of a text, and, where they differ in the first one only, behind a space:
+    vLLM's rule for `bad_words`."""
+    if not word.strip() or len(word) > MAX_BAD_WORD_CHARACTERS:
+        raise InvalidRequest(
+            f"Invalid 'bad_words': each needs 1 to {MAX_BAD_WORD_CHARACTERS} characters that are not all spaces.",
+            param="bad_words",
+        )
+    plain = tuple(tokenizer.encode(word.lstrip(" "), add_special_tokens=False))
+    spaced = tuple(tokenizer.encode(" " + word.lstrip(" "), add_special_tokens=False))
+    found = [plain]
+    if len(spaced) == len(plain) and spaced[0] != plain[0]:
+        found.append(spaced)
+    for ids in found:
+        if len(ids) > MAX_BAD_WORD_TOKENS:
+            raise InvalidRequest(
+                f"Invalid 'bad_words': a word has {len(ids)} tokens; at most {MAX_BAD_WORD_TOKENS} are supported.",
+                param="bad_words",
+            )
+    return [ids for ids in found if ids and max(ids) < vocab_size]
+
+
+def _check_one_is_left(rules: TokenRules, never: frozenset[int], vocab_size: int) -> None:
+    """Raise InvalidRequest if at some position every token could be banned. `never` are banned at some positions."""
+    gone = never.union(rules.banned, (ids[-1] for ids in rules.sequences))
+    candidates = rules.allowed or range(vocab_size)
+    if all(token in gone for token in candidates):
+        raise InvalidRequest(
+            "No token would be left to generate: 'allowed_token_ids' without 'banned_tokens', the last tokens of "
+            "'bad_words', and, with 'min_tokens' or 'ban_eos_token', the end tokens, must not be empty.",
+            param="allowed_token_ids" if rules.allowed else "banned_tokens",
+        )
