@@ -46,6 +46,9 @@ class SamplingOptions(TypedDict, total=False):
     frequency_penalty: float
     repetition_penalty: float
     logit_bias: tuple[tuple[int, float], ...]
+    allowed_tokens: tuple[int, ...]
+    banned_tokens: tuple[int, ...]
+    banned_sequences: tuple[tuple[int, ...], ...]
     seed: int
     logprobs: int | None
 

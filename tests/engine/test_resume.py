@@ -65,6 +65,8 @@ VARIANTS: dict[str, JobOptions] = {
     "min tokens": {"min_tokens": 12, "logit_bias": ((END, 50.0),)},
     "prediction": {"prediction": tuple(map(ord, STORY)), "choices": 2},
     "no logprobs": {"logprobs": None},
+    "allowed": {"allowed_tokens": tuple(range(97, 110)), "banned_tokens": (100,), "choices": 2},
+    "banned sequences": {"banned_sequences": ((97, 98), (98, 97, 98)), "allowed_tokens": (97, 98, 99), "choices": 3},
 }
 
 

@@ -1,4 +1,4 @@
-"""Which tokens a request allows, bans and ends with: token ids and words of the request as the engine needs them."""
+"""What a request allows, bans and ends with, in token ids and words, as the engine needs it."""
 
 from __future__ import annotations
 
