@@ -33,6 +33,9 @@ DEFAULT_COMMANDS = {
     "--json benchmarks/figures/compare-storyteller.json",
     "engine-process-05b": "python -m benchmarks.engine_process --model .peers/models/random05b "
     "--token-range 256:151936 --kv-memory 1GB --waves 1 --out 32 --json benchmarks/figures/engine-process-05b.json",
+    "engine-process-05b-one": "python -m benchmarks.engine_process --model .peers/models/random05b "
+    "--token-range 256:151936 --kv-memory 1GB --waves 1 --out 32 --clients 1 --rounds 31 "
+    "--json benchmarks/figures/engine-process-05b-one.json",
     "engine-process": "python -m benchmarks.engine_process --rounds 15 --json benchmarks/figures/engine-process.json",
     "reach": "python -m benchmarks.reach storyteller .peers/models/qwen05b/qwen05b-int8 "
     "--json benchmarks/figures/reach.json",
@@ -116,6 +119,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "compare-qwen05b-steady": ("Against llama-server, 0.5B shape, three times as long", compare_section),
     "compare-storyteller": ("Against llama-server, storyteller", compare_section),
     "engine-process-05b": ("A process of its own, 0.5B shape", engine_process_section),
+    "engine-process-05b-one": ("A process of its own, 0.5B shape, one client, more rounds", engine_process_section),
     "engine-process": ("A process of its own, storyteller", engine_process_section),
     "reach": ("Reach", reach_section),
     "speculation": ("Speculation", speculation_section),
