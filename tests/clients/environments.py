@@ -126,6 +126,9 @@ PYTHON = {
         PythonEnvironment("llm", ("llm>=0.27",)),
         PythonEnvironment("litellm", ("litellm",)),
         PythonEnvironment("lm-eval", ("lm-eval[api]>=0.4.9",)),
+        PythonEnvironment("ollama", ("ollama==0.6.3",)),
+        PythonEnvironment("mistralai", ("mistralai==3.7.0",)),
+        PythonEnvironment("text-generation", ("text-generation==0.7.0",)),
         PythonEnvironment("schemathesis", ("schemathesis>=4",)),  # for tests/fuzz
     )
 }
@@ -134,6 +137,7 @@ NODE = {
     for environment in (
         NodeEnvironment("node-openai-6", ("openai@6",)),
         NodeEnvironment("node-openai-7", ("openai@7", "node@22")),
+        NodeEnvironment("continue", ("@continuedev/openai-adapters@1.37.0",)),
     )
 }
 

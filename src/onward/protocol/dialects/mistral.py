@@ -17,6 +17,7 @@ FIM: Table = table(
         "max_tokens", "integer", NAME,
         "Maximum number of tokens to generate; by default as many as the context has room for.", minimum=0, example=64,
     ),
+    own("max_completion_tokens", "integer", NAME, "Another name of `max_tokens`.", minimum=0, alias_of="max_tokens"),
     same("min_tokens", "min_tokens", NAME),
     same("stream", "stream", NAME, help="Send the completion while it is generated, as server-sent events."),
     same("stop", "stop", NAME, max_items=64, lenient_max_items=64),
