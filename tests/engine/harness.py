@@ -19,7 +19,7 @@ from onward.engine.step import Engine
 from onward.runtimes.toy.model import ToyModel
 from onward.runtimes.toy.tokenizer import END, ToyTokenizer
 from onward.sampling.outputs import Sampled
-from onward.sampling.params import SamplingParams
+from onward.sampling.params import SamplingParams, Shaping
 from onward.sampling.sampler import Sampler
 from onward.text.assembler import TextRules, TokenRecord
 
@@ -46,6 +46,7 @@ class SamplingOptions(TypedDict, total=False):
     frequency_penalty: float
     repetition_penalty: float
     logit_bias: tuple[tuple[int, float], ...]
+    shaping: Shaping
     allowed_tokens: tuple[int, ...]
     banned_tokens: tuple[int, ...]
     banned_sequences: tuple[tuple[int, ...], ...]

@@ -17,6 +17,7 @@ from onward.engine.job import Job
 from onward.engine.journal import Journal
 from onward.runtimes.toy.tokenizer import END
 from onward.sampling.outputs import Sampled
+from onward.sampling.params import Shaping
 from onward.text.assembler import TextRules
 
 from .harness import EngineOptions, JobOptions, events_of, make_engine, make_job
@@ -65,6 +66,11 @@ VARIANTS: dict[str, JobOptions] = {
     "min tokens": {"min_tokens": 12, "logit_bias": ((END, 50.0),)},
     "prediction": {"prediction": tuple(map(ord, STORY)), "choices": 2},
     "no logprobs": {"logprobs": None},
+    "shaped": {
+        "shaping": Shaping(typical_p=0.9, xtc_probability=0.5),
+        "choices": 3,
+        "prediction": tuple(map(ord, STORY)),
+    },
     "allowed": {"allowed_tokens": tuple(range(97, 110)), "banned_tokens": (100,), "choices": 2},
     "banned sequences": {"banned_sequences": ((97, 98), (98, 97, 98)), "allowed_tokens": (97, 98, 99), "choices": 3},
 }

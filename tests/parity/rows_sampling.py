@@ -51,6 +51,29 @@ for name, fields, golden in (
         golden=(golden,),
         weak="Allowed by the schema; its effect is only inferred." if name == "top_p.0" else "",
     )
+for name, only_best in (
+    ("top_a", {"top_a": 1, "logit_bias": {"97": 100}}),
+    ("epsilon_cutoff", {"epsilon_cutoff": 1000, "logit_bias": {"97": 100}}),
+    ("eta_cutoff", {"eta_cutoff": 10000, "logit_bias": {"97": 100}}),
+    ("top_n_sigma", {"top_n_sigma": 1, "logit_bias": {"97": 100}}),
+    ("typical_p", {"typical_p": 0.5, "logit_bias": {"97": 100}}),
+    ("tfs", {"tfs": 0, "logit_bias": {"97": 100}}),
+):
+    SAMPLING.served(
+        name,
+        f"{name} leaves out unlikely tokens",
+        {"temperature": 1, "max_tokens": 8, **only_best},
+        text_is("a" * 8),
+        source="spec/completions §10",
+    )
+SAMPLING.served(
+    "xtc",
+    "XTC leaves out all but the least likely of the likely tokens",
+    {"temperature": 1, "max_tokens": 8, "logit_bias": {"97": 100, "98": 100}, "frequency_penalty": 0}
+    | {"allowed_token_ids": [97, 98], "xtc_probability": 1, "xtc_threshold": 0},
+    says("one token only", lambda answer: len(set(answer.text)) <= 2),
+    source="spec/completions §10",
+)
 SAMPLING.same(
     "top_k.-1",
     "top_k -1 means no limit",

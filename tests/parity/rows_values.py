@@ -37,6 +37,17 @@ NUMBERS: dict[str, tuple[float, float]] = {
     "min_p": (0, 1),
     "repetition_penalty": (0.01, 100),
     "repeat_penalty": (0.01, 100),
+    "top_n_sigma": (-1, 100),
+    "nsigma": (-1, 100),
+    "typical_p": (0, 1),
+    "typical": (0, 1),
+    "tfs": (0, 1),
+    "tfs_z": (0, 1),
+    "top_a": (0, 1),
+    "epsilon_cutoff": (0, 1000),
+    "eta_cutoff": (0, 10000),
+    "xtc_probability": (0, 1),
+    "xtc_threshold": (0, 1),
 }
 BOOLEANS = (
     "echo",
@@ -71,6 +82,14 @@ DEFAULTS: dict[str, Any] = {
     "add_special_tokens": True,
     "ban_eos_token": False,
     "return_token_ids": False,
+    "top_n_sigma": -1,
+    "typical_p": 1,
+    "tfs": 1,
+    "top_a": 0,
+    "epsilon_cutoff": 0,
+    "eta_cutoff": 0,
+    "xtc_probability": 0,
+    "xtc_threshold": 0.1,
 }
 """Defaults of parameters that have one."""
 NULLABLE = (

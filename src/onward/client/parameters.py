@@ -61,6 +61,14 @@ class CreateParams(TypedDict, total=False):
     ban_eos_token: bool | None
     truncate_prompt_tokens: int | None
     return_token_ids: bool | None
+    top_n_sigma: float | None
+    typical_p: float | None
+    tfs: float | None
+    top_a: float | None
+    epsilon_cutoff: float | None
+    eta_cutoff: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
 
 
 class ModelOptions(TypedDict, total=False):

@@ -20,11 +20,13 @@ from onward.errors import InvalidRequest
 from onward.offload import breathe
 from onward.protocol import refusals
 from onward.protocol.request import CompletionRequest, InfillContext
-from onward.sampling.params import SamplingParams
+from onward.sampling.params import SamplingParams, Shaping
 from onward.sampling.rng import GOLDEN_GAMMA, mix
 from onward.text.assembler import TextRules
 from onward.text.offsets import decode_tokens
 
+CUTOFF_UNIT = 1e-4
+"""The unit of `epsilon_cutoff` and `eta_cutoff`, as in Aphrodite and text-generation-webui."""
 MAX_TRUNCATED_CONTEXTS = 8
 """A text that cannot fit into as many contexts is rejected, not truncated: tokenizing it would take too long."""
 _SEED_MASK = (1 << 64) - 1
@@ -304,9 +306,25 @@ def _sampling(request: CompletionRequest, prompt_index: int, rules: TokenRules) 
         allowed_tokens=rules.allowed,
         banned_tokens=rules.banned,
         banned_sequences=rules.sequences,
+        shaping=_shaping(request),
         seed=_seed(request, prompt_index),
         logprobs=0 if ranks_candidates and request.logprobs is None else request.logprobs,
     )
+
+
+def _shaping(request: CompletionRequest) -> Shaping | None:
+    """Return the samplers that the kernels lack, None if none acts."""
+    shaping = Shaping(
+        top_n_sigma=max(0.0, request.top_n_sigma),
+        typical_p=request.typical_p,
+        tfs=request.tfs,
+        top_a=request.top_a,
+        epsilon_cutoff=request.epsilon_cutoff * CUTOFF_UNIT,
+        eta_cutoff=request.eta_cutoff * CUTOFF_UNIT,
+        xtc_probability=request.xtc_probability,
+        xtc_threshold=request.xtc_threshold,
+    )
+    return None if shaping == Shaping(xtc_threshold=request.xtc_threshold) else shaping
 
 
 def _rules(request: CompletionRequest) -> TextRules:

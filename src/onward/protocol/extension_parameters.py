@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from onward.protocol.openai_parameters import OPENAI_PARAMETERS
 from onward.protocol.parameter import Parameter
+from onward.protocol.sampler_parameters import SAMPLER_PARAMETERS
 from onward.protocol.token_parameters import TOKEN_PARAMETERS
 
 OWN_EXTENSIONS = (
@@ -135,7 +136,10 @@ OWN_EXTENSIONS = (
     ),
 )
 
-_BY_NAME = {parameter.name: parameter for parameter in (*OPENAI_PARAMETERS, *OWN_EXTENSIONS, *TOKEN_PARAMETERS)}
+_BY_NAME = {
+    parameter.name: parameter
+    for parameter in (*OPENAI_PARAMETERS, *OWN_EXTENSIONS, *TOKEN_PARAMETERS, *SAMPLER_PARAMETERS)
+}
 
 
 def _alias(name: str, target: str, dialect: str) -> Parameter:
@@ -195,6 +199,9 @@ DIALECTS = (
         only=(True, False),
         help="A field of vLLM. No space is ever added between special tokens, as in vLLM with fast tokenizers.",
     ),
+    _alias("typical", "typical_p", "TabbyAPI"),
+    _alias("tfs_z", "tfs", "llama.cpp"),
+    _alias("nsigma", "top_n_sigma", "Aphrodite"),
     _alias("custom_token_bans", "banned_tokens", "Aphrodite"),
     _alias("allowed_tokens", "allowed_token_ids", "TabbyAPI"),
     _alias("n_predict", "max_tokens", "llama.cpp"),
@@ -221,4 +228,4 @@ DIALECTS = (
         "runs. 0, a request to unload the model, is rejected.",
     ),
 )
-EXTENSION_PARAMETERS = (*OWN_EXTENSIONS, *TOKEN_PARAMETERS, *DIALECTS)
+EXTENSION_PARAMETERS = (*OWN_EXTENSIONS, *TOKEN_PARAMETERS, *SAMPLER_PARAMETERS, *DIALECTS)

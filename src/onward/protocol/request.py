@@ -68,6 +68,14 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     ban_eos_token: bool = False
     truncate_prompt_tokens: int | None = None
     return_token_ids: bool = False
+    top_n_sigma: float = -1.0
+    typical_p: float = 1.0
+    tfs: float = 1.0
+    top_a: float = 0.0
+    epsilon_cutoff: float = 0.0
+    eta_cutoff: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
     # Set by the dialects of `server.dialects`; OpenAI's API has no field for them.
     fill_context: bool = False
     """Lower `max_tokens` to what the model's context has room for, instead of rejecting the request."""

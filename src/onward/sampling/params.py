@@ -6,6 +6,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Shaping:
+    """Samplers of sampling.shaping; the defaults turn each off. The cut-offs are probabilities. XTC acts with the
+    probability `xtc_probability`, on the tokens that are as likely as `xtc_threshold`."""
+
+    top_n_sigma: float = 0.0
+    typical_p: float = 1.0
+    tfs: float = 1.0
+    top_a: float = 0.0
+    epsilon_cutoff: float = 0.0
+    eta_cutoff: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Sampling parameters of one job, shared by its choices.
 
@@ -29,6 +44,8 @@ class SamplingParams:
     allowed_tokens: tuple[int, ...] = ()
     banned_tokens: tuple[int, ...] = ()
     banned_sequences: tuple[tuple[int, ...], ...] = ()
+    shaping: Shaping | None = None
+    """Further samplers; None: none of them acts, and the kernels sample alone."""
     seed: int = 0
     logprobs: int | None = None
 

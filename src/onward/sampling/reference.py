@@ -14,6 +14,7 @@ from onward.sampling.masks import Mask, unpack_mask
 from onward.sampling.outputs import NO_TOKEN_LEFT, NOT_FINITE, Sampled
 from onward.sampling.params import SamplingParams
 from onward.sampling.rng import uniform
+from onward.sampling.shaping import draw
 
 _MAX_LOGIT = float(np.finfo(np.float32).max)
 
@@ -50,13 +51,17 @@ class ReferenceSampler:
             if not np.isfinite(raw.max()):
                 results.append(Sampled(NOT_FINITE, float("nan"), ()))
                 continue
-            final = edited(raw, choice, ban)
-            if mask is not None:
-                final[~unpack_mask(mask, raw.size)] = -np.inf
+            final = edited(raw, choice, ban, mask)
             if final.max() == -np.inf:
                 results.append(Sampled(NO_TOKEN_LEFT, float("nan"), ()))
                 continue
-            results.append(sampled(raw, decide(final, choice).token, choice.params.logprobs))
+            shaping = choice.params.shaping
+            token = (
+                decide(final, choice).token
+                if shaping is None
+                else draw(final, choice.params, shaping, choice.choice, choice.position)
+            )
+            results.append(sampled(raw, token, choice.params.logprobs))
         return results
 
     def score(self, logits: NDArray[np.float32], first_row: int, targets: Sequence[int], top: int) -> list[Sampled]:
@@ -93,9 +98,11 @@ def sampled(raw: NDArray[np.float32], token: int, top: int | None) -> Sampled:
     return Sampled(token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in best))
 
 
-def edited(raw: NDArray[np.float32], choice: ChoiceSampler, banned: frozenset[int] | None) -> NDArray[np.float32]:
-    """Return a copy of `raw` (float32 [vocab_size]) with penalties, then logit_bias, then the bans of the step and of
-    the choice applied.
+def edited(
+    raw: NDArray[np.float32], choice: ChoiceSampler, banned: frozenset[int] | None, mask: Mask | None = None
+) -> NDArray[np.float32]:
+    """Return a copy of `raw` (float32 [vocab_size]) with penalties, then logit_bias, then the bans and masks of the
+    step and of the choice applied.
 
     Every step is rounded to float32; finite logits stay finite.
     """
@@ -115,6 +122,8 @@ def edited(raw: NDArray[np.float32], choice: ChoiceSampler, banned: frozenset[in
         row[token] = -np.inf
     if params.allowed_tokens:
         row[~np.isin(np.arange(row.size), params.allowed_tokens)] = -np.inf
+    if mask is not None:
+        row[~unpack_mask(mask, row.size)] = -np.inf
     return row
 
 

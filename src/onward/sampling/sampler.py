@@ -21,7 +21,8 @@ from onward.sampling.choice import WORK_ITEM_DTYPE, ChoiceSampler
 from onward.sampling.kernels import entry_point
 from onward.sampling.masks import Mask, stack_masks
 from onward.sampling.outputs import Sampled
-from onward.sampling.reference import most_likely
+from onward.sampling.reference import edited, most_likely
+from onward.sampling.shaping import draw
 from onward.sampling.threads import SamplerThreads
 from onward.sampling.vocab_blocks import BLOCK_TOKENS
 
@@ -147,6 +148,8 @@ class Sampler:
             self._lay_out_edits(items, choices, banned)
         if masks or any(choice.params.allowed_tokens for choice in choices):
             self._lay_out_masks(items, choices, masks)
+        if any(choice.params.shaping is not None for choice in choices):
+            self._draw_shaped(logits, items, rows, choices, banned, masks)
         return self._run(logits, items, rows, [choice.num_top for choice in choices])
 
     def score(self, logits: NDArray[np.float32], first_row: int, targets: Sequence[int], top: int) -> list[Sampled]:
@@ -197,6 +200,27 @@ class Sampler:
         ids = edits.ids[: edits.used]
         if ids.size and not 0 <= ids.min() <= ids.max() < self._vocab_size:
             raise ValueError("a token to penalise, to bias or to ban is outside of the vocabulary")
+
+    def _draw_shaped(
+        self,
+        logits: NDArray[np.float32],
+        items: NDArray[np.void],
+        rows: Sequence[int],
+        choices: Sequence[ChoiceSampler],
+        banned: Sequence[frozenset[int] | None],
+        masks: Sequence[Mask | None],
+    ) -> None:
+        """Sample in numpy for the choices with samplers that the kernels lack; the kernels then score these tokens.
+
+        Rows without a token are left to the kernels, which report why.
+        """
+        for i, choice in enumerate(choices):
+            shaping = choice.params.shaping
+            if shaping is None or not np.isfinite(logits[rows[i]].max()):
+                continue
+            row = edited(logits[rows[i]], choice, banned[i], masks[i] if masks else None)
+            if row.max() > -np.inf:
+                items["target_token"][i] = draw(row, choice.params, shaping, choice.choice, choice.position)
 
     def _lay_out_masks(
         self, items: NDArray[np.void], choices: Sequence[ChoiceSampler], masks: Sequence[Mask | None]

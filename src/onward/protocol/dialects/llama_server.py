@@ -18,10 +18,14 @@ SAMPLER_PARAMETERS: dict[str, dict[str, float]] = {
     "top_p": {"top_p": 1.0},
     "min_p": {"min_p": 0.0},
     "temperature": {"temperature": 1.0},
+    "typ_p": {"typical_p": 1.0},
+    "top_n_sigma": {"top_n_sigma": -1.0},
+    "xtc": {"xtc_probability": 0.0},
 }
 """A name in `samplers` → the parameters that do nothing where it is not listed, with the values that turn them off."""
-OTHER_SAMPLERS = ("dry", "typ_p", "typical_p", "top_n_sigma", "xtc", "infill", "edskypmxt")
-"""Samplers that are off, or, as `infill`, weigh end tokens in another way than this engine does."""
+OTHER_SAMPLERS = ("dry", "typical_p", "infill", "edskypmxt")
+"""Another name of `typ_p`; and samplers that are off, or, as `infill`, weigh end tokens in another way than this engine
+does."""
 
 _SAMPLING: tuple[Parameter, ...] = (
     same("temperature", "temperature", NAME, default=0.8),
@@ -41,7 +45,7 @@ _SAMPLING: tuple[Parameter, ...] = (
     own(
         "samplers", "strings", NAME,
         "The samplers that act. Those that are not listed are off. Their order is always this server's: penalties, "
-        "temperature, min_p, top_k, top_p.",
+        "temperature, top_n_sigma, min_p, top_k, top_p, typ_p, xtc.",
         only=(*SAMPLER_PARAMETERS, *OTHER_SAMPLERS), max_items=32, example=["top_k", "top_p", "temperature"],
     ),
     sampler("dynatemp_range", NAME, 0.0, 0),
@@ -56,7 +60,7 @@ _SAMPLING: tuple[Parameter, ...] = (
     only("min_keep", NAME, 0, why="Only 0 is accepted."),
     only("post_sampling_probs", NAME, False, why="Probabilities are always those before sampling."),
     unused("dynatemp_exponent", "number", NAME, "it only matters with `dynatemp_range`."),
-    unused("xtc_threshold", "number", NAME, "it only matters with `xtc_probability`."),
+    same("xtc_threshold", "xtc_threshold", NAME),
     unused("dry_base", "number", NAME, "it only matters with `dry_multiplier`."),
     unused("dry_allowed_length", "integer", NAME, "it only matters with `dry_multiplier`."),
     unused("dry_penalty_last_n", "integer", NAME, "it only matters with `dry_multiplier`."),
@@ -133,7 +137,7 @@ def check_llama_request(fields: dict[str, object], rows: Table, profile: Profile
     samplers = checked.pop("samplers", None)
     if samplers is not None:
         for name, neutral in SAMPLER_PARAMETERS.items():
-            if name not in samplers:
+            if name not in samplers and not (name == "typ_p" and "typical_p" in samplers):
                 checked |= neutral
     if checked.get("temperature", 1.0) < 0:
         checked["temperature"] = 0.0

@@ -52,6 +52,6 @@ def sampler(name: str, dialect: str, *neutral: object) -> Parameter:
     accepted."""
     row = BY_NAME.get(name)
     if row is not None and row.kind != "fixed":
-        return same(name, name, dialect)
+        return same(name, row.alias_of or name, dialect)
     why = "Not available here: only a value that turns it off is accepted."
     return only(name, dialect, *neutral, why=why)
