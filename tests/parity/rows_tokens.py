@@ -38,8 +38,8 @@ TOKENS.served(
 TOKENS.served(
     "bad_words",
     "the last token of a bad word is banned behind the others",
-    {"allowed_token_ids": [120, 121], "logit_bias": {"121": 50}, "bad_words": ["yyx", "yyy"], "max_tokens": 2},
-    text_is("yy"),
+    {"allowed_token_ids": [120, 121, 122], "logit_bias": {"121": 50}, "bad_words": ["yyx", "yyy"], "max_tokens": 3},
+    text_is("yyz"),
 )
 TOKENS.served(
     "ban_eos_token",
