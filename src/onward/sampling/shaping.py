@@ -33,8 +33,9 @@ class Candidates:
     @property
     def probabilities(self) -> Probabilities:
         """The softmax of the logits: float64 [n]."""
-        weights: Probabilities = np.exp(self.logits - self.logits.max())
-        return weights / weights.sum()
+        weights = np.exp(self.logits - self.logits.max())
+        normalised: Probabilities = weights / weights.sum()
+        return normalised
 
     def kept(self, keep: Keep) -> Candidates:
         return Candidates(self.ids[keep], self.logits[keep])
