@@ -23,6 +23,7 @@ from tests.parity.servers import KEY, Server
 
 from . import wire
 from .built import BUILT, OPENAI_CLI, BuiltEnvironment, GoProgram
+from .editors import LLAMA_VIM, VimPlugin
 from .environments import NODE, PYTHON, ROOT, NodeEnvironment, PythonEnvironment, Unavailable
 from .faults import FaultProxy
 from .page import write_page
@@ -39,7 +40,7 @@ class Installed:
     """A client with an environment of its own. The table shows the version of `package`."""
 
     name: str
-    environment: PythonEnvironment | NodeEnvironment | BuiltEnvironment | GoProgram
+    environment: PythonEnvironment | NodeEnvironment | BuiltEnvironment | GoProgram | VimPlugin
     package: str
     program: str = ""
     model: str = "toy"
@@ -76,6 +77,7 @@ CLIENTS: tuple[Installed | Shaped, ...] = (
     Installed("mistralai fim", PYTHON["mistralai"], "mistralai", "mistral_fim.py"),
     Installed("text-generation", PYTHON["text-generation"], "text-generation", "text_generation_client.py"),
     Installed("Continue, its adapters", NODE["continue"], "@continuedev/openai-adapters", "continue_adapters.mjs"),
+    Installed("llama.vim", LLAMA_VIM, "llama.vim", "llama_vim.py"),
     Shaped("openai (Java), its rules", "4.52.0", wire.check_java),
     Shaped("HttpClient (Java)", "", wire.check_jvm),
     Shaped("Tabby, its reader", "openai/completion", wire.check_tabby),

@@ -1,0 +1,100 @@
+"""llama.vim in Vim on a pseudo-terminal: a completion at the cursor is asked of /infill, shown, and accepted."""
+
+import os
+import pty
+import select
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from report import KEY, URLS, check
+
+PLUGIN = sys.argv[1]
+SETTINGS = """
+set nocompatible encoding=utf-8 ambiwidth=single
+let g:llama_config = {{'endpoint_fim': '{url}/infill', 'api_key': '{key}', 'auto_fim': v:false, 'n_predict': 16,
+  \\ 'keymap_fim_trigger': '<C-F>', 'keymap_fim_accept_full': '<Tab>', 'show_info': 2}}
+set runtimepath^={plugin}
+runtime plugin/llama.vim
+"""
+TEXT = "x = one two one two\ny = one two one two\nz = one two\n"
+SHOWN = b" t/s"
+"""Part of what the plug-in shows behind a completion."""
+PATIENCE_SECONDS = 30
+
+
+class Vim:
+    """Vim with a file, typed at by a program."""
+
+    def __init__(self, folder: Path, url: str, key: str) -> None:
+        self.file = folder / "text.txt"
+        self.file.write_text(TEXT)
+        settings = folder / "settings.vim"
+        settings.write_text(SETTINGS.format(url=url, key=key, plugin=PLUGIN))
+        self._screen = b""
+        command = ["vim", "-N", "-u", str(settings), "-i", "NONE", "-n", str(self.file)]
+        self._pid, self._terminal = pty.fork()
+        if self._pid == 0:
+            os.execvpe("vim", command, os.environ | {"TERM": "xterm", "COLUMNS": "200", "LINES": "24"})
+
+    def type(self, keys: str) -> None:
+        os.write(self._terminal, keys.encode())
+
+    def wait(self, text: bytes, seconds: float = PATIENCE_SECONDS) -> bool:
+        """Return whether the screen shows a text in time. What was shown before is forgotten."""
+        self._screen = b""
+        deadline = time.monotonic() + seconds
+        while text not in self._screen:
+            if time.monotonic() > deadline:
+                return False
+            if select.select([self._terminal], [], [], 0.1)[0]:
+                try:
+                    self._screen += os.read(self._terminal, 65536)
+                except OSError:
+                    return False
+        return True
+
+    def leave(self) -> str:
+        """Save, quit, and return the file."""
+        self.type("\x1b")
+        self.wait(b"never", 0.5)
+        self.type(":wq\r")
+        self.wait(b"never")
+        os.close(self._terminal)
+        os.waitpid(self._pid, 0)
+        return self.file.read_text()
+
+
+def completed(url: str, key: str = "") -> tuple[bool, str]:
+    """Return whether a completion of the second line was shown, and the file with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        vim = Vim(Path(folder), url, key)
+        vim.wait(b"z = one")
+        vim.wait(b"never", 1)
+        vim.type("\r\r\x1b2GA")
+        vim.wait(b"INSERT")
+        vim.type("\x06")
+        is_shown = vim.wait(SHOWN, PATIENCE_SECONDS if key != "wrong" else 3)
+        if is_shown:
+            vim.type("\t")
+            vim.wait(b"never", 0.5)
+        return is_shown, vim.leave()
+
+
+def assert_completed(is_shown: bool, text: str) -> None:
+    first, second, third = TEXT.splitlines()
+    lines = text.splitlines()
+    assert is_shown and lines[0] == first and lines[-1] == third, text
+    assert lines[1].startswith(second) and len(text) > len(TEXT), text
+
+
+@check("a completion at the cursor is shown and accepted")
+def infill():
+    assert_completed(*completed(URLS["default"]))
+
+
+@check("a server with keys")
+def keyed():
+    assert_completed(*completed(URLS["keyed"], KEY))
+    assert completed(URLS["keyed"], "wrong") == (False, TEXT)
