@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from fields import fields_page
+
 from onward import errors
 from onward.protocol.dialects.openapi import OPERATIONS
 from onward.protocol.parameter import Parameter
@@ -171,6 +173,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "settings.md": settings_page,
     "parameters.md": parameters_page,
     "errors.md": errors_page,
+    "fields.md": lambda: fields_page(NOTE),
     "dialects.md": dialects_page,
 }
 

@@ -1,0 +1,112 @@
+"""The page that says what becomes of the fields that other servers take: from their sources, and the parameter table.
+
+Every field is either in the table or has a reason in REASONS: `fields_page` raises KeyError for one that has neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onward.protocol.parameter import Parameter
+from onward.protocol.parameters import BY_NAME
+
+_OPENAI = (
+    "model prompt echo frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream "
+    "stream_options suffix temperature top_p user "
+)
+SERVERS = {
+    "vLLM (`entrypoints/openai/completion/protocol.py`)": _OPENAI
+    + "use_beam_search top_k min_p repetition_penalty watermarking length_penalty stop_token_ids "
+    "include_stop_str_in_output ignore_eos min_tokens skip_special_tokens spaces_between_special_tokens "
+    "truncate_prompt_tokens truncation_side allowed_token_ids prompt_logprobs logprob_token_ids bad_words "
+    "prompt_embeds add_special_tokens response_format structured_outputs priority request_id session_id "
+    "return_tokens_as_token_ids return_token_ids routed_experts_prompt_start return_token_offsets return_mm_kwargs "
+    "cache_salt kv_transfer_params ec_transfer_params vllm_xargs repetition_detection thinking_token_budget "
+    "stream_interval",
+    "SGLang (`srt/entrypoints/openai/protocol.py`)": _OPENAI
+    + "best_of return_hidden_states return_routed_experts routed_experts_start_len return_cached_tokens_details top_k "
+    "min_p min_tokens json_schema regex ebnf repetition_penalty stop_token_ids stop_regex no_stop_trim ignore_eos "
+    "skip_special_tokens lora_path session_params response_format custom_params custom_logit_processor "
+    "bootstrap_host bootstrap_port bootstrap_room routed_dp_rank disagg_prefill_dp_rank data_parallel_rank rid "
+    "extra_key cache_salt priority custom_labels",
+    "TabbyAPI (`common/sampling.py`)": "max_tokens max_length min_tokens min_length generate_window stop stop_sequence "
+    "banned_strings banned_tokens custom_token_bans allowed_tokens allowed_token_ids token_healing temperature "
+    "temperature_last smoothing_factor top_k top_p top_a min_p tfs typical typical_p skew frequency_penalty "
+    "presence_penalty repetition_penalty rep_pen penalty_range repetition_decay dry_multiplier dry_base "
+    "dry_allowed_length dry_range dry_sequence_breakers mirostat_mode mirostat_tau mirostat_eta add_bos_token "
+    "ban_eos_token ignore_eos skip_special_tokens logit_bias negative_prompt json_schema regex_pattern "
+    "grammar_string speculative_ngram cfg_scale max_temp min_temp temp_exponent",
+    "Aphrodite (`endpoints/openai/protocol.py`, sampling)": "best_of use_beam_search top_k min_p top_a tfs eta_cutoff "
+    "epsilon_cutoff typical_p smoothing_factor smoothing_curve repetition_penalty no_repeat_ngram_size "
+    "length_penalty early_stopping ignore_eos min_tokens stop_token_ids skip_special_tokens "
+    "spaces_between_special_tokens truncate_prompt_tokens temperature_last prompt_logprobs xtc_threshold "
+    "xtc_probability dry_multiplier dry_base dry_allowed_length dry_sequence_breakers dry_range dry_max_ngram "
+    "dry_max_occurrences dry_early_exit_match_len dynatemp_min dynatemp_max dynatemp_exponent nsigma skew "
+    "custom_token_bans token_ban_ranges sampler_priority",
+}
+
+_ABSENT = "refused: this server does not have it"
+_ONE_PROCESS = "refused: it concerns engines on several machines"
+_GRAMMAR = "refused, unless [the parameters](parameters.md) list it: a constraint that is not kept must not be accepted"
+_OF_SEVERAL_MACHINES = (
+    "kv_transfer_params ec_transfer_params bootstrap_host bootstrap_port bootstrap_room routed_dp_rank "
+    "disagg_prefill_dp_rank data_parallel_rank"
+)
+_OF_OTHERS = (
+    "watermarking length_penalty early_stopping prompt_embeds session_id routed_experts_prompt_start "
+    "return_mm_kwargs vllm_xargs repetition_detection thinking_token_budget stream_interval "
+    "return_routed_experts routed_experts_start_len session_params custom_params custom_labels stop_regex "
+    "generate_window banned_strings token_healing smoothing_factor smoothing_curve skew repetition_decay "
+    "negative_prompt cfg_scale no_repeat_ngram_size token_ban_ranges dry_multiplier dry_base "
+    "dry_allowed_length dry_range dry_sequence_breakers dry_max_ngram dry_max_occurrences "
+    "dry_early_exit_match_len mirostat_mode mirostat_tau mirostat_eta max_temp min_temp temp_exponent "
+    "dynatemp_min dynatemp_max dynatemp_exponent penalty_range logprob_token_ids"
+)
+REASONS: dict[str, str] = {
+    **dict.fromkeys(("response_format", "structured_outputs", "json_schema", "regex", "ebnf"), _GRAMMAR),
+    **dict.fromkeys(("regex_pattern", "grammar_string"), _GRAMMAR),
+    **dict.fromkeys(_OF_SEVERAL_MACHINES.split(), _ONE_PROCESS),
+    **dict.fromkeys(_OF_OTHERS.split(), _ABSENT),
+    "truncation_side": "refused: `truncate_prompt_tokens` keeps the last tokens",
+    "prompt_logprobs": "refused: `echo` with `logprobs` returns them",
+    "request_id": "refused: answers have an `X-Request-ID` of their own",
+    "rid": "refused: answers have an `X-Request-ID` of their own",
+    "return_token_offsets": "refused: `text_offset` of `logprobs` has them",
+    "cache_salt": "refused: the prefix cache is not divided",
+    "extra_key": "refused: the prefix cache is not divided",
+    "return_cached_tokens_details": "refused: `usage` always has `cached_tokens`",
+    "lora_path": "refused: an adapter is a `model` of its own",
+    "custom_logit_processor": "refused: requests cannot bring code",
+    "max_length": "refused: send `max_tokens`",
+    "min_length": "refused: send `min_tokens`",
+    "stop_sequence": "refused: send `stop`",
+    "rep_pen": "refused: send `repetition_penalty`",
+    "temperature_last": "refused: temperature always acts before the samplers that cut",
+    "sampler_priority": "refused: the order is fixed",
+    "add_bos_token": "refused: send `add_special_tokens`",
+    "speculative_ngram": "refused: drafts are chosen by their cost, and change no token",
+}
+
+
+def fields_page(note: str) -> Iterator[str]:
+    """Yield the page's paragraphs. Raises KeyError for a field without an answer."""
+    yield "# Fields of other servers"
+    yield note
+    yield (
+        "What `/v1/completions` does with the fields that other servers take there, read from their sources. Fields "
+        "that are refused get an error by name, in all profiles but lenient. What [dialects](dialects.md) such as "
+        "llama-server's, Ollama's and text-generation-inference's own paths take is listed there."
+    )
+    for server, names in SERVERS.items():
+        yield f"## {server}"
+        yield "| field | here |\n|---|---|\n" + "\n".join(f"| `{name}` | {answer_to(name)} |" for name in names.split())
+
+
+def answer_to(name: str) -> str:
+    """Return what becomes of a field, in words."""
+    row: Parameter | None = BY_NAME.get(name)
+    if row is None:
+        return REASONS[name]
+    if row.kind == "fixed":
+        return "only " + " or ".join(f"`{str(value).lower()}`" for value in row.only)
+    return f"acts, as `{row.alias_of}`" if row.alias_of else "acts"
