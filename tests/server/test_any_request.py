@@ -25,7 +25,9 @@ JSON = st.recursive(
 def ask(method: str, target: str, body: bytes, **headers: str) -> Call:
     async def talk() -> Call:
         async with asyncio.timeout(10):
-            call = Call(make_app(FakeBackend(), settings(max_body=10_000)), method, target, body, **headers)
+            call = Call(
+                make_app(FakeBackend(), settings(max_body=10_000, dialects=("none",))), method, target, body, **headers
+            )
             return await call.done()
 
     call = asyncio.run(talk())
