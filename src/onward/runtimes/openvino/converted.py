@@ -41,13 +41,15 @@ class Converted:
 
 
 @contextmanager
-def converted(path: Path, options: RuntimeOptions, progress: Progress) -> Iterator[Converted]:
+def converted(
+    path: Path, options: RuntimeOptions, progress: Progress, checkpoint: Checkpoint | None = None
+) -> Iterator[Converted]:
     """Convert a model file, unless that was done before, and give the folder to load for as long as the context lasts.
 
-    Without a cache folder in the options, the folder is a temporary one. Slow; blocks. Raises CheckpointError (the
-    file), SetupError (the disk).
+    `checkpoint`: what was read at `path` before. Without a cache folder in the options, the folder is a temporary one.
+    Slow; blocks. Raises CheckpointError (the file), SetupError (the disk).
     """
-    checkpoint, found = _checked(path, options)
+    checkpoint, found = _checked(checkpoint or read_checkpoint(path), options)
     content = _content(checkpoint, options)
     name = f"{(path.name if path.is_dir() else path.stem)[:80]}-{content[:16]}"
     cached = None if options.cache_dir is None else options.cache_dir / FOLDER / name
@@ -73,7 +75,7 @@ def write_ir(path: Path, folder: Path, files: Mapping[str, bytes], options: Runt
 
     Slow; blocks. Raises CheckpointError (the file), SetupError (the disk).
     """
-    checkpoint, found = _checked(path, options)
+    checkpoint, found = _checked(read_checkpoint(path), options)
     content = _content(checkpoint, options)
     with _new_folder(folder.absolute().parent) as fresh:
         _require_space(fresh, graph_bytes(checkpoint, options.precision, options.weights))
@@ -89,10 +91,9 @@ def write_ir(path: Path, folder: Path, files: Mapping[str, bytes], options: Runt
             raise SetupError(f"{reason}: choose a folder that does not exist.") from None
 
 
-def _checked(path: Path, options: RuntimeOptions) -> tuple[Checkpoint, Architecture]:
+def _checked(checkpoint: Checkpoint, options: RuntimeOptions) -> tuple[Checkpoint, Architecture]:
     """Return a checkpoint, with its adapter, and its architecture. Raises CheckpointError, SetupError."""
     _require_possible(options)
-    checkpoint = read_checkpoint(path)
     if options.adapter is not None:
         checkpoint = merged(checkpoint, options.adapter)
     return checkpoint, architecture_of(checkpoint)

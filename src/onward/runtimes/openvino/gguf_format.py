@@ -11,6 +11,7 @@ from onward.runtimes.files import file_problem
 from onward.runtimes.openvino.checkpoint_format import LOADING_ONLY_FILES, PACKAGES, contents_problem, load_checkpoint
 
 if TYPE_CHECKING:
+    from onward.checkpoints.checkpoint import Checkpoint
     from onward.engine.model import Tokenizer
     from onward.runtimes.options import RuntimeOptions
 
@@ -68,16 +69,25 @@ class GGUFFormat:
         return ""
 
     def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
-        return load_checkpoint(_model(path), self.load_tokenizer(path), options, progress)
+        from onward.checkpoints.checkpoint import read_checkpoint
+
+        model = _model(path)
+        checkpoint = read_checkpoint(model)  # once: a vocabulary takes half a second
+        return load_checkpoint(model, _tokenizer(model, checkpoint), options, progress, checkpoint)
 
     def load_tokenizer(self, path: Path) -> Tokenizer:
         from onward.checkpoints.checkpoint import read_checkpoint
-        from onward.checkpoints.tokenizer import tokenizer_files
-        from onward.runtimes.tokenizer import HuggingFaceTokenizer, TokenizerContent
 
         model = _model(path)
-        files = tokenizer_files(read_checkpoint(model).parameters)
-        return HuggingFaceTokenizer(TokenizerContent(model, files.tokenizer, files.configuration, [files.generation]))
+        return _tokenizer(model, read_checkpoint(model))
+
+
+def _tokenizer(path: Path, checkpoint: Checkpoint) -> Tokenizer:
+    from onward.checkpoints.tokenizer import tokenizer_files
+    from onward.runtimes.tokenizer import HuggingFaceTokenizer, TokenizerContent
+
+    files = tokenizer_files(checkpoint.parameters)
+    return HuggingFaceTokenizer(TokenizerContent(path, files.tokenizer, files.configuration, [files.generation]))
 
 
 def _models(path: Path) -> list[Path]:
