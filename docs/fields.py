@@ -97,6 +97,12 @@ def fields_page(note: str) -> Iterator[str]:
         "that are refused get an error by name, in all profiles but lenient. What [dialects](dialects.md) such as "
         "llama-server's, Ollama's and text-generation-inference's own paths take is listed there."
     )
+    yield (
+        "`top_n_sigma`, `typical_p`, `tfs`, `top_a`, `epsilon_cutoff`, `eta_cutoff` and XTC look at every token of the "
+        "vocabulary in numpy, on the thread of the engine: with 150,000 tokens that takes milliseconds for each token "
+        "that is sampled, most for `typical_p` and `tfs`, and all clients of the model wait for it. `temperature`, "
+        "`top_p`, `top_k` and `min_p` take a fraction of that."
+    )
     for server, names in SERVERS.items():
         yield f"## {server}"
         yield "| field | here |\n|---|---|\n" + "\n".join(f"| `{name}` | {answer_to(name)} |" for name in names.split())

@@ -19,6 +19,8 @@ from onward.sampling.rng import uniform
 XTC_ATTEMPT = 1 << 32
 """The attempt number of XTC's random number: no rejected attempt of another sampler reaches it."""
 
+_FEW = 2048
+"""Candidates that are sorted before it is known whether more are needed."""
 Keep = NDArray[np.bool_]
 Probabilities = NDArray[np.float64]
 
@@ -62,7 +64,7 @@ def shaped(row: NDArray[np.float32], params: SamplingParams, shaping: Shaping, c
     if params.min_p > 0:
         left = left.kept(left.logits >= left.logits.max() + min(0.0, np.log(params.min_p)))
     if 0 < params.top_k < left.ids.size:
-        left = left.kept(_first(_ranking(left.logits), params.top_k))
+        left = left.kept(_highest(left.logits, params.top_k))
     if params.top_p < 1:
         left = left.kept(top_p(left.probabilities, params.top_p))
     if shaping.typical_p < 1:
@@ -99,22 +101,29 @@ def typical(probabilities: Probabilities, mass: float) -> Keep:
     "Locally typical sampling", 2022)."""
     surprise = _surprise(probabilities)
     entropy = float((probabilities * surprise).sum())
-    order = np.argsort(np.abs(surprise - entropy), kind="stable")
-    before = np.cumsum(probabilities[order]) - probabilities[order]
-    return _first(order, max(1, int(np.count_nonzero(before <= mass))))
+    distances, count = np.abs(surprise - entropy), _FEW
+    while True:
+        # Those beyond the first `count` are farther away: they need not be sorted if these have the mass.
+        is_all = count >= distances.size
+        near = np.flatnonzero(distances <= (np.inf if is_all else np.partition(distances, count)[count]))
+        order = near[np.argsort(distances[near], kind="stable")]
+        mass_of = np.cumsum(probabilities[order])
+        if is_all or mass_of[-1] > mass:
+            before = mass_of - probabilities[order]
+            return _first(order, max(1, int(np.count_nonzero(before <= mass))), distances.size)
+        count *= 8
 
 
 def tail_free(probabilities: Probabilities, z: float) -> Keep:
     """Cut where the sorted probabilities stop to bend: their second derivatives, normalised, sum to more than `z`."""
-    order = _ranking(probabilities)
-    if order.size <= 2:
-        return _first(order, order.size)
-    bends = np.abs(np.diff(probabilities[order], n=2))
+    if probabilities.size <= 2:
+        return np.ones(probabilities.size, np.bool_)
+    bends = np.abs(np.diff(np.sort(probabilities)[::-1], n=2))
     total = float(bends.sum())
     bends = bends / total if total > 1e-6 else np.full(bends.size, 1 / bends.size)
     beyond = np.flatnonzero(np.cumsum(bends) > z)
     beyond = beyond[beyond >= 1]
-    return _first(order, int(beyond[0]) if beyond.size else order.size)
+    return _highest(probabilities, int(beyond[0]) if beyond.size else probabilities.size)
 
 
 def eta(probabilities: Probabilities, cutoff: float) -> Keep:
@@ -141,6 +150,15 @@ def _surprise(probabilities: Probabilities) -> Probabilities:
 
 def _ranking(values: NDArray[np.float64]) -> NDArray[np.intp]:
     return np.argsort(-values, kind="stable")
+
+
+def _highest(values: NDArray[np.float64], count: int) -> Keep:
+    """Return True for the first `count` of the ranking, at least one. Nothing is sorted."""
+    place = values.size - count
+    threshold = np.partition(values, place)[place]
+    keep: Keep = values > threshold
+    keep[np.flatnonzero(values == threshold)[: count - int(np.count_nonzero(keep))]] = True
+    return keep
 
 
 def _first(order: NDArray[np.intp], count: int, size: int | None = None) -> Keep:
