@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -249,10 +250,11 @@ def test_a_request_that_did_less_work_aborts_the_run(bad: Outcome) -> None:
 
 def test_an_arm_runs_on_a_real_server_and_no_prompt_is_sent_twice() -> None:
     seeds = iter(range(1, 9))
-    with serve("toy") as server:
+    with serve("toy") as server, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as asleep:
         arm = Arm(ONWARD, "toy", server, "toy", 40)
-        idle = Server("http://127.0.0.1:1/v1", 1)
+        idle = Server("http://127.0.0.1:1/v1", asleep.pid)
         comparison = Comparison(Shape(40, 5, (97, 123)), 2, [server, idle], seeds)
         rounds = [comparison.run(each, 3) for each in (arm, without_top_k(arm))]
+        asleep.terminate()
     assert [outcome.tokens for each in rounds for outcome in each.outcomes] == [5] * 12
     assert next(seeds) == 3 and len(comparison.idle_cpu) == 2 and min(comparison.idle_cpu) >= 0

@@ -21,7 +21,8 @@ def test_every_operation_of_the_document_answers_as_it_says(servers: Servers) ->
         for method in {"get", "post"} & set(operations):
             operation = operations[method]
             answer = server.send(method.upper(), path.replace("{id}", "toy"))
-            assert str(answer.status) in operation["responses"], (method, path, answer.status)
+            documented = {str(answer.status), "default"} & set(operation["responses"])
+            assert documented, (method, path, answer.status)
 
 
 def test_the_tokenizer_routes_reject_unknown_fields_as_their_schemas_do(servers: Servers) -> None:
