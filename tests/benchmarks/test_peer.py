@@ -18,6 +18,7 @@ from benchmarks.engine import Round
 from benchmarks.float_weights import read, read_safetensors
 from benchmarks.gguf_file import TOKEN_CONTROL, TOKEN_NORMAL, TOKEN_UNUSED, interleaved, tensor_name, write_tokenizer
 from benchmarks.llama_server import Slots, serve_peer
+from benchmarks.one_file import family_of
 from benchmarks.outcome import Outcome
 from benchmarks.pairs import BUILT_IN, families, select
 from benchmarks.peer_build import SERVER, PeerError, check_tools, find
@@ -28,6 +29,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from benchmarks import compare, peer_tuning
+from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.tiny import tiny
 
 
 def program(folder: Path, name: str, text: str) -> Path:
@@ -258,3 +261,14 @@ def test_an_arm_runs_on_a_real_server_and_no_prompt_is_sent_twice() -> None:
         asleep.terminate()
     assert [outcome.tokens for each in rounds for outcome in each.outcomes] == [5] * 12
     assert next(seeds) == 3 and len(comparison.idle_cpu) == 2 and min(comparison.idle_cpu) >= 0
+
+
+def test_one_file_is_a_family_of_both_servers(tmp_path: Path) -> None:
+    metadata, tensors = tiny("llama")
+    path = write_gguf(tmp_path / "m.gguf", metadata, {name: floats(array) for name, array in tensors.items()})
+    family = family_of(path)
+    assert (family.name, family.vocabulary) == ("m", 30)
+    assert family.onward_models == {"file": str(path)} and family.peer_files == {"file": path}
+    (tmp_path / "m.gguf").write_bytes(b"no model")
+    with pytest.raises(PeerError, match="not a GGUF file"):
+        family_of(path)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
 from onward.checkpoints.types import TENSOR_TYPES
@@ -109,3 +110,15 @@ def letters_tokenizer(merges: Sequence[str] = ("a b", "ab c")) -> dict[str, Any]
         "tokenizer.ggml.merges": list(merges),
         "tokenizer.ggml.eos_token_id": len(tokens) - 1,
     }
+
+
+FUZZ = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+"""Of property tests of readers."""
+
+
+def with_bytes(content: bytes, changes: Mapping[int, int]) -> bytes:
+    """The bytes, with others at some positions."""
+    changed = bytearray(content)
+    for position, byte in changes.items():
+        changed[position] = byte
+    return bytes(changed)

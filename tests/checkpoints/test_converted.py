@@ -140,6 +140,7 @@ def test_what_a_file_states_is_shown(tmp_path: Path) -> None:
     [
         ({"general.architecture": "mamba"}, "architecture 'mamba'.*It computes cohere2, gemma3"),
         ({"llama.expert_count": 8}, "a mixture of experts"),
+        ({"llama.activation": "relu"}, "activation 'relu'"),
         ({"llama.attn_logit_softcapping": 50.0}, "soft-capped attention"),
         ({"llama.rope.scaling.type": "yarn"}, "'yarn'"),
         ({"llama.attention.head_count": 0}, "with which Onward cannot compute"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import onward
@@ -20,6 +20,7 @@ from onward.models.check import check_model
 from onward.models.resolve import resolve
 from onward.runtimes.openvino.safetensors_format import SafetensorsFormat
 from tests.checkpoints.hugging_face import CONFIGS, safetensors_bytes, write_folder
+from tests.checkpoints.making import FUZZ, with_bytes
 from tests.checkpoints.test_logits import check_logits
 
 
@@ -90,6 +91,7 @@ def change(folder: Path, **changed: Any) -> None:
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "'yarn'"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "not completely"),
         ({"rope_scaling": [1]}, "not an object"),
+        ({"scale_attn_weights": False}, "attention without a scale"),
         ({"num_attention_heads": 0}, "cannot compute"),
         ({"num_attention_heads": "four"}, "cannot compute"),
         ({"num_hidden_layers": 1}, "does not compute for 'llama'"),
@@ -175,15 +177,9 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], None]
     return read
 
 
-FUZZ = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-
-
 @FUZZ
 @given(changes=st.dictionaries(st.integers(0, len(WHOLE) - 1), st.integers(0, 255), max_size=8))
 def test_a_file_with_other_bytes_anywhere_never_crashes(
     changes: dict[int, int], reading: Callable[[bytes], None]
 ) -> None:
-    content = bytearray(WHOLE)
-    for position, byte in changes.items():
-        content[position] = byte
-    reading(bytes(content))
+    reading(with_bytes(WHOLE, changes))

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.checkpoints.gguf import read_gguf
 from onward.checkpoints.paths import is_gguf
 from onward.errors import CheckpointError
-from tests.checkpoints.making import Stored, floats, gguf_bytes, text, value, write_gguf
+from tests.checkpoints.making import FUZZ, Stored, floats, gguf_bytes, text, value, with_bytes, write_gguf
 
 METADATA: dict[str, Any] = {
     "general.architecture": "llama",
@@ -152,18 +152,12 @@ def test_a_file_that_is_cut_anywhere_is_a_sentence(length: int, reading: Callabl
     reading(WHOLE[:length])
 
 
-FUZZ = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-
-
 @FUZZ
 @given(changes=st.dictionaries(st.integers(0, len(WHOLE) - 1), st.integers(0, 255), max_size=8))
 def test_a_file_with_other_bytes_anywhere_never_crashes(
     changes: dict[int, int], reading: Callable[[bytes], None]
 ) -> None:
-    content = bytearray(WHOLE)
-    for position, byte in changes.items():
-        content[position] = byte
-    reading(bytes(content))
+    reading(with_bytes(WHOLE, changes))
 
 
 @FUZZ

@@ -92,6 +92,7 @@ class NodeEnvironment:
     def command(self, program: Path) -> list[str | Path]:
         """Return the command that runs the checks in a copy of the file `program`, from whose folder node resolves
         imports. Raises Unavailable."""
+        shutil.copy(program.with_name("report.mjs"), self.folder)
         return [self.program("node"), shutil.copy(program, self.folder)]
 
     def version(self, package: str) -> str:

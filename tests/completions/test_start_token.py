@@ -53,7 +53,7 @@ def test_token_ids_are_used_unchanged_and_warned_of_where_it_is_missing(model: S
     ids = list(planned(model, "the cat").prompts[0].tokens)
     without = planned(model, [[START, *ids], ids])
     assert [job.prompt for job in without.jobs] == [(START, *ids), tuple(ids)]
-    assert "does not begin with the start token 1 (<s>)" in without.warning
+    assert "does not begin with the start token 1 ('<s>')" in without.warning
     assert not planned(model, [START, *ids]).warning
     assert not planned(model, ["the cat", "the dog"]).warning
 

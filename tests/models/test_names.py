@@ -12,9 +12,11 @@ import pytest
 from onward.errors import ModelNameError
 from onward.models import hub as hub_module
 from onward.models import resolve as resolving
+from onward.models.adapters import split_adapter
 from onward.models.gguf_names import choose
 from onward.models.hub import hub_name
 from onward.models.resolve import resolve
+from onward.settings import Settings, adapted_models
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
 
@@ -136,6 +138,10 @@ def test_a_model_of_ollama_is_found_by_its_name_or_manifest(ollama: Path) -> Non
         assert (found.id, found.format.name) == ("tiny:1b", "GGUF")
 
 
+def test_a_gguf_file_in_a_folder_of_that_name_is_a_model(tmp_path: Path) -> None:
+    assert resolve(str(gguf(tmp_path / "manifests" / "m.gguf"))).id == "m"
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"layers": [1]}', '{"layers": [{"mediaType": "x"}]}'])
 def test_a_broken_manifest_is_a_sentence(ollama: Path, content: str) -> None:
     ollama.write_text(content)
@@ -165,3 +171,30 @@ def test_names_of_the_catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_name_of_the_catalogue_on_the_hub_keeps_its_name(hub: Hub, tmp_path: Path) -> None:
     assert resolve("gpt2", cache_dir=tmp_path).id == "gpt2"
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "adapter"),
+    [
+        ("base+adapter", "base", "adapter"),
+        ("c++/base.gguf+adapter", "c++/base.gguf", "adapter"),
+        ("base+a+b", "base", "a+b"),
+        ("base+missing", "base", "missing"),
+        ("c++/missing.gguf", "c++/missing.gguf", None),
+        ("c++/base.gguf", "c++/base.gguf", None),
+        ("base+", "base+", None),
+    ],
+)
+def test_what_exists_decides_which_plus_names_an_adapter(
+    name: str, base: str, adapter: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for each in ("adapter", "c++/base.gguf", "a+b"):
+        (tmp_path / each).mkdir(parents=True)
+    assert split_adapter(name) == (base, None if adapter is None else Path(adapter))
+
+
+def test_an_at_in_the_path_of_an_adapter_is_no_base(tmp_path: Path) -> None:
+    (tmp_path / "me@home").mkdir()
+    settings = Settings(model=("base",), lora=(("one", f"{tmp_path}/me@home"), ("two", f"{tmp_path}/x@other")))
+    assert adapted_models(settings) == {"one": f"base+{tmp_path}/me@home", "two": f"other+{tmp_path}/x"}

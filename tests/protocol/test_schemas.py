@@ -210,6 +210,7 @@ def test_the_document_has_every_route() -> None:
         "/v1/completions/{id}", "/openai/v1/completions/{id}",
         "/openai/v1/completions", "/openai/v1/models", "/openai/v1/models/{id}",
         "/openai/schemas/Completion.json", "/tokenize", "/detokenize", "/tokenizer_info",
+        "/m/{id}/v1/completions", "/m/{id}/tokenize", "/m/{id}/detokenize", "/m/{id}/tokenizer_info",
         "/completion", "/infill", "/props", "/slots",
         "/api/generate", "/api/show", "/api/tags", "/api/ps", "/api/version",
         "/v1/fim/completions", "/tabby/v1/completions", "/tabby/v1/health", "/generate", "/generate_stream", "/info",

@@ -14,11 +14,12 @@ import pytest
 import onward
 from onward.checkpoints.gguf import read_gguf
 from onward.engine.model import Row
+from onward.errors import HubUnreachable
 from onward.runtimes.openvino.gguf_format import GGUFFormat
 from onward.runtimes.options import RuntimeOptions
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.test_logits import log_softmax
-from tests.real_models.fetch import REAL_MODELS, RealModel, Unreachable, fetch
+from tests.real_models.fetch import MODELS, fetch
 
 pytestmark = pytest.mark.slow
 
@@ -36,12 +37,11 @@ MAX_FAST_MEAN_DIFFERENCE = 0.12
 """Nats. Processors without bfloat16 differ less."""
 
 
-@pytest.fixture(scope="module", params=REAL_MODELS, ids=lambda model: model.name)
+@pytest.fixture(scope="module", params=MODELS)
 def path(request: pytest.FixtureRequest) -> Path:
-    model: RealModel = request.param
     try:
-        return fetch(model)
-    except Unreachable as reason:
+        return fetch(request.param)
+    except HubUnreachable as reason:
         pytest.skip(str(reason))
 
 
@@ -100,6 +100,20 @@ def test_it_knows_the_capital_of_france(client: onward.Onward) -> None:
     prompt = "Germany: Berlin. Italy: Rome. Spain: Madrid. France:"
     answer = client.completions.create(prompt=prompt, max_tokens=2, temperature=0)
     assert "Paris" in answer.choices[0].text
+
+
+def test_a_text_without_the_start_token_that_a_model_needs_is_far_less_likely(client: onward.Onward) -> None:
+    tokens = client.tokenizer.encode(TEXT[:600], add_special_tokens=True)
+    bare = client.tokenizer.encode(TEXT[:600], add_special_tokens=False)
+    if tokens == bare:
+        pytest.skip("this model needs none")
+
+    def mean(prompt: list[int]) -> float:
+        scored = client.completions.create(prompt=prompt, max_tokens=0, echo=True, logprobs=0).choices[0].logprobs
+        assert scored is not None
+        return float(np.mean(np.array(scored.token_logprobs[-len(bare) + 1 :], float)))
+
+    assert mean(bare) < mean(tokens) - 0.5
 
 
 def test_law_seeded_answers_are_the_same_alone_together_and_cached(client: onward.Onward) -> None:

@@ -16,7 +16,7 @@ from benchmarks.llama_server import Slots, serve_peer
 from benchmarks.peer_build import SERVER, find
 
 from tests.real_models.corpus import lines
-from tests.real_models.fetch import ALL_MODELS, fetch
+from tests.real_models.fetch import LARGE_MODELS, MODELS, fetch
 
 FOLDER = Path(__file__).parent / "token_ids"
 
@@ -30,12 +30,12 @@ def main() -> None:
     parser.add_argument("--llama-server", type=Path, help="default: the one on PATH, else built into .peers")
     program = find(SERVER, parser.parse_args().llama_server)
     FOLDER.mkdir(exist_ok=True)
-    for model in ALL_MODELS:
+    for model in (*MODELS, *LARGE_MODELS):
         with serve_peer(program, fetch(model), Slots(1, 512, 2)) as server:
             url = server.url.removesuffix("/v1") + "/tokenize"
             sums = [checksum(_tokens(url, line)) for line in lines()]
-        (FOLDER / f"{model.name}.txt").write_text("\n".join(sums) + "\n")
-        print(model.name, len(sums))
+        (FOLDER / f"{model}.txt").write_text("\n".join(sums) + "\n")
+        print(model, len(sums))
 
 
 def _tokens(url: str, text: str) -> list[int]:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,8 @@ from onward.checkpoints.tensor_names import gguf_name
 from onward.checkpoints.types import FLOAT32
 from onward.errors import CheckpointError
 
+Scale = Callable[[int], float]
+"""The factor of B · A for a rank."""
 _PEFT_NAME = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")
 _GGUF_NAME = re.compile(r"(?P<name>.+)\.lora_(?P<side>[ab])")
 _CHANGES = {
@@ -89,14 +90,14 @@ def _merged(base: Tensor, pair: _Pair, scale: float, path: Path) -> MergedTensor
     return MergedTensor(base.name, base.shape, FLOAT32, base.data, base=base, low=low, high=pair.high)
 
 
-def _read(path: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Any, dict[str, _Pair]]:
+def _read(path: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Scale, dict[str, _Pair]]:
     """Return the adapter's files, the scale for a rank, and the pairs by the names of the weights."""
     if path.is_dir():
         return _read_peft(path, parameters)
     return _read_gguf(path, parameters)
 
 
-def _read_peft(folder: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Any, dict[str, _Pair]]:
+def _read_peft(folder: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Scale, dict[str, _Pair]]:
     config, weights = folder / ADAPTER_CONFIG, folder / ADAPTER_WEIGHTS
     stated = read_object(config)
     if stated.get("peft_type", "LORA") != "LORA":
@@ -120,7 +121,7 @@ def _read_peft(folder: Path, parameters: Parameters) -> tuple[tuple[Path, ...], 
     return (weights, config), lambda rank: alpha / (math.sqrt(rank) if is_root else rank), pairs
 
 
-def _read_gguf(path: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Any, dict[str, _Pair]]:
+def _read_gguf(path: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Scale, dict[str, _Pair]]:
     found = read_gguf(path)
     stated = Parameters(found.metadata, str(path))
     kind = stated.text("general.type", "model", whole_name=True), found.metadata.get("adapter.type", "lora")

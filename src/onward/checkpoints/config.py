@@ -103,6 +103,8 @@ def _require_computable(config: Config, where: str) -> None:
             f"{where}: the weights are quantised by {str(method)[:40]!r}, which Onward does not read. Use the model "
             "as a GGUF file, or in float16 or bfloat16."
         )
+    if config.get("scale_attn_weights") is False:
+        raise CheckpointError(f"{where} has attention without a scale, which Onward does not compute.")
     for name, meaning in _CHANGES.items():
         if config.get(name):
             raise CheckpointError(f"{where} uses {meaning} ({name!r}), which Onward does not compute.")

@@ -131,8 +131,8 @@ def _start_token_warning(request: CompletionRequest, model: ServedModel) -> str:
     if all(isinstance(prompt, str) or prompt[0] == start for prompt in request.prompts):
         return ""
     return (
-        f"A prompt of token ids does not begin with the start token {start} ({model.tokenizer.bos_token}), which this "
-        "model needs: its log-probabilities are far too low without. Begin with it, or send the prompt as text."
+        f"A prompt of token ids does not begin with the start token {start} ({model.tokenizer.bos_token!r}), which "
+        "this model needs: its log-probabilities are far too low without. Begin with it, or send the prompt as text."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from onward.checkpoints.paths import ADAPTER_CONFIG, is_gguf
@@ -10,17 +11,22 @@ from onward.runtimes.openvino.checkpoint_format import merge_problem
 
 
 def split_adapter(name: str) -> tuple[str, Path | None]:
-    """Return the base's name and the adapter's path; the name and None where no adapter is meant."""
-    base, _, path = name.partition("+")
-    if not base or not path or _exists(name):
+    """Return the base's name and the adapter's path; the name and None where no adapter is meant. Paths may contain a
+    plus themselves, so what exists decides."""
+    if _exists(name):
         return name, None
-    return base, Path(path).expanduser()
+    pairs = [(name[:place], name[place + 1 :]) for place, letter in enumerate(name) if letter == "+"]
+    pairs = [(base, path) for base, path in pairs if base and path]
+    found = next(((base, path) for base, path in reversed(pairs) if _exists(path)), None)
+    if found is None and "++" not in name and pairs and os.sep not in pairs[0][0]:
+        found = pairs[0]
+    return (found[0], Path(found[1]).expanduser()) if found else (name, None)
 
 
 def _exists(name: str) -> bool:
     try:
-        return Path(name).exists()
-    except (OSError, ValueError):
+        return Path(name).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):
         return False
 
 

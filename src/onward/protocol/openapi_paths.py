@@ -80,7 +80,7 @@ def ref(name: str) -> Node:
 
 def paths(profile: Profile = "default") -> Node:
     """Return every route, with request examples that `profile` accepts. Examples are shared: copy before modifying."""
-    return {**_completions(profile), **_catalogue(), **_tokens(), **_pages()}
+    return {**_completions(profile), **_catalogue(), **_tokens(), **_tokens("/m/{id}", "OfModel"), **_pages()}
 
 
 def _completions(profile: Profile) -> Node:
@@ -89,13 +89,18 @@ def _completions(profile: Profile) -> Node:
         "/openai/v1/completions": {"post": _complete("createCompletionWithSchema", profile, linked=True)},
         **_streams("/v1/completions/{id}", ""),
         **_streams("/openai/v1/completions/{id}", "WithSchema"),
-        "/v1/engines/{id}/completions": {
-            "parameters": [_model_id()],
-            "post": _complete("createEngineCompletion", profile)
-            | {
-                "description": "The fields of CompletionRequest; the URL names the model, so `model` may be omitted.",
-                "requestBody": _request_body(request_schema(profile, model_in_path=True), profile),
-            },
+        "/v1/engines/{id}/completions": _complete_in_path("createEngineCompletion", profile),
+        "/m/{id}/v1/completions": _complete_in_path("createModelCompletion", profile),
+    }
+
+
+def _complete_in_path(operation: str, profile: Profile) -> Node:
+    return {
+        "parameters": [_model_id()],
+        "post": _complete(operation, profile)
+        | {
+            "description": "The fields of CompletionRequest; the URL names the model, so `model` may be omitted.",
+            "requestBody": _request_body(request_schema(profile, model_in_path=True), profile),
         },
     }
 
@@ -148,15 +153,21 @@ def _names(root: str, operation: str, schema: str) -> Node:
     }
 
 
-def _tokens() -> Node:
+def _tokens(root: str = "", suffix: str = "") -> Node:
+    """Return the tokenizer's routes below `root`, whose operations end in `suffix`."""
     about = _get(
-        "tokenizerInfo", "Information about a model's tokenizer.", schema="TokenizerInfo", errors=("401", "404")
+        f"tokenizerInfo{suffix}",
+        "Information about a model's tokenizer.",
+        schema="TokenizerInfo",
+        errors=("401", "404"),
     )
-    text = _post("detokenize", "The text of token ids.", "DetokenizeRequest", "DetokenizeResponse")
+    ids = _post(f"tokenize{suffix}", "Token ids of a text.", "TokenizeRequest", "TokenizeResponse")
+    text = _post(f"detokenize{suffix}", "The text of token ids.", "DetokenizeRequest", "DetokenizeResponse")
+    named: Node = {"parameters": [_model_id()]} if root else {}
     return {
-        "/tokenize": {"post": _post("tokenize", "Token ids of a text.", "TokenizeRequest", "TokenizeResponse")},
-        "/detokenize": {"post": text},
-        "/tokenizer_info": {"parameters": [_model_query()], "get": about},
+        f"{root}/tokenize": named | {"post": ids},
+        f"{root}/detokenize": named | {"post": text},
+        f"{root}/tokenizer_info": (named or {"parameters": [_model_query()]}) | {"get": about},
     }
 
 

@@ -35,6 +35,11 @@ def chunk_event(chunk: Chunk, *, obfuscate: bool = False) -> bytes:
     return event[:-1] + _padding(len(event) - 1) + _END
 
 
+def data_event(value: object) -> bytes:
+    """Return any value that msgspec encodes as one event."""
+    return _FIELD_NAME + _ENCODER.encode(value) + _END
+
+
 def event_id(number: int) -> bytes:
     """Return the line that precedes the `data` of an event that a client can resume after, by `Last-Event-ID`."""
     return b"id: %d\n" % number

@@ -72,7 +72,8 @@ def shaped(row: NDArray[np.float32], params: SamplingParams, shaping: Shaping, c
     if shaping.tfs < 1:
         left = left.kept(tail_free(left.probabilities, shaping.tfs))
     if shaping.top_a > 0:
-        left = left.kept(at_least(left.probabilities, shaping.top_a * float(left.probabilities.max()) ** 2))
+        probabilities = left.probabilities
+        left = left.kept(at_least(probabilities, shaping.top_a * float(probabilities.max()) ** 2))
     if shaping.epsilon_cutoff > 0:
         left = left.kept(at_least(left.probabilities, shaping.epsilon_cutoff))
     if shaping.eta_cutoff > 0:

@@ -16,7 +16,9 @@ def adapted_models(settings: Settings) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in settings.lora:
         path, at, base = value.rpartition("@")
-        found[name] = f"{base if at else settings.model[0]}+{Path(path if at else value).expanduser()}"
+        if not at or Path(value).expanduser().exists():  # an @ may be part of the path
+            path, base = value, settings.model[0]
+        found[name] = f"{base}+{Path(path).expanduser()}"
     return found
 
 

@@ -1,28 +1,10 @@
 // Continue's adapters: fill in the middle as its openai and mistral providers send it, and its legacy completions.
 import { constructLlmApi } from "@continuedev/openai-adapters";
+import { assert, check, exit, key, prompt, urls } from "./report.mjs";
 
-const urls = JSON.parse(process.env.ONWARD_CLIENT_URLS);
-const key = process.env.ONWARD_CLIENT_KEY;
-const prompt = "Say this is a test";
 const fields = { model: "toy", prompt, suffix: " end", temperature: 0, max_tokens: 12, stream: true };
 const at = (provider, root, apiKey = "any") => constructLlmApi({ provider, apiBase: root + "/v1/", apiKey });
 const signal = new AbortController().signal;
-let failed = 0;
-
-function assert(holds, detail = "") {
-  if (!holds) throw new Error("assertion failed " + JSON.stringify(detail));
-}
-
-async function check(name, run) {
-  try {
-    await run();
-    console.log(JSON.stringify({ check: name, ok: true }));
-  } catch (problem) {
-    failed += 1;
-    console.log(JSON.stringify({ check: name, ok: false, detail: String(problem.stack ?? problem) }));
-  }
-}
-
 async function infilled(api, more = {}) {
   let text = "";
   for await (const chunk of api.fimStream({ ...fields, ...more }, signal)) {
@@ -60,4 +42,4 @@ await check("a server with keys", async () => {
   assert(await infilled(at("openai", urls.keyed, key)));
 });
 
-process.exit(failed ? 1 : 0);
+exit();

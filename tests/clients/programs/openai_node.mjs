@@ -1,28 +1,10 @@
 // openai for Node: whole, stream, raw response, abort, retries, errors.
 import OpenAI from "openai";
+import { assert, check, exit, key, prompt, urls } from "./report.mjs";
 
-const urls = JSON.parse(process.env.ONWARD_CLIENT_URLS);
-const key = process.env.ONWARD_CLIENT_KEY;
-const prompt = "Say this is a test";
 const greedy = { model: "toy", prompt, temperature: 0, max_tokens: 12 };
 const at = (root, more = {}) => new OpenAI({ baseURL: root + "/v1", apiKey: "any", maxRetries: 0, ...more });
 const client = at(urls.default);
-let failed = 0;
-
-function assert(holds, detail = "") {
-  if (!holds) throw new Error("assertion failed " + JSON.stringify(detail));
-}
-
-async function check(name, run) {
-  try {
-    await run();
-    console.log(JSON.stringify({ check: name, ok: true }));
-  } catch (problem) {
-    failed += 1;
-    console.log(JSON.stringify({ check: name, ok: false, detail: String(problem.stack ?? problem) }));
-  }
-}
-
 async function thrown(run) {
   try {
     await run();
@@ -165,4 +147,4 @@ await check("models", async () => {
   }
 });
 
-process.exit(failed ? 1 : 0);
+exit();

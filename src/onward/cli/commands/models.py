@@ -87,7 +87,8 @@ def retrieve_model(session: Session, name: str | None, model: str | None) -> Non
 
 def reject_delete(**_: Any) -> None:
     raise click.UsageError(
-        "Onward does not delete models. `onward models list` shows the folder of each model; delete it by hand."
+        "`onward models rm` removes what `onward pull` took from a package index. `onward models list` shows the "
+        "folder of every other model; delete it by hand."
     )
 
 

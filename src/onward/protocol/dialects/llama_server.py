@@ -10,7 +10,6 @@ from onward.protocol.parameter import Parameter, Profile
 
 NAME = "llama-server"
 UNLIMITED = -1
-MAX_INT32 = 2**31 - 1
 
 SAMPLER_PARAMETERS: dict[str, dict[str, float]] = {
     "penalties": {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
@@ -56,7 +55,7 @@ _SAMPLING: tuple[Parameter, ...] = (
     sampler("mirostat", NAME, 0),
     sampler("grammar", NAME, ""),
     sampler("json_schema", NAME, False),
-    only("lora", NAME, [], why="There are no LoRA adapters: only an empty array is accepted."),
+    only("lora", NAME, [], why="An adapter is a model of its own here (`--lora`): only an empty array is accepted."),
     only("min_keep", NAME, 0, why="Only 0 is accepted."),
     only("post_sampling_probs", NAME, False, why="Probabilities are always those before sampling."),
     unused("dynatemp_exponent", "number", NAME, "it only matters with `dynatemp_range`."),

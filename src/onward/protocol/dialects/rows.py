@@ -7,6 +7,9 @@ from dataclasses import replace
 from onward.protocol.parameter import Kind, Parameter
 from onward.protocol.parameters import BY_NAME
 
+UNLIMITED_TOKENS = 2**31 - 1
+"""`max_tokens` where a dialect's request has no limit; with `fill_context` it becomes what the context has room for."""
+
 
 def same(name: str, parameter: str, dialect: str, *, default: object = None, **changes: object) -> Parameter:
     """Return a field that means the same as a parameter of this API, with its kind and range.

@@ -11,7 +11,7 @@ import msgspec
 from onward.errors import ApiError
 from onward.protocol.request import CompletionRequest
 from onward.protocol.response import Choice, Usage
-from onward.protocol.sse import KEEP_ALIVE
+from onward.protocol.sse import KEEP_ALIVE, data_event
 from onward.server.dialects.line_limits import LineLimits
 from onward.server.dialects.llama_errors import error_object
 from onward.server.dialects.services import Services
@@ -85,7 +85,7 @@ class LlamaReply:
         for choice in parts:
             if choice.index not in self._finals:
                 events += await self._accept(choice, usage)
-        return b"".join(map(_event, events))
+        return b"".join(map(data_event, events))
 
     async def end(self, usage: Usage) -> bytes:
         if self._request.stream:
@@ -94,7 +94,7 @@ class LlamaReply:
         return msgspec.json.encode(finals[0] if self._request.n == 1 else finals)
 
     def error(self, error: ApiError) -> bytes:
-        return _event({"error": error_object(error)})
+        return data_event({"error": error_object(error)})
 
     async def _accept(self, choice: Choice, usage: Usage) -> list[Object]:
         """Return the events that a part of a choice leads to; the last one when it has ended."""
@@ -226,7 +226,3 @@ def selected(whole: Object, fields: tuple[str, ...]) -> Object:
 
 
 _MISSING = object()
-
-
-def _event(value: Object) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"

@@ -9,7 +9,8 @@ import msgspec
 import onward
 from onward.errors import InvalidRequest, Overloaded
 from onward.protocol.dialects.decode import Table, request_fields
-from onward.protocol.dialects.llama_server import COMPLETION, INFILL, MAX_INT32, UNLIMITED, check_llama_request
+from onward.protocol.dialects.llama_server import COMPLETION, INFILL, UNLIMITED, check_llama_request
+from onward.protocol.dialects.rows import UNLIMITED_TOKENS
 from onward.protocol.request import CompletionRequest, InfillContext
 from onward.server.dialects.llama_errors import error_body
 from onward.server.dialects.llama_reply import LlamaOptions, LlamaReply
@@ -135,7 +136,7 @@ def _request(checked: dict[str, Any], options: LlamaOptions, **own: Any) -> Comp
     return CompletionRequest(
         **request_fields(checked, "prompt"),
         **own,
-        max_tokens=MAX_INT32 if options.num_tokens == UNLIMITED else options.num_tokens,
+        max_tokens=UNLIMITED_TOKENS if options.num_tokens == UNLIMITED else options.num_tokens,
         fill_context=True,
         logprobs=options.num_probs,
         return_tokens_as_token_ids=True,

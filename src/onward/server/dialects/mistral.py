@@ -9,12 +9,13 @@ import msgspec
 from onward.completions.fold import Identity
 from onward.errors import ApiError, InvalidRequest
 from onward.protocol.dialects.decode import check_fields, request_fields
-from onward.protocol.dialects.llama_server import MAX_INT32
 from onward.protocol.dialects.mistral import FIM
+from onward.protocol.dialects.rows import UNLIMITED_TOKENS
 from onward.protocol.error_body import MAX_FIELD_CHARS
 from onward.protocol.request import CompletionRequest
 from onward.protocol.response import Choice, Usage
-from onward.protocol.sse import DONE, KEEP_ALIVE
+from onward.protocol.sse import DONE, KEEP_ALIVE, data_event
+from onward.server.dialects.run import OneChoice
 from onward.server.dialects.services import Services
 from onward.server.exchange import Exchange
 from onward.server.routes import Route
@@ -58,7 +59,7 @@ def _request(checked: Object) -> CompletionRequest:
     request = CompletionRequest(
         **request_fields(checked, "max_tokens", "prompt"),
         prompt=checked.get("prompt") or "",
-        max_tokens=MAX_INT32 if limit is None else limit,
+        max_tokens=UNLIMITED_TOKENS if limit is None else limit,
         fill_context=limit is None,
     )
     if limit is not None and request.min_tokens > limit:
@@ -66,26 +67,18 @@ def _request(checked: Object) -> CompletionRequest:
     return request
 
 
-class FimReply:
+class FimReply(OneChoice):
     """Writes one answer in the shape of a chat."""
 
     content_type = "text/event-stream"
     keep_alive = KEEP_ALIVE
 
     def __init__(self, request: CompletionRequest) -> None:
+        super().__init__()
         self._request = request
         self._identity = Identity()
-        self._model = ""
-        self._texts: list[str] = []
         self._finish = "stop"
         self._has_begun = False
-
-    def begin(self, model: str) -> None:
-        self._model = model
-
-    @property
-    def is_complete(self) -> bool:
-        return False
 
     async def feed(self, parts: list[Choice], usage: Usage) -> bytes:
         (choice,) = parts
@@ -99,7 +92,7 @@ class FimReply:
             delta = {"role": "assistant", **delta}
         piece = {"index": 0, "delta": delta, "finish_reason": choice.finish_reason}
         more = {"usage": _usage(usage)} if choice.finish_reason else {}
-        return _event({**self._head("chat.completion.chunk"), "choices": [piece], **more})
+        return data_event({**self._head("chat.completion.chunk"), "choices": [piece], **more})
 
     async def end(self, usage: Usage) -> bytes:
         if self._request.stream:
@@ -109,7 +102,7 @@ class FimReply:
         return msgspec.json.encode({**self._head("chat.completion"), "choices": [choice], "usage": _usage(usage)})
 
     def error(self, error: ApiError) -> bytes:
-        return _event(error_object(error))
+        return data_event(error_object(error))
 
     def _head(self, kind: str) -> Object:
         identity = self._identity
@@ -122,7 +115,3 @@ def _usage(usage: Usage) -> Object:
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
     }
-
-
-def _event(value: Object) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"

@@ -11,8 +11,8 @@ import msgspec
 import onward
 from onward.errors import InvalidRequest
 from onward.protocol.dialects.decode import check_fields, request_fields
-from onward.protocol.dialects.llama_server import MAX_INT32
 from onward.protocol.dialects.ollama import GENERATE, SHOW, TEMPLATE
+from onward.protocol.dialects.rows import UNLIMITED_TOKENS
 from onward.protocol.models import Model
 from onward.protocol.request import CompletionRequest
 from onward.server.dialects.ollama_reply import OllamaReply, error_body, now
@@ -119,7 +119,7 @@ def _request(checked: Object, model: str) -> CompletionRequest:
     return CompletionRequest(
         model=model,
         prompt=checked.get("prompt") or "",
-        max_tokens=MAX_INT32 if limit < 0 else limit,
+        max_tokens=UNLIMITED_TOKENS if limit < 0 else limit,
         fill_context=True,
         logprobs=checked["top_logprobs"] if wants_logprobs else None,
         return_tokens_as_token_ids=wants_logprobs,

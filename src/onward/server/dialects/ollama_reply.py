@@ -11,6 +11,7 @@ from onward.errors import ApiError
 from onward.protocol.error_body import MAX_FIELD_CHARS
 from onward.protocol.request import CompletionRequest
 from onward.protocol.response import Choice, Usage
+from onward.server.dialects.run import OneChoice
 from onward.server.dialects.services import Services
 from onward.server.dialects.stopwatch import Stopwatch
 from onward.server.dialects.token_records import TokenRecord, all_tokens, token_records
@@ -29,7 +30,7 @@ def error_body(error: ApiError) -> tuple[int, bytes, str]:
     return error.status, body, "application/json; charset=utf-8"
 
 
-class OllamaReply:
+class OllamaReply(OneChoice):
     """Writes one answer. `name` is the model as the client named it."""
 
     content_type = "application/x-ndjson"
@@ -38,22 +39,14 @@ class OllamaReply:
     def __init__(
         self, request: CompletionRequest, name: str, num_top: int, services: Services, stopwatch: Stopwatch
     ) -> None:
+        super().__init__()
         self._request = request
         self._name = name
         self._num_top = num_top
         self._services = services
         self._stopwatch = stopwatch
-        self._model = ""
-        self._texts: list[str] = []
         self._logprobs: list[Object] = []
         self._finish = "stop"
-
-    def begin(self, model: str) -> None:
-        self._model = model
-
-    @property
-    def is_complete(self) -> bool:
-        return False
 
     async def feed(self, parts: list[Choice], usage: Usage) -> bytes:
         self._stopwatch.mark()

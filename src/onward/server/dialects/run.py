@@ -44,6 +44,21 @@ class Reply(Protocol):
         ...
 
 
+class OneChoice:
+    """What replies of one choice share: the model, and the text so far. They need all of the answer."""
+
+    def __init__(self) -> None:
+        self._model = ""
+        self._texts: list[str] = []
+
+    def begin(self, model: str) -> None:
+        self._model = model
+
+    @property
+    def is_complete(self) -> bool:
+        return False
+
+
 class DialectRun:
     """Runs a completion and sends what its reply makes of it."""
 

@@ -15,6 +15,7 @@ from onward.protocol.dialects.decode import check_fields, request_fields
 from onward.protocol.dialects.tabby import COMPLETION, MAX_DECODING_TOKENS
 from onward.protocol.request import CompletionRequest, InfillContext
 from onward.protocol.response import Choice, Usage
+from onward.server.dialects.run import OneChoice
 from onward.server.dialects.services import Services
 from onward.server.exchange import Exchange
 from onward.server.routes import Route
@@ -80,22 +81,15 @@ def _request(checked: dict[str, Any], *, has_crlf: bool) -> CompletionRequest:
     return CompletionRequest(prompt=prefix, suffix=suffix or None, infill=infill, **fields, **common)
 
 
-class TabbyReply:
+class TabbyReply(OneChoice):
     """Writes one answer; Tabby has no streams."""
 
     content_type = ""
     keep_alive = b""
 
     def __init__(self, *, has_crlf: bool) -> None:
+        super().__init__()
         self._has_crlf = has_crlf
-        self._texts: list[str] = []
-
-    def begin(self, model: str) -> None:
-        """The model is not part of the answer."""
-
-    @property
-    def is_complete(self) -> bool:
-        return False
 
     async def feed(self, parts: list[Choice], usage: Usage) -> bytes:
         self._texts += [choice.text for choice in parts]

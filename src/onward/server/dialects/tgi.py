@@ -9,7 +9,7 @@ import msgspec
 
 import onward
 from onward.protocol.dialects.decode import Table, check_fields, request_fields
-from onward.protocol.dialects.llama_server import MAX_INT32
+from onward.protocol.dialects.rows import UNLIMITED_TOKENS
 from onward.protocol.dialects.tgi import COMPATIBLE, GENERATE
 from onward.protocol.request import CompletionRequest
 from onward.server.dialects.services import Services
@@ -111,7 +111,7 @@ def _request(checked: dict[str, Any], *, stream: bool, samples_by_default: bool)
         **fields,
         prompt=checked["inputs"] or "",
         stream=stream,
-        max_tokens=MAX_INT32 if limit is None else limit,
+        max_tokens=UNLIMITED_TOKENS if limit is None else limit,
         fill_context=limit is None,
         logprobs=checked["top_n_tokens"],
         return_tokens_as_token_ids=True,

@@ -11,7 +11,8 @@ import msgspec
 from onward.errors import ApiError
 from onward.protocol.request import CompletionRequest
 from onward.protocol.response import Choice, Usage
-from onward.protocol.sse import KEEP_ALIVE
+from onward.protocol.sse import KEEP_ALIVE, data_event
+from onward.server.dialects.run import OneChoice
 from onward.server.dialects.services import Services
 from onward.server.dialects.tgi_errors import error_object
 from onward.server.dialects.token_records import TokenRecord, all_tokens, cut_stop, token_records
@@ -32,29 +33,21 @@ class TgiOptions:
     special: frozenset[str]
 
 
-class TgiReply:
+class TgiReply(OneChoice):
     """Writes one answer. An end token is an event of its own, without a log probability."""
 
     content_type = "text/event-stream"
     keep_alive = KEEP_ALIVE
 
     def __init__(self, request: CompletionRequest, options: TgiOptions, services: Services) -> None:
+        super().__init__()
         self._request = request
         self._options = options
         self._services = services
-        self._model = ""
-        self._texts: list[str] = []
         self._tokens: list[Object] = []
         self._top: list[list[Object]] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._finish = "length"
-
-    def begin(self, model: str) -> None:
-        self._model = model
-
-    @property
-    def is_complete(self) -> bool:
-        return False
 
     async def feed(self, parts: list[Choice], usage: Usage) -> bytes:
         (choice,) = parts
@@ -82,7 +75,7 @@ class TgiReply:
         return msgspec.json.encode([answer] if self._options.in_array else answer)
 
     def error(self, error: ApiError) -> bytes:
-        return _event(error_object(error))
+        return data_event(error_object(error))
 
     async def _add(self, records: list[TokenRecord]) -> None:
         if not records:
@@ -107,7 +100,7 @@ class TgiReply:
             event["top_tokens"] = self._top[index]
         event["generated_text"] = self._whole_text() if is_last else None
         event["details"] = self._details() | {"input_length": usage.prompt_tokens} if is_last else None
-        return _event(event)
+        return data_event(event)
 
     def _whole_text(self) -> str:
         return self._options.prompt + "".join(self._texts)
@@ -122,7 +115,3 @@ class TgiReply:
 
 def _token(token: int, text: str, logprob: float | None, *, is_special: bool) -> Object:
     return {"id": token, "text": text, "logprob": logprob, "special": is_special}
-
-
-def _event(value: Object) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"

@@ -151,8 +151,16 @@ def _common(checkpoint: Checkpoint, *, norm: Norm = "rms", activation: Activatio
         epsilon=parameters.real(_EPSILONS[norm]),
         rope=_rope(checkpoint, parameters.integer("rope.dimension_count", head_size, minimum=2)),
         norm=norm,
-        activation=_ACTIVATIONS.get(parameters.text("activation", activation), activation),
+        activation=_activation(parameters, activation),
     )
+
+
+def _activation(parameters: Parameters, default: Activation) -> Activation:
+    stated = parameters.text("activation", default)
+    found = _ACTIVATIONS.get(stated)
+    if found is None:
+        raise CheckpointError(f"{parameters.where} has the activation {stated[:40]!r}, which Onward does not compute.")
+    return found
 
 
 def _rope(checkpoint: Checkpoint, size: int) -> Rope:
