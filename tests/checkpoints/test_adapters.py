@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import onward
 from onward.compose import compose
 from onward.errors import ModelFolderError, SetupError
-from onward.models.resolve import resolve
+from onward.models.resolve import resolve, with_adapter
 from onward.runtimes.openvino.gguf_format import GGUFFormat
 from onward.runtimes.openvino.safetensors_format import SafetensorsFormat
 from onward.settings import Settings
@@ -148,5 +148,7 @@ def test_adapters_of_other_models_are_refused(tmp_path: Path) -> None:
     refused("changes 'blk.9.attn_q.weight', which", {"blk.9.attn_q.weight": pairs["blk.0.attn_q.weight"]})
     with pytest.raises(ModelFolderError, match=r"not a LoRA adapter: pass a folder with adapter_config\.json"):
         resolve(f"{base}+{tmp_path}")
+    with pytest.raises(ModelFolderError, match="nowhere does not exist: pass a folder with"):
+        with_adapter(resolve(str(base)), tmp_path / "nowhere")
     with pytest.raises(ModelFolderError, match=r"storyteller is OpenVINO IR\. Merge it before the export"):
         resolve(f"storyteller+{tmp_path / 'a.gguf'}")

@@ -38,6 +38,7 @@ def adapter_problem(base: Path, base_format: ModelFormat, adapter: Path) -> str:
             "the export."
         )
     if not (adapter / ADAPTER_CONFIG).is_file() and not is_gguf(adapter):
-        return f"{adapter} is not a LoRA adapter: pass a folder with {ADAPTER_CONFIG}, or a GGUF file."
+        reason = "is not a LoRA adapter" if _exists(str(adapter)) else "does not exist"
+        return f"{adapter} {reason}: pass a folder with {ADAPTER_CONFIG}, or a GGUF file."
     first = base_format.files(base)[0]
     return merge_problem(first if is_gguf(first) else base, adapter)
