@@ -11,7 +11,7 @@ import numba
 import pytest
 
 from onward.compose.engine import COMPILING
-from onward.sampling.kernels import on_compilation
+from onward.sampling.compilation import on_compilation
 from onward.sampling.vocab_blocks import compiled
 
 

@@ -1,4 +1,5 @@
-"""Samplers in numpy, against plain loops over sorted lists as the papers and other servers describe them."""
+"""The chain of samplers: in numpy against plain loops over sorted lists as the papers and other servers describe them,
+and in the kernels against numpy."""
 
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.sampling.outputs import NO_TOKEN_LEFT, NOT_FINITE
-from onward.sampling.params import SamplingParams, Shaping
+from onward.sampling.params import DEFAULT_ORDER, SamplingParams, Shaping
 from onward.sampling.reference import ReferenceSampler
+from onward.sampling.reference_shaping import shaped
 from onward.sampling.rng import uniform
 from onward.sampling.sampler import Sampler
-from onward.sampling.shaping import XTC_ATTEMPT, shaped
+from onward.sampling.shaping import XTC_ATTEMPT
+from onward.sampling.sorting import SortBuffers, sort_descending
 from tests.sampling.harness import choice, exact_logprobs, normal, sample_many, sample_one
 
 SIZE = 300
@@ -101,7 +104,7 @@ def test_each_sampler_keeps_what_a_plain_loop_keeps(name: str, scale: float, see
     plain = dict(enumerate(np.exp(exact_logprobs(row, 0.8)).tolist()))
     kept = shaped(row, SamplingParams(temperature=0.8), shaping(values[which]), chance=0.0).ids.tolist()
     assert set(kept) == plain_filter(plain, values[which])
-    assert kept == sorted(kept) and kept
+    assert kept == sorted(kept, key=lambda token: (-row[token], token))
 
 
 def test_samplers_act_one_after_the_other_on_what_is_left() -> None:
@@ -129,6 +132,67 @@ def test_kernels_and_reference_sample_the_same_tokens(shaping: Shaping) -> None:
     tokens = sample_many(KERNELS, row, 100, accepted=(1, 1), **options)
     assert tokens.tolist() == sample_many(ReferenceSampler(SIZE), row, 100, accepted=(1, 1), **options).tolist()
     assert len(set(tokens.tolist())) > 1 and 9 not in tokens
+
+
+def random_options(generator: np.random.Generator) -> dict[str, Any]:
+    """Return parameters in which each sampler acts with a probability of about a third, in a random order."""
+
+    def some(low: float, high: float, off: float) -> float:
+        return float(generator.uniform(low, high)) if generator.random() < 0.35 else off
+
+    order = tuple(generator.permutation(DEFAULT_ORDER)) if generator.random() < 0.5 else DEFAULT_ORDER
+    shaping = Shaping(
+        top_n_sigma=some(0.5, 3, 0), typical_p=some(0.05, 1, 1), tfs=some(0.3, 1, 1), top_a=some(0, 1, 0),
+        epsilon_cutoff=some(0, 0.02, 0), eta_cutoff=some(0, 0.02, 0), xtc_probability=some(0, 1, 0),
+        xtc_threshold=float(generator.uniform(0, 0.3)), dynatemp_range=some(0, 2, 0),
+        dynatemp_exponent=float(generator.uniform(0.5, 2)), order=order,
+    )  # fmt: skip
+    return {
+        "shaping": shaping, "seed": int(generator.integers(2**63)), "temperature": some(0.2, 3, 1.0),
+        "top_p": some(0.05, 1, 1), "min_p": some(0, 0.5, 0), "top_k": int(some(1, 200, 0)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(150))
+def test_kernels_and_reference_agree_in_any_order(case: int) -> None:
+    generator = np.random.default_rng(case)
+    row = normal(SIZE, scale=float(generator.uniform(0.3, 5)), seed=case)
+    if case % 3 == 0:
+        row = np.round(row).astype(np.float32)  # ties, and negative zeros
+    options = random_options(generator)
+    tokens = sample_many(KERNELS, row, 40, **options).tolist()
+    assert tokens == sample_many(ReferenceSampler(SIZE), row, 40, **options).tolist(), options
+
+
+def test_the_order_decides_what_is_left() -> None:
+    row = np.log(np.array([0.4, 0.3, 0.2, 0.1] + [1e-9] * (SIZE - 4), np.float32))
+    hot = {"temperature": 100.0, "top_p": 0.6, "seed": 3}
+    first = Shaping(order=("temperature", "top_p"))
+    last = Shaping(order=("top_p", "temperature"))
+    assert max(sample_many(KERNELS, row, 300, shaping=first, **hot)) > 3  # nearly uniform over all tokens
+    assert set(sample_many(KERNELS, row, 300, shaping=last, **hot).tolist()) == {0, 1}
+    assert max(sample_many(KERNELS, row, 300, shaping=Shaping(order=("temperature",)), **hot)) > 3  # no top_p at all
+    assert max(sample_many(KERNELS, row, 300, shaping=Shaping(order=()), temperature=0.01)) > 0  # nothing acts
+
+
+def test_a_dynamic_temperature_follows_the_entropy() -> None:
+    sharp = np.log(np.array([0.999] + [0.001 / (SIZE - 1)] * (SIZE - 1), np.float32))
+    flat = np.zeros(SIZE, np.float32)
+    for row, exponent in ((sharp, 1.0), (flat, 2.0), (normal(SIZE), 0.5)):
+        params = SamplingParams(temperature=1.0)
+        shaping = Shaping(dynatemp_range=0.5, dynatemp_exponent=exponent)
+        plain = dict(enumerate(np.exp(exact_logprobs(row)).tolist()))
+        expected = 0.5 + (entropy(plain) / math.log(SIZE)) ** exponent
+        assert shaped(row, params, shaping, 0.0).temperature == pytest.approx(expected)
+
+
+def test_rows_are_sorted_with_ties_zeros_and_infinities() -> None:
+    row = np.array([0.0, -0.0, 3.5, -np.inf, 3.5, -1e30, 1e-40, np.finfo(np.float32).max], np.float32)
+    buffers = SortBuffers(row.size)
+    assert sort_descending(row, -np.inf, buffers).tolist() == sorted(row[row > -np.inf].tolist(), reverse=True)
+    assert sort_descending(row, 0.0, buffers).tolist() == sorted(row[row >= 0].tolist(), reverse=True)
+    large = normal(20_000, scale=9.0)
+    assert sort_descending(large, -np.inf, SortBuffers(large.size)).tolist() == np.sort(large)[::-1].tolist()
 
 
 def test_frequencies_are_those_of_the_tokens_that_are_left() -> None:

@@ -137,7 +137,7 @@ def drop_loading_pages(formats: set[str]) -> None:
 
 
 def _load_kernels(progress: Progress) -> None:
-    from onward.sampling.kernels import on_compilation
+    from onward.sampling.compilation import on_compilation
     from onward.sampling.sampler import Sampler
 
     with on_compilation(lambda: progress(COMPILING)):

@@ -27,15 +27,11 @@ other thread uses the arrays that they write.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
-from numba.core.event import Event, Listener, install_listener
 
+from onward.sampling.compilation import cached, source_digest
 from onward.sampling.outputs import NO_TOKEN_LEFT, NOT_FINITE
 from onward.sampling.top_k import find_top_k, first_token_with, top_k_bound
 from onward.sampling.vocab_blocks import (
@@ -251,48 +247,11 @@ def run(
     return num_failed
 
 
-def source_digest() -> int:
-    """Return a digest of all files that `run` is compiled from. Raises OSError if one cannot be read."""
-    folder = Path(__file__).parent
-    return crc32(b"".join((folder / name).read_bytes() for name in COMPILED_FILES))
-
-
-class _CompilationListener(Listener):
-    """Calls `notify` when numba starts to compile a function; loading one from its cache is not compiling."""
-
-    def __init__(self, notify: Callable[[], None]) -> None:
-        self._notify: Callable[[], None] | None = notify
-
-    def on_start(self, event: Event) -> None:
-        notify, self._notify = self._notify, None
-        if notify is not None:
-            notify()
-
-    def on_end(self, event: Event) -> None:
-        pass
-
-
-def on_compilation(notify: Callable[[], None]) -> AbstractContextManager[object]:
-    """Return a context within which `notify` is called once if kernels are compiled rather than loaded from the cache.
-
-    `notify` is called when the compilation starts, on the thread that compiles.
-    """
-    return install_listener("numba:compile", _CompilationListener(notify))
-
-
 def entry_point() -> Any:
-    """Return `run`, compiled once per machine and kept in numba's cache.
-
-    numba reuses a cached function while the file that defines it is unchanged, whatever happens to the files that it
-    calls. But its cache key includes the values of closure variables: with the digest among them, every change counts.
-    Where numba finds no folder to write to, each process compiles for itself.
-    """
-    digest = source_digest()
+    """Return `run`, compiled once per machine and kept in numba's cache."""
+    digest = source_digest(COMPILED_FILES)
 
     def sampling(*arguments: Any) -> Any:
         return run(*arguments) if digest >= 0 else 0
 
-    try:
-        return compiled(cache=True)(sampling)
-    except RuntimeError:
-        return compiled()(sampling)
+    return cached(sampling)

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+DEFAULT_ORDER = (
+    "temperature",
+    "top_n_sigma",
+    "min_p",
+    "top_k",
+    "top_p",
+    "typical_p",
+    "tfs",
+    "top_a",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "xtc",
+)
+"""The samplers that a chain may have, in the order in which they act unless a request has another."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shaping:
-    """Samplers of sampling.shaping; the defaults turn each off. The cut-offs are probabilities. XTC acts with the
-    probability `xtc_probability`, on the tokens that are as likely as `xtc_threshold`."""
+    """Samplers beside top_p, top_k and min_p; the defaults turn each off. The cut-offs are probabilities.
+
+    XTC acts with the probability `xtc_probability`, on the tokens that are as likely as `xtc_threshold`. With a
+    `dynatemp_range`, the temperature is up to that much lower where the distribution is sharp, and higher where it is
+    flat. `order` names the samplers in the order in which they act; one that it does not name does not act.
+    """
 
     top_n_sigma: float = 0.0
     typical_p: float = 1.0
@@ -18,6 +37,9 @@ class Shaping:
     eta_cutoff: float = 0.0
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    order: tuple[str, ...] = DEFAULT_ORDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +67,7 @@ class SamplingParams:
     banned_tokens: tuple[int, ...] = ()
     banned_sequences: tuple[tuple[int, ...], ...] = ()
     shaping: Shaping | None = None
-    """Further samplers; None: none of them acts, and the kernels sample alone."""
+    """Further samplers, or another order; None: temperature, min_p, top_k and top_p act in this order."""
     seed: int = 0
     logprobs: int | None = None
 

@@ -13,8 +13,8 @@ from onward.sampling.choice import ChoiceSampler
 from onward.sampling.masks import Mask, unpack_mask
 from onward.sampling.outputs import NO_TOKEN_LEFT, NOT_FINITE, Sampled
 from onward.sampling.params import SamplingParams
+from onward.sampling.reference_shaping import draw
 from onward.sampling.rng import uniform
-from onward.sampling.shaping import draw
 
 _MAX_LOGIT = float(np.finfo(np.float32).max)
 
@@ -108,20 +108,21 @@ def edited(
     """
     params, row = choice.params, raw.copy()
 
-    def write(token: int, value: float) -> None:
-        row[token] = value if value == -np.inf else min(max(value, -_MAX_LOGIT), _MAX_LOGIT)
+    def write(ids: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        row[ids] = np.where(values == -np.inf, values, np.clip(values, -_MAX_LOGIT, _MAX_LOGIT))
 
     if choice.has_penalties:
-        for token, count in zip(choice.counts.ids.tolist(), choice.counts.counts.tolist(), strict=True):
-            value = float(row[token])
-            value = value / params.repetition_penalty if value > 0 else value * params.repetition_penalty
-            write(token, value - count * params.frequency_penalty - params.presence_penalty)
-    for token, bias in params.logit_bias:
-        write(token, float(row[token]) + bias)
-    for token in (*(banned or ()), *choice.bans()):
-        row[token] = -np.inf
+        ids = choice.counts.ids
+        values = row[ids].astype(np.float64)
+        values = np.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
+        write(ids, values - choice.counts.counts * params.frequency_penalty - params.presence_penalty)
+    if params.logit_bias:
+        write(choice.bias_ids, row[choice.bias_ids].astype(np.float64) + choice.bias_values)
+    row[[*(banned or ()), *choice.bans()]] = -np.inf
     if params.allowed_tokens:
-        row[~np.isin(np.arange(row.size), params.allowed_tokens)] = -np.inf
+        kept = row[list(params.allowed_tokens)]
+        row[:] = -np.inf
+        row[list(params.allowed_tokens)] = kept
     if mask is not None:
         row[~unpack_mask(mask, row.size)] = -np.inf
     return row

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +23,7 @@ from onward.sampling.masks import Mask, stack_masks
 from onward.sampling.outputs import Sampled
 from onward.sampling.reference import edited, most_likely
 from onward.sampling.shaping import draw
+from onward.sampling.sorting import SortBuffers, sort_descending
 from onward.sampling.threads import SamplerThreads
 from onward.sampling.vocab_blocks import BLOCK_TOKENS
 
@@ -76,6 +77,11 @@ class ScratchBuffers:
         self.maxima: NDArray[np.float32] = np.empty((2, num_blocks), np.float32)
         self.masses: NDArray[np.float64] = np.empty((3, num_blocks), np.float64)
 
+    @cached_property
+    def sort(self) -> SortBuffers:
+        """Allocated with the first chain of samplers."""
+        return SortBuffers(self.edited.size)
+
 
 class LogitEdits:
     """The changes of logits that a step's work items need: two parallel arrays that grow, reused by every step."""
@@ -114,6 +120,7 @@ class Sampler:
         self._threads = SamplerThreads(num_threads - 1)
         self._allocate(32)
         self.score(np.zeros((1, vocab_size), np.float32), 0, (0,), 0)
+        sort_descending(np.zeros(1, np.float32), 0.0, SortBuffers(1))
 
     def close(self) -> None:
         """End the threads. Later calls sample on the caller's thread. May be called more than once."""
@@ -210,17 +217,28 @@ class Sampler:
         banned: Sequence[frozenset[int] | None],
         masks: Sequence[Mask | None],
     ) -> None:
-        """Sample in numpy for the choices with samplers that the kernels lack; the kernels then score these tokens.
+        """Sample for the choices with a chain of samplers, on several threads; the kernels then score these tokens.
 
         Rows without a token are left to the kernels, which report why.
         """
-        for i, choice in enumerate(choices):
-            shaping = choice.params.shaping
-            if shaping is None or not np.isfinite(logits[rows[i]].max()):
-                continue
-            row = edited(logits[rows[i]], choice, banned[i], masks[i] if masks else None)
-            if row.max() > -np.inf:
-                items["target_token"][i] = draw(row, choice.params, shaping, choice.choice, choice.position)
+        shaped = [i for i, choice in enumerate(choices) if choice.params.shaping is not None]
+
+        def draw_some(which: Sequence[int], buffers: SortBuffers) -> None:
+            for i in which:
+                choice, raw = choices[i], logits[rows[i]]
+                row = edited(raw, choice, banned[i], masks[i] if masks else None)
+                shaping = choice.params.shaping
+                if shaping is not None and np.isfinite(raw.max()) and row.max() > -np.inf:
+                    token = draw(row, choice.params, shaping, choice.choice, choice.position, buffers)
+                    items["target_token"][i] = token
+
+        parts = self._parts(len(shaped))
+        self._threads.run(
+            [
+                partial(draw_some, shaped[part], scratch.sort)
+                for part, scratch in zip(parts, self._scratch, strict=False)
+            ]
+        )
 
     def _lay_out_masks(
         self, items: NDArray[np.void], choices: Sequence[ChoiceSampler], masks: Sequence[Mask | None]
