@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks import measure
 from onward.sampling.choice import ChoiceSampler
-from onward.sampling.params import SamplingParams
+from onward.sampling.params import Dry, SamplingParams, Shaping
 from onward.sampling.reference import ReferenceSampler
 from onward.sampling.sampler import Sampler
 
@@ -35,6 +35,20 @@ CASES: dict[str, dict[str, Any]] = {
         "frequency_penalty": 0.2,
         "repetition_penalty": 1.1,
     },
+    "typical_p 0.9": {"shaping": Shaping(typical_p=0.9)},
+    "tfs 0.95": {"shaping": Shaping(tfs=0.95)},
+    "top_a 0.2": {"shaping": Shaping(top_a=0.2)},
+    "top_n_sigma 1": {"shaping": Shaping(top_n_sigma=1.0)},
+    "min_p 0.05, XTC 0.5": {"min_p": 0.05, "shaping": Shaping(xtc_probability=0.5)},
+    "dynatemp_range 0.5": {"shaping": Shaping(dynatemp_range=0.5)},
+    "llama-server's defaults": {
+        "temperature": 0.8,
+        "top_k": 40,
+        "top_p": 0.95,
+        "min_p": 0.05,
+        "shaping": Shaping(order=("top_k", "top_p", "min_p", "temperature")),
+    },
+    "dry_multiplier 0.8": {"dry": Dry(0.8)},
 }
 
 

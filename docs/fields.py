@@ -57,10 +57,9 @@ _OF_OTHERS = (
     "return_mm_kwargs vllm_xargs repetition_detection thinking_token_budget stream_interval "
     "return_routed_experts routed_experts_start_len session_params custom_params custom_labels stop_regex "
     "generate_window banned_strings token_healing smoothing_factor smoothing_curve skew repetition_decay "
-    "negative_prompt cfg_scale no_repeat_ngram_size token_ban_ranges dry_multiplier dry_base "
-    "dry_allowed_length dry_range dry_sequence_breakers dry_max_ngram dry_max_occurrences "
+    "negative_prompt cfg_scale no_repeat_ngram_size token_ban_ranges dry_max_ngram dry_max_occurrences "
     "dry_early_exit_match_len mirostat_mode mirostat_tau mirostat_eta max_temp min_temp temp_exponent "
-    "dynatemp_min dynatemp_max dynatemp_exponent penalty_range logprob_token_ids"
+    "dynatemp_min dynatemp_max logprob_token_ids"
 )
 REASONS: dict[str, str] = {
     **dict.fromkeys(("response_format", "structured_outputs", "json_schema", "regex", "ebnf"), _GRAMMAR),
@@ -81,8 +80,7 @@ REASONS: dict[str, str] = {
     "min_length": "refused: send `min_tokens`",
     "stop_sequence": "refused: send `stop`",
     "rep_pen": "refused: send `repetition_penalty`",
-    "temperature_last": "refused: temperature always acts before the samplers that cut",
-    "sampler_priority": "refused: the order is fixed",
+    "sampler_priority": "refused: send `samplers`",
     "add_bos_token": "refused: send `add_special_tokens`",
     "speculative_ngram": "refused: drafts are chosen by their cost, and change no token",
 }
@@ -98,10 +96,10 @@ def fields_page(note: str) -> Iterator[str]:
         "llama-server's, Ollama's and text-generation-inference's own paths take is listed there."
     )
     yield (
-        "`top_n_sigma`, `typical_p`, `tfs`, `top_a`, `epsilon_cutoff`, `eta_cutoff` and XTC look at every token of the "
-        "vocabulary in numpy, on the thread of the engine: with 150,000 tokens that takes milliseconds for each token "
-        "that is sampled, most for `typical_p` and `tfs`, and all clients of the model wait for it. `temperature`, "
-        "`top_p`, `top_k` and `min_p` take a fraction of that."
+        "`top_n_sigma`, `typical_p`, `tfs`, `top_a`, `epsilon_cutoff`, `eta_cutoff`, XTC, `dynatemp_range` and "
+        "another order of `samplers` need the logits sorted: with 150,000 tokens that takes one to three milliseconds "
+        "for each token that is sampled, which all clients of the model wait for (`python -m benchmarks.sampling`). "
+        "`temperature`, `top_p`, `top_k` and `min_p` in their usual order take less than a tenth of that."
     )
     for server, names in SERVERS.items():
         yield f"## {server}"

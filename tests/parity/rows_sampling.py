@@ -74,6 +74,76 @@ SAMPLING.served(
     text_is("b" * 8),
     source="spec/completions §10",
 )
+SAMPLING.served(
+    "samplers.unlisted",
+    "samplers that are not listed do not act",
+    {"temperature": 2, "max_tokens": 8, "logit_bias": {"97": 100}, "xtc_probability": 1, "samplers": ["temperature"]},
+    text_is("a" * 8),
+    source="spec/completions §10",
+)
+SAMPLING.same(
+    "samplers.order",
+    "the order of samplers decides: a temperature behind top_k leaves one token",
+    {"temperature": 2, "top_k": 1, "seed": 1, "max_tokens": 30, "samplers": ["top_k", "temperature"]},
+    {"max_tokens": 30},
+    source="spec/completions §10",
+)
+SAMPLING.refused(
+    "samplers.penalties",
+    "penalties can only be first among the samplers",
+    {"samplers": ["top_k", "penalties"]},
+    "Unsupported value: 'samplers' can list 'penalties' and 'dry' only first, in this order: they change logits, which "
+    "the others read.",
+    param="samplers",
+    code="unsupported_value",
+    source="spec/completions §10",
+)
+SAMPLING.same(
+    "temperature_last",
+    "temperature_last is the order with the temperature behind all others",
+    {**SEEDED, "seed": 1, "top_p": 0.5, "temperature": 1.7, "temperature_last": True},
+    {**SEEDED, "seed": 1, "top_p": 0.5, "temperature": 1.7, "samplers": ["min_p", "top_k", "top_p", "temperature"]},
+    source="spec/completions §10",
+)
+SAMPLING.served(
+    "dry",
+    "DRY does not go on repeating the prompt",
+    {"prompt": "abcabcab", "max_tokens": 1, "allowed_token_ids": [99, 100], "logit_bias": {"99": 20}}
+    | {"dry_multiplier": 100, "dry_sequence_breakers": []},
+    text_is("d"),
+    source="spec/completions §10",
+)
+SAMPLING.served(
+    "dry.breakers",
+    "a repeated sequence of DRY does not go beyond a breaker",
+    {"prompt": "abcabcab", "max_tokens": 1, "allowed_token_ids": [99, 100], "logit_bias": {"99": 20}}
+    | {"dry_multiplier": 100, "dry_sequence_breakers": ["b"]},
+    text_is("c"),
+    source="spec/completions §10",
+)
+SAMPLING.same(
+    "repeat_last_n.0",
+    "penalties that count no token do nothing",
+    {**SEEDED, "seed": 1, "presence_penalty": 2, "repetition_penalty": 5, "repeat_last_n": 0},
+    {**SEEDED, "seed": 1},
+    source="spec/completions §10",
+)
+SAMPLING.same(
+    "repeat_last_n.all",
+    "penalties count all generated tokens unless repeat_last_n limits them",
+    {**SEEDED, "seed": 1, "presence_penalty": 2, "repeat_last_n": 30},
+    {**SEEDED, "seed": 1, "presence_penalty": 2},
+    source="spec/completions §10",
+)
+
+
+@SAMPLING.law("repeat_last_n.1", '"presence_penalty": 2, "repeat_last_n": 1 and 30', source="spec/completions §10")
+def window_matters(server: Server) -> None:
+    """The number of counted tokens changes what is generated."""
+    answers = [server.ask(**SEEDED, seed=1, presence_penalty=2, repeat_last_n=count).text for count in (1, 30)]
+    assert answers[0] != answers[1]
+
+
 SAMPLING.same(
     "top_k.-1",
     "top_k -1 means no limit",

@@ -28,6 +28,11 @@ INTEGERS: dict[str, tuple[int | None, int | None]] = {
     "max_completion_tokens": (0, None),
     "n_predict": (0, None),
     "truncate_prompt_tokens": (-1, None),
+    "repeat_last_n": (-1, None),
+    "penalty_range": (-1, None),
+    "dry_allowed_length": (1, 64),
+    "dry_penalty_last_n": (-1, None),
+    "dry_range": (-1, None),
 }
 NUMBERS: dict[str, tuple[float, float]] = {
     "frequency_penalty": (-2, 2),
@@ -48,6 +53,10 @@ NUMBERS: dict[str, tuple[float, float]] = {
     "eta_cutoff": (0, 10000),
     "xtc_probability": (0, 1),
     "xtc_threshold": (0, 1),
+    "dynatemp_range": (0, 100),
+    "dynatemp_exponent": (0.01, 100),
+    "dry_multiplier": (0, 1000),
+    "dry_base": (1, 1000),
 }
 BOOLEANS = (
     "echo",
@@ -60,6 +69,7 @@ BOOLEANS = (
     "add_special_tokens",
     "ban_eos_token",
     "return_token_ids",
+    "temperature_last",
 )
 STRINGS = ("model", "suffix", "user", "$schema")
 DEFAULTS: dict[str, Any] = {
@@ -90,6 +100,14 @@ DEFAULTS: dict[str, Any] = {
     "eta_cutoff": 0,
     "xtc_probability": 0,
     "xtc_threshold": 0.1,
+    "dynatemp_range": 0,
+    "dynatemp_exponent": 1,
+    "dry_multiplier": 0,
+    "dry_base": 1.75,
+    "dry_allowed_length": 2,
+    "dry_penalty_last_n": -1,
+    "repeat_last_n": -1,
+    "temperature_last": False,
 }
 """Defaults of parameters that have one."""
 NULLABLE = (
@@ -97,6 +115,7 @@ NULLABLE = (
     *("prompt", "logit_bias", "stop", "stream_options", "options", "keep_alive", "prediction"),
     *("return_hidden_states", "use_beam_search", "stop_token_ids", "cache_prompt"),
     *("allowed_token_ids", "allowed_tokens", "banned_tokens", "custom_token_bans", "bad_words"),
+    *("dry_sequence_breakers", "samplers"),
     *("priority", "spaces_between_special_tokens"),
 )
 NAMES = {

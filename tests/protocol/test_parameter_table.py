@@ -17,7 +17,9 @@ OPENAI = {
 EXTENSIONS = {
     "allowed_token_ids", "bad_words", "ban_eos_token", "banned_tokens", "return_token_ids", "stop_token_ids",
     "truncate_prompt_tokens", "top_n_sigma", "typical_p", "tfs", "top_a", "epsilon_cutoff", "eta_cutoff",
-    "xtc_probability", "xtc_threshold",
+    "xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent", "dry_multiplier", "dry_base",
+    "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "repeat_last_n", "samplers",
+    "temperature_last",
     "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "skip_special_tokens",
     "include_stop_str_in_output", "return_tokens_as_token_ids", "max_completion_tokens", "add_special_tokens",
     "prediction", "$schema",

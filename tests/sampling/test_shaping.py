@@ -166,7 +166,7 @@ def test_kernels_and_reference_agree_in_any_order(case: int) -> None:
 
 def test_the_order_decides_what_is_left() -> None:
     row = np.log(np.array([0.4, 0.3, 0.2, 0.1] + [1e-9] * (SIZE - 4), np.float32))
-    hot = {"temperature": 100.0, "top_p": 0.6, "seed": 3}
+    hot: dict[str, Any] = {"temperature": 100.0, "top_p": 0.6, "seed": 3}
     first = Shaping(order=("temperature", "top_p"))
     last = Shaping(order=("top_p", "temperature"))
     assert max(sample_many(KERNELS, row, 300, shaping=first, **hot)) > 3  # nearly uniform over all tokens

@@ -69,6 +69,16 @@ class CreateParams(TypedDict, total=False):
     eta_cutoff: float | None
     xtc_probability: float | None
     xtc_threshold: float | None
+    dynatemp_range: float | None
+    dynatemp_exponent: float | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_penalty_last_n: int | None
+    dry_sequence_breakers: list[str] | None
+    repeat_last_n: int | None
+    samplers: list[str] | None
+    temperature_last: bool | None
 
 
 class ModelOptions(TypedDict, total=False):

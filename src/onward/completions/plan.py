@@ -13,23 +13,20 @@ from onward.completions.infill import Infill, find_infill, require_infill
 from onward.completions.infill_files import encode_files
 from onward.completions.limits import RequestLimits, context_exceeded
 from onward.completions.reasoning import Markers, find_reasoning_markers
-from onward.completions.token_rules import TokenRules, token_rules
+from onward.completions.sampling_params import breaking_tokens, sampling_params
+from onward.completions.token_rules import token_rules
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer
 from onward.errors import InvalidRequest
 from onward.offload import breathe
 from onward.protocol import refusals
 from onward.protocol.request import CompletionRequest, InfillContext
-from onward.sampling.params import SamplingParams, Shaping
-from onward.sampling.rng import GOLDEN_GAMMA, mix
+from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
 from onward.text.offsets import decode_tokens
 
-CUTOFF_UNIT = 1e-4
-"""The unit of `epsilon_cutoff` and `eta_cutoff`, as in Aphrodite and text-generation-webui."""
 MAX_TRUNCATED_CONTEXTS = 8
 """A text that cannot fit into as many contexts is rejected, not truncated: tokenizing it would take too long."""
-_SEED_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +107,13 @@ def plan(
     if request.suffix and request.echo and request.logprobs is not None:
         raise InvalidRequest("Setting 'echo' and 'logprobs' at the same time is not supported with 'suffix'.")
     rules = token_rules(request, model.tokenizer, _ends(request, model), model.vocab_size)
+    breakers = breaking_tokens(request, model.tokenizer)
     prediction = _prediction(request, model)
     planned: list[PlannedPrompt] = []
     num_tokens = 0
     for index, prompt in enumerate(prompts):
         breathe()
-        sampling = _sampling(request, index, rules)
+        sampling = sampling_params(request, index, rules, breakers)
         one = _plan_prompt(prompt, request, model, request_number, next(job_ids), sampling, prediction)
         planned.append(one if not client else replace(one, job=replace(one.job, client=client)))
         num_tokens += len(planned[-1].job.prompt)
@@ -283,48 +281,6 @@ def _prediction(request: CompletionRequest, model: ServedModel) -> tuple[int, ..
         return ()
     ids = encode_beginning(request.prediction, model.tokenizer, model.context_length)
     return tuple(token for token in ids if 0 <= token < model.vocab_size)
-
-
-def _seed(request: CompletionRequest, prompt_index: int) -> int:
-    """Return the seed of one prompt's choices: the request's seed for every prompt, or a different one for each."""
-    if request.seed is not None:
-        return request.seed & _SEED_MASK
-    return mix((request.random_seed + GOLDEN_GAMMA * prompt_index) & _SEED_MASK)
-
-
-def _sampling(request: CompletionRequest, prompt_index: int, rules: TokenRules) -> SamplingParams:
-    ranks_candidates = request.candidates > request.n
-    return SamplingParams(
-        temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=request.top_k,
-        min_p=request.min_p,
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
-        repetition_penalty=request.repetition_penalty,
-        logit_bias=tuple(sorted(request.logit_bias.items())),
-        allowed_tokens=rules.allowed,
-        banned_tokens=rules.banned,
-        banned_sequences=rules.sequences,
-        shaping=_shaping(request),
-        seed=_seed(request, prompt_index),
-        logprobs=0 if ranks_candidates and request.logprobs is None else request.logprobs,
-    )
-
-
-def _shaping(request: CompletionRequest) -> Shaping | None:
-    """Return the samplers that the kernels lack, None if none acts."""
-    shaping = Shaping(
-        top_n_sigma=max(0.0, request.top_n_sigma),
-        typical_p=request.typical_p,
-        tfs=request.tfs,
-        top_a=request.top_a,
-        epsilon_cutoff=request.epsilon_cutoff * CUTOFF_UNIT,
-        eta_cutoff=request.eta_cutoff * CUTOFF_UNIT,
-        xtc_probability=request.xtc_probability,
-        xtc_threshold=request.xtc_threshold,
-    )
-    return None if shaping == Shaping(xtc_threshold=request.xtc_threshold) else shaping
 
 
 def _rules(request: CompletionRequest) -> TextRules:

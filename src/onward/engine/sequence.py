@@ -47,7 +47,7 @@ class Sequence:
         self.tokens: list[int] = list(job.prompt)
         self.computed = 0
         self.blocks: list[int] = []
-        self.sampler = ChoiceSampler(job.sampling, choice)
+        self.sampler = ChoiceSampler(job.sampling, choice, job.prompt if job.sampling.dry else ())
         self.assembler: Assembler | None = None
         """Finds stop sequences. None before the end of prefill, and for a job without stop sequences. The text for
         clients is assembled above the engine."""

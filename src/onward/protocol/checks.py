@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from onward.errors import InvalidRequest
 from onward.protocol import refusals
 from onward.protocol.parameter import Parameter, Profile
 from onward.protocol.request import CompletionRequest, Prompt
+from onward.protocol.sampler_parameters import LOGIT_EDITS
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _DURATION = re.compile(r"(-?\d+(\.\d+)?(ns|us|µs|ms|s|m|h))+", re.ASCII)
@@ -315,9 +317,22 @@ def check_fields_together(request: CompletionRequest) -> CompletionRequest:
         raise refusals.best_of_streamed(request.n, best_of)
     if request.truncate_prompt_tokens == 0:
         raise refusals.unsupported_value("truncate_prompt_tokens", 0, "-1 or a positive number")
+    _check_order(request.samplers or ())
     if request.min_tokens > request.max_tokens:
         raise refusals.above_maximum("min_tokens", "integer", request.max_tokens, request.min_tokens)
     return request
+
+
+def _check_order(samplers: tuple[str, ...]) -> None:
+    """Raise InvalidRequest where one that changes logits is listed behind one that reads them."""
+    first = [name for name in LOGIT_EDITS if name in samplers]
+    if list(samplers[: len(first)]) != first:
+        raise InvalidRequest(
+            "Unsupported value: 'samplers' can list 'penalties' and 'dry' only first, in this order: they change "
+            "logits, which the others read.",
+            param="samplers",
+            code="unsupported_value",
+        )
 
 
 CHECKS: dict[str, Callable[[Parameter, object, str, Profile], object]] = {

@@ -200,6 +200,8 @@ DIALECTS = (
         help="A field of vLLM. No space is ever added between special tokens, as in vLLM with fast tokenizers.",
     ),
     _alias("typical", "typical_p", "TabbyAPI"),
+    _alias("dry_range", "dry_penalty_last_n", "TabbyAPI"),
+    _alias("penalty_range", "repeat_last_n", "TabbyAPI"),
     _alias("tfs_z", "tfs", "llama.cpp"),
     _alias("nsigma", "top_n_sigma", "Aphrodite"),
     _alias("custom_token_bans", "banned_tokens", "Aphrodite"),

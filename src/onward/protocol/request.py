@@ -76,6 +76,16 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     eta_cutoff: float = 0.0
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: tuple[str, ...] | None = None
+    repeat_last_n: int = -1
+    samplers: tuple[str, ...] | None = None
+    temperature_last: bool = False
     # Set by the dialects of `server.dialects`; OpenAI's API has no field for them.
     fill_context: bool = False
     """Lower `max_tokens` to what the model's context has room for, instead of rejecting the request."""

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from onward.protocol.parameter import Parameter
 
+SAMPLER_NAMES = (
+    "penalties", "dry", "temperature", "top_n_sigma", "min_p", "top_k", "top_p", "typical_p", "typ_p", "tfs", "top_a",
+    "epsilon_cutoff", "eta_cutoff", "xtc",
+)  # fmt: skip
+"""What `samplers` may list. `typ_p` is llama.cpp's name of `typical_p`."""
+LOGIT_EDITS = ("penalties", "dry")
+"""Those that can only be first: they change logits, which the others read."""
+
 
 def _sampler(name: str, default: float, minimum: float, maximum: float, example: float, help: str) -> Parameter:
     return Parameter(
@@ -56,5 +64,50 @@ SAMPLER_PARAMETERS = (
     _sampler(
         "xtc_threshold", 0.1, 0, 1, 0.2,
         "The probability from which `xtc_probability` leaves tokens out; above 0.5 it has no effect.",
+    ),
+    _sampler(
+        "dynatemp_range", 0, 0, 100, 0.5,
+        "Dynamic temperature: up to this much below `temperature` where the model is sure of the next token, up to "
+        "this much above it where it is not. 0 means off.",
+    ),
+    _sampler(
+        "dynatemp_exponent", 1, 0.01, 100, 0.5,
+        "How `dynatemp_range` grows with the entropy, which is taken as a share of the largest possible one.",
+    ),
+    _sampler(
+        "dry_multiplier", 0, 0, 1000, 0.8,
+        "DRY: lower the logits of tokens that would go on repeating a sequence of the prompt or the completion, by "
+        "this times `dry_base` to the power of the sequence's length above `dry_allowed_length`. 0 means off.",
+    ),
+    _sampler("dry_base", 1.75, 1, 1000, 2, "How the penalty of DRY grows with each repeated token."),
+    Parameter(
+        name="dry_allowed_length", kind="integer", default=2, minimum=1, maximum=64, origin="extension",
+        group="sampling", example=3, help="From this many repeated tokens on, DRY lowers the logit of the next one.",
+    ),
+    Parameter(
+        name="dry_penalty_last_n", kind="integer", default=-1, minimum=-1, origin="extension", group="sampling",
+        example=1024, help="How many of the last tokens DRY looks at, those of the prompt included. -1: all.",
+    ),
+    Parameter(
+        name="dry_sequence_breakers", kind="strings", max_items=64, origin="extension", group="sampling",
+        example=["\n", "\""],
+        help="A repeated sequence of DRY does not go beyond a token that contains one of these. By default a line "
+        "break, a colon, a double quote and an asterisk.",
+    ),
+    Parameter(
+        name="repeat_last_n", kind="integer", default=-1, minimum=-1, origin="extension", group="sampling", example=64,
+        help="`presence_penalty`, `frequency_penalty` and `repetition_penalty` count this many of the last generated "
+        "tokens. -1: all; 0: none.",
+    ),
+    Parameter(
+        name="samplers", kind="strings", max_items=32, only=SAMPLER_NAMES, origin="extension", group="sampling",
+        example=["top_k", "top_p", "temperature"],
+        help="The samplers that act, in this order; those that are not listed do not. `penalties` and `dry` change "
+        "logits and can only be first. By default all act, in the order of the allowed values.",
+    ),
+    Parameter(
+        name="temperature_last", kind="boolean", default=False, origin="extension", group="sampling", example=True,
+        help="Let `temperature` act behind all other samplers: those see probabilities at temperature 1. Has no effect "
+        "with `samplers`.",
     ),
 )  # fmt: skip

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.sampling.dry import RepeatedSequences
 from onward.sampling.masks import Mask, pack_mask
 from onward.sampling.params import SamplingParams
 
@@ -37,6 +39,9 @@ WORK_ITEM_DTYPE = np.dtype(
 """One token to sample or to score, as the kernels read it. `edits` are the parallel arrays of sampler.LogitEdits."""
 
 
+_NOTHING: tuple[NDArray[np.int64], NDArray[np.float64]] = (np.empty(0, np.int64), np.empty(0))
+
+
 class TokenCounts:
     """How often each token was generated, as two parallel arrays that a kernel can read. Not thread-safe."""
 
@@ -49,7 +54,7 @@ class TokenCounts:
 
     @property
     def ids(self) -> NDArray[np.int64]:
-        """Distinct tokens in order of first appearance: int64 [n], a view, valid until the next `add`."""
+        """Distinct tokens in any order: int64 [n], a view, valid until the next `add`."""
         return self._ids[: len(self._slots)]
 
     @property
@@ -64,6 +69,16 @@ class TokenCounts:
         other._ids = self._ids.copy()
         other._counts = self._counts.copy()
         return other
+
+    def remove(self, token: int) -> None:
+        """Count `token`, which must have been added, once less. Invalidates views of `ids` and `counts`."""
+        slot = self._slots[token]
+        self._counts[slot] -= 1.0
+        if self._counts[slot] == 0.0:
+            last = len(self._slots) - 1
+            self._ids[slot], self._counts[slot] = self._ids[last], self._counts[last]
+            self._slots[int(self._ids[slot])] = slot
+            del self._slots[token]
 
     def add(self, token: int) -> None:
         """Count `token` once more. Invalidates views of `ids` and `counts`."""
@@ -90,8 +105,10 @@ class ChoiceSampler:
     __slots__ = (
         "_allowed",
         "_banned",
+        "_counted",
         "_num_recent",
         "_recent",
+        "_repeated",
         "bias_ids",
         "bias_values",
         "choice",
@@ -105,16 +122,19 @@ class ChoiceSampler:
         "work_item",
     )
 
-    def __init__(self, params: SamplingParams, choice: int) -> None:
+    def __init__(self, params: SamplingParams, choice: int, prompt: Iterable[int] = ()) -> None:
+        """`prompt`: its token ids, which `params.dry` needs."""
         self.params = params
         self.choice = choice
         self.position = 0
         """Tokens accepted so far, which is the position of the next sampled token."""
         self.counts = TokenCounts()
-        """The accepted tokens, counted only where a penalty needs them."""
-        self.has_penalties = (
+        """The accepted tokens that penalties look at, counted only where one needs them."""
+        self._counted: deque[int] | None = deque() if params.penalty_last_n > 0 else None
+        self.has_penalties = params.penalty_last_n != 0 and (
             params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
         )
+        self._repeated = None if params.dry is None else RepeatedSequences(params.dry, prompt)
         self.bias_ids: NDArray[np.int64] = np.array([token for token, _ in params.logit_bias], np.int64)
         self.bias_values: NDArray[np.float64] = np.array([value for _, value in params.logit_bias])
         self._banned = frozenset(params.banned_tokens)
@@ -123,19 +143,38 @@ class ChoiceSampler:
         self._recent: tuple[int, ...] = ()
         """As many of the tokens accepted last as the bans of sequences need."""
         self.has_bans = bool(params.banned_tokens or params.banned_sequences)
-        self.has_edits = self.has_penalties or self.has_bans or bool(params.logit_bias or params.allowed_tokens)
+        self.has_edits = (
+            self.has_penalties
+            or self.has_bans
+            or self._repeated is not None
+            or bool(params.logit_bias or params.allowed_tokens)
+        )
         self.num_top = max(0, params.logprobs or 0)
         """How many of the most likely tokens are reported beside the sampled one."""
         self.work_item = _work_item(params, choice)
         """WORK_ITEM_DTYPE, 0-dimensional, with all fields that are the same for every token of the choice."""
 
     def accept(self, token: int) -> None:
-        """Record `token` as generated: advance the position and, if there are penalties, count the token."""
+        """Record `token` as generated: advance the position, and what penalties and bans look at."""
         self.position += 1
         if self.has_penalties:
-            self.counts.add(token)
+            self._count(token)
+        if self._repeated is not None:
+            self._repeated.add(token)
         if self._num_recent:
             self._recent = (*self._recent, token)[-self._num_recent :]
+
+    def _count(self, token: int) -> None:
+        self.counts.add(token)
+        if self._counted is not None:
+            self._counted.append(token)
+            if len(self._counted) > self.params.penalty_last_n:
+                self.counts.remove(self._counted.popleft())
+
+    def repetitions(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the tokens that DRY penalises at the choice's position, int64 [n], and what to add to their logits,
+        float64 [n]."""
+        return _NOTHING if self._repeated is None else self._repeated.penalties()
 
     def bans(self) -> frozenset[int]:
         """Return the tokens that the choice's own parameters ban at its position."""
@@ -155,6 +194,9 @@ class ChoiceSampler:
         other = copy(self)
         if self.has_penalties:
             other.counts = self.counts.copy()
+            other._counted = copy(self._counted)
+        if self._repeated is not None:
+            other._repeated = self._repeated.copy()
         for token in tokens:
             other.accept(token)
         return other

@@ -43,11 +43,24 @@ class Shaping:
 
 
 @dataclass(frozen=True, slots=True)
+class Dry:
+    """Parameters of sampling.dry. `last_n`: how many of the last tokens it looks at; -1: all. `breakers`: token ids,
+    sorted."""
+
+    multiplier: float
+    base: float = 1.75
+    allowed_length: int = 2
+    last_n: int = -1
+    breakers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Sampling parameters of one job, shared by its choices.
 
     `seed` is always a number (0 ≤ seed < 2**64), a random one if the request has none. A sampled token is a function
     of (seed, choice, position) and the logits alone. `top_k` 0, `top_p` 1.0 and `min_p` 0.0 mean "off".
+    The penalties count the last `penalty_last_n` generated tokens, all where it is -1.
     `logit_bias` holds (token id, value added to the logit) pairs, sorted by id, without duplicates.
     `allowed_tokens`, if there are any, are the only tokens that may be sampled (sorted, without duplicates);
     `banned_tokens` never are. The last token of each of `banned_sequences`, which have two tokens at least, is banned
@@ -62,12 +75,15 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
+    penalty_last_n: int = -1
     logit_bias: tuple[tuple[int, float], ...] = ()
     allowed_tokens: tuple[int, ...] = ()
     banned_tokens: tuple[int, ...] = ()
     banned_sequences: tuple[tuple[int, ...], ...] = ()
     shaping: Shaping | None = None
     """Further samplers, or another order; None: temperature, min_p, top_k and top_p act in this order."""
+    dry: Dry | None = None
+    """Penalties of repeated sequences; None: off."""
     seed: int = 0
     logprobs: int | None = None
 

@@ -116,8 +116,8 @@ def edited(
         values = row[ids].astype(np.float64)
         values = np.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
         write(ids, values - choice.counts.counts * params.frequency_penalty - params.presence_penalty)
-    if params.logit_bias:
-        write(choice.bias_ids, row[choice.bias_ids].astype(np.float64) + choice.bias_values)
+    for ids, values in ((choice.bias_ids, choice.bias_values), choice.repetitions()):
+        write(ids, row[ids].astype(np.float64) + values)
     row[[*(banned or ()), *choice.bans()]] = -np.inf
     if params.allowed_tokens:
         kept = row[list(params.allowed_tokens)]

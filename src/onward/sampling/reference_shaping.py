@@ -67,7 +67,7 @@ def _keep(name: str, left: Candidates, params: SamplingParams, shaping: Shaping,
     """Return which of the tokens that are left a sampler keeps."""
     every, p, rank = np.ones(left.ids.size, np.bool_), left.probabilities, np.arange(left.ids.size)
     if name == "top_n_sigma" and shaping.top_n_sigma > 0:
-        return left.logits >= left.logits.max() - shaping.top_n_sigma * left.logits.std()
+        return np.asarray(left.logits >= left.logits.max() - shaping.top_n_sigma * left.logits.std())
     if name == "min_p" and params.min_p > 0:
         return at_least(p, params.min_p * float(p[0]))
     if name == "top_k" and params.top_k > 0:
@@ -96,7 +96,9 @@ def temperature(left: Candidates, params: SamplingParams, shaping: Shaping) -> f
         return params.temperature
     share = float((left.probabilities * _surprise(left.probabilities)).sum() / np.log(left.ids.size))
     lowest = max(0.0, params.temperature - spread)
-    return lowest + (params.temperature + spread - lowest) * min(max(share, 0.0), 1.0) ** shaping.dynatemp_exponent
+    return lowest + (params.temperature + spread - lowest) * float(
+        min(max(share, 0.0), 1.0) ** shaping.dynatemp_exponent
+    )
 
 
 def at_least(probabilities: Probabilities, threshold: float) -> Keep:

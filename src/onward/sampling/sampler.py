@@ -197,6 +197,8 @@ class Sampler:
             if choice.has_penalties:
                 biases_start = edits.add(choice.counts.ids, choice.counts.counts)
             bans_start = edits.add(choice.bias_ids, choice.bias_values) if choice.bias_ids.size else biases_start
+            if choice.params.dry is not None:
+                bans_start = edits.add(*choice.repetitions())
             if choice.has_bans:
                 ban = choice.bans() | (ban or frozenset())
             end = edits.add(np.fromiter(ban, np.int64), 0.0) if ban else bans_start

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from onward.completions.sampling_params import sampling_params
+from onward.completions.token_rules import NO_RULES
 from onward.protocol.dialects.llama_server import COMPLETION, INFILL, check_llama_request
-from onward.protocol.request import InfillContext
+from onward.protocol.request import CompletionRequest, InfillContext
+from onward.sampling.params import SamplingParams
 from onward.server.app import make_app
 from onward.server.dialects.line_limits import LineLimits
 from onward.server.dialects.llama_reply import selected
@@ -219,11 +222,33 @@ async def test_dialects_can_be_turned_off() -> None:
         assert ("/completion" in document["paths"]) == is_served
 
 
-def test_samplers_that_are_not_listed_are_off() -> None:
-    checked = check_llama_request({"prompt": "x", "samplers": ["top_k", "infill"]}, COMPLETION, "default")
-    assert (checked["top_k"], checked["top_p"], checked["min_p"], checked["temperature"]) == (40, 1.0, 0.0, 1.0)
-    default = check_llama_request({"prompt": "x"}, COMPLETION, "default")
-    assert (default["top_k"], default["top_p"], default["min_p"], default["temperature"]) == (40, 0.95, 0.05, 0.8)
+def params_of(sent: dict[str, object]) -> SamplingParams:
+    checked = check_llama_request(sent, COMPLETION, "default")
+    known = {name: value for name, value in checked.items() if name in CompletionRequest.__struct_fields__}
+    return sampling_params(CompletionRequest(**known), 0, NO_RULES, ())
+
+
+@pytest.mark.parametrize(
+    ("sent", "order"),
+    [
+        ({}, ("top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")),
+        ({"samplers": ["penalties", "top_p", "infill", "top_k"]}, ("top_p", "top_k")),
+        ({"samplers": []}, ()),
+    ],
+)
+def test_samplers_act_in_the_order_of_llama_server_and_only_if_listed(
+    sent: dict[str, object], order: tuple[str, ...]
+) -> None:
+    params = params_of({"prompt": "x", **sent})
+    assert params.shaping is not None and params.shaping.order == order
+    acts = set(order)
+    assert (params.top_k, params.top_p) == ((40, 0.95) if order else (0, 1))
+    assert params.min_p == (0.05 if "min_p" in acts else 0)
+    assert params.temperature == (0.8 if "temperature" in acts else 1)
+
+
+def test_the_usual_order_needs_no_sort() -> None:
+    assert params_of({"prompt": "x", "top_p": 1, "min_p": 0, "top_k": 0}).shaping is None
 
 
 def test_biases_are_pairs_or_an_object() -> None:

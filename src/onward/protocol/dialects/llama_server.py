@@ -7,24 +7,15 @@ from typing import Any
 from onward.protocol.dialects.decode import Table, check_fields, table
 from onward.protocol.dialects.rows import only, own, same, sampler, unused
 from onward.protocol.parameter import Parameter, Profile
+from onward.protocol.sampler_parameters import SAMPLER_NAMES
 
 NAME = "llama-server"
 UNLIMITED = -1
 
-SAMPLER_PARAMETERS: dict[str, dict[str, float]] = {
-    "penalties": {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
-    "top_k": {"top_k": 0},
-    "top_p": {"top_p": 1.0},
-    "min_p": {"min_p": 0.0},
-    "temperature": {"temperature": 1.0},
-    "typ_p": {"typical_p": 1.0},
-    "top_n_sigma": {"top_n_sigma": -1.0},
-    "xtc": {"xtc_probability": 0.0},
-}
-"""A name in `samplers` → the parameters that do nothing where it is not listed, with the values that turn them off."""
-OTHER_SAMPLERS = ("dry", "typical_p", "infill", "edskypmxt")
-"""Another name of `typ_p`; and samplers that are off, or, as `infill`, weigh end tokens in another way than this engine
-does."""
+DEFAULT_SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+"""Its order where a request has none."""
+INFILL_SAMPLER = "infill"
+"""It weighs end tokens in another way than this engine does, and is left out."""
 
 _SAMPLING: tuple[Parameter, ...] = (
     same("temperature", "temperature", NAME, default=0.8),
@@ -43,9 +34,9 @@ _SAMPLING: tuple[Parameter, ...] = (
     ),
     own(
         "samplers", "strings", NAME,
-        "The samplers that act. Those that are not listed are off. Their order is always this server's: penalties, "
-        "temperature, top_n_sigma, min_p, top_k, top_p, typ_p, xtc.",
-        only=(*SAMPLER_PARAMETERS, *OTHER_SAMPLERS), max_items=32, example=["top_k", "top_p", "temperature"],
+        "The samplers that act, in this order; those that are not listed are off. `penalties` and `dry` can only be "
+        "first; `infill` is left out. By default: " + ", ".join(DEFAULT_SAMPLERS) + ".",
+        only=(*SAMPLER_NAMES, INFILL_SAMPLER), max_items=32, example=["top_k", "top_p", "temperature"],
     ),
     sampler("dynatemp_range", NAME, 0.0, 0),
     sampler("typical_p", NAME, 1.0, 1),
@@ -58,15 +49,18 @@ _SAMPLING: tuple[Parameter, ...] = (
     only("lora", NAME, [], why="An adapter is a model of its own here (`--lora`): only an empty array is accepted."),
     only("min_keep", NAME, 0, why="Only 0 is accepted."),
     only("post_sampling_probs", NAME, False, why="Probabilities are always those before sampling."),
-    unused("dynatemp_exponent", "number", NAME, "it only matters with `dynatemp_range`."),
+    same("dynatemp_exponent", "dynatemp_exponent", NAME),
     same("xtc_threshold", "xtc_threshold", NAME),
-    unused("dry_base", "number", NAME, "it only matters with `dry_multiplier`."),
-    unused("dry_allowed_length", "integer", NAME, "it only matters with `dry_multiplier`."),
-    unused("dry_penalty_last_n", "integer", NAME, "it only matters with `dry_multiplier`."),
-    unused("dry_sequence_breakers", "strings", NAME, "it only matters with `dry_multiplier`."),
+    same("dry_base", "dry_base", NAME),
+    same("dry_allowed_length", "dry_allowed_length", NAME),
+    same("dry_penalty_last_n", "dry_penalty_last_n", NAME),
+    same("dry_sequence_breakers", "dry_sequence_breakers", NAME),
     unused("mirostat_tau", "number", NAME, "it only matters with `mirostat`."),
     unused("mirostat_eta", "number", NAME, "it only matters with `mirostat`."),
-    unused("repeat_last_n", "integer", NAME, "penalties look at the whole completion."),
+    same(
+        "repeat_last_n", "repeat_last_n", NAME, default=64,
+        help="How many of the last generated tokens penalties count; those of the prompt never count. -1: all.",
+    ),
 )  # fmt: skip
 
 _COMMON: tuple[Parameter, ...] = (
@@ -130,14 +124,10 @@ INFILL: Table = table(
 
 
 def check_llama_request(fields: dict[str, object], rows: Table, profile: Profile) -> dict[str, Any]:
-    """Return the checked fields of a request, with the samplers that are not listed turned off. Raises
-    InvalidRequest."""
+    """Return the checked fields of a request, with the samplers in its own order. Raises InvalidRequest."""
     checked = check_fields(fields, rows, profile)
-    samplers = checked.pop("samplers", None)
-    if samplers is not None:
-        for name, neutral in SAMPLER_PARAMETERS.items():
-            if name not in samplers and not (name == "typ_p" and "typical_p" in samplers):
-                checked |= neutral
+    samplers = checked.get("samplers", DEFAULT_SAMPLERS)
+    checked["samplers"] = tuple(name for name in samplers if name != INFILL_SAMPLER)
     if checked.get("temperature", 1.0) < 0:
         checked["temperature"] = 0.0
     if checked.get("seed") in (-1, 2**32 - 1):
