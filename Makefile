@@ -7,7 +7,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help serve install test test-all coverage fuzz chaos clients parity check fix docs
-.PHONY: lowest newest companions package clean
+.PHONY: lowest newest companions package clean playground
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,7 +35,7 @@ serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS
 test: $(VENV)/.dev  ## Run the fast tests (some minutes on two cores)
 	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -o faulthandler_timeout=300 $(ARGS)
 
-test-all: $(VENV)/.dev  ## Run all tests, slow ones too
+test-all: $(VENV)/.dev playground/node_modules/.done  ## Run all tests, slow ones too
 	$(BIN)/python -m pytest -m "" $(ARGS)
 
 coverage: $(VENV)/.dev  ## Run the fast tests with coverage; fail below the floor in pyproject.toml
@@ -56,17 +56,27 @@ parity: $(VENV)/.dev  ## Run the parity table and write its page
 	$(BIN)/python -m pytest tests/parity $(ARGS)
 
 check: $(VENV)/.dev  ## Lint, format and type checks
-	$(BIN)/ruff check src tests benchmarks docs training hatch_build.py
-	$(BIN)/ruff format --check src tests benchmarks docs training hatch_build.py
+	$(BIN)/ruff check src tests benchmarks docs training playground/openapi.py hatch_build.py
+	$(BIN)/ruff format --check src tests benchmarks docs training playground/openapi.py hatch_build.py
 	$(BIN)/mypy
 
 fix: $(VENV)/.dev  ## Format, and fix what the linter can
-	$(BIN)/ruff check --fix src tests benchmarks docs training hatch_build.py
-	$(BIN)/ruff format src tests benchmarks docs training hatch_build.py
+	$(BIN)/ruff check --fix src tests benchmarks docs training playground/openapi.py hatch_build.py
+	$(BIN)/ruff format src tests benchmarks docs training playground/openapi.py hatch_build.py
 
 docs: $(VENV)/.dev  ## Write the reference pages that come from the code
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m onward.cli.reference > docs/reference/cli.md
+
+playground: $(BIN)/onward playground/node_modules/.done  ## Build the page at / from playground/ (needs Node 20 or newer)
+	@mkdir -p build
+	$(BIN)/python playground/openapi.py > build/openapi.json
+	cd playground && npm run --silent types && npm run --silent build
+
+# Where Node is not installed, nothing is: the tests that need it are skipped, and say so.
+playground/node_modules/.done: playground/package-lock.json
+	@if command -v npm > /dev/null; then cd playground && npm ci --ignore-scripts --no-audit --no-fund && touch node_modules/.done; \
+	else echo "npm is not installed: the playground is not built or tested"; fi
 
 # An environment of its own for each of these: .venv stays as it is.
 OTHER = .venv-$@

@@ -41,6 +41,10 @@ async def test_text_becomes_tokens_and_text_again() -> None:
     body = b'{"prompt": "hi", "model": null, "add_special_tokens": false, "return_token_strs": true}'
     answer = (await Call(app, "POST", "/tokenize", body).done()).json
     assert (answer["tokens"], answer["token_strs"]) == ([104, 105], ["h", "i"])
+    assert "token_bytes" not in answer
+    body = b'{"prompt": "hi", "add_special_tokens": false, "return_token_bytes": true}'
+    answer = (await Call(app, "POST", "/tokenize", body).done()).json
+    assert (answer["token_bytes"], answer["token_strs"]) == (["68", "69"], None)
     answer = (await Call(app, "POST", "/detokenize", b'{"tokens": [104, 105]}').done()).json
     assert answer == {"prompt": "hi"}
 

@@ -1,4 +1,4 @@
-"""The HTML pages: `/` and /docs."""
+"""The HTML pages without scripts: /docs, and what `/` shows to browsers that run none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from onward.protocol.schema import openapi
 from onward.server.app import make_app
-from onward.server.pages.landing import landing_page
+from onward.server.pages.landing import landing
 from onward.server.pages.reference import reference_page
 from tests.server.fakes import Call, FakeBackend, in_loop, settings
 
@@ -22,15 +22,17 @@ PAGE = reference_page(DOCUMENT)
 
 @in_loop
 async def test_the_pages_load_nothing_from_the_network() -> None:
-    for path in ("/", "/docs"):
+    for path in ("/", "/tokenizer", "/docs", "/docs/"):
         call = await Call(make_app(FakeBackend(), settings()), "GET", path).done()
         page = call.body.decode()
         assert call.headers["content-type"] == "text/html; charset=utf-8"
-        assert not re.search(r"<(script|link|img|iframe)|url\(|@import", page)
+        assert not re.search(r"<(img|iframe)|url\(|@import", page)
+        for address in re.findall(r'(?:src|href)="([^"]*)"', page):
+            assert not re.match(r"(\w+:)?//", address), address
 
 
 def test_names_of_models_are_escaped() -> None:
-    page = landing_page(["<b>"], "http://x", requires_key=False)
+    page = landing(["<b>"], "http://x", requires_key=False)
     assert "<b>" not in page and "&lt;b&gt;" in page
 
 
@@ -83,20 +85,24 @@ async def test_no_page_shows_names_of_models_where_keys_are_required() -> None:
 
 
 @in_loop
-async def test_browsers_run_nothing_on_a_page_but_its_own_style() -> None:
-    for path in ("/", "/docs"):
-        call = await Call(make_app(FakeBackend(), settings()), "GET", path).done()
-        policy = dict(part.strip().split(" ", 1) for part in call.headers["content-security-policy"].split(";"))
-        assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
-        [style] = re.findall("<style>(.*?)</style>", call.body.decode(), re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-        assert policy["style-src"] == f"'sha256-{digest}'"
-        assert " style=" not in call.body.decode()
-        assert (call.headers["x-frame-options"], call.headers["referrer-policy"]) == ("DENY", "no-referrer")
+async def test_browsers_run_nothing_on_the_reference_but_its_own_style() -> None:
+    call = await Call(make_app(FakeBackend(), settings()), "GET", "/docs").done()
+    policy = policy_of(call)
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    [style] = re.findall("<style>(.*?)</style>", call.body.decode(), re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy["style-src"] == f"'sha256-{digest}'"
+    assert " style=" not in call.body.decode()
+    assert (call.headers["x-frame-options"], call.headers["referrer-policy"]) == ("DENY", "no-referrer")
+
+
+def policy_of(call: Call) -> dict[str, str]:
+    """Return the directives of a content security policy."""
+    return dict(part.strip().split(" ", 1) for part in call.headers["content-security-policy"].split(";"))
 
 
 def test_a_name_with_a_quote_stays_one_word_of_the_command() -> None:
-    assert "&#x27;&quot;&#x27;&quot;&#x27;" in landing_page(["it's"], "http://x", requires_key=False)
+    assert "&#x27;&quot;&#x27;&quot;&#x27;" in landing(["it's"], "http://x", requires_key=False)
 
 
 def test_every_path_and_request_field_is_listed_once() -> None:

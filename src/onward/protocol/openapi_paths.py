@@ -176,7 +176,8 @@ def _pages() -> Node:
     schema = _get("completionSchema", "The JSON Schema of a completion.", "application/schema+json")
     document = _get("openapi", "This document.", schema="JsonObject")
     reference = _get("docs", "The API reference as a page.", "text/html")
-    front = _get("landing", "A web page about the server.", "text/html")
+    front = _get("playground", "A web page to write with the models of this server.", "text/html")
+    tokenizer = _get("tokenizer", "The same page, opened where it shows a text's tokens.", "text/html")
     return {
         "/openai/schemas/Completion.json": {"get": _open(schema)},
         "/health": {"get": _open(_health())},
@@ -185,6 +186,7 @@ def _pages() -> Node:
         "/openapi.json": {"get": _open(document)},
         "/docs": {"get": _open(reference)},
         "/": {"get": _open(front)},
+        "/tokenizer": {"get": _open(tokenizer)},
     }
 
 

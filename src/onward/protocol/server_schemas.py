@@ -55,17 +55,15 @@ def _token_schemas() -> dict[str, Schema]:
                 "prompt": _TEXT,
                 "add_special_tokens": _switch(True, "Whether the tokenizer adds its start token."),
                 "return_token_strs": _switch(False, "Whether to return the tokens' texts as well."),
+                "return_token_bytes": _switch(
+                    False,
+                    "Whether to return the tokens' bytes as well, in hexadecimal: a token may hold a part of a "
+                    "character, which its text cannot show.",
+                ),
             },
             required=["prompt"],
         ),
-        "TokenizeResponse": _record(
-            {
-                "count": _COUNT,
-                "max_model_len": _COUNT,
-                "tokens": _TOKENS,
-                "token_strs": {"type": ["array", "null"], "items": _TEXT},
-            }
-        ),
+        "TokenizeResponse": _token_answer(),
         "DetokenizeRequest": _request({"model": _MODEL, "tokens": _TOKENS}, required=["tokens"]),
         "DetokenizeResponse": _record({"prompt": _TEXT}),
         "TokenizerInfo": _record(
@@ -87,6 +85,20 @@ def _token_schemas() -> dict[str, Schema]:
             }
         ),
     }
+
+
+def _token_answer() -> Schema:
+    """Return the schema of the answer to /tokenize. `token_bytes` is part of it where it was requested."""
+    answer = _record(
+        {
+            "count": _COUNT,
+            "max_model_len": _COUNT,
+            "tokens": _TOKENS,
+            "token_strs": {"type": ["array", "null"], "items": _TEXT},
+        }
+    )
+    answer["properties"]["token_bytes"] = {"type": "array", "items": _TEXT}
+    return answer
 
 
 def _record(properties: Schema) -> Schema:

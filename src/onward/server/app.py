@@ -18,6 +18,7 @@ from onward.server.keys import Keys, collect_keys
 from onward.server.metrics import Metrics
 from onward.server.monitoring import Monitoring
 from onward.server.origins import OriginGuard
+from onward.server.pages.assets import ASSET_ROOT, send_asset, send_favicon
 from onward.server.pages.handlers import Pages
 from onward.server.routes import Route, Routes
 from onward.server.running import Running
@@ -207,8 +208,10 @@ def _page_routes(pages: Pages) -> list[Route]:
     return [
         Route("GET", "/openapi.json", pages.openapi, public=True),
         Route("GET", SCHEMA_PATH, pages.completion_schema, public=True),
-        Route("GET", "/docs", pages.reference, public=True),
-        Route("GET", "/", pages.landing, public=True),
+        *(Route("GET", path, pages.reference, public=True) for path in ("/docs", "/docs/")),
+        *(Route("GET", path, pages.playground, public=True) for path in ("/", "/tokenizer")),
+        *(Route("GET", path, send_favicon, public=True) for path in ("/favicon.svg", "/favicon.ico")),
+        Route("GET", f"{ASSET_ROOT}{{id}}", send_asset, public=True),
     ]
 
 

@@ -30,18 +30,19 @@ class Tokens:
         self._body_limits = body_limits(settings)
 
     async def tokenize(self, exchange: Exchange, path_model: str | None = None) -> None:
-        """{"prompt", "model"?, "add_special_tokens"?, "return_token_strs"?} → {"tokens", "count", …}."""
-        model, text, special, with_strings = await self._decode(exchange, _tokenize_arguments)
+        """{"prompt", "model"?, "add_special_tokens"?, "return_token_strs"?, …} → {"tokens", "count", …}."""
+        model, text, special, with_strings, with_bytes = await self._decode(exchange, _tokenize_arguments)
         model = self._model(exchange, model, path_model)
         _check_text(text, self._settings.max_text)
         info = await self._backend.tokenizer_info(model)
         tokens = await self._backend.tokenize(model, text, special)
-        token_bytes = await self._backend.token_bytes(model, tokens) if with_strings else None
+        token_bytes = await self._backend.token_bytes(model, tokens) if with_strings or with_bytes else []
 
         def body() -> bytes:
-            strings = None if token_bytes is None else list(map(_text, token_bytes))
+            strings = list(map(_text, token_bytes)) if with_strings else None
             answer = {"count": len(tokens), "max_model_len": info.context_length, "tokens": tokens}
-            return msgspec.json.encode(answer | {"token_strs": strings})
+            hexadecimal = {"token_bytes": [each.hex() for each in token_bytes]} if with_bytes else {}
+            return msgspec.json.encode(answer | {"token_strs": strings} | hexadecimal)
 
         await _respond(exchange, await inline_or_on_thread(len(tokens), body))
 
@@ -96,14 +97,15 @@ class Tokens:
         return await inline_or_on_thread(len(body), lambda: arguments(decode_object(body, self._body_limits)))
 
 
-def _tokenize_arguments(fields: dict[str, Any]) -> tuple[str | None, str, bool, bool]:
-    """Return model, text, and whether to add special tokens and to return the tokens' strings."""
-    _check_known(fields, {"model", "prompt", "add_special_tokens", "return_token_strs"})
+def _tokenize_arguments(fields: dict[str, Any]) -> tuple[str | None, str, bool, bool, bool]:
+    """Return model, text, and whether to add special tokens, and to return the tokens' strings and bytes."""
+    _check_known(fields, {"model", "prompt", "add_special_tokens", "return_token_strs", "return_token_bytes"})
     return (
         _take(fields, "model", "a string", _is_string, None),
         _take(fields, "prompt", "a string", _is_string),
         _take(fields, "add_special_tokens", "a boolean", _is_boolean, True),
         _take(fields, "return_token_strs", "a boolean", _is_boolean, False),
+        _take(fields, "return_token_bytes", "a boolean", _is_boolean, False),
     )
 
 

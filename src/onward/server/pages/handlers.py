@@ -1,4 +1,4 @@
-"""Handlers of the documents: OpenAPI, JSON Schema, API reference, landing page."""
+"""Handlers of the documents: OpenAPI, JSON Schema, API reference, playground."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from onward.protocol.dialects.names import DIALECTS
 from onward.protocol.parameter import Profile
 from onward.protocol.schema import completion_schema, openapi
 from onward.server.exchange import Exchange
-from onward.server.pages.landing import landing_page
+from onward.server.pages.landing import landing
 from onward.server.pages.layout import HEADERS
+from onward.server.pages.playground import new_nonce, playground_headers, playground_page
 from onward.server.pages.reference import reference_page
 from onward.server.schema_link import public_url
 
@@ -58,11 +59,14 @@ class Pages:
     async def reference(self, exchange: Exchange, _: str | None = None) -> None:
         await _respond_page(exchange, self._reference_html)
 
-    async def landing(self, exchange: Exchange, _: str | None = None) -> None:
+    async def playground(self, exchange: Exchange, _: str | None = None) -> None:
         """The names of models are not public where keys are required."""
         names = [] if self._requires_key else [model.id for model in self._backend.models()]
-        page = landing_page(names, public_url(exchange) or FALLBACK_URL, requires_key=self._requires_key)
-        await _respond_page(exchange, page.encode())
+        plain = landing(names, public_url(exchange) or FALLBACK_URL, requires_key=self._requires_key)
+        nonce = new_nonce()
+        page = playground_page(plain, profile=self._profile, requires_key=self._requires_key, nonce=nonce)
+        exchange.headers += playground_headers(nonce)
+        await exchange.respond(200, page.encode(), HTML)
 
 
 async def _respond_page(exchange: Exchange, page: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The page at `/`: what this server is, its models, and a first request to paste into a shell."""
+"""What `/` shows without scripts: what this server is, its models, and a first request to paste into a shell."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import html
 import json
 import shlex
 
-from onward.server.pages.layout import document, sample
+from onward.server.pages.layout import sample
 
 
-def landing_page(models: list[str], url: str, *, requires_key: bool) -> str:
-    """Return the page as HTML. `url` is this server's own, `http://HOST:PORT`, without a path.
+def landing(models: list[str], url: str, *, requires_key: bool) -> str:
+    """Return it as HTML. `url` is this server's own, `http://HOST:PORT`, without a path.
 
     `models` is empty where a key is required: their names are not public.
     """
-    return document(
-        "Onward",
+    return (
         "<h1>Onward</h1><p>OpenAI's Completions API on a model of your own.</p>"
         + (_with_key(url) if requires_key else _without_key(models, url))
         + '<p><a href="/docs">Reference</a> · <a href="/openapi.json">OpenAPI document</a> · '
-        '<a href="/v1/models">Models</a> · <a href="/health">Health</a></p>',
+        '<a href="/v1/models">Models</a> · <a href="/health">Health</a></p>'
     )
 
 

@@ -18,24 +18,29 @@ nav ul{columns:18rem;padding-left:1.2rem}
 """
 
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-HEADERS = [
-    (
-        b"content-security-policy",
-        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'".encode(),
-    ),
+COMMON_HEADERS = [
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
 ]
-"""Of every page: no scripts, no resources but its own style, and no frame of another site around it."""
+"""Of every page: no frame of another site around it."""
+HEADERS = [
+    (
+        b"content-security-policy",
+        f"default-src 'none'; img-src 'self'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'".encode(),
+    ),
+    *COMMON_HEADERS,
+]
+"""Of a page without scripts: no resources but its own style and the icon."""
 
 
 def document(title: str, body: str) -> str:
     """Return a whole HTML document around `body`, which is HTML."""
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style><main>{body}</main></html>'
+        f'<meta name="viewport" content="width=device-width">'
+        f'<link rel="icon" href="/favicon.svg"><style>{_STYLE}</style><main>{body}</main></html>'
     )
 
 

@@ -1,0 +1,11 @@
+/** Where two completions part. */
+import type { Token } from "./tokens";
+
+/** Returns the index of the first token that differs; null where one is the beginning of the other, or they are equal. */
+export function firstDifference(one: readonly Token[], other: readonly Token[]): number | null {
+  const shared = Math.min(one.length, other.length);
+  for (let index = 0; index < shared; index += 1) {
+    if (one[index]?.text !== other[index]?.text) return index;
+  }
+  return null;
+}

@@ -1,0 +1,55 @@
+/** Bodies of requests: only what differs from the API's defaults is sent. */
+import type { RequestBody } from "../api/types";
+import type { Settings } from "./settings";
+
+export interface Draft {
+  model: string;
+  prompt: string;
+  settings: Settings;
+  seed: number;
+  suffix?: string;
+  prediction?: string;
+}
+
+export const MAX_SEED = 2 ** 31;
+const NUM_ALTERNATIVES = 5;
+
+/** Returns what reproduces a completion: the request without what only this page needs. */
+export function plainBody({ model, prompt, settings, seed, suffix, prediction }: Draft): RequestBody {
+  return {
+    model,
+    prompt,
+    ...settings,
+    seed,
+    ...(suffix === undefined ? {} : { suffix }),
+    ...(prediction === undefined ? {} : { prediction: { type: "content", content: prediction } }),
+  };
+}
+
+/** Returns the body of a stream with log-probabilities. `isStrict`: the server knows OpenAI's fields only. */
+export function streamBody(draft: Draft, { isStrict }: { isStrict: boolean }): RequestBody {
+  return {
+    ...plainBody(draft),
+    logprobs: NUM_ALTERNATIVES,
+    stream: true,
+    stream_options: { include_usage: true, ...(isStrict ? {} : { resumable: true }) },
+    ...(isStrict ? {} : { return_token_ids: true }),
+  };
+}
+
+/** Returns the body of a request that generates nothing and scores a text. */
+export function scoreBody(model: string, prompt: string): RequestBody {
+  return {
+    model,
+    prompt,
+    max_tokens: 0,
+    echo: true,
+    logprobs: NUM_ALTERNATIVES,
+    stream: true,
+    stream_options: { include_usage: true },
+  };
+}
+
+export function randomSeed(): number {
+  return Math.floor(Math.random() * MAX_SEED);
+}

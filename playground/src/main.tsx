@@ -1,0 +1,22 @@
+/** Starts the page. */
+import { render } from "preact";
+import "./style.css";
+import { loadModels } from "./state/access";
+import { openPermalink } from "./state/actions";
+import { keepDocument } from "./state/document";
+import { start } from "./state/start";
+import { dialog } from "./state/page";
+import { App } from "./views/App";
+
+async function main(): Promise<void> {
+  const listed = loadModels();
+  const root = document.getElementById("app");
+  if (root) render(<App />, root);
+  await keepDocument();
+  if (!(await listed) && start.requiresKey) dialog.value = "key";
+  await openPermalink();
+  addEventListener("hashchange", () => void openPermalink());
+  document.documentElement.dataset.ready = "true";
+}
+
+void main();

@@ -1,0 +1,67 @@
+/** Two completions of one prompt, side by side. */
+import { signal } from "@preact/signals";
+import type { Meter } from "../core/meter";
+import type { Settings } from "../core/settings";
+import { key, model } from "./access";
+import { nextSeed } from "./actions";
+import { text } from "./document";
+import { run, type LiveChoice } from "./generation";
+import { announce, problem, showError } from "./page";
+import { settings } from "./settings";
+
+export interface Side {
+  model: string;
+  settings: Settings;
+  choice: LiveChoice | null;
+  meter: Meter | null;
+}
+
+export const sides = signal<[Side, Side] | null>(null);
+export const comparisonSeed = signal(0);
+export const isComparing = signal(false);
+
+let abort = new AbortController();
+
+/** Begins with the settings of the document on both sides. */
+export function openComparison(): void {
+  if (sides.value) return;
+  const { seed: _, n: __, best_of: ___, ...common } = settings.value;
+  const side = { model: model.value, settings: common, choice: null, meter: null };
+  sides.value = [side, { ...side, settings: { ...common, temperature: common.temperature === 0 ? 0.8 : 0 } }];
+}
+
+export function changeSide(index: 0 | 1, fields: Partial<Side>): void {
+  const now = sides.value;
+  if (!now) return;
+  const next: [Side, Side] = [...now];
+  next[index] = { ...next[index], ...fields };
+  sides.value = next;
+}
+
+/** Runs both sides at once, with one seed. */
+export async function compare(): Promise<void> {
+  const now = sides.value;
+  if (!now || isComparing.value) return;
+  abort = new AbortController();
+  isComparing.value = true;
+  problem.value = null;
+  comparisonSeed.value = nextSeed();
+  announce("Comparing.");
+  const results = await Promise.allSettled(([0, 1] as const).map((index) => runSide(index, now[index], text.value)));
+  for (const result of results) if (result.status === "rejected") showError(result.reason);
+  isComparing.value = false;
+  announce("Both are done.");
+}
+
+async function runSide(index: 0 | 1, side: Side, prompt: string): Promise<void> {
+  changeSide(index, { choice: null, meter: null });
+  const draft = { model: side.model || model.value, prompt, settings: side.settings, seed: comparisonSeed.value };
+  await run(draft, { key: key.value, signal: abort.signal }, ({ choices, meter }) => {
+    const [first] = choices;
+    if (first) changeSide(index, { choice: { ...first }, meter });
+  });
+}
+
+export function stopComparing(): void {
+  abort.abort();
+}

@@ -1,0 +1,72 @@
+/** One streamed completion: its chunks become choices with tokens. */
+import type { Chunk, Usage } from "../api/types";
+import { fetchJson, streamCompletion, type StreamOptions } from "../api/client";
+import { Stopwatch, type Meter } from "../core/meter";
+import { streamBody, type Draft } from "../core/request";
+import { TokenAligner, type Token } from "../core/tokens";
+import { isStrict } from "./start";
+
+export interface LiveChoice {
+  text: string;
+  tokens: Token[];
+  finish: string;
+}
+
+export interface Progress {
+  choices: readonly LiveChoice[];
+  fingerprint: string;
+  meter: Meter;
+}
+
+const FLUSH_MS = 16;
+
+/**
+ * Runs a completion and calls `onProgress` at most once per frame, and at its end. The choices that it passes are
+ * always the same objects, which grow. Returns the last progress; on an error or an abort, calls `onProgress` with what
+ * there is, and throws.
+ */
+export async function run(draft: Draft, options: StreamOptions, onProgress: (progress: Progress) => void): Promise<Progress> {
+  const choices: LiveChoice[] = [];
+  const aligners: TokenAligner[] = [];
+  const stopwatch = new Stopwatch(() => performance.now());
+  let usage: Usage | null = null;
+  let fingerprint = "";
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const progress = (): Progress => ({ choices, fingerprint, meter: stopwatch.meter(usage) });
+  const flush = () => {
+    clearTimeout(timer);
+    timer = undefined;
+    onProgress(progress());
+  };
+  try {
+    for await (const chunk of chunksOf(draft, options)) {
+      fingerprint = chunk.system_fingerprint ?? fingerprint;
+      usage = chunk.usage ?? usage;
+      for (const part of chunk.choices) {
+        const choice = (choices[part.index] ??= { text: "", tokens: [], finish: "" });
+        const aligner = (aligners[part.index] ??= new TokenAligner());
+        choice.tokens.push(...aligner.push(part.text, part.logprobs, part.token_ids));
+        choice.text += part.text;
+        choice.finish = part.finish_reason ?? choice.finish;
+        stopwatch.count(part.logprobs?.tokens.length ?? 1);
+      }
+      timer ??= setTimeout(flush, FLUSH_MS);
+    }
+  } finally {
+    flush();
+  }
+  return progress();
+}
+
+/** Candidates cannot be streamed: a request with more of them than choices gets its answer at once. */
+function chunksOf(draft: Draft, options: StreamOptions): AsyncGenerator<Chunk> {
+  const body = streamBody(draft, { isStrict });
+  const { best_of: bestOf, n = 1 } = draft.settings as { best_of?: number; n?: number };
+  if ((bestOf ?? 0) <= n) return streamCompletion(body, options);
+  const { stream: _, stream_options: __, ...whole } = body;
+  return atOnce(whole, options);
+}
+
+async function* atOnce(body: Record<string, unknown>, { key, signal }: StreamOptions): AsyncGenerator<Chunk> {
+  yield await fetchJson<Chunk>("v1/completions", key, body, signal);
+}

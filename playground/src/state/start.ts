@@ -1,0 +1,13 @@
+/** What the server wrote into the page. */
+import type { Parameter } from "../core/settings";
+
+export interface Start {
+  version: string;
+  profile: "strict" | "default" | "lenient";
+  requiresKey: boolean;
+  nonce: string;
+  parameters: Parameter[];
+}
+
+export const start = JSON.parse(document.getElementById("start")?.textContent ?? "{}") as Start;
+export const isStrict = start.profile === "strict";

@@ -1,0 +1,54 @@
+/** The bar at the top: views, model, key, theme, help. */
+import { model, models, selectModel } from "../state/access";
+import { dialog, theme, view, type Theme, type View } from "../state/page";
+import { start } from "../state/start";
+
+const VIEWS: [View, string][] = [
+  ["write", "Write"],
+  ["compare", "Compare"],
+  ["tokens", "Tokens"],
+];
+
+export function Bar() {
+  return (
+    <header class="bar">
+      <h1 title={`Onward ${start.version}`}>Onward</h1>
+      <nav aria-label="Views">
+        {VIEWS.map(([name, label]) => (
+          <button key={name} type="button" aria-current={view.value === name ? "page" : undefined} onClick={() => (view.value = name)}>
+            {label}
+          </button>
+        ))}
+      </nav>
+      <label class="model">
+        <span class="visually-hidden">Model</span>
+        <select value={model.value} disabled={models.value.length === 0} onChange={(event) => void selectModel(event.currentTarget.value)}>
+          {models.value.length === 0 && <option value="">No model yet</option>}
+          {models.value.map((name) => (
+            <option key={name} value={name}>
+              {name}
+            </option>
+          ))}
+        </select>
+      </label>
+      <span class="spacer" />
+      {start.requiresKey && (
+        <button type="button" onClick={() => (dialog.value = "key")}>
+          Key
+        </button>
+      )}
+      <label class="theme">
+        <span class="visually-hidden">Colours</span>
+        <select value={theme.value} onChange={(event) => (theme.value = event.currentTarget.value as Theme)}>
+          <option value="system">Auto</option>
+          <option value="light">Light</option>
+          <option value="dark">Dark</option>
+        </select>
+      </label>
+      <a href="docs">API</a>
+      <button type="button" aria-label="Help" title="Help (?)" onClick={() => (dialog.value = "help")}>
+        ?
+      </button>
+    </header>
+  );
+}

@@ -1,0 +1,110 @@
+/** Two settings or models on one prompt; the first token that differs is marked, with both distributions. */
+import { useEffect } from "preact/hooks";
+import { firstDifference } from "../core/difference";
+import { percent } from "../core/surprise";
+import { visible, type Token } from "../core/tokens";
+import { model, models } from "../state/access";
+import { changeSide, compare, comparisonSeed, isComparing, openComparison, sides, stopComparing, type Side } from "../state/comparison";
+import { text } from "../state/document";
+import { problem } from "../state/page";
+import { SettingsControls } from "./SettingsPanel";
+
+export function CompareView() {
+  useEffect(openComparison, []);
+  const both = sides.value;
+  if (!both) return null;
+  const [one, other] = both.map((side) => side.choice?.tokens ?? []) as [Token[], Token[]];
+  const difference = firstDifference(one, other);
+  return (
+    <section class="compare" aria-label="Compare">
+      <blockquote aria-label="Prompt">{text.value || "The prompt is empty: the model begins a new document."}</blockquote>
+      <div class="toolbar">
+        {isComparing.value ? (
+          <button type="button" class="primary" onClick={stopComparing}>
+            Stop
+          </button>
+        ) : (
+          <button type="button" class="primary" disabled={model.value === ""} onClick={() => void compare()}>
+            Compare
+          </button>
+        )}
+        {one.length > 0 && <span class="hint">seed {comparisonSeed.value}</span>}
+        {!isComparing.value && one.length > 0 && other.length > 0 && (
+          <span class="hint" role="status">
+            {difference === null ? "No token differs." : `They differ from token ${difference + 1} on.`}
+          </span>
+        )}
+      </div>
+      {problem.value && (
+        <p class="problem" role="alert">
+          {problem.value.message}
+        </p>
+      )}
+      <div class="sides">
+        {([0, 1] as const).map((index) => (
+          <SideView key={index} index={index} side={both[index]} difference={difference} />
+        ))}
+      </div>
+    </section>
+  );
+}
+
+function SideView({ index, side, difference }: { index: 0 | 1; side: Side; difference: number | null }) {
+  const name = index === 0 ? "Left" : "Right";
+  const tokens = side.choice?.tokens ?? [];
+  const marked = difference === null ? undefined : tokens[difference];
+  return (
+    <article aria-label={name}>
+      <label>
+        {name}{" "}
+        <select value={side.model || model.value} onChange={(event) => changeSide(index, { model: event.currentTarget.value })}>
+          {models.value.map((each) => (
+            <option key={each} value={each}>
+              {each}
+            </option>
+          ))}
+        </select>
+      </label>
+      <p class="result">{side.choice ? <Marked text={side.choice.text} token={marked} /> : <span class="hint">Nothing yet.</span>}</p>
+      {marked && <Distribution token={marked} />}
+      {side.meter && (
+        <p class="hint">
+          {side.meter.completionTokens} tokens{side.meter.firstTokenMs !== null && `, the first after ${side.meter.firstTokenMs.toFixed(0)} ms`}
+        </p>
+      )}
+      <details>
+        <summary>Settings</summary>
+        <SettingsControls values={side.settings} onChange={(settings) => changeSide(index, { settings })} search="" scope={`side-${index}`} />
+      </details>
+    </article>
+  );
+}
+
+function Marked({ text, token }: { text: string; token: Token | undefined }) {
+  if (!token) return <>{text}</>;
+  return (
+    <>
+      {text.slice(0, token.from)}
+      <mark>{text.slice(token.from, token.to)}</mark>
+      {text.slice(token.to)}
+    </>
+  );
+}
+
+function Distribution({ token }: { token: Token }) {
+  return (
+    <table>
+      <caption>Where they part</caption>
+      <tbody>
+        {token.alternatives.map(({ text, logprob }) => (
+          <tr key={text} class={text === token.text ? "chosen" : ""}>
+            <th scope="row">
+              <code>{visible(text)}</code>
+            </th>
+            <td>{percent(logprob)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}

@@ -1,0 +1,34 @@
+/** The keyboard, and what is not obvious. */
+import { ModalDialog } from "./ModalDialog";
+
+const KEYS: [string, string][] = [
+  ["Ctrl Enter", "Continue the text"],
+  ["Esc", "Stop; reject what was filled in; close"],
+  ["Ctrl Z, Ctrl Y", "Undo, redo: a generated text counts as one step"],
+  ["Ctrl Space", "Alternatives of the token at the cursor; arrows move, Enter goes on from there"],
+  ["Alt Enter", "Fill in at the cursor; Enter accepts"],
+  ["Tab", "Next control; Shift Tab goes back"],
+  ["?, F1", "This help (F1 also while typing)"],
+];
+
+export function HelpDialog() {
+  return (
+    <ModalDialog title="Help">
+      <dl class="keys">
+        {KEYS.map(([keys, meaning]) => (
+          <div key={keys}>
+            <dt>
+              <kbd>{keys}</kbd>
+            </dt>
+            <dd>{meaning}</dd>
+          </div>
+        ))}
+      </dl>
+      <p>
+        Underlined text was generated. Colours show how likely each token was; hover over one, or press Ctrl Space, to see what else
+        the model might have said. Nothing is lost by trying again: every version is in the tree, which stays in this browser.
+      </p>
+      <p>On a Mac, use Command instead of Ctrl, except for Ctrl Space.</p>
+    </ModalDialog>
+  );
+}

@@ -1,0 +1,45 @@
+/** Keys that work anywhere on the page. */
+import { useEffect } from "preact/hooks";
+import { accept, fillIn, generate, isRunning, proposal, reject, stop } from "../state/actions";
+import { openAtCursor } from "../state/alternatives";
+import { dialog, view } from "../state/page";
+
+export function useShortcuts(): void {
+  useEffect(() => {
+    document.addEventListener("keydown", onKeyDown, true);
+    return () => document.removeEventListener("keydown", onKeyDown, true);
+  }, []);
+}
+
+function onKeyDown(event: KeyboardEvent): void {
+  if (dialog.value) return;
+  const act = actionOf(event);
+  if (!act) return;
+  event.preventDefault();
+  event.stopPropagation();
+  act();
+}
+
+function actionOf(event: KeyboardEvent): (() => void) | null {
+  const { key } = event;
+  const isControl = event.ctrlKey || event.metaKey;
+  if (key === "F1" || (key === "?" && !isTyping(event.target))) return () => (dialog.value = "help");
+  if (view.value !== "write") return null;
+  if (proposal.value && isInEditor(event.target)) {
+    if (key === "Enter") return accept;
+    if (key === "Escape") return reject;
+  }
+  if (key === "Escape" && isRunning.value) return stop;
+  if (key === "Enter" && isControl) return () => void generate();
+  if (key === "Enter" && event.altKey) return () => void fillIn();
+  if (key === " " && isControl) return openAtCursor;
+  return null;
+}
+
+function isTyping(target: EventTarget | null): boolean {
+  return target instanceof HTMLElement && (target.isContentEditable || target.matches("input:not([type=radio],[type=checkbox],[type=range]), textarea, select"));
+}
+
+function isInEditor(target: EventTarget | null): boolean {
+  return target instanceof HTMLElement && (target.isContentEditable || target === document.body);
+}

@@ -1,0 +1,56 @@
+"""The built files of the playground (see `playground/`), which are part of the package."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+from pathlib import Path
+
+from onward.errors import UnknownUrl
+from onward.server.exchange import Exchange
+
+FOLDER = Path(__file__).parent / "static"
+KINDS = {
+    "playground.js": "text/javascript; charset=utf-8",
+    "playground.css": "text/css; charset=utf-8",
+    "reference.js": "text/javascript; charset=utf-8",
+    "favicon.svg": "image/svg+xml",
+}
+"""Every file that is served, with its content type."""
+ASSET_ROOT = "/playground/"
+
+
+@functools.cache
+def version() -> str:
+    """Return a digest of all files: pages name it in URLs, so that browsers keep a file until it changes."""
+    digest = hashlib.sha256()
+    for name in sorted(KINDS):
+        digest.update((FOLDER / name).read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@functools.cache
+def _content(name: str, *, compressed: bool) -> bytes:
+    content = (FOLDER / name).read_bytes()
+    return gzip.compress(content, 9, mtime=0) if compressed else content
+
+
+async def send_asset(exchange: Exchange, name: str | None) -> None:
+    """Respond with a file. Raises UnknownUrl."""
+    kind = KINDS.get(name or "")
+    if name is None or kind is None:
+        raise UnknownUrl(f"The playground has no file {exchange.path}.")
+    compressed = "gzip" in (exchange.header(b"accept-encoding") or "")
+    current = exchange.query("v") == version()
+    exchange.headers += [
+        (b"cache-control", b"public, max-age=31536000, immutable" if current else b"no-cache"),
+        (b"vary", b"accept-encoding"),
+        *([(b"content-encoding", b"gzip")] if compressed else []),
+    ]
+    await exchange.respond(200, _content(name, compressed=compressed), kind)
+
+
+async def send_favicon(exchange: Exchange, _: str | None = None) -> None:
+    """Respond with the icon, at the URL that browsers try where a page names none."""
+    await send_asset(exchange, "favicon.svg")

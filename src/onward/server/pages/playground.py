@@ -1,0 +1,77 @@
+"""The page at `/` and `/tokenizer`: what the playground's script needs to start, and what is shown without scripts."""
+
+from __future__ import annotations
+
+import html
+import json
+import secrets
+from typing import Any
+
+import onward
+from onward.protocol.parameter import Parameter, Profile
+from onward.protocol.parameters import known_parameters
+from onward.server.pages.assets import version
+from onward.server.pages.layout import COMMON_HEADERS
+
+_OWN_CONTROLS = frozenset({"model", "prompt", "suffix", "prediction", "stream", "stream_options", "echo", "logprobs"})
+"""Parameters that other parts of the page than its settings send."""
+
+
+def playground_headers(nonce: str) -> list[tuple[bytes, bytes]]:
+    """Return the headers of the page: its own script only, and the styles that the editor inserts by `nonce`."""
+    policy = (
+        "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self'; "
+        f"style-src 'self' 'nonce-{nonce}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return [(b"content-security-policy", policy.encode()), (b"cache-control", b"no-cache"), *COMMON_HEADERS]
+
+
+def new_nonce() -> str:
+    """Return what a page's styles are recognised by; never the same twice."""
+    return secrets.token_urlsafe(16)
+
+
+def playground_page(without_scripts: str, *, profile: Profile, requires_key: bool, nonce: str) -> str:
+    """Return the page as HTML. `without_scripts` is HTML for browsers that run none."""
+    start = {
+        "version": onward.__version__,
+        "profile": profile,
+        "requiresKey": requires_key,
+        "nonce": nonce,
+        "parameters": controls(profile),
+    }
+    encoded = json.dumps(start, ensure_ascii=False).replace("<", "\\u003c")
+    tag = html.escape(version())
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Onward playground</title>'
+        '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
+        f'<link rel="icon" href="favicon.svg"><link rel="stylesheet" href="playground/playground.css?v={tag}">'
+        f'<script type="module" src="playground/playground.js?v={tag}"></script>'
+        f'<script type="application/json" id="start">{encoded}</script>'
+        f'<body><div id="app"></div><noscript><main>{without_scripts}</main></noscript></body></html>'
+    )
+
+
+def controls(profile: Profile) -> list[dict[str, Any]]:
+    """Return what the settings panel shows of each parameter: those of the profile, without other servers' names."""
+    return [
+        _control(row, profile)
+        for row in known_parameters(profile).values()
+        if row.name not in _OWN_CONTROLS and row.alias_of is None and row.dialect is None and row.field is not None
+    ]
+
+
+def _control(row: Parameter, profile: Profile) -> dict[str, Any]:
+    maximum = row.strict_maximum if profile == "strict" and row.strict_maximum is not None else row.maximum
+    facts = {
+        "name": row.name,
+        "kind": row.kind,
+        "group": row.group,
+        "help": row.help,
+        "default": row.default,
+        "minimum": row.minimum,
+        "maximum": maximum,
+        "only": list(row.only) or None,
+        "example": row.example,
+    }
+    return {name: value for name, value in facts.items() if value is not None}

@@ -1,0 +1,4 @@
+const d=new URL("../",import.meta.url).href,c=2e4;for(const e of document.querySelectorAll("form.try"))e.hidden=!1,e.addEventListener("submit",t=>{t.preventDefault(),h(e)});async function h(e){const{method:t="GET",path:u="/"}=e.dataset,r=e.querySelector("textarea")?.value,l=document.querySelector("#key")?.value.trim(),n=e.querySelector("output"),o=e.querySelector("button");if(!(!n||!o)){o.disabled=!0,n.textContent="Sending…";try{const a={...r?{"Content-Type":"application/json"}:{},...l?{Authorization:`Bearer ${l}`}:{}},s=await fetch(new URL(u.slice(1),d),{method:t,headers:a,...r?{body:r}:{}}),i=await s.text();n.textContent=`${s.status} ${s.statusText}
+
+${y(i)}`}catch(a){n.textContent=`The server cannot be reached: ${String(a)}`}o.disabled=!1}}function y(e){let t=e;try{t=JSON.stringify(JSON.parse(e),null,2)}catch{}return t.length>c?`${t.slice(0,c)}
+… ${t.length-c} more characters`:t}

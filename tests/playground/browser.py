@@ -1,0 +1,30 @@
+"""Where the browser and Node are, and what a test does with an open page."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parents[2] / "playground"
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+PATIENCE_MS = 20_000
+"""Only a guard against hanging."""
+
+needs_node = pytest.mark.skipif(shutil.which("npm") is None, reason="needs Node: npm is not installed")
+
+
+def node_program(*command: str) -> list[str]:
+    """Return a command for a Node program of the playground. Skips where `npm ci` did not run."""
+    if not (SOURCES / "node_modules").is_dir():
+        pytest.skip("needs the playground's packages: run `npm ci` in playground/")
+    return [shutil.which(command[0]) or command[0], *command[1:]]
+
+
+def collapsed(text: str) -> str:
+    """Return a text with each run of whitespace as one space."""
+    return re.sub(r"\s+", " ", text)

@@ -1,0 +1,47 @@
+"""One browser and one server for the tests of this folder; every test has a profile of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.playground.browser import CHROMIUM
+from tests.processes import served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from tests.playground.pages import Playground
+
+
+@pytest.fixture(scope="session")
+def site() -> Iterator[str]:
+    with served("--model", "toy", model="storyteller") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'onward[browser]'")
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium, such as `apt-get install chromium`, or its path in CHROMIUM")
+    with playwright.sync_playwright() as running:
+        # Containers have neither a sandbox nor a large /dev/shm.
+        chromium = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def playground(browser: Browser, site: str) -> Iterator[Playground]:
+    """The page in a new profile. After the test, no script may have failed and no other host been asked."""
+    from tests.playground.pages import Playground, open_context
+
+    context = open_context(browser)
+    opened = Playground(context.new_page(), site)
+    yield opened.open()
+    context.close()
+    assert not opened.problems
+    assert all(address.startswith((site, "blob:", "data:")) for address in opened.requests)

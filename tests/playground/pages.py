@@ -1,0 +1,101 @@
+"""`Playground`: an open page, as a person uses it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
+
+from tests.playground.browser import PATIENCE_MS
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+class Playground:
+    """A page of a server at `url`. `problems` collects errors of scripts and what its policy refused."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.problems: list[str] = []
+        self.requests: list[str] = []
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("console", self._note)
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def _note(self, message: ConsoleMessage) -> None:
+        """Record an error; answers such as 400 are not one of the page."""
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            self.problems.append(message.text)
+
+    def open(self, path: str = "/") -> Playground:
+        self.page.goto(self.url + path)
+        ready = self.page.locator("html[data-ready]")
+        expect(ready, f"the page did not start: {self.problems}, after {self.requests}").to_be_attached()
+        return self
+
+    @property
+    def text(self) -> str:
+        """The document, exactly."""
+        lines: str = self.page.locator(".editor .cm-content").evaluate(
+            "element => element.cmTile.view.state.doc.toString()"
+        )
+        return lines
+
+    @property
+    def editor(self) -> Locator:
+        return self.page.get_by_role("textbox", name="Document")
+
+    def button(self, name: str) -> Locator:
+        return self.page.get_by_role("button", name=name, exact=False).first
+
+    def write(self, text: str) -> Playground:
+        """Replace the document."""
+        self.editor.focus()
+        self.page.keyboard.press("Control+a")
+        self.page.keyboard.press("Delete")
+        self.page.keyboard.insert_text(text)
+        return self
+
+    def set(self, name: str, value: str) -> Playground:
+        """Change a setting."""
+        self.page.get_by_role("tab", name="Settings").click()
+        self.page.get_by_role("searchbox", name="Find a setting").fill(name)
+        self.page.locator(f"#write-{name}").fill(value)
+        self.page.get_by_role("searchbox", name="Find a setting").fill("")
+        return self
+
+    def generate(self) -> Playground:
+        self.editor.focus()
+        self.page.keyboard.press("Control+Enter")
+        return self.wait()
+
+    def request_of(self, act: Callable[[], object]) -> dict[str, Any]:
+        """Return the body of the completion request that `act` sends."""
+        with self.page.expect_request("**/v1/completions") as sent:
+            act()
+        body: dict[str, Any] = json.loads(sent.value.post_data or "{}")
+        return body
+
+    def wait(self) -> Playground:
+        """Wait until nothing is generated any more."""
+        self.page.wait_for_function(
+            "() => !document.querySelector('.toolbar .primary')?.textContent.startsWith('Stop')"
+        )
+        return self
+
+    def announced(self, text: str) -> None:
+        expect(self.page.locator("[role=status][aria-live]")).to_contain_text(text)
+
+    def meter(self, name: str) -> str:
+        return self.page.locator(f".meter div:has(dt:text-is('{name}')) dd").inner_text()
+
+
+def open_context(browser: Browser, **options: Any) -> BrowserContext:
+    """Return a new profile: nothing is stored in it."""
+    context = browser.new_context(**options)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    return context

@@ -1,0 +1,147 @@
+"""The document: it streams, stops, is undone, and explains what went wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'onward[browser]'")
+
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from tests.playground.pages import Playground
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_first_page_has_a_model_a_prompt_and_one_button(playground: Playground) -> None:
+    expect(playground.page.get_by_label("Model")).to_have_value("storyteller")
+    assert len(playground.text) > 20
+    expect(playground.button("Continue")).to_be_enabled()
+    expect(playground.editor).to_be_focused()
+
+
+def test_text_streams_into_the_document_and_is_marked_until_it_is_edited(playground: Playground) -> None:
+    prompt = playground.text
+    playground.generate()
+    assert playground.text.startswith(prompt) and len(playground.text) > len(prompt)
+    marked = playground.page.locator(".editor .generated")
+    assert "".join(marked.all_inner_texts()).strip() == playground.text[len(prompt) :].replace("\n", "").strip()
+    number = marked.count()
+    playground.page.keyboard.press("Control+End")
+    playground.page.keyboard.press("Backspace")
+    expect(marked).to_have_count(number - 1)
+
+
+def test_the_button_does_what_the_keys_do(playground: Playground) -> None:
+    prompt = playground.text
+    playground.button("Continue").click()
+    playground.wait()
+    assert len(playground.text) > len(prompt)
+
+
+def test_escape_stops_and_keeps_what_has_arrived(playground: Playground) -> None:
+    playground.set("max_tokens", "900")
+    playground.page.get_by_label("Model").select_option("toy")
+    prompt = "Stop me"
+    playground.write(prompt)
+    playground.page.keyboard.press("Control+Enter")
+    expect(playground.page.locator(".editor .generated").first).to_be_visible()
+    playground.page.keyboard.press("Escape")
+    playground.wait()
+    playground.announced("Stopped")
+    assert playground.text.startswith(prompt) and len(playground.text) > len(prompt)
+
+
+def test_undo_takes_a_generation_back_as_a_whole_and_redo_restores_it(playground: Playground) -> None:
+    playground.write("The fox")
+    playground.generate()
+    whole = playground.text
+    marked = playground.page.locator(".editor .generated").count()
+    playground.editor.focus()
+    playground.page.keyboard.press("Control+z")
+    assert playground.text == "The fox"
+    playground.page.keyboard.press("Control+y")
+    assert playground.text == whole
+    expect(playground.page.locator(".editor .generated")).to_have_count(marked)
+
+
+def test_undo_of_an_edit_restores_the_mark(playground: Playground) -> None:
+    playground.generate()
+    marked = playground.page.locator(".editor .generated").count()
+    playground.page.keyboard.press("Control+End")
+    playground.page.keyboard.press("Backspace")
+    playground.page.keyboard.press("Control+z")
+    expect(playground.page.locator(".editor .generated")).to_have_count(marked)
+
+
+def test_the_same_seed_returns_the_same_text_and_another_another(playground: Playground) -> None:
+    playground.generate()
+    first, seed = playground.text, playground.meter("seed")
+    playground.button("Same again").click()
+    playground.wait()
+    assert (playground.text, playground.meter("seed")) == (first, seed)
+    playground.button("Another").click()
+    playground.wait()
+    assert playground.meter("seed") != seed
+    assert playground.text != first
+
+
+def test_a_seed_of_ones_own_is_used(playground: Playground) -> None:
+    playground.set("seed", "7").generate()
+    assert playground.meter("seed") == "7"
+
+
+def test_only_changed_settings_are_sent(playground: Playground) -> None:
+    playground.set("temperature", "0.5")
+    body = playground.request_of(playground.generate)
+    assert body["temperature"] == 0.5
+    assert not {"top_p", "presence_penalty", "n", "best_of", "echo"} & body.keys()
+
+
+def test_a_setting_out_of_range_is_explained_and_not_used(playground: Playground) -> None:
+    playground.page.locator("#write-temperature").fill("3")
+    expect(playground.page.get_by_text("The maximum is 2.")).to_be_visible()
+    assert playground.request_of(playground.generate)["temperature"] <= 2
+
+
+def test_an_error_is_shown_in_place_in_the_server_s_words(playground: Playground) -> None:
+    playground.set("max_tokens", "5000").generate()
+    alert = playground.page.get_by_role("alert").first
+    expect(alert).to_contain_text("context")
+    playground.button("Dismiss").click()
+    expect(playground.page.locator(".problem")).to_have_count(0)
+
+
+def test_the_meter_counts(playground: Playground) -> None:
+    playground.set("max_tokens", "12").generate()
+    assert 1 <= int(playground.meter("generated")) <= 12
+    assert playground.meter("first token").endswith(" ms")
+    assert int(playground.meter("context left")) < 1024
+    playground.button("Same again").click()
+    playground.wait()
+    assert int(playground.meter("cached")) > 0
+
+
+def test_a_preset_changes_settings_and_own_ones_are_kept(playground: Playground) -> None:
+    page = playground.page
+    page.get_by_label("Preset").select_option("Most likely")
+    expect(page.locator("#write-temperature")).to_have_value("0")
+    playground.set("top_k", "3")
+    page.get_by_label("Name of a new preset").fill("Mine")
+    page.keyboard.press("Enter")
+    page.get_by_label("Preset").select_option("Story")
+    expect(page.locator("#write-top_k")).to_have_value("")
+    playground.open()
+    page.get_by_label("Preset").select_option("Mine")
+    expect(page.locator("#write-top_k")).to_have_value("3")
+    page.get_by_role("button", name="Remove preset").click()
+    expect(page.get_by_label("Preset").get_by_role("option", name="Mine")).to_have_count(0)
+
+
+def test_a_setting_can_be_reset(playground: Playground) -> None:
+    playground.button("Reset temperature").click()
+    expect(playground.page.locator("#write-temperature")).to_have_value("")
+    expect(playground.page.locator("#write-temperature")).to_have_attribute("placeholder", "1")
