@@ -47,7 +47,6 @@ SERVERS = {
 
 _ABSENT = "refused: this server does not have it"
 _ONE_PROCESS = "refused: it concerns engines on several machines"
-_GRAMMAR = "refused, unless [the parameters](parameters.md) list it: a constraint that is not kept must not be accepted"
 _OF_SEVERAL_MACHINES = (
     "kv_transfer_params ec_transfer_params bootstrap_host bootstrap_port bootstrap_room routed_dp_rank "
     "disagg_prefill_dp_rank data_parallel_rank"
@@ -62,8 +61,6 @@ _OF_OTHERS = (
     "dynatemp_min dynatemp_max logprob_token_ids"
 )
 REASONS: dict[str, str] = {
-    **dict.fromkeys(("response_format", "structured_outputs", "json_schema", "regex", "ebnf"), _GRAMMAR),
-    **dict.fromkeys(("regex_pattern", "grammar_string"), _GRAMMAR),
     **dict.fromkeys(_OF_SEVERAL_MACHINES.split(), _ONE_PROCESS),
     **dict.fromkeys(_OF_OTHERS.split(), _ABSENT),
     "truncation_side": "refused: `truncate_prompt_tokens` keeps the last tokens",
@@ -79,6 +76,8 @@ REASONS: dict[str, str] = {
     "max_length": "refused: send `max_tokens`",
     "min_length": "refused: send `min_tokens`",
     "stop_sequence": "refused: send `stop`",
+    "regex_pattern": "refused: send `regex`",
+    "grammar_string": "refused: send `grammar`",
     "rep_pen": "refused: send `repetition_penalty`",
     "sampler_priority": "refused: send `samplers`",
     "add_bos_token": "refused: send `add_special_tokens`",

@@ -119,6 +119,8 @@ TYPES = {
     "token_ids": "array of integers",
     "files": "array of objects",
     "snippets": "array of objects",
+    "json_schema": "object or string",
+    "response_format": "object",
     "token_biases": "array of pairs, or object with number values",
 }
 

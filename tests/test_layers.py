@@ -21,6 +21,7 @@ LEVELS = {
     "protocol": 1,
     "text": 1,
     "sampling": 1,
+    "constraints": 1,
     "checkpoints": 2,
     "engine": 2,
     "runtimes": 3,
@@ -67,8 +68,9 @@ FORBIDDEN = {
 ALLOWED = {("cli/commands/serve.py", "onward.server.run")}
 """Files that may import what is forbidden to their rooms: the command that serves runs the server."""
 
-LATE_IMPORTS = {"compose", "__init__", "cli"}
-"""Rooms that may import inside functions: the wiring, and the command line, whose help must come at once."""
+LATE_IMPORTS = {"compose", "__init__", "cli", "constraints"}
+"""Rooms that may import inside functions: the wiring, the command line, whose help must come at once, and constraints,
+whose library takes a tenth of a second that most servers need not spend."""
 LATE_RUNTIMES = sorted((SOURCE / "runtimes").glob("*/*format.py"))
 """Entries of the table of model formats import their runtimes to load a model: completion and `doctor` read the table,
 and must not wait for numpy and OpenVINO."""

@@ -66,6 +66,7 @@ class JobOptions(SamplingOptions, total=False):
     ignore_end: bool
     min_tokens: int
     prediction: Sequence[int]
+    grammar: str
 
 
 class ToyEngine(Engine):
@@ -147,6 +148,7 @@ def make_job(
     ignore_end: bool = False,
     min_tokens: int = 0,
     prediction: Sequence[int] = (),
+    grammar: str = "",
     **sampling: Unpack[SamplingOptions],
 ) -> Job:
     """A job with an id of its own, and with a request of its own unless one is passed."""
@@ -167,6 +169,7 @@ def make_job(
         score_top=score_top,
         prediction=tuple(prediction),
         client=client,
+        grammar=grammar,
     )
 
 

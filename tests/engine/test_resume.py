@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onward.constraints.grammar import choice_grammar, json_schema_grammar
 from onward.engine.events import Decoded, Event, Prefilled
 from onward.engine.job import Job
 from onward.engine.journal import Journal
@@ -23,6 +24,8 @@ from onward.text.assembler import TextRules
 from .harness import EngineOptions, JobOptions, events_of, make_engine, make_job
 
 STORY = "once upon a time there was a little fox who lived at the edge of the wood"
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": ["fox", "wood"]}, "b": {"type": "integer"}}, "required": ["a"]}
 
 
 def by_choice(events: list[Event]) -> dict[tuple[int, int], tuple[list[Sampled], str | None]]:
@@ -72,6 +75,8 @@ VARIANTS: dict[str, JobOptions] = {
         "prediction": tuple(map(ord, STORY)),
     },
     "allowed": {"allowed_tokens": tuple(range(97, 110)), "banned_tokens": (100,), "choices": 2},
+    "grammar": {"grammar": json_schema_grammar(SCHEMA), "choices": 3},
+    "forced text": {"grammar": choice_grammar([STORY, STORY[:20] + "!"]), "choices": 3, "temperature": 3.0},
     "banned sequences": {"banned_sequences": ((97, 98), (98, 97, 98)), "allowed_tokens": (97, 98, 99), "choices": 3},
 }
 

@@ -23,9 +23,11 @@ EXTENSIONS = {
     "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "skip_special_tokens",
     "include_stop_str_in_output", "return_tokens_as_token_ids", "max_completion_tokens", "add_special_tokens",
     "prediction", "$schema",
+    "response_format", "json_schema", "json_object", "regex", "choice", "grammar", "whitespace_pattern",
+    "disable_any_whitespace",
 }  # fmt: skip
 EMPTY: dict[str, object] = {"stop": (), "logit_bias": {}} | dict.fromkeys(
-    ("stop_token_ids", "allowed_token_ids", "banned_tokens", "bad_words"), ()
+    ("stop_token_ids", "allowed_token_ids", "banned_tokens", "bad_words", "choice"), ()
 )
 """Values of request fields that are never None, where the table's default is None."""
 

@@ -20,6 +20,7 @@ from onward.completions.choices import ChoiceStream
 from onward.completions.filters import ContentFilters
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
+from onward.constraints.grammar import MAX_GRAMMAR_BYTES
 from onward.engine.client import EngineClient, EngineState
 from onward.engine.events import Event, Failed
 from onward.engine.model import Tokenizer
@@ -245,6 +246,8 @@ def _error(failed: Failed) -> ApiError:
             return ServerError()
         case "poisoned":
             return ServerError(POISONED, final=True)
+        case "constraint":
+            return InvalidRequest(f"The grammar of this request cannot be used: {failed.reason}")
 
 
 def _id(tokenizer: Tokenizer, literal: str | None) -> int | None:
@@ -265,4 +268,5 @@ def _token_bytes(served: ServedModel, tokens: list[int]) -> list[bytes]:
 def _size(request: CompletionRequest) -> int:
     """Return the characters and ids that are tokenized and checked to plan a request."""
     per_prompt = PROMPT_OVERHEAD + len(request.suffix or "")
-    return sum(map(len, request.prompts)) + per_prompt * len(request.prompts) + len(request.prediction or "")
+    own = MAX_GRAMMAR_BYTES if request.constraint else len(request.prediction or "")
+    return sum(map(len, request.prompts)) + per_prompt * len(request.prompts) + own

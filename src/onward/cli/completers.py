@@ -21,7 +21,7 @@ def completer(row: Parameter) -> Completer | None:
         return one_of("true", "false", "null")
     if row.only:
         return one_of(*(value if isinstance(value, str) else json.dumps(value) for value in row.only))
-    return _files if row.kind in ("prompt", "prediction", "string", "stop") else None
+    return _files if row.kind in ("prompt", "prediction", "string", "stop", "json_schema") else None
 
 
 def model_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

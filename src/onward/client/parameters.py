@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypedDict
+from typing import Any, Literal, Required, TypedDict
 
 
 class StreamOptions(TypedDict, total=False):
@@ -21,6 +21,19 @@ class PredictionPart(TypedDict):
 class Prediction(TypedDict):
     type: Literal["content"]
     content: str | list[PredictionPart]
+
+
+class NamedSchema(TypedDict, total=False):
+    name: str
+    schema: dict[str, Any] | str | bool
+    strict: bool | None
+    description: str | None
+
+
+class ResponseFormat(TypedDict, total=False):
+    type: Required[Literal["text", "json_object", "json_schema"]]
+    schema: dict[str, Any] | str | bool
+    json_schema: NamedSchema
 
 
 class CreateParams(TypedDict, total=False):
@@ -79,6 +92,14 @@ class CreateParams(TypedDict, total=False):
     repeat_last_n: int | None
     samplers: list[str] | None
     temperature_last: bool | None
+    response_format: ResponseFormat | None
+    json_schema: dict[str, Any] | str | bool | None
+    json_object: bool | None
+    regex: str | None
+    choice: list[str] | None
+    grammar: str | None
+    whitespace_pattern: str | None
+    disable_any_whitespace: bool | None
 
 
 class ModelOptions(TypedDict, total=False):

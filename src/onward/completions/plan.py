@@ -8,6 +8,7 @@ from typing import Self
 
 from msgspec import structs
 
+from onward.completions.constraints import grammar_of
 from onward.completions.encode import encode_beginning, encode_fitting
 from onward.completions.infill import Infill, find_infill, require_infill
 from onward.completions.infill_files import encode_files
@@ -106,6 +107,7 @@ def plan(
     _check_bias(request, model)
     if request.suffix and request.echo and request.logprobs is not None:
         raise InvalidRequest("Setting 'echo' and 'logprobs' at the same time is not supported with 'suffix'.")
+    grammar = grammar_of(request)
     rules = token_rules(request, model.tokenizer, _ends(request, model), model.vocab_size)
     breakers = breaking_tokens(request, model.tokenizer)
     prediction = _prediction(request, model)
@@ -115,7 +117,7 @@ def plan(
         breathe()
         sampling = sampling_params(request, index, rules, breakers)
         one = _plan_prompt(prompt, request, model, request_number, next(job_ids), sampling, prediction)
-        planned.append(one if not client else replace(one, job=replace(one.job, client=client)))
+        planned.append(replace(one, job=replace(one.job, client=client, grammar=grammar)))
         num_tokens += len(planned[-1].job.prompt)
         limits.check_prompts(len(prompts), num_tokens, request)
     return Plan(request, tuple(planned), model.reasoning_markers, _start_token_warning(request, model))

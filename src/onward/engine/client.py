@@ -68,10 +68,12 @@ class DraftCounts(msgspec.Struct, frozen=True, array_like=True):
     prediction_rejected: int = 0
     lookup_accepted: int = 0
     lookup_rejected: int = 0
+    grammar_accepted: int = 0
+    grammar_rejected: int = 0
 
     @property
     def total(self) -> int:
-        return self.prediction_accepted + self.prediction_rejected + self.lookup_accepted + self.lookup_rejected
+        return sum(msgspec.structs.astuple(self))
 
 
 class RecoveryCounts(msgspec.Struct, frozen=True, array_like=True):

@@ -27,6 +27,9 @@ class Counters:
         if source == "prediction":
             new = (old.prediction_accepted + num_accepted, old.prediction_rejected + num_rejected)
             self.drafts = msgspec.structs.replace(old, prediction_accepted=new[0], prediction_rejected=new[1])
+        elif source == "grammar":
+            new = (old.grammar_accepted + num_accepted, old.grammar_rejected + num_rejected)
+            self.drafts = msgspec.structs.replace(old, grammar_accepted=new[0], grammar_rejected=new[1])
         else:
             new = (old.lookup_accepted + num_accepted, old.lookup_rejected + num_rejected)
             self.drafts = msgspec.structs.replace(old, lookup_accepted=new[0], lookup_rejected=new[1])

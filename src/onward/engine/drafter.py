@@ -11,7 +11,7 @@ from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-Source = Literal["prediction", "lookup"]
+Source = Literal["prediction", "lookup", "grammar"]
 
 MAX_DRAFT_TOKENS = 48
 """Maximum tokens of one draft."""

@@ -9,8 +9,9 @@ import msgspec
 from onward.sampling.outputs import Sampled
 
 EngineFinishReason = Literal["stop", "length"]
-FailureKind = Literal["stopped", "crashed", "rejected", "poisoned"]
-"""Why a job failed: its engine was stopped, has crashed, cannot run this job, or was lost whenever it ran it."""
+FailureKind = Literal["stopped", "crashed", "rejected", "poisoned", "constraint"]
+"""Why a job failed: its engine was stopped, has crashed, cannot run this job, or was lost whenever it ran it; or its
+grammar cannot be used, for a reason that is for the client."""
 
 
 class Prefilled(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -42,7 +43,7 @@ class Decoded(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
-    """The job ended before its choices finished. `reason` is for the log."""
+    """The job ended before its choices finished. `reason` is for the log, except for that of a `constraint`."""
 
     job: int
     kind: FailureKind

@@ -28,7 +28,8 @@ class Job:
     when sampled (empty if the request ignores them). `rules` and `pending` (the bytes of an incomplete character at the
     prompt's end) are for finding stop sequences. `prediction` are tokens that the caller expects: they can make the job
     faster, and never change a token. `repeatable`: whether the same request returns the same result again, because it
-    has a seed or is greedy. `resume`: for a job that was submitted before and whose Prefilled was delivered, the state
+    has a seed or is greedy. `grammar` (see `constraints.grammar`) is what every choice's text must match; "": anything.
+    `resume`: for a job that was submitted before and whose Prefilled was delivered, the state
     of each choice, None for a finished one; tokens sampled before are replayed and not reported again.
 
     msgspec can encode it.
@@ -49,6 +50,7 @@ class Job:
     repeatable: bool = True
     resume: tuple[ResumedChoice | None, ...] | None = None
     client: int = 0
+    grammar: str = ""
 
     @property
     def unfinished_choices(self) -> list[int]:

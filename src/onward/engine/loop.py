@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from onward.constraints.grammar import GrammarError
 from onward.engine.client import Cancel, CancelChoice, Command, Stop, Submit
 from onward.engine.events import Event, Failed
 from onward.engine.job import Job
@@ -21,36 +24,55 @@ Publish = Callable[[], None]
 of the step before, and when the engine becomes idle."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The grammar of a job has been compiled, or cannot be."""
+
+    job: Job
+
+
+Mail = Command | Prepared
+"""What is in the mailbox of an engine."""
+
+
 class EngineLoop:
     """Runs an engine for whoever owns the thread: `thread.EngineThread`, or the main thread of an engine process.
 
-    `mailbox` takes commands on any thread. Everything else belongs to the thread that calls `run`.
+    `mailbox` takes commands on any thread. Everything else belongs to the thread that calls `run`. Grammars that are
+    not known yet are compiled on a thread of their own, one after the other, while other jobs run.
     """
 
-    def __init__(self, engine: Engine, mailbox: queue.SimpleQueue[Command] | None = None) -> None:
+    def __init__(self, engine: Engine, mailbox: queue.SimpleQueue[Mail] | None = None) -> None:
         self.engine = engine
-        self.mailbox: queue.SimpleQueue[Command] = queue.SimpleQueue() if mailbox is None else mailbox
+        self.mailbox: queue.SimpleQueue[Mail] = queue.SimpleQueue() if mailbox is None else mailbox
         self.is_stopping = False
+        self.preparing: dict[int, Job] = {}
+        """The jobs that wait for their grammars, by id."""
+        self._compiler: ThreadPoolExecutor | None = None
         self.num_taken = 0
         """Jobs taken from the mailbox."""
 
     def run(self, publish: Publish) -> None:
         """Execute commands and run steps until Stop. Raises whatever ends the engine."""
-        while not self.is_stopping:
-            if self.engine.idle:
-                publish()
-            self._empty_mailbox(wait=self.engine.idle)
-            if not self.is_stopping and not self.engine.idle:
-                self.engine.step(publish)
+        try:
+            while not self.is_stopping:
+                if self.engine.idle:
+                    publish()
+                self._empty_mailbox(wait=self.engine.idle)
+                if not self.is_stopping and not self.engine.idle:
+                    self.engine.step(publish)
+        finally:
+            if self._compiler is not None:
+                self._compiler.shutdown(cancel_futures=True)
 
     def take_events(self) -> list[Event]:
         """Return the events that were not taken before, in order."""
         events, self.engine.undelivered = self.engine.undelivered, []
         return events
 
-    def drain(self) -> list[Command]:
+    def drain(self) -> list[Mail]:
         """Take all commands out of the mailbox without executing them."""
-        commands: list[Command] = []
+        commands: list[Mail] = []
         while True:
             try:
                 commands.append(self.mailbox.get_nowait())
@@ -68,22 +90,54 @@ class EngineLoop:
                 return
             self._execute(command)
 
-    def _execute(self, command: Command) -> None:
+    def _execute(self, command: Mail) -> None:
         match command:
             case Submit(jobs):
                 for job in jobs:
+                    self._add_or_prepare(job)
+            case Prepared(job):
+                if self.preparing.pop(job.id, None) is not None:  # not cancelled
                     self._add(job)
             case Cancel(request):
+                self._cancel_preparing(request)
                 self.engine.cancel(request)
             case CancelChoice(job_id, choice):
                 self.engine.cancel_choice(job_id, choice)
             case Stop():
                 self.is_stopping = True
 
+    def _add_or_prepare(self, job: Job) -> None:
+        """Queue a job, after its grammar has been compiled."""
+        if self.engine.constraints.is_ready(job):
+            self._add(job)
+            return
+        if self._compiler is None:
+            self._compiler = ThreadPoolExecutor(1, thread_name_prefix="onward-grammars")
+        self.preparing[job.id] = job
+        self._compiler.submit(self._prepare, job)
+
+    def _prepare(self, job: Job) -> None:
+        """Compile a job's grammar, and post the job. On the compiler's thread; errors are found again by `_add`."""
+        try:
+            if job.id in self.preparing:
+                self.engine.constraints.prepare(job)
+        except Exception as error:
+            log.debug("job %d: %s", job.id, error)
+        finally:
+            self.mailbox.put(Prepared(job))
+
+    def _cancel_preparing(self, request: int) -> None:
+        """Forget the jobs of a request that wait for their grammars."""
+        for job in [job for job in self.preparing.values() if job.request == request]:
+            del self.preparing[job.id]
+            self.num_taken += 1
+
     def _add(self, job: Job) -> None:
         """Queue a job; one that the engine cannot run fails alone."""
         try:
             self.engine.add(job)
+        except GrammarError as error:
+            self.engine.undelivered.append(Failed(job.id, "constraint", str(error)))
         except Exception as error:
             log.exception("job %d cannot be run", job.id)
             failed = Failed(job.id, "rejected", f"the engine cannot run the job: {error}")

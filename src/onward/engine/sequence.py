@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from onward.engine.drafter import Drafter, Proposal
+from onward.engine.constraint import ChoiceConstraint
+from onward.engine.drafter import MAX_DRAFT_TOKENS, Drafter, Proposal
 from onward.engine.job import Job, ResumedChoice
 from onward.sampling.choice import ChoiceSampler
 from onward.sampling.outputs import Sampled
@@ -24,6 +25,7 @@ class Sequence:
         "blocks",
         "choice",
         "computed",
+        "constraint",
         "drafter",
         "forks_pending",
         "id",
@@ -51,6 +53,8 @@ class Sequence:
         self.assembler: Assembler | None = None
         """Finds stop sequences. None before the end of prefill, and for a job without stop sequences. The text for
         clients is assembled above the engine."""
+        self.constraint: ChoiceConstraint | None = None
+        """None before the end of prefill, and for a job without a grammar."""
         self.scores: list[Sampled | None] | None = None
         self.forks_pending: list[int] = []
         """Choices of the job still to be forked from this sequence once its prompt is computed."""
@@ -123,7 +127,21 @@ class Sequence:
         room = len(self.job.prompt) + self.job.max_tokens - len(self.tokens) - 1
         if self.drafter is None or room <= 0 or self.computed < len(self.tokens) - 1:
             return None
+        if self.constraint is not None:
+            return self._constrained_draft(self.constraint, self.drafter, room, min_probability)
         return self.drafter.propose(room, min_probability)
+
+    def _constrained_draft(
+        self, constraint: ChoiceConstraint, drafter: Drafter, room: int, min_probability: float
+    ) -> Proposal | None:
+        """As `propose_draft`: the text that must come next, else what the drafter proposes, as far as it is allowed."""
+        tokens, probabilities = constraint.forced(min(room, MAX_DRAFT_TOKENS))
+        if tokens:
+            count = sum(each > min_probability for each in probabilities)
+            return Proposal(tokens[:count], probabilities[:count], "grammar") if count else None
+        found = drafter.propose(room, min_probability)
+        count = constraint.matcher.count_valid(found.tokens) if found else 0
+        return Proposal(found.tokens[:count], found.probabilities[:count], found.source) if found and count else None
 
     def __repr__(self) -> str:
         return f"<Sequence {self.id} job {self.job.id}.{self.choice} {self.computed}/{len(self.tokens)}>"

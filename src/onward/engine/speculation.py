@@ -47,7 +47,7 @@ class Speculation:
         """
         if not self._cost.rows_before:
             return {}
-        if self._num_to_skip:
+        if self._num_to_skip and not any(sequence.constraint for sequence in decoding):
             self._num_to_skip -= 1
             return {}
         drafts = choose_drafts(decoding, self._cost)
@@ -78,7 +78,7 @@ def _follow(decoding: ReadOnly[Sequence]) -> list[Sequence]:
     """Let every drafter process the sampled tokens. Returns the sequences whose next token may be drafted."""
     promising: list[Sequence] = []
     for sequence in decoding:
-        if sequence.drafter is not None and sequence.drafter.follow():
+        if sequence.drafter is not None and (sequence.drafter.follow() or sequence.constraint is not None):
             promising.append(sequence)
     return promising
 

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from onward.engine.admission import SHORT_PROMPT_TOKENS
 from onward.engine.cache import Copy, KVCache
 from onward.engine.client import EngineLoad
+from onward.engine.constraint import ChoiceConstraint
+from onward.engine.constraints import Constraints
 from onward.engine.counters import Counters
 from onward.engine.drafter import Draft, Drafter
-from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, Prefilled
+from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, FailureKind, Prefilled
 from onward.engine.job import Job
 from onward.engine.model import Hook, Model, Row, Vocabulary, nothing
 from onward.engine.pacing import PrefillPacer
@@ -24,6 +26,7 @@ from onward.engine.sequence import Sequence
 from onward.engine.speculation import Speculation
 from onward.engine.step_cost import StepCost
 from onward.sampling.choice import ChoiceSampler
+from onward.sampling.masks import Mask
 from onward.sampling.outputs import FAILURES, Sampled
 from onward.sampling.sampler import Sampler
 from onward.text.assembler import Assembler, TokenRecord
@@ -61,13 +64,14 @@ class Engine:
         self._cost = StepCost()
         self._speculation = Speculation(self._cost) if speculate else None
         self.scheduler = Scheduler(self.cache, max_rows, self._speculation.choose if self._speculation else None)
+        self.constraints = Constraints(model.vocab_size, vocabulary)
         self.counters = Counters()
         self._sampler = sampler
         self._pacer = PrefillPacer(self._cost, model.shape)
         self._clock = clock
         self.undelivered: list[Event] = []
         """Events of the last step that were not delivered yet, also those of a step that failed half-way."""
-        self._failures: dict[int, str] = {}
+        self._failures: dict[int, tuple[FailureKind, str]] = {}
         """Why requests fail in this step, by request."""
 
     @property
@@ -76,7 +80,10 @@ class Engine:
         return self.scheduler.idle
 
     def add(self, job: Job) -> None:
-        """Queue a job, which must be valid and have an id that was not used before."""
+        """Queue a job, which must be valid and have an id that was not used before. Compiles its grammar unless
+        `constraints` has it. Raises GrammarError."""
+        if job.grammar:
+            self.constraints.prepare(job)
         self.scheduler.add(job)
 
     def cancel(self, request: int) -> None:
@@ -102,6 +109,7 @@ class Engine:
         assert output.scheduled, "jobs are waiting, but none can be admitted"
         self._copy_blocks(output.copies)
         rows = [row for scheduled in output.scheduled for row in scheduled.rows()]
+        self.constraints.start(output.scheduled)
         logits = self._evaluate(output.scheduled, rows, before_compute)
         before_compute()  # in case the runtime did not call it
         self.undelivered = []
@@ -133,6 +141,7 @@ class Engine:
         """Stop the sampler's threads, which use the model's memory, and close the model. No step follows."""
         try:
             self._sampler.close()
+            self.constraints.close()
         finally:
             self.model.close()
 
@@ -149,7 +158,7 @@ class Engine:
             return self.model.evaluate(rows, before_compute)
         except MemoryError:
             largest = max(step, key=lambda scheduled: (scheduled.num_outputs, scheduled.num_tokens)).sequence
-            self._failures[largest.job.request] = "the memory does not suffice to compute it"
+            self._failures[largest.job.request] = "rejected", "the memory does not suffice to compute it"
             return None
 
     def _end_failed(self, events: list[Event]) -> None:
@@ -162,7 +171,7 @@ class Engine:
             self.scheduler.cancel(request)
         for sequence in failing:
             self.cache.discard(sequence.job.prompt)
-        events += [Failed(job, "rejected", reason) for job, reason in reasons.items()]
+        events += [Failed(job, *reason) for job, reason in reasons.items()]
         self._failures = {}
 
     def _copy_blocks(self, copies: list[Copy]) -> None:
@@ -233,8 +242,9 @@ class Engine:
         return [each for each in family if not each.num_generated]
 
     def _prepare(self, family: list[Sequence]) -> None:
-        """Prepare the sequences of a prefilled job for decode: create their drafters, and their assemblers if the job
-        has stop sequences. Those are fed the tokens of a resumed sequence, which may end in part of a stop sequence."""
+        """Prepare the sequences of a prefilled job for decode: create their drafters, their assemblers if the job has
+        stop sequences, and their constraints if it has a grammar. Those two are fed the tokens of a resumed
+        sequence."""
         index = None
         for sequence in family:
             job = sequence.job
@@ -247,6 +257,10 @@ class Engine:
                 sequence.assembler = Assembler(job.rules, pending=job.pending)
                 for token in sequence.tokens[sequence.prompt_length :]:
                     self._find_stop(sequence.assembler, token)
+            if sequence.constraint is None and job.grammar:
+                sequence.constraint = ChoiceConstraint(self.constraints.prepare(job))
+                for token in sequence.tokens[sequence.prompt_length :]:
+                    sequence.constraint.take(token)
 
     def _sample(self, pending: list[PendingDraw], logits: NDArray[np.float32], events: list[Event]) -> None:
         """Sample for all sequences at once, after each draft token as if it were accepted; keep what the drafts allow.
@@ -256,6 +270,7 @@ class Engine:
         rows: list[int] = []
         samplers: list[ChoiceSampler] = []
         banned: list[frozenset[int] | None] = []
+        masks: list[Mask | None] = []
         for sequence, row, draft in pending:
             job, sampler = sequence.job, sequence.sampler
             rows.append(row)
@@ -266,7 +281,10 @@ class Engine:
                 rows.append(row + ahead)
                 samplers.append(sampler)
                 banned.append(job.end_tokens if sequence.num_generated + ahead < job.min_tokens else None)
-        sampled = iter(self._sampler.sample(logits, rows, samplers, banned))
+            own = self.constraints.masks_of(sequence)
+            masks.extend([None] * (len(rows) - len(masks)) if own is None else own)
+        constrained = any(mask is not None for mask in masks)
+        sampled = iter(self._sampler.sample(logits, rows, samplers, banned, masks if constrained else ()))
         for sequence, _, draft in pending:
             tokens = [next(sampled)]
             if draft is not None:
@@ -281,8 +299,11 @@ class Engine:
     def _note_failures(self, sequence: Sequence, sampled: ReadOnly[Sampled | None]) -> bool:
         """Return whether no token could be sampled for one of them; then the request fails at the end of the step."""
         failed = [one.token for one in sampled if one is not None and one.token < 0]
+        if sequence.constraint is not None and (error := sequence.constraint.matcher.error):
+            self._failures[sequence.job.request] = "constraint", error
+            return True
         if failed:
-            self._failures[sequence.job.request] = FAILURES[failed[0]]
+            self._failures[sequence.job.request] = "rejected", FAILURES[failed[0]]
         return bool(failed)
 
     def _take_accepted(self, sequence: Sequence, draft: Draft, sampled: list[Sampled], events: list[Event]) -> None:
@@ -301,6 +322,8 @@ class Engine:
         if draft.source == "prediction":
             sequence.num_accepted += num_accepted
             sequence.num_rejected += num_rejected
+        elif draft.source == "grammar" and sequence.constraint is not None:
+            sequence.constraint.learn(num_accepted, num_rejected)
         self.counters.count_draft(draft.source, num_accepted, num_rejected)
         self._emit(sequence, sampled[:num_taken], finish, events)
 
@@ -312,6 +335,8 @@ class Engine:
         if token in job.end_tokens:
             return "stop"
         if sequence.assembler is not None and self._find_stop(sequence.assembler, token):
+            return "stop"
+        if sequence.constraint is not None and sequence.constraint.take(token):
             return "stop"
         return "length" if sequence.num_generated >= job.max_tokens else None
 

@@ -149,6 +149,7 @@ class EngineThread:
             posted = self._loop.drain()
             self._loop.num_taken = self._num_submitted
         jobs = {sequence.job.id: sequence.job for sequence in self.engine.scheduler.sequences()}
+        jobs |= self._loop.preparing
         jobs |= {job.id: job for command in posted if isinstance(command, Submit) for job in command.jobs}
         cancelled = {command.request for command in posted if isinstance(command, Cancel)}
         self._deliver_events()

@@ -121,7 +121,8 @@ def split_report(report: StepReport) -> Iterator[StepReport]:
 def _job_size(job: Job) -> int:
     """The token ids of a job, roughly."""
     resumed = sum(len(choice.tokens) for choice in job.resume or () if choice is not None)
-    return 100 + len(job.prompt) + len(job.prediction) + 2 * len(job.sampling.logit_bias) + resumed
+    tokens = len(job.prompt) + len(job.prediction) + 2 * len(job.sampling.logit_bias) + resumed
+    return 100 + tokens + len(job.grammar) // 4
 
 
 def _event_size(event: Event) -> int:

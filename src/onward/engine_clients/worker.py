@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from onward.engine.client import Command, EngineInfo, ProcessUsage
-from onward.engine.loop import EngineLoop
+from onward.engine.client import EngineInfo, ProcessUsage
+from onward.engine.loop import EngineLoop, Mail
 from onward.engine_clients.frames import BrokenFrame, FrameReader, write_frame
 from onward.engine_clients.link import StepReport
 from onward.engine_clients.messages import (
@@ -112,7 +112,7 @@ class _Connection:
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.dup2(2, 1)  # what libraries print must not get between frames
-        self.commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self.commands: queue.SimpleQueue[Mail] = queue.SimpleQueue()
         self._configuration: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._lock = threading.Lock()
         threading.Thread(target=self._read, name="onward-commands", daemon=True).start()

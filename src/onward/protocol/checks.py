@@ -11,9 +11,11 @@ from collections.abc import Callable
 
 from onward.errors import InvalidRequest
 from onward.protocol import refusals
+from onward.protocol.constraint_parameters import CONSTRAINTS
 from onward.protocol.parameter import Parameter, Profile
 from onward.protocol.request import CompletionRequest, Prompt
 from onward.protocol.sampler_parameters import LOGIT_EDITS
+from onward.protocol.schema_checks import check_json_schema, check_response_format
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _DURATION = re.compile(r"(-?\d+(\.\d+)?(ns|us|µs|ms|s|m|h))+", re.ASCII)
@@ -307,8 +309,8 @@ def check_token_biases(row: Parameter, value: object, path: str, profile: Profil
 def check_fields_together(request: CompletionRequest) -> CompletionRequest:
     """Return the request unchanged if its fields are compatible. Raises InvalidRequest.
 
-    Rejected are `best_of` below `n`, streaming with `best_of` above `n` (spec/completions §2.5), and `min_tokens`
-    above `max_tokens`. `best_of` equal to `n` can be streamed: nothing is ranked.
+    Rejected are `best_of` below `n`, streaming with `best_of` above `n` (spec/completions §2.5), `min_tokens` above
+    `max_tokens`, and several constraints. `best_of` equal to `n` can be streamed: nothing is ranked.
     """
     best_of = request.best_of
     if best_of is not None and best_of < request.n:
@@ -320,6 +322,9 @@ def check_fields_together(request: CompletionRequest) -> CompletionRequest:
     _check_order(request.samplers or ())
     if request.min_tokens > request.max_tokens:
         raise refusals.above_maximum("min_tokens", "integer", request.max_tokens, request.min_tokens)
+    constraints = [name for name in CONSTRAINTS if getattr(request, name)]
+    if len(constraints) > 1:
+        raise refusals.several_constraints(*constraints[:2])
     return request
 
 
@@ -352,5 +357,7 @@ CHECKS: dict[str, Callable[[Parameter, object, str, Profile], object]] = {
     "snippets": check_snippets,
     "token_biases": check_token_biases,
     "token_ids": check_token_ids,
+    "json_schema": check_json_schema,
+    "response_format": check_response_format,
 }
 """The check of each `Parameter.kind` except "object", whose fields are checked one by one."""

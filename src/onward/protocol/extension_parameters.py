@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from onward.protocol.constraint_parameters import CONSTRAINT_PARAMETERS
 from onward.protocol.openai_parameters import OPENAI_PARAMETERS
 from onward.protocol.parameter import Parameter
 from onward.protocol.sampler_parameters import SAMPLER_PARAMETERS
@@ -138,7 +139,13 @@ OWN_EXTENSIONS = (
 
 _BY_NAME = {
     parameter.name: parameter
-    for parameter in (*OPENAI_PARAMETERS, *OWN_EXTENSIONS, *TOKEN_PARAMETERS, *SAMPLER_PARAMETERS)
+    for parameter in (
+        *OPENAI_PARAMETERS,
+        *OWN_EXTENSIONS,
+        *TOKEN_PARAMETERS,
+        *SAMPLER_PARAMETERS,
+        *CONSTRAINT_PARAMETERS,
+    )
 }
 
 
@@ -189,7 +196,39 @@ def _fixed(name: str, value: object, dialect: str, meaning: str) -> Parameter:
     )
 
 
+_STRUCTURED_OUTPUTS = (
+    _alias("json", "json_schema", "vLLM"),
+    *(_alias(name, name, "vLLM") for name in ("json_object", "regex", "choice", "grammar")),
+    *(_alias(name, name, "vLLM") for name in ("whitespace_pattern", "disable_any_whitespace")),
+    _fixed("disable_additional_properties", False, "vLLM", "`false` (the schema says it)"),
+    replace(
+        _fixed("disable_fallback", False, "vLLM", ""),
+        only=(False, True),
+        help="A field of vLLM. There is one implementation, llguidance, and nothing to fall back to.",
+    ),
+)
 DIALECTS = (
+    Parameter(
+        name="structured_outputs",
+        kind="object",
+        origin="extension",
+        dialect="vLLM",
+        group="output",
+        example={"regex": "[a-z]+"},
+        inner=_STRUCTURED_OUTPUTS,
+        help="vLLM's constraints: one of `json`, `json_object`, `regex`, `choice` and `grammar`.",
+    ),
+    _alias("guided_json", "json_schema", "vLLM"),
+    _alias("guided_regex", "regex", "vLLM"),
+    _alias("guided_choice", "choice", "vLLM"),
+    _alias("guided_grammar", "grammar", "vLLM"),
+    _alias("guided_whitespace_pattern", "whitespace_pattern", "vLLM"),
+    replace(
+        _fixed("guided_decoding_backend", "auto", "vLLM", ""),
+        only=("auto", "guidance", "xgrammar", "outlines", "lm-format-enforcer"),
+        help="A field of vLLM. Constraints are always those of llguidance.",
+    ),
+    _alias("ebnf", "grammar", "SGLang"),
     _alias("no_stop_trim", "include_stop_str_in_output", "SGLang"),
     _fixed("return_hidden_states", False, "SGLang", "`false`"),
     _fixed("use_beam_search", False, "vLLM", "`false`"),
@@ -230,4 +269,10 @@ DIALECTS = (
         "runs. 0, a request to unload the model, is rejected.",
     ),
 )
-EXTENSION_PARAMETERS = (*OWN_EXTENSIONS, *TOKEN_PARAMETERS, *SAMPLER_PARAMETERS, *DIALECTS)
+EXTENSION_PARAMETERS = (
+    *OWN_EXTENSIONS,
+    *TOKEN_PARAMETERS,
+    *SAMPLER_PARAMETERS,
+    *CONSTRAINT_PARAMETERS,
+    *DIALECTS,
+)

@@ -29,6 +29,8 @@ Kind = Literal[
     "strings",  # array of strings, one of `only` each if there are any
     "files",  # array of objects: `filename` and `text` of files of a repository
     "snippets",  # array of objects: `filepath` and `body` of parts of files
+    "json_schema",  # object, or a string that contains one in JSON
+    "response_format",  # object: text, or JSON by a schema
     "token_biases",  # array of pairs of a token id and a number or false, or an object as in logit_bias
 ]
 Origin = Literal["openai", "extension"]

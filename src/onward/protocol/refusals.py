@@ -144,6 +144,10 @@ def unsupported_value(path: str, value: object, supported: str) -> InvalidReques
     )
 
 
+def several_constraints(first: str, second: str) -> InvalidRequest:
+    return InvalidRequest(f"Setting '{first}' and '{second}' at the same time is not supported.", param=second)
+
+
 def unavailable(path: str, reason: str) -> InvalidRequest:
     return InvalidRequest(f"Unsupported parameter: '{path}'. {reason}", param=path, code="unsupported_parameter")
 

@@ -6,6 +6,8 @@ import secrets
 
 import msgspec
 
+from onward.protocol.constraint_parameters import CONSTRAINTS
+
 Prompt = str | list[str] | list[int] | list[list[int]]
 """The four prompt forms of the API (spec/completions §2.2)."""
 
@@ -86,6 +88,15 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     repeat_last_n: int = -1
     samplers: tuple[str, ...] | None = None
     temperature_last: bool = False
+    # What the text must match: one of the first six at most. Schemas are JSON.
+    response_format: str | None = None
+    json_schema: str | None = None
+    json_object: bool = False
+    regex: str | None = None
+    choice: tuple[str, ...] = ()
+    grammar: str | None = None
+    whitespace_pattern: str | None = None
+    disable_any_whitespace: bool = False
     # Set by the dialects of `server.dialects`; OpenAI's API has no field for them.
     fill_context: bool = False
     """Lower `max_tokens` to what the model's context has room for, instead of rejecting the request."""
@@ -106,6 +117,11 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
                 return [self.prompt]  # type: ignore[list-item]
             case _:
                 return list(self.prompt)  # type: ignore[arg-type]
+
+    @property
+    def constraint(self) -> str | None:
+        """The name of the parameter that constrains the text, None if there is none."""
+        return next((name for name in CONSTRAINTS if getattr(self, name)), None)
 
     @property
     def candidates(self) -> int:

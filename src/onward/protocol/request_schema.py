@@ -63,6 +63,10 @@ def _form(row: Parameter, profile: Profile) -> Schema:
             return _files(row, profile, "filename", "text", "time")
         case "snippets":
             return _files(row, profile, "filepath", "body", "score")
+        case "json_schema":
+            return {"type": ["object", "string", "boolean", "null"]}
+        case "response_format":
+            return _response_format()
         case "token_biases":
             pair: Schema = {"type": "array", "minItems": 2, "maxItems": 2}
             return {"anyOf": [_logit_bias(row), {"type": "array", "items": pair, "maxItems": row.max_items}]}
@@ -111,6 +115,13 @@ def _prediction(profile: Profile) -> Schema:
     part: Schema = {"type": "object", **typed("text", {"type": "string"})}
     content: Schema = {"anyOf": [{"type": "string"}, {"type": "array", "items": part, "minItems": 1}]}
     return {"type": ["object", "null"], **typed("content", content)}
+
+
+def _response_format() -> Schema:
+    kinds: Schema = {"enum": ["text", "json_object", "json_schema"]}
+    named: Schema = {"type": "object", "properties": {"schema": {"type": ["object", "string", "boolean"]}}}
+    properties: Schema = {"type": kinds, "schema": {"type": ["object", "string", "boolean"]}, "json_schema": named}
+    return {"type": ["object", "null"], "properties": properties, "required": ["type"]}
 
 
 def _stop(row: Parameter, profile: Profile) -> Schema:

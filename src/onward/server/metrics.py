@@ -226,7 +226,9 @@ COUNTERS = {
 }
 """Metric → field of EngineLoad and help text."""
 
-DRAFTS = tuple((source, outcome) for source in ("prediction", "lookup") for outcome in ("accepted", "rejected"))
+DRAFTS = tuple(
+    (source, outcome) for source in ("prediction", "lookup", "grammar") for outcome in ("accepted", "rejected")
+)
 
 
 class LoadCollector(Collector):
@@ -257,7 +259,7 @@ def _families(
 
 
 def _drafts(load: dict[str, EngineLoad]) -> Metric:
-    help = "Draft tokens, from a request's prediction or from lookup in earlier text."
+    help = "Draft tokens, from a request's prediction, from lookup in earlier text, or forced by a grammar."
     made = CounterMetricFamily("onward_draft_tokens", help, labels=["model", "source", "outcome"])
     for model, now in load.items():
         for source, outcome in DRAFTS:

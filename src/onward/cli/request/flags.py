@@ -36,6 +36,8 @@ _PLACEHOLDERS = {
     "stop": "TEXT|[TEXT,…]",
     "strings": "TEXT|[TEXT,…]",
     "token_ids": "[ID,…]",
+    "json_schema": "{…}|@FILE",
+    "response_format": "json_object|{…}",
     "logit_bias": "{ID: BIAS,…}",
     "object": "{KEY: VALUE,…}",
     "fixed": "VALUE",

@@ -106,6 +106,16 @@ def _token_ids(text: str) -> Any:
     return value
 
 
+def _json_schema(text: str) -> Any:
+    """Return the object; a file's name or other text is for the server to read."""
+    value = _flow(text)
+    return value if isinstance(value, dict) else text
+
+
+def _response_format(text: str) -> Any:
+    return {"type": text} if text in ("text", "json_object") else _mapping(text)
+
+
 def _mapping(text: str) -> Any:
     try:
         value = load(text)
@@ -149,6 +159,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "stop": _stop,
     "strings": _strings,
     "token_ids": _token_ids,
+    "json_schema": _json_schema,
+    "response_format": _response_format,
     "logit_bias": _mapping,
     "object": _mapping,
     "fixed": _anything,

@@ -1,0 +1,117 @@
+"""Grammars as llguidance reads them: Lark, with JSON schemas and regular expressions inside.
+
+Every grammar has `no_forcing`: where only one text is possible, each of its tokenizations stays allowed, and the model
+chooses. So neither a mask nor a sampled token depends on the tokenizer's merges or on what was drafted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+MAX_GRAMMAR_BYTES = 65_536
+"""Longest grammar, schema or list of choices, in bytes of UTF-8."""
+MAX_CHECKED_GRAMMARS = 64
+MAX_REASON_CHARACTERS = 500
+"""Of what the library says about a grammar."""
+DEFAULT_WHITESPACE = "[ ]?"
+"""Between the tokens of JSON: nothing or a space. JSON allows more, but a small model that may write white space for
+ever often does."""
+LIMITS: dict[str, Any] = {
+    "max_items_in_row": 2_000,
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000,
+    "max_lexer_states": 50_000,
+    "max_grammar_size": 200_000,
+    "verbose_errors": False,
+}
+"""Of llguidance.LLParserLimits: one mask takes a tenth of a second at most, one grammar about 100 MiB."""
+
+_OPTIONS = '\n%llguidance {"no_forcing": true}\n'
+_PLACE = re.compile(r"^at \d+\(\d+\): ")
+_EXCERPT = re.compile(r"\n *\d+ \| .*", re.DOTALL)
+
+
+class GrammarError(Exception):
+    """A grammar that cannot be used. The message says why, in the library's words where it is the library that
+    refuses."""
+
+
+def json_schema_grammar(schema: object, *, whitespace: str | None = DEFAULT_WHITESPACE) -> str:
+    """Return the grammar of JSON texts that are valid by `schema`, decoded JSON.
+
+    `whitespace`: a regular expression of what may stand between the tokens of JSON; None: nothing. A schema's own
+    `x-guidance` wins. Raises GrammarError.
+    """
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise GrammarError("a JSON schema must be an object or true")
+    options: dict[str, object] = (
+        {"whitespace_flexible": False} if whitespace is None else {"whitespace_pattern": whitespace}
+    )
+    own = schema.get("x-guidance")
+    if isinstance(own, dict):
+        options |= own
+    return _bounded(f"start: %json {json.dumps(schema | {'x-guidance': options})}{_OPTIONS}")
+
+
+def regex_grammar(pattern: str) -> str:
+    """Return the grammar of the texts that match a regular expression as a whole. Raises GrammarError."""
+    from llguidance import regex_to_lark
+
+    return _bounded(f"start: /{regex_to_lark(pattern)}/{_OPTIONS}")
+
+
+def choice_grammar(choices: Sequence[str]) -> str:
+    """Return the grammar of some texts. Raises GrammarError."""
+    return _bounded("start: " + " | ".join(json.dumps(each, ensure_ascii=False) for each in choices) + _OPTIONS)
+
+
+def text_grammar(text: str) -> str:
+    """Return the grammar that a text describes: in llguidance's Lark, or in GBNF, llama.cpp's notation, which is
+    converted. Raises GrammarError."""
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    _bounded(text)
+    try:
+        converted: str = any_to_lark(text)
+    except RecursionError:
+        raise GrammarError("it is nested too deeply") from None
+    except Exception as error:
+        raise GrammarError(_reason(str(error))) from None
+    return _bounded(converted + _OPTIONS)
+
+
+@lru_cache(maxsize=MAX_CHECKED_GRAMMARS)
+def check(grammar: str) -> str:
+    """Return why a grammar cannot be compiled, in the library's words; "" if it can. May take a second, mostly without
+    the interpreter lock."""
+    from llguidance import LLMatcher
+
+    is_error, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=parser_limits())
+    return _reason(" ".join(messages)) if is_error else ""
+
+
+def parser_limits() -> Any:
+    """Return LIMITS as the library's object."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(**LIMITS)
+
+
+def _bounded(grammar: str) -> str:
+    num_bytes = len(grammar.encode())
+    if num_bytes > MAX_GRAMMAR_BYTES:
+        raise GrammarError(f"it has {num_bytes} bytes; at most {MAX_GRAMMAR_BYTES} are supported")
+    return grammar
+
+
+def _reason(words: str) -> str:
+    """Return the library's words without its excerpt of the grammar, which is not what the client has written."""
+    words = _EXCERPT.sub("", _PLACE.sub("", words.strip()))
+    return " ".join(words.split())[:MAX_REASON_CHARACTERS] or "it is not valid"

@@ -1,0 +1,171 @@
+"""Matches the tokens of a choice against its grammar, and says which may come next. Wraps llguidance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.constraints.grammar import GrammarError, parser_limits
+
+ALL = np.uint32(0xFFFFFFFF)
+"""A word of a mask that allows everything."""
+
+
+class TokenTrie:
+    """The bytes of a vocabulary as the library needs them, with a virtual token behind the last one: its bit in a mask
+    says whether the text may end. Immutable, safe from every thread. Takes about 20 bytes per byte of the vocabulary.
+    """
+
+    def __init__(self, vocab_size: int, token_bytes: Callable[[int], bytes], is_control: Callable[[int], bool]) -> None:
+        """`is_control`: whether a token never spells text, as special and end tokens. Takes a second for large
+        vocabularies."""
+        from llguidance import LLTokenizer
+
+        self.vocab_size = vocab_size
+        self.num_words = -(-(vocab_size + 1) // 32)
+        """Length of the library's masks: those of `sampling.masks`, and one more where the virtual token needs it."""
+        source = _Tokens(vocab_size, token_bytes, is_control)
+        self.max_token_bytes = max(map(len, source.tokens))
+        self.library = LLTokenizer(source, vocab_size + 1, [vocab_size])
+
+    def compile(self, grammar: str) -> Matcher:
+        """Return a matcher before its first token. Takes milliseconds, without the interpreter lock; a hostile grammar
+        takes up to a second. Raises GrammarError."""
+        from llguidance import LLMatcher
+
+        library = LLMatcher(self.library, grammar, log_level=0, limits=parser_limits())
+        if library.is_error():
+            raise GrammarError(library.get_error())
+        matcher = Matcher(self, library)
+        matcher.start()
+        if matcher.error:
+            raise GrammarError(matcher.error)
+        return matcher
+
+
+class _Tokens:
+    """The vocabulary in the shape that LLTokenizer reads."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, vocab_size: int, token_bytes: Callable[[int], bytes], is_control: Callable[[int], bool]) -> None:
+        self.tokens = [token_bytes(token) for token in range(vocab_size)] + [b"<end>"]
+        self.special_token_ids = [token for token in range(vocab_size) if is_control(token)] + [vocab_size]
+        self.eos_token_id = vocab_size
+
+    def __call__(self, text: str) -> list[int]:
+        """Return no tokens: with `no_forcing`, the library does not choose tokenizations."""
+        return []
+
+
+class Matcher:
+    """The state of one choice in its grammar. Used on one thread at a time; `trie` is shared."""
+
+    __slots__ = ("_forced", "library", "trie")
+
+    def __init__(self, trie: TokenTrie, library: Any, forced: bytes = b"") -> None:
+        self.trie = trie
+        self.library = library
+        self._forced = forced
+        """The text that must come next, as far as it is the only one."""
+
+    def copy(self) -> Matcher:
+        """Return a matcher in the same state, which is independent of this one."""
+        return Matcher(self.trie, self.library.deep_copy(), self._forced)
+
+    @property
+    def error(self) -> str:
+        """Why no further token can be matched: the grammar has become too complex, for one. "" if all is well."""
+        return str(self.library.get_error()) if self.library.is_error() else ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the text is valid and nothing can follow it."""
+        return bool(self.library.is_stopped()) and not self.library.is_error()
+
+    def consume(self, token: int) -> None:
+        """Take a token that the choice has generated. One that the grammar does not allow makes an `error`.
+
+        Also finds the text that is forced now, whether it is wanted or not: looking ahead counts towards the limits,
+        which must not depend on drafts.
+        """
+        self.library.consume_token(token)
+        self._look_ahead()
+
+    def start(self) -> None:
+        """Find the text that is forced at the beginning. Called once, before any `consume`."""
+        self._look_ahead()
+
+    def count_valid(self, tokens: list[int]) -> int:
+        """Return how many of these tokens, from the first on, the grammar allows next."""
+        return int(self.library.validate_tokens(tokens)) if tokens else 0
+
+    def forced_tokens(self, count: int) -> list[int]:
+        """Return tokens for the text that must come next, at most `count`, each as long as possible; none if several
+        texts may follow. The model may choose other tokens for it."""
+        if not self._forced:
+            return []
+        text = self._forced[: count * self.trie.max_token_bytes].decode("utf-8", "ignore")
+        tokens: list[int] = self.trie.library.greedy_tokenize(text)
+        return tokens[:count]
+
+    def _look_ahead(self) -> None:
+        self._forced = b"" if self.library.is_stopped() else self.library.compute_ff_bytes()
+
+
+class MaskBuffer:
+    """Masks for the tokens of a step: a row for the next token of each choice and for every token behind its draft.
+
+    The rows are uint32, as in `sampling.masks`; where the text may end, the choice's end tokens are allowed, too. A row
+    behind a token that the grammar does not allow has no meaning, and allows something.
+    """
+
+    def __init__(self, trie: TokenTrie) -> None:
+        from llguidance import LLExecutor
+
+        self._trie = trie
+        self._executor = LLExecutor(1)
+        self._rows: NDArray[np.uint32] = np.empty((16, trie.num_words), np.uint32)
+
+    def compute(self, wanted: Sequence[tuple[Matcher, list[int], NDArray[np.uint32]]]) -> list[NDArray[np.uint32]]:
+        """Return a mask [1 + len(draft), words] for each (matcher, draft, mask of end tokens): views that are valid
+        until the next call. Runs on any thread, mostly without the interpreter lock."""
+        starts, total = [], 0
+        for _, draft, _ in wanted:
+            starts.append(total)
+            total += 1 + len(draft)
+        if total > len(self._rows):
+            self._rows = np.empty((total * 2, self._trie.num_words), np.uint32)
+        rows = self._rows[:total]
+        rows[:] = ALL
+        address, row_bytes = rows.ctypes.data, self._trie.num_words * 4
+        plain = [(each.library, start) for (each, draft, _), start in zip(wanted, starts, strict=True) if not draft]
+        drafted = [
+            (each.library, start, draft) for (each, draft, _), start in zip(wanted, starts, strict=True) if draft
+        ]
+        if plain:
+            self._executor.unsafe_compute_mask_ptr(plain, address, row_bytes, total)
+        if drafted:
+            self._executor.unsafe_compute_mask_ptr_with_draft_token(drafted, address, row_bytes, total)
+        return [
+            self._finish(rows[start : start + 1 + len(draft)], ends)
+            for (_, draft, ends), start in zip(wanted, starts, strict=True)
+        ]
+
+    def _finish(self, rows: NDArray[np.uint32], ends: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Replace the bit of the virtual token by those of the end tokens."""
+        word, bit = divmod(self._trie.vocab_size, 32)
+        virtual = np.uint32(1 << bit)
+        may_end = rows[:, word] & virtual
+        rows[:, word] &= ~virtual
+        masks = rows[:, : len(ends)]
+        for index, ending in enumerate(may_end):
+            if ending:
+                masks[index] |= ends
+            if index and not masks[index].any():
+                masks[index] = ALL
+        return masks

@@ -1,0 +1,115 @@
+"""Constrained choices: their grammars, and the masks of a step, computed beside it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from onward.constraints.grammar import GrammarError
+from onward.constraints.matcher import MaskBuffer, TokenTrie
+from onward.engine.constraint import Compiled, Masks
+from onward.engine.job import Job
+from onward.sampling.masks import pack_mask
+
+if TYPE_CHECKING:
+    from onward.engine.model import Vocabulary
+    from onward.engine.scheduler import ScheduledSequence
+    from onward.engine.sequence import Sequence
+
+MAX_COMPILED_GRAMMARS = 32
+
+
+class Constraints:
+    """All grammars of an engine. Owns a thread, from the first constrained step on; `close` ends it."""
+
+    def __init__(self, vocab_size: int, vocabulary: Vocabulary) -> None:
+        self._vocab_size = vocab_size
+        self._vocabulary = vocabulary
+        self._lock = Lock()
+        """Guards `_trie` and `_compiled`."""
+        self._trie: TokenTrie | None = None
+        self._compiled: OrderedDict[tuple[str, frozenset[int]], Compiled | GrammarError] = OrderedDict()
+        self._executor: ThreadPoolExecutor | None = None
+        self._buffer: MaskBuffer | None = None
+        self._step: dict[int, int] = {}
+        """The place of each constrained sequence in the step's masks, by sequence id."""
+        self._masks: Future[list[Masks]] | None = None
+
+    def is_ready(self, job: Job) -> bool:
+        """Whether `prepare` returns at once. Any thread."""
+        return not job.grammar or (job.grammar, job.end_tokens) in self._compiled
+
+    def prepare(self, job: Job) -> Compiled:
+        """Return a job's compiled grammar. May take a second, the first time longer. Any thread. Raises
+        GrammarError."""
+        key = job.grammar, job.end_tokens
+        with self._lock:
+            found = self._compiled.get(key)
+            if found is None:
+                found = self._compiled[key] = self._compile(job)
+                while len(self._compiled) > MAX_COMPILED_GRAMMARS:
+                    self._compiled.popitem(last=False)
+            self._compiled.move_to_end(key)
+        if isinstance(found, GrammarError):
+            raise found
+        return found
+
+    def start(self, step: Iterable[ScheduledSequence]) -> None:
+        """Begin to compute the masks of a step, on another thread. The matchers must not be used until `masks_of`."""
+        self._wait()
+        self._step, wanted = {}, []
+        for scheduled in step:
+            constraint = scheduled.sequence.constraint
+            if constraint is None or scheduled.is_prefill or not scheduled.num_outputs:
+                continue
+            self._step[scheduled.sequence.id] = len(wanted)
+            draft = scheduled.draft.tokens if scheduled.draft else []
+            wanted.append((constraint.matcher, draft, constraint.compiled.ends))
+        if not wanted:
+            return
+        if self._executor is None or self._buffer is None:
+            assert self._trie is not None
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="onward-masks")
+            self._buffer = MaskBuffer(self._trie)
+        self._masks = self._executor.submit(self._buffer.compute, wanted)
+
+    def masks_of(self, sequence: Sequence) -> Masks | None:
+        """Return the masks of a sequence that samples in this step, valid until the next `start`; None if everything is
+        allowed. Waits until they are computed."""
+        constraint = sequence.constraint
+        if constraint is None:
+            return None
+        if not sequence.num_generated:
+            return constraint.compiled.first
+        assert self._masks is not None
+        return self._masks.result()[self._step[sequence.id]]
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._executor is not None:
+            self._executor.shutdown()
+
+    def _wait(self) -> None:
+        """Wait for masks that nobody needed, because the step failed."""
+        if self._masks is not None:
+            self._masks.result()
+            self._masks = None
+
+    def _compile(self, job: Job) -> Compiled | GrammarError:
+        if self._trie is None:
+            own = self._vocabulary
+            self._trie = TokenTrie(
+                self._vocab_size, own.token_bytes, lambda token: own.is_special(token) or token in own.end_tokens
+            )
+        try:
+            matcher = self._trie.compile(job.grammar)
+        except GrammarError as error:
+            return error
+        ends = pack_mask(job.end_tokens, self._vocab_size)
+        [first] = MaskBuffer(self._trie).compute([(matcher, [], ends)])
+        if matcher.error:
+            return GrammarError(matcher.error)
+        return Compiled(matcher, ends, first)
