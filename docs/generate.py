@@ -76,8 +76,10 @@ def parameters_page() -> Iterator[str]:
     yield parameter_table([row for row in own if row.origin == "extension"])
     yield "## Fields of other servers"
     yield parameter_table([row for row in PARAMETERS if row.dialect])
-    yield "## Fields of `options`"
-    yield parameter_table([inner for row in PARAMETERS if row.dialect for inner in row.inner])
+    for row in PARAMETERS:
+        if row.dialect and row.inner:
+            yield f"## Fields of `{row.name}`"
+            yield parameter_table(list(row.inner))
 
 
 def dialects_page() -> Iterator[str]:
@@ -119,8 +121,10 @@ TYPES = {
     "token_ids": "array of integers",
     "files": "array of objects",
     "snippets": "array of objects",
-    "json_schema": "object or string",
+    "json_schema": "object, string or boolean",
     "response_format": "object",
+    "json_format": "string or object",
+    "typed_grammar": "object",
     "token_biases": "array of pairs, or object with number values",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    rows_constraints,
     rows_ending,
     rows_errors,
     rows_filters,
@@ -26,6 +27,7 @@ AREAS = (
     rows_sampling.CHOICES,
     rows_output.AREA,
     rows_tokens.TOKENS,
+    rows_constraints.AREA,
     rows_prediction.AREA,
     rows_stream.AREA,
     rows_filters.AREA,

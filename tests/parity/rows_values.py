@@ -70,8 +70,13 @@ BOOLEANS = (
     "ban_eos_token",
     "return_token_ids",
     "temperature_last",
+    "json_object",
+    "disable_any_whitespace",
 )
-STRINGS = ("model", "suffix", "user", "$schema")
+STRINGS = (
+    *("model", "suffix", "user", "$schema"),
+    *("regex", "grammar", "whitespace_pattern", "guided_regex", "guided_grammar", "guided_whitespace_pattern", "ebnf"),
+)
 DEFAULTS: dict[str, Any] = {
     "echo": False,
     "frequency_penalty": 0,
@@ -108,6 +113,8 @@ DEFAULTS: dict[str, Any] = {
     "dry_penalty_last_n": -1,
     "repeat_last_n": -1,
     "temperature_last": False,
+    "json_object": False,
+    "disable_any_whitespace": False,
 }
 """Defaults of parameters that have one."""
 NULLABLE = (
@@ -116,6 +123,8 @@ NULLABLE = (
     *("return_hidden_states", "use_beam_search", "stop_token_ids", "cache_prompt"),
     *("allowed_token_ids", "allowed_tokens", "banned_tokens", "custom_token_bans", "bad_words"),
     *("dry_sequence_breakers", "samplers"),
+    *("response_format", "json_schema", "choice", "guided_json", "guided_choice", "structured_outputs"),
+    "guided_decoding_backend",
     *("priority", "spaces_between_special_tokens"),
 )
 NAMES = {

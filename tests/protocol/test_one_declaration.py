@@ -29,7 +29,7 @@ def properties(profile: Profile) -> dict[tuple[str, ...], dict[str, Any]]:
         "properties"
     ]
     found: dict[tuple[str, ...], dict[str, Any]] = {(name,): schema for name, schema in top.items()}
-    for name in ("stream_options", "options"):
+    for name in ("stream_options", "options", "structured_outputs"):
         found |= {(name, key): schema for key, schema in top.get(name, {}).get("properties", {}).items()}
     return found
 

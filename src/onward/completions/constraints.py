@@ -40,6 +40,8 @@ def grammar_of(request: CompletionRequest) -> str:
         grammar = _build(name, request)
     except GrammarError as error:
         raise _refused(name, str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise _refused(name, f"the schema is not JSON: {error}") from None
     num_bytes = len(grammar.encode()) * len(request.prompts)
     if num_bytes > MAX_GRAMMARS_BYTES:
         raise _refused(name, f"it is too large for {len(request.prompts)} prompts; send fewer of them per request")

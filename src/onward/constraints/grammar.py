@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
+
+from onward.constraints.tokens import LibraryTokens
 
 MAX_GRAMMAR_BYTES = 65_536
 """Longest grammar, schema or list of choices, in bytes of UTF-8."""
@@ -83,18 +85,31 @@ def text_grammar(text: str) -> str:
     except RecursionError:
         raise GrammarError("it is nested too deeply") from None
     except Exception as error:
-        raise GrammarError(_reason(str(error))) from None
+        raise GrammarError(shown_reason(str(error))) from None
     return _bounded(converted + _OPTIONS)
 
 
 @lru_cache(maxsize=MAX_CHECKED_GRAMMARS)
 def check(grammar: str) -> str:
     """Return why a grammar cannot be compiled, in the library's words; "" if it can. May take a second, mostly without
-    the interpreter lock."""
+    the interpreter lock.
+
+    The vocabulary is that of all bytes: an engine may still refuse the grammar, because its tokens are longer.
+    """
     from llguidance import LLMatcher
 
-    is_error, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=parser_limits())
-    return _reason(" ".join(messages)) if is_error else ""
+    library = LLMatcher(_byte_tokens(), grammar, log_level=0, limits=parser_limits())
+    if not library.is_error():
+        library.compute_ff_bytes()
+        library.compute_bitmask()  # fails where looking ahead has exceeded a limit
+    return shown_reason(library.get_error()) if library.is_error() else ""
+
+
+@cache
+def _byte_tokens() -> Any:
+    from llguidance import LLTokenizer
+
+    return LLTokenizer(LibraryTokens(256, lambda token: bytes([token]), lambda token: False), 257, [256])
 
 
 def parser_limits() -> Any:
@@ -111,7 +126,7 @@ def _bounded(grammar: str) -> str:
     return grammar
 
 
-def _reason(words: str) -> str:
+def shown_reason(words: str) -> str:
     """Return the library's words without its excerpt of the grammar, which is not what the client has written."""
-    words = _EXCERPT.sub("", _PLACE.sub("", words.strip()))
+    words = _EXCERPT.sub("", _PLACE.sub("", words.strip())).replace("<non-verbose/>", "")
     return " ".join(words.split())[:MAX_REASON_CHARACTERS] or "it is not valid"

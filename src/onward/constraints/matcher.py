@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.constraints.grammar import GrammarError, parser_limits
+from onward.constraints.grammar import GrammarError, parser_limits, shown_reason
+from onward.constraints.tokens import LibraryTokens
 
 ALL = np.uint32(0xFFFFFFFF)
 """A word of a mask that allows everything."""
@@ -27,7 +28,7 @@ class TokenTrie:
         self.vocab_size = vocab_size
         self.num_words = -(-(vocab_size + 1) // 32)
         """Length of the library's masks: those of `sampling.masks`, and one more where the virtual token needs it."""
-        source = _Tokens(vocab_size, token_bytes, is_control)
+        source = LibraryTokens(vocab_size, token_bytes, is_control)
         self.max_token_bytes = max(map(len, source.tokens))
         self.library = LLTokenizer(source, vocab_size + 1, [vocab_size])
 
@@ -38,28 +39,13 @@ class TokenTrie:
 
         library = LLMatcher(self.library, grammar, log_level=0, limits=parser_limits())
         if library.is_error():
-            raise GrammarError(library.get_error())
+            raise GrammarError(shown_reason(library.get_error()))
         matcher = Matcher(self, library)
         matcher.start()
+        library.compute_bitmask()  # fails where looking ahead has exceeded a limit
         if matcher.error:
             raise GrammarError(matcher.error)
         return matcher
-
-
-class _Tokens:
-    """The vocabulary in the shape that LLTokenizer reads."""
-
-    is_tokenizer_wrapper = True
-    bos_token_id = None
-
-    def __init__(self, vocab_size: int, token_bytes: Callable[[int], bytes], is_control: Callable[[int], bool]) -> None:
-        self.tokens = [token_bytes(token) for token in range(vocab_size)] + [b"<end>"]
-        self.special_token_ids = [token for token in range(vocab_size) if is_control(token)] + [vocab_size]
-        self.eos_token_id = vocab_size
-
-    def __call__(self, text: str) -> list[int]:
-        """Return no tokens: with `no_forcing`, the library does not choose tokenizations."""
-        return []
 
 
 class Matcher:
@@ -80,7 +66,7 @@ class Matcher:
     @property
     def error(self) -> str:
         """Why no further token can be matched: the grammar has become too complex, for one. "" if all is well."""
-        return str(self.library.get_error()) if self.library.is_error() else ""
+        return shown_reason(self.library.get_error()) if self.library.is_error() else ""
 
     @property
     def is_complete(self) -> bool:

@@ -15,7 +15,12 @@ from onward.protocol.constraint_parameters import CONSTRAINTS
 from onward.protocol.parameter import Parameter, Profile
 from onward.protocol.request import CompletionRequest, Prompt
 from onward.protocol.sampler_parameters import LOGIT_EDITS
-from onward.protocol.schema_checks import check_json_schema, check_response_format
+from onward.protocol.schema_checks import (
+    check_json_format,
+    check_json_schema,
+    check_response_format,
+    check_typed_grammar,
+)
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _DURATION = re.compile(r"(-?\d+(\.\d+)?(ns|us|µs|ms|s|m|h))+", re.ASCII)
@@ -359,5 +364,7 @@ CHECKS: dict[str, Callable[[Parameter, object, str, Profile], object]] = {
     "token_ids": check_token_ids,
     "json_schema": check_json_schema,
     "response_format": check_response_format,
+    "json_format": check_json_format,
+    "typed_grammar": check_typed_grammar,
 }
 """The check of each `Parameter.kind` except "object", whose fields are checked one by one."""

@@ -31,6 +31,8 @@ Kind = Literal[
     "snippets",  # array of objects: `filepath` and `body` of parts of files
     "json_schema",  # object, or a string that contains one in JSON
     "response_format",  # object: text, or JSON by a schema
+    "json_format",  # "json", or a JSON Schema as in json_schema
+    "typed_grammar",  # object: `type` and `value` of text-generation-inference's grammars
     "token_biases",  # array of pairs of a token id and a number or false, or an object as in logit_bias
 ]
 Origin = Literal["openai", "extension"]

@@ -9,6 +9,8 @@ from onward.protocol.parameter import Parameter, Profile
 from onward.protocol.parameters import PARAMETERS, known_parameters
 
 Schema = dict[str, Any]
+_SCHEMA_TYPES = ["object", "string", "boolean"]
+"""JSON types in which a JSON Schema is sent."""
 
 
 def request_schema(profile: Profile = "default", *, model_in_path: bool = False) -> Schema:
@@ -63,10 +65,13 @@ def _form(row: Parameter, profile: Profile) -> Schema:
             return _files(row, profile, "filename", "text", "time")
         case "snippets":
             return _files(row, profile, "filepath", "body", "score")
-        case "json_schema":
-            return {"type": ["object", "string", "boolean", "null"]}
+        case "typed_grammar":
+            kinds: Schema = {"type": {"enum": ["json", "regex"]}, "value": {"type": ["object", "string"]}}
+            return {"type": ["object", "null"], "properties": kinds, "required": ["type", "value"]}
+        case "json_schema" | "json_format":
+            return {"type": [*_SCHEMA_TYPES, "null"]}
         case "response_format":
-            return _response_format()
+            return _response_format(profile)
         case "token_biases":
             pair: Schema = {"type": "array", "minItems": 2, "maxItems": 2}
             return {"anyOf": [_logit_bias(row), {"type": "array", "items": pair, "maxItems": row.max_items}]}
@@ -117,11 +122,22 @@ def _prediction(profile: Profile) -> Schema:
     return {"type": ["object", "null"], **typed("content", content)}
 
 
-def _response_format() -> Schema:
-    kinds: Schema = {"enum": ["text", "json_object", "json_schema"]}
-    named: Schema = {"type": "object", "properties": {"schema": {"type": ["object", "string", "boolean"]}}}
-    properties: Schema = {"type": kinds, "schema": {"type": ["object", "string", "boolean"]}, "json_schema": named}
-    return {"type": ["object", "null"], "properties": properties, "required": ["type"]}
+def _response_format(profile: Profile) -> Schema:
+    def typed(kind: str, **fields: Schema) -> Schema:
+        return {
+            "properties": {"type": {"enum": [kind]}, **fields},
+            "additionalProperties": profile == "lenient",
+        }
+
+    named: Schema = {
+        "type": "object",
+        "properties": {"schema": {"type": _SCHEMA_TYPES}, **{name: {} for name in ("name", "strict", "description")}},
+        "required": ["schema"],
+        "additionalProperties": profile == "lenient",
+    }
+    by_name = typed("json_schema", json_schema=named) | {"required": ["json_schema"]}
+    forms = [typed("text"), typed("json_object", schema={"type": [*_SCHEMA_TYPES, "null"]}), by_name]
+    return {"type": ["object", "null"], "required": ["type"], "anyOf": forms}
 
 
 def _stop(row: Parameter, profile: Profile) -> Schema:

@@ -95,7 +95,7 @@ async def test_without_a_prompt_the_model_is_loaded() -> None:
     ("fields", "message"),
     [
         ({"prompt": "x"}, "Missing required parameter: 'model'"),
-        ({"model": "toy", "prompt": "x", "format": "json"}, "'format' does not support json"),
+        ({"model": "toy", "prompt": "x", "format": "yaml"}, "Supported values are: 'json'"),
         ({"model": "toy", "prompt": "x", "system": "Be kind."}, "'system' does not support"),
         ({"model": "toy", "prompt": "x", "context": [1, 2]}, "'context' does not support"),
         ({"model": "toy", "prompt": "x", "keep_alive": 0}, "'keep_alive' does not support 0"),

@@ -64,7 +64,10 @@ GENERATE: Table = table(
     only("context", NAME, [], why="Send the text so far in `prompt`: the prefix cache finds it."),
     only("images", NAME, [], why="Models of this server read text only."),
     only("think", NAME, False, why="A model's reasoning is part of its text."),
-    only("format", NAME, "", why="Constrained output does not exist in this dialect."),
+    own(
+        "format", "json_format", NAME, '"json", or a JSON Schema that the response is valid by.', example="json",
+        alias_of="json_schema",
+    ),
     only("truncate", NAME, False, why="A prompt that does not fit is an error."),
     only("shift", NAME, False, why="A context that is full ends the completion."),
     only("_debug_render_only", NAME, False, why="There are no prompt templates to render."),

@@ -33,7 +33,12 @@ PARAMETERS: tuple[Parameter, ...] = (
     only("decoder_input_details", NAME, False, why="/v1/completions scores prompts, by `echo` with `logprobs`."),
     only("watermark", NAME, False, why="Only `false` is accepted."),
     refused("truncate", NAME, "A prompt that does not fit is an error."),
-    refused("grammar", NAME, "Constrained output does not exist in this dialect."),
+    own(
+        "grammar", "typed_grammar", NAME,
+        'What the text must match: `{"type": "json", "value": {…}}` with a JSON Schema, or `{"type": "regex", "value": '
+        '"…"}`.',
+        example={"type": "regex", "value": "[a-z]+"},
+    ),
 )  # fmt: skip
 
 GENERATE: Table = table(

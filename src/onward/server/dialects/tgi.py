@@ -99,7 +99,7 @@ def _request(checked: dict[str, Any], *, stream: bool, samples_by_default: bool)
 
     Without `parameters` the server samples, with them only where they say so (default_parameters).
     """
-    fields = request_fields(checked, "stream")
+    fields = request_fields(checked, "stream", "grammar") | (checked.get("grammar") or {})
     limit = checked.get("max_new_tokens")
     samples = checked.get("do_sample", samples_by_default) or any(checked.get(name) is not None for name in _WARPERS)
     if not samples:
