@@ -36,8 +36,10 @@ def storyteller() -> Iterator[str]:
 @pytest.mark.real
 @pytest.mark.parametrize(
     "page",
-    [ROOT / "README.md", ROOT / "docs/how-to/python.md", ROOT / "docs/how-to/predictions.md"]
-    + [ROOT / "docs/how-to/constrained-output.md"],
+    [
+        ROOT / "README.md",
+        *(ROOT / f"docs/how-to/{name}.md" for name in ("python", "predictions", "constrained-output")),
+    ],
     ids=lambda page: page.stem,
 )
 def test_the_python_of_a_page_runs(page: Path, storyteller: str) -> None:
