@@ -13,7 +13,7 @@ from onward.constraints.grammar import (
     regex_grammar,
     text_grammar,
 )
-from onward.constraints.matcher import TokenTrie
+from onward.constraints.matcher import Matcher, TokenTrie
 
 
 def matches(grammar: str, text: str) -> bool:
@@ -24,10 +24,10 @@ def matches(grammar: str, text: str) -> bool:
     return matcher.count_valid(tokens) == len(tokens) and _take(matcher, tokens)
 
 
-def _take(matcher: object, tokens: list[int]) -> bool:
+def _take(matcher: Matcher, tokens: list[int]) -> bool:
     for token in tokens:
-        matcher.consume(token)  # type: ignore[attr-defined]
-    return bool(matcher.library.is_accepting())  # type: ignore[attr-defined]
+        matcher.consume(token)
+    return bool(matcher.library.is_accepting())
 
 
 PERSON = {
@@ -116,7 +116,8 @@ def test_what_cannot_be_compiled_is_refused_in_the_librarys_words(grammar: str, 
 
 
 def test_what_is_no_schema_or_no_grammar_is_refused() -> None:
-    for schema in (False, 3, [], "x", None):
+    wrong: list[object] = [False, 3, [], "x", None]
+    for schema in wrong:
         with pytest.raises(GrammarError, match="must be an object"):
             json_schema_grammar(schema)
     with pytest.raises(GrammarError, match="Expected"):

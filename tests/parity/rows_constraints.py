@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from .table import Area, Expect, choices, finishes, says, text_is
 
@@ -30,14 +31,15 @@ def _one_of(*texts: str) -> Expect:
     return says(" or ".join(texts), lambda answer: all(text in texts for text in answer.texts))
 
 
-for _id, _fields in (
-    ("json_schema.object", {"json_schema": SCHEMA}),
-    ("json_schema.text", {"json_schema": json.dumps(SCHEMA)}),
-    ("response_format.json_schema", {"response_format": NAMED}),
-    ("response_format.schema", {"response_format": {"type": "json_object", "schema": SCHEMA}}),
-    ("guided_json", {"guided_json": SCHEMA}),
-    ("structured_outputs.json", {"structured_outputs": {"json": SCHEMA}}),
-):
+JSON_FIELDS: dict[str, dict[str, Any]] = {
+    "json_schema.object": {"json_schema": SCHEMA},
+    "json_schema.text": {"json_schema": json.dumps(SCHEMA)},
+    "response_format.json_schema": {"response_format": NAMED},
+    "response_format.schema": {"response_format": {"type": "json_object", "schema": SCHEMA}},
+    "guided_json": {"guided_json": SCHEMA},
+    "structured_outputs.json": {"structured_outputs": {"json": SCHEMA}},
+}
+for _id, _fields in JSON_FIELDS.items():
     AREA.served(
         _id, "the text is JSON that is valid by the schema", {**LONG, **_fields, "n": 3},
         _valid(), finishes("stop"), choices(3), source=DOCS,
@@ -47,19 +49,20 @@ AREA.served(
     {**LONG, "json_schema": {"const": {"a": [1, 2]}}, "disable_any_whitespace": True},
     text_is('{"a":[1,2]}'), finishes("stop"), source=DOCS,
 )  # fmt: skip
-for _id, _fields in (
-    ("choice", {"choice": ["yes", "no"]}),
-    ("guided_choice", {"guided_choice": ["yes", "no"]}),
-    ("regex", {"regex": "yes|no"}),
-    ("guided_regex", {"guided_regex": "yes|no"}),
-    ("grammar", {"grammar": GBNF}),
-    ("grammar.lark", {"grammar": 'start: "yes" | "no"'}),
-    ("guided_grammar", {"guided_grammar": GBNF}),
-    ("ebnf", {"ebnf": GBNF}),
-    ("structured_outputs.choice", {"structured_outputs": {"choice": ["yes", "no"]}}),
-    ("structured_outputs.regex", {"structured_outputs": {"regex": "yes|no"}}),
-    ("structured_outputs.grammar", {"structured_outputs": {"grammar": GBNF}}),
-):
+TEXT_FIELDS: dict[str, dict[str, Any]] = {
+    "choice": {"choice": ["yes", "no"]},
+    "guided_choice": {"guided_choice": ["yes", "no"]},
+    "regex": {"regex": "yes|no"},
+    "guided_regex": {"guided_regex": "yes|no"},
+    "grammar": {"grammar": GBNF},
+    "grammar.lark": {"grammar": 'start: "yes" | "no"'},
+    "guided_grammar": {"guided_grammar": GBNF},
+    "ebnf": {"ebnf": GBNF},
+    "structured_outputs.choice": {"structured_outputs": {"choice": ["yes", "no"]}},
+    "structured_outputs.regex": {"structured_outputs": {"regex": "yes|no"}},
+    "structured_outputs.grammar": {"structured_outputs": {"grammar": GBNF}},
+}
+for _id, _fields in TEXT_FIELDS.items():
     AREA.served(
         _id, "the text matches, and ends where nothing can follow", {**LONG, **_fields, "n": 2, "best_of": 3},
         _one_of("yes", "no"), finishes("stop"), source=DOCS,

@@ -107,9 +107,7 @@ def check(grammar: str) -> str:
 
 @cache
 def _byte_tokens() -> Any:
-    from llguidance import LLTokenizer
-
-    return LLTokenizer(LibraryTokens(256, lambda token: bytes([token]), lambda token: False), 257, [256])
+    return LibraryTokens(256, lambda token: bytes([token]), lambda token: False).for_library()
 
 
 def parser_limits() -> Any:

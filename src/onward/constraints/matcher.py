@@ -23,14 +23,12 @@ class TokenTrie:
     def __init__(self, vocab_size: int, token_bytes: Callable[[int], bytes], is_control: Callable[[int], bool]) -> None:
         """`is_control`: whether a token never spells text, as special and end tokens. Takes a second for large
         vocabularies."""
-        from llguidance import LLTokenizer
-
         self.vocab_size = vocab_size
         self.num_words = -(-(vocab_size + 1) // 32)
         """Length of the library's masks: those of `sampling.masks`, and one more where the virtual token needs it."""
         source = LibraryTokens(vocab_size, token_bytes, is_control)
         self.max_token_bytes = max(map(len, source.tokens))
-        self.library = LLTokenizer(source, vocab_size + 1, [vocab_size])
+        self.library = source.for_library()
 
     def compile(self, grammar: str) -> Matcher:
         """Return a matcher before its first token. Takes milliseconds, without the interpreter lock; a hostile grammar
@@ -103,6 +101,10 @@ class Matcher:
         self._forced = b"" if self.library.is_stopped() else self.library.compute_ff_bytes()
 
 
+Wanted = tuple[Matcher, list[int], NDArray[np.uint32]]
+"""A matcher, the tokens of a draft, and the mask of the choice's end tokens."""
+
+
 class MaskBuffer:
     """Masks for the tokens of a step: a row for the next token of each choice and for every token behind its draft.
 
@@ -117,8 +119,8 @@ class MaskBuffer:
         self._executor = LLExecutor(1)
         self._rows: NDArray[np.uint32] = np.empty((16, trie.num_words), np.uint32)
 
-    def compute(self, wanted: Sequence[tuple[Matcher, list[int], NDArray[np.uint32]]]) -> list[NDArray[np.uint32]]:
-        """Return a mask [1 + len(draft), words] for each (matcher, draft, mask of end tokens): views that are valid
+    def compute(self, wanted: Sequence[Wanted]) -> list[NDArray[np.uint32]]:
+        """Return a mask [1 + len(draft), words] for each that is wanted: views that are valid
         until the next call. Runs on any thread, mostly without the interpreter lock."""
         starts, total = [], 0
         for _, draft, _ in wanted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 
 class LibraryTokens:
@@ -20,3 +21,10 @@ class LibraryTokens:
     def __call__(self, text: str) -> list[int]:
         """Return no tokens: with `no_forcing`, the library does not choose tokenizations."""
         return []
+
+    def for_library(self) -> Any:
+        """Return the tokens as an llguidance.LLTokenizer. Takes a second for large vocabularies."""
+        from llguidance import LLTokenizer
+
+        source: Any = self  # has what a TokenizerWrapper must have
+        return LLTokenizer(source, len(self.tokens), [self.eos_token_id])

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from onward.constraints.grammar import GrammarError
-from onward.constraints.matcher import MaskBuffer, TokenTrie
+from onward.constraints.matcher import MaskBuffer, TokenTrie, Wanted
 from onward.engine.constraint import Compiled, Masks
 from onward.engine.job import Job
 from onward.sampling.masks import pack_mask
@@ -60,7 +60,8 @@ class Constraints:
     def start(self, step: Iterable[ScheduledSequence]) -> None:
         """Begin to compute the masks of a step, on another thread. The matchers must not be used until `masks_of`."""
         self._wait()
-        self._step, wanted = {}, []
+        self._step = {}
+        wanted: list[Wanted] = []
         for scheduled in step:
             constraint = scheduled.sequence.constraint
             if constraint is None or scheduled.is_prefill or not scheduled.num_outputs:
