@@ -10,9 +10,9 @@ import { App } from "./views/App";
 
 async function main(): Promise<void> {
   const listed = loadModels();
+  await keepDocument(); // a few milliseconds; the editor begins with what was kept
   const root = document.getElementById("app");
   if (root) render(<App />, root);
-  await keepDocument();
   if (!(await listed) && start.requiresKey) dialog.value = "key";
   await openPermalink();
   addEventListener("hashchange", () => void openPermalink());

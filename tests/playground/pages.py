@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -70,8 +71,24 @@ class Playground:
 
     def generate(self) -> Playground:
         self.editor.focus()
-        self.page.keyboard.press("Control+Enter")
+        return self.during(lambda: self.page.keyboard.press("Control+Enter"))
+
+    def click(self, name: str) -> Playground:
+        """Press a button that sends a completion request; wait until it has ended."""
+        return self.during(lambda: self.button(name).click())
+
+    def during(self, act: Callable[[], object]) -> Playground:
+        """Do what generates, and wait until that has ended."""
+        completions = int(self.page.evaluate("document.documentElement.dataset.completions ?? 0"))
+        act()
+        ended = self.page.locator(f"html[data-completions='{completions + 1}']")
+        expect(ended).to_be_attached()
         return self.wait()
+
+    def wait(self) -> Playground:
+        """Wait until nothing is generated any more."""
+        expect(self.page.get_by_role("button", name=re.compile("^Stop"))).to_have_count(0)
+        return self
 
     def request_of(self, act: Callable[[], object]) -> dict[str, Any]:
         """Return the body of the completion request that `act` sends."""
@@ -80,12 +97,9 @@ class Playground:
         body: dict[str, Any] = json.loads(sent.value.post_data or "{}")
         return body
 
-    def wait(self) -> Playground:
-        """Wait until nothing is generated any more."""
-        self.page.wait_for_function(
-            "() => !document.querySelector('.toolbar .primary')?.textContent.startsWith('Stop')"
-        )
-        return self
+    @property
+    def notice(self) -> Locator:
+        return self.page.locator(".notice")
 
     def announced(self, text: str) -> None:
         expect(self.page.locator("[role=status][aria-live]")).to_contain_text(text)

@@ -37,8 +37,7 @@ def test_text_streams_into_the_document_and_is_marked_until_it_is_edited(playgro
 
 def test_the_button_does_what_the_keys_do(playground: Playground) -> None:
     prompt = playground.text
-    playground.button("Continue").click()
-    playground.wait()
+    playground.click("Continue")
     assert len(playground.text) > len(prompt)
 
 
@@ -80,11 +79,9 @@ def test_undo_of_an_edit_restores_the_mark(playground: Playground) -> None:
 def test_the_same_seed_returns_the_same_text_and_another_another(playground: Playground) -> None:
     playground.generate()
     first, seed = playground.text, playground.meter("seed")
-    playground.button("Same again").click()
-    playground.wait()
+    playground.click("Same again")
     assert (playground.text, playground.meter("seed")) == (first, seed)
-    playground.button("Another").click()
-    playground.wait()
+    playground.click("Another")
     assert playground.meter("seed") != seed
     assert playground.text != first
 
@@ -120,8 +117,7 @@ def test_the_meter_counts(playground: Playground) -> None:
     assert 1 <= int(playground.meter("generated")) <= 12
     assert playground.meter("first token").endswith(" ms")
     assert int(playground.meter("context left")) < 1024
-    playground.button("Same again").click()
-    playground.wait()
+    playground.click("Same again")
     assert int(playground.meter("cached")) > 0
 
 

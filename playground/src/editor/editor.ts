@@ -94,15 +94,15 @@ export class Editor {
     });
   }
 
-  /** Replaces the whole document; undo takes it back in one step. */
-  setDocument(text: string, tokens: readonly PlacedToken[]): void {
+  /** Replaces the whole document; undo takes it back in one step, unless it is the `first` one. */
+  setDocument(text: string, tokens: readonly PlacedToken[], { isFirst = false } = {}): void {
     const { view } = this;
     const start = commonPrefix(this.text, text);
     view.dispatch({
       changes: { from: start, to: view.state.doc.length, insert: text.slice(start) },
       selection: { anchor: text.length },
       effects: addTokens.of({ tokens: [...tokens], replace: true }),
-      annotations: [generation.of(0), isolateHistory.of("full")],
+      annotations: [generation.of(0), isFirst ? Transaction.addToHistory.of(false) : isolateHistory.of("full")],
       scrollIntoView: true,
     });
   }

@@ -215,6 +215,7 @@ function finish(draft: Draft, base: number, last: Progress | null): void {
   theEditor().setReadOnly(false);
   isRunning.value = false;
   isReconnecting.value = false;
+  document.documentElement.dataset.completions = String(numRuns); // what drives the page can wait for this
   if (!last || last.choices.length === 0) return;
   batch(() => {
     const isFill = draft.suffix !== undefined;

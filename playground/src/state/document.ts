@@ -22,7 +22,7 @@ let editor: Editor | null = null;
 /** The editor is created after this module: whoever needs it asks for it here. */
 export function useEditor(created: Editor): void {
   editor = created;
-  editor.setDocument(text.value, tokensAt(tree.value, isEdited.value ? null : current.value));
+  editor.setDocument(text.value, tokensAt(tree.value, isEdited.value ? null : current.value), { isFirst: true });
 }
 
 export function theEditor(): Editor {

@@ -1,0 +1,123 @@
+"""Links that reproduce a completion, and programs that do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'onward[browser]'")
+
+from playwright.sync_api import expect
+
+from tests.playground.pages import Playground, open_context
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.slow
+PROMPT = 'It\'s a "fine" day for $HOME, é🦊\\\nThe fox'
+
+
+def share(playground: Playground) -> str:
+    """Return the path and hash of the link to the last completion."""
+    playground.button("Share").click()
+    expect(playground.notice).to_contain_text("The link was copied.")
+    link: str = playground.page.evaluate("navigator.clipboard.readText()")
+    assert link == playground.page.url
+    return link.removeprefix(playground.url)
+
+
+def test_a_link_reproduces_the_same_bytes_in_another_profile(playground: Playground, browser: Browser) -> None:
+    playground.write(PROMPT).set("temperature", "1.1").set("stop", "zebra").generate()
+    link = share(playground)
+    context = open_context(browser)
+    other = Playground(context.new_page(), playground.url).open(link)
+    assert other.text == PROMPT
+    assert other.page.url == f"{other.url}/", "the link is used once: a reload must not open it again"
+    other.click("Reproduce")
+    expect(other.notice).to_have_text("The same bytes as when this was shared.")
+    assert other.text == playground.text
+    context.close()
+
+
+def test_a_link_says_that_the_fingerprint_differs(playground: Playground, browser: Browser) -> None:
+    playground.generate()
+    link = share(playground)
+    context = open_context(browser)
+    other = Playground(context.new_page(), playground.url)
+
+    def differently(body: str) -> str:
+        return body.replace('"system_fingerprint":"fp_', '"system_fingerprint":"fp_f').replace('"text":" ', '"text":"_')
+
+    other.page.route("**/v1/completions", lambda route: route.fulfill(body=differently(route.fetch().text())))
+    other.open(link).button("Reproduce").click()
+    expect(other.notice).to_contain_text("The text differs: this server's fingerprint is fp_f")
+    context.close()
+
+
+def test_a_link_to_an_unknown_model_says_so(playground: Playground) -> None:
+    playground.generate()
+    link = share(playground)
+    models = {"object": "list", "data": [{"id": "toy", "object": "model", "created": 1, "owned_by": "onward"}]}
+    playground.page.route("**/v1/models", lambda route: route.fulfill(json=models))
+    playground.page.goto("about:blank")
+    playground.open(link).button("Reproduce").click()
+    expect(playground.page.get_by_role("alert")).to_contain_text("has no model 'storyteller'")
+
+
+def test_a_damaged_link_says_so(playground: Playground) -> None:
+    playground.page.goto("about:blank")
+    playground.open("/#p=AAAA")
+    expect(playground.page.get_by_role("alert")).to_contain_text("This link is damaged")
+
+
+def test_the_document_that_was_open_is_kept_when_a_link_is_opened(playground: Playground) -> None:
+    playground.generate()
+    link = share(playground)
+    playground.write("Something of my own")
+    playground.page.wait_for_timeout(500)
+    playground.page.goto("about:blank")
+    playground.open(link)
+    playground.page.get_by_role("tab", name="Tree").click()
+    expect(playground.page.locator(".node", has_text="Something of my own")).to_be_visible()
+
+
+def run_program(language: str, source: str, folder: Path) -> str:
+    """Run what was copied; return what it printed."""
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = ["bash", "-c", source]
+    if language == "Python":
+        command = [sys.executable, "-c", source]
+    elif language == "JavaScript":
+        script = folder / "copied.mjs"
+        script.write_text(source, encoding="utf-8")
+        command = [shutil.which("node") or "node", str(script)]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs bash")
+@pytest.mark.parametrize("language", ["curl", "Python", "JavaScript", "Command line"])
+def test_what_is_copied_runs_and_returns_the_same_text(playground: Playground, tmp_path: Path, language: str) -> None:
+    if language == "JavaScript" and shutil.which("node") is None:
+        pytest.skip("needs Node")
+    playground.write(PROMPT).set("min_p", "0.01").set("max_tokens", "12").set("stop", "zebra").generate()
+    generated = playground.text.removeprefix(PROMPT)
+    page = playground.page
+    playground.button("Copy as").click()
+    page.get_by_role("radio", name=language).check(force=True)
+    page.get_by_role("button", name="Copy", exact=True).click()
+    expect(page.get_by_text("Copied.")).to_be_visible()
+    source: str = page.evaluate("navigator.clipboard.readText()")
+    printed = run_program(language, source, tmp_path)
+    if language == "curl":
+        printed = json.loads(printed)["choices"][0]["text"]
+    assert generated.strip() and printed.rstrip("\n") == generated.rstrip("\n")
