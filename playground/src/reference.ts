@@ -1,32 +1,53 @@
 /** The API reference: sends the examples of the page, and shows what the server answers. */
-import { BASE } from "./api/client";
+import { BASE } from "./api/base";
 
 const MAX_SHOWN = 20_000;
+const EXAMPLE_MODEL = "storyteller";
 
+let model = EXAMPLE_MODEL;
+
+for (const element of document.querySelectorAll<HTMLElement>(".try")) element.hidden = false;
 for (const form of document.querySelectorAll<HTMLFormElement>("form.try")) {
-  form.hidden = false;
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     void sendExample(form);
   });
 }
+document.querySelector("#key")?.addEventListener("change", () => void useServedModel());
+void useServedModel();
+
+/** Replaces the model in all examples by the first one that this server has. */
+async function useServedModel(): Promise<void> {
+  const response = await fetch(new URL("v1/models", BASE), { headers: headers() }).catch(() => null);
+  if (!response?.ok) return;
+  const served = ((await response.json()) as { data: { id: string }[] }).data[0]?.id;
+  if (!served) return;
+  for (const field of document.querySelectorAll<HTMLInputElement | HTMLTextAreaElement>("form.try input, form.try textarea")) {
+    field.value = field.value.replace("MODEL", () => served).replace(JSON.stringify(model), () => JSON.stringify(served));
+  }
+  model = served;
+}
+
+function headers(): Record<string, string> {
+  const key = document.querySelector<HTMLInputElement>("#key")?.value.trim();
+  return key ? { Authorization: `Bearer ${key}` } : {};
+}
 
 async function sendExample(form: HTMLFormElement): Promise<void> {
-  const { method = "GET", path = "/" } = form.dataset;
   const body = form.querySelector("textarea")?.value;
-  const key = document.querySelector<HTMLInputElement>("#key")?.value.trim();
+  const path = form.querySelector("input")?.value ?? "/";
   const answer = form.querySelector("output");
   const button = form.querySelector("button");
   if (!answer || !button) return;
   button.disabled = true;
   answer.textContent = "Sending…";
   try {
-    const headers = { ...(body ? { "Content-Type": "application/json" } : {}), ...(key ? { Authorization: `Bearer ${key}` } : {}) };
-    const response = await fetch(new URL(path.slice(1), BASE), { method, headers, ...(body ? { body } : {}) });
-    const text = await response.text();
-    answer.textContent = `${response.status} ${response.statusText}\n\n${shown(text)}`;
-  } catch (error) {
-    answer.textContent = `The server cannot be reached: ${String(error)}`;
+    const kind: Record<string, string> = body === undefined ? {} : { "Content-Type": "application/json" };
+    const init = { method: form.dataset.method ?? "GET", headers: { ...kind, ...headers() }, ...(body === undefined ? {} : { body }) };
+    const response = await fetch(new URL(path.replace(/^\/+/, ""), BASE), init);
+    answer.textContent = `${response.status} ${response.statusText}\n\n${shown(await response.text())}`;
+  } catch {
+    answer.textContent = "The server cannot be reached. Is it running?";
   }
   button.disabled = false;
 }

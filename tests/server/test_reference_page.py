@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import re
 import shlex
 
 import pytest
 
+from onward.protocol.parameter import Profile
 from onward.protocol.schema import openapi
 from onward.server.app import make_app
 from onward.server.pages.landing import landing
@@ -43,7 +45,7 @@ async def pasted(keys: tuple[str, ...], **headers: str) -> list[str]:
             make_app(FakeBackend(), settings(api_key=keys, allowed_origin=("*",))), "GET", "/", b"", **headers
         ).done()
     ).body.decode()
-    found = re.search("<pre>(.*?)</pre>", page, re.DOTALL)
+    found = re.search("<pre[^>]*>(.*?)</pre>", page, re.DOTALL)
     assert found
     return shlex.split(found[1].replace("&#x27;", "'").replace("&quot;", '"').replace("\\\n", ""))
 
@@ -85,10 +87,12 @@ async def test_no_page_shows_names_of_models_where_keys_are_required() -> None:
 
 
 @in_loop
-async def test_browsers_run_nothing_on_the_reference_but_its_own_style() -> None:
+async def test_browsers_run_only_this_server_s_script_on_the_reference() -> None:
     call = await Call(make_app(FakeBackend(), settings()), "GET", "/docs").done()
     policy = policy_of(call)
     assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    assert policy["script-src"] == policy["connect-src"] == "'self'"
+    assert not re.search(r"<script(?! type=\"module\" src=\"/playground/)| on\w+=", call.body.decode())
     [style] = re.findall("<style>(.*?)</style>", call.body.decode(), re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     assert policy["style-src"] == f"'sha256-{digest}'"
@@ -156,3 +160,21 @@ def test_the_authentication_section_says_where_no_key_is_needed() -> None:
     assert "Authorization: Bearer" in section
     assert "/health" in section
     assert "/metrics" not in section
+
+
+def test_every_operation_has_a_form_that_sends_an_example() -> None:
+    forms = re.findall(r'<form class="try" hidden data-method="(\w+)">(.*?)</form>', PAGE, re.DOTALL)
+    operations = [(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods]
+    operations = [each for each in operations if each[0] in ("get", "post", "delete")]
+    assert len(forms) == len(operations)
+    for method, form in forms:
+        bodies = re.findall(r"<textarea[^>]*>(.*?)</textarea>", form, re.DOTALL)
+        assert (method == "POST") == bool(bodies)
+        for body in bodies:
+            assert isinstance(json.loads(html.unescape(body)), dict)
+        assert "{id}" not in form
+
+
+@pytest.mark.parametrize("profile", ["strict", "lenient"])
+def test_the_reference_is_made_for_every_profile(profile: Profile) -> None:
+    assert reference_page(openapi("1", profile=profile)).count("<form") > 10

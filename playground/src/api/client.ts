@@ -1,9 +1,8 @@
 /** Requests to the server that sent this page. Streams survive a lost connection. */
+import { BASE } from "./base";
 import { readEvents } from "./events";
 import type { Chunk, DetokenizeResponse, ErrorBody, ModelList, RequestBody, TokenizeResponse, TokenizerInfo } from "./types";
 
-/** The server's folder: the script lies in `playground/` below it, also behind a proxy that adds a prefix. */
-export const BASE = new URL("../", import.meta.url).href;
 const RETRY_DELAYS_MS = [200, 500, 1000, 2000, 4000, 8000];
 
 /** An answer that is not a success, in the server's words. */

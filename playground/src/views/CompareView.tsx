@@ -28,10 +28,10 @@ export function CompareView() {
             Compare
           </button>
         )}
-        {one.length > 0 && <span class="hint">seed {comparisonSeed.value}</span>}
-        {!isComparing.value && one.length > 0 && other.length > 0 && (
+        {both[0].choice && <span class="hint">seed {comparisonSeed.value}</span>}
+        {!isComparing.value && both.every((side) => side.choice) && (
           <span class="hint" role="status">
-            {difference === null ? "No token differs." : `They differ from token ${difference + 1} on.`}
+            {verdict(difference, one.length, other.length)}
           </span>
         )}
       </div>
@@ -47,6 +47,12 @@ export function CompareView() {
       </div>
     </section>
   );
+}
+
+function verdict(difference: number | null, one: number, other: number): string {
+  if (difference !== null) return `They differ from token ${difference + 1} on.`;
+  if (one === other) return "No token differs.";
+  return `No token differs, but the ${one < other ? "left" : "right"} one ends after ${Math.min(one, other)}.`;
 }
 
 function SideView({ index, side, difference }: { index: 0 | 1; side: Side; difference: number | null }) {
@@ -65,7 +71,9 @@ function SideView({ index, side, difference }: { index: 0 | 1; side: Side; diffe
           ))}
         </select>
       </label>
-      <p class="result">{side.choice ? <Marked text={side.choice.text} token={marked} /> : <span class="hint">Nothing yet.</span>}</p>
+      <p class="result">
+        {side.choice?.text ? <Marked text={side.choice.text} token={marked} /> : <span class="hint">{side.choice ? "The model ended at once." : "Nothing yet."}</span>}
+      </p>
       {marked && <Distribution token={marked} />}
       {side.meter && (
         <p class="hint">

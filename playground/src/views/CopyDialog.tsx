@@ -1,7 +1,7 @@
 /** The last completion, or the document as a prompt, as a program. */
 import { signal } from "@preact/signals";
 import { useState } from "preact/hooks";
-import { BASE } from "../api/client";
+import { BASE } from "../api/base";
 import { LANGUAGES, program, type Language } from "../core/copy";
 import { plainBody, type Draft } from "../core/request";
 import { model } from "../state/access";

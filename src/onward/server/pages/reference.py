@@ -1,4 +1,4 @@
-"""The OpenAPI document as one HTML page without external resources."""
+"""The OpenAPI document as one HTML page. Everything but sending examples works without scripts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from onward.server.pages.assets import ASSET_ROOT, version
 from onward.server.pages.layout import document, prose, sample
 from onward.server.pages.schema_tables import SchemaTables
+from onward.server.pages.try_it import request_form
 
 Schema = dict[str, Any]
 
@@ -23,13 +25,15 @@ def reference_page(openapi: Schema) -> str:
     for method, path, operation in _operations(openapi):
         parts.append(f'<h2 id="{_anchor(method, path)}"><code>{method.upper()} {html.escape(path)}</code></h2>')
         parts += _operation(operation, tables)
-    return document(f"{info['title']} reference", "".join(parts))
+        parts.append(request_form(openapi, method, path, operation))
+    script = f"{ASSET_ROOT}reference.js?v={version()}"
+    return document(f"{info['title']} reference", "".join(parts), script=script)
 
 
 def _operations(openapi: Schema) -> Iterator[tuple[str, str, Schema]]:
     """Yield method, path and operation of every route."""
     for path, methods in openapi["paths"].items():
-        for method in ("get", "post"):
+        for method in ("get", "post", "delete"):
             if method in methods:
                 yield method, path, methods[method]
 
@@ -61,6 +65,8 @@ def _authentication(openapi: Schema) -> str:
         "<code>api-key</code> or <code>x-api-key</code> header, or as the password of HTTP Basic. A missing or wrong "
         f"key is answered with 401. No key is needed for {listed}. A server without keys accepts every request and "
         "ignores any key that is sent.</p>"
+        '<p class="try" hidden><label>Key for the requests that this page sends: '
+        '<input id="key" type="password" autocomplete="off"></label></p>'
     )
 
 

@@ -1,0 +1,260 @@
+"""For everyone: keyboard, screen readers, small screens, dark and light, reduced motion, and lost connections."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'onward[browser]'")
+
+from playwright.sync_api import expect
+
+from tests.playground.browser import SOURCES
+from tests.playground.pages import Playground, open_context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.slow
+AXE = SOURCES / "node_modules/axe-core/axe.min.js"
+
+
+def generated(playground: Playground) -> None:
+    playground.set("n", "2").set("max_tokens", "24").generate()
+
+
+def with_tree(playground: Playground) -> None:
+    playground.generate()
+    playground.page.get_by_role("tab", name="Tree").click()
+
+
+def with_alternatives(playground: Playground) -> None:
+    playground.generate()
+    playground.page.keyboard.press("Control+End")
+    playground.page.keyboard.press("Control+Space")
+    expect(playground.page.locator(".alternatives")).to_be_visible()
+
+
+def surprised(playground: Playground) -> None:
+    playground.button("Score").click()
+    expect(playground.page.locator(".score")).to_be_visible()
+
+
+def compared(playground: Playground) -> None:
+    playground.page.get_by_role("navigation").get_by_role("button", name="Compare").click()
+    playground.page.locator(".compare .primary").click()
+    expect(playground.page.locator(".compare [role=status]")).to_be_visible()
+    playground.page.locator(".sides summary").first.click()
+
+
+def tokens(playground: Playground) -> None:
+    playground.page.get_by_role("button", name="Tokens", exact=True).click()
+    expect(playground.page.locator(".pieces li").first).to_be_visible()
+
+
+def settings(playground: Playground) -> None:
+    for summary in playground.page.locator(".settings summary").all():
+        summary.click()
+    playground.page.locator("#write-temperature").fill("9")
+
+
+def help_dialog(playground: Playground) -> None:
+    playground.page.keyboard.press("F1")
+    expect(playground.page.get_by_role("dialog", name="Help")).to_be_visible()
+
+
+def copy_dialog(playground: Playground) -> None:
+    playground.button("Copy as").click()
+    expect(playground.page.get_by_role("dialog", name="Copy as")).to_be_visible()
+
+
+def failed(playground: Playground) -> None:
+    playground.set("max_tokens", "5000").generate()
+
+
+def reference(playground: Playground) -> None:
+    playground.page.goto(f"{playground.url}/docs")
+
+
+VIEWS = [
+    generated, with_tree, with_alternatives, surprised, compared, tokens, settings, help_dialog, copy_dialog, failed,
+    reference,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("show", VIEWS, ids=lambda show: show.__name__)
+def test_axe_finds_no_violation(browser: Browser, site: str, show: Callable[[Playground], None], scheme: str) -> None:
+    if not AXE.is_file():
+        pytest.skip("needs axe-core: run `npm ci` in playground/")
+    context = open_context(browser, color_scheme=scheme, reduced_motion="reduce")
+    playground = Playground(context.new_page(), site).open()
+    show(playground)
+    playground.page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = playground.page.evaluate("axe.run().then(({violations}) => violations)")
+    seen = [(each["id"], [node["html"][:150] for node in each["nodes"][:3]]) for each in found]
+    context.close()
+    assert not seen
+
+
+@pytest.mark.parametrize("show", [generated, with_tree, surprised, compared, tokens, settings, help_dialog, reference],
+                         ids=lambda show: show.__name__)  # fmt: skip
+def test_nothing_is_wider_than_400_pixels(browser: Browser, site: str, show: Callable[[Playground], None]) -> None:
+    context = open_context(browser, viewport={"width": 400, "height": 800})
+    playground = Playground(context.new_page(), site).open()
+    show(playground)
+    assert playground.page.evaluate("document.documentElement.scrollWidth") <= 400
+    context.close()
+
+
+def test_the_colours_follow_the_system_or_ones_choice(browser: Browser, site: str) -> None:
+    context = open_context(browser, color_scheme="dark")
+    playground = Playground(context.new_page(), site).open()
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = playground.page.evaluate(background)
+    playground.page.get_by_label("Colours").select_option("light")
+    light = playground.page.evaluate(background)
+    assert dark != light
+    playground.open()
+    assert playground.page.evaluate(background) == light
+    playground.page.get_by_label("Colours").select_option("dark")
+    assert playground.page.evaluate(background) == dark
+    context.close()
+
+
+def test_nothing_moves_where_motion_is_reduced(browser: Browser, site: str) -> None:
+    context = open_context(browser, reduced_motion="reduce")
+    playground = Playground(context.new_page(), site).open()
+    moving = (
+        "[...document.querySelectorAll('body *')].filter(e => parseFloat(getComputedStyle(e).transitionDuration) > 0)"
+    )
+    assert playground.page.evaluate(f"{moving}.length") == 0
+    context.close()
+
+
+def test_the_help_sheet_opens_and_closes_by_keyboard(playground: Playground) -> None:
+    page = playground.page
+    playground.button("Continue").focus()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Help")).to_contain_text("Ctrl Enter")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    playground.editor.focus()
+    page.keyboard.type("?")
+    assert playground.text.endswith("?") or "?" in playground.text, "in the document it is a character"
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_every_control_is_reached_by_tab(playground: Playground) -> None:
+    page = playground.page
+    playground.generate()
+    page.get_by_label("Model").focus()
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("(document.activeElement.ariaLabel || document.activeElement.textContent).trim()"))
+    wanted = {
+        "Same again",
+        "Another",
+        "Undo",
+        "Redo",
+        "Fill in",
+        "Rewrite",
+        "Score",
+        "New",
+        "Share",
+        "Copy as…",
+        "Help",
+    }
+    assert wanted <= reached
+
+
+def test_screen_readers_hear_what_happens(playground: Playground) -> None:
+    playground.generate()
+    playground.announced("Done: ")
+    playground.announced("tokens.")
+
+
+class CutProxy:
+    """Forwards connections to a port, and can cut all of them."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._port))
+                self._sockets += [near, far]
+                threading.Thread(target=self._forward, args=(near, far), daemon=True).start()
+                threading.Thread(target=self._forward, args=(far, near), daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut()
+
+
+@pytest.fixture
+def proxy(site: str) -> Iterator[CutProxy]:
+    opened = CutProxy(int(site.rpartition(":")[2]))
+    yield opened
+    opened.close()
+
+
+def test_a_stream_goes_on_after_a_lost_connection(browser: Browser, site: str, proxy: CutProxy) -> None:
+    context = open_context(browser)
+    playground = Playground(context.new_page(), proxy.url).open()
+    playground.write("Once upon a time").set("seed", "5").set("max_tokens", "600").set("temperature", "1.5")
+    playground.page.get_by_label("Model").select_option("toy")
+
+    def cut_on_the_way() -> None:
+        playground.editor.focus()
+        playground.page.keyboard.press("Control+Enter")
+        expect(playground.page.locator(".editor .generated").first).to_be_visible()
+        proxy.cut()
+
+    playground.during(cut_on_the_way)
+    whole = playground.page.request.post(
+        f"{site}/v1/completions",
+        data={"model": "toy", "prompt": "Once upon a time", "seed": 5, "max_tokens": 600, "temperature": 1.5},
+    ).json()["choices"][0]["text"]
+    assert playground.text == "Once upon a time" + whole
+    assert any("completions/cmpl-" in address for address in playground.requests), "it was resumed"
+    assert playground.page.locator(".problem").count() == 0
+    context.close()
+
+
+def test_a_server_that_is_gone_is_reported(playground: Playground) -> None:
+    playground.page.route("**/v1/completions", lambda route: route.abort())
+    playground.generate()
+    expect(playground.page.get_by_role("alert")).to_contain_text("cannot be reached")
+    playground.page.unroute("**/v1/completions")
+    prompt = playground.text
+    playground.generate()
+    assert len(playground.text) > len(prompt)

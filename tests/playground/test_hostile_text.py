@@ -1,0 +1,83 @@
+"""Whatever a model writes is shown as text."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'onward[browser]'")
+
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
+
+    from tests.playground.pages import Playground
+
+pytestmark = pytest.mark.slow
+HOSTILE = {
+    "markup": '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script></textarea></style>',
+    "bidi": "user\u202etxt.exe\u2066 \u2069\u200b\ufeff",
+    "control": "a\u0000b\u0007c\r\nd\u2028e\u0085f",
+    "surrogates": "\ud800 \udc00 lone",
+    "wide": "🦊" * 300 + "é" * 300 + "e\u0301" * 100,
+    "long line": "x" * 1_000_000,
+}
+
+
+def stream_of(text: str) -> str:
+    """Return the events of a stream that generates `text` as one token with hostile alternatives."""
+    logprobs = {
+        "tokens": [text[:50]],
+        "token_logprobs": [-1.0],
+        "top_logprobs": [{text[:50]: -1.0, "<b>bold</b>": -2.0}],
+        "text_offset": [0],
+    }
+    choice = {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": "length"}
+    chunk = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "storyteller", "choices": [choice]}
+    return f"id: 1\ndata: {json.dumps(chunk)}\n\nid: 2\ndata: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_is_shown_as_text(playground: Playground, name: str) -> None:
+    text = HOSTILE[name]
+
+    def answer(route: Route) -> None:
+        route.fulfill(body=stream_of(text), content_type="text/event-stream")
+
+    playground.page.route("**/v1/completions", answer)
+    playground.write("Say: ")
+    playground.generate()
+    if name == "surrogates":  # which no test can pass to a page and back
+        assert playground.text.endswith(" lone")
+    else:
+        assert playground.text == "Say: " + text
+    assert playground.page.evaluate("window.hacked") is None
+    for panel in ("Tree", "Candidates"):
+        playground.page.get_by_role("tab", name=panel).click()
+    playground.page.get_by_role("navigation").get_by_role("button", name="Compare").click()
+    playground.page.locator(".compare .primary").click()
+    expect(playground.page.locator(".result").first).to_contain_text(text[:3].strip() or "lone")
+    assert playground.page.locator("main img:not(.cm-widgetBuffer), main script, b:text('bold')").count() == 0
+    assert playground.page.evaluate("window.hacked") is None
+
+
+def test_invisible_characters_are_made_visible(playground: Playground) -> None:
+    playground.page.route("**/v1/completions", lambda route: route.fulfill(body=stream_of(HOSTILE["bidi"])))
+    playground.write("Say: ")
+    playground.generate()
+    assert playground.page.locator(".editor .cm-specialChar").count() >= 4
+
+
+def test_a_hostile_prompt_cannot_break_out_of_the_link(playground: Playground) -> None:
+    playground.write(HOSTILE["markup"])
+    playground.generate()
+    playground.button("Share").click()
+    expect(playground.notice).to_contain_text("The link was copied.")
+    link: str = playground.page.evaluate("navigator.clipboard.readText()")
+    playground.page.goto("about:blank")
+    playground.open(link.removeprefix(playground.url))
+    assert playground.text == HOSTILE["markup"]
+    assert playground.page.evaluate("window.hacked") is None

@@ -1,0 +1,130 @@
+"""Comparison, tokens, and the key that a server asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'onward[browser]'")
+
+from playwright.sync_api import expect
+
+from tests.playground.pages import Playground, open_context
+from tests.processes import served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator
+
+pytestmark = pytest.mark.slow
+KEY = "sk-of-the-playground-test"
+
+
+def compare(playground: Playground) -> Locator:
+    """Compare; return the verdict."""
+    playground.page.get_by_role("navigation").get_by_role("button", name="Compare").click()
+    playground.page.locator(".compare .primary").click()
+    verdict = playground.page.locator(".compare [role=status]")
+    expect(verdict).to_be_visible()
+    return verdict
+
+
+def test_two_settings_are_compared_and_the_first_difference_is_marked(playground: Playground) -> None:
+    playground.write("Once upon a time")
+    expect(compare(playground)).to_contain_text("They differ from token")
+    marks = playground.page.locator("mark")
+    expect(marks).to_have_count(2)
+    assert marks.nth(0).inner_text() != marks.nth(1).inner_text()
+    expect(playground.page.get_by_role("table")).to_have_count(2)
+    assert playground.page.get_by_role("table").first.get_by_role("row").count() >= 5
+
+
+def test_equal_settings_do_not_differ(playground: Playground) -> None:
+    playground.write("Once upon a time").set("temperature", "0")
+    playground.page.get_by_role("navigation").get_by_role("button", name="Compare").click()
+    playground.page.get_by_label("Right").locator("summary").first.click()
+    playground.page.locator("#side-1-temperature").fill("0")
+    expect(compare(playground)).to_have_text("No token differs.")
+
+
+def test_two_models_are_compared(playground: Playground) -> None:
+    playground.page.get_by_role("navigation").get_by_role("button", name="Compare").click()
+    playground.page.get_by_label("Right").get_by_role("combobox").first.select_option("toy")
+    bodies: list[str] = []
+    playground.page.on("request", lambda request: bodies.append(request.post_data or ""))
+    compare(playground)
+    assert sum('"model":"toy"' in body for body in bodies) == 1
+    assert sum('"model":"storyteller"' in body for body in bodies) == 1
+
+
+def test_a_text_is_cut_into_tokens_with_ids_and_bytes(playground: Playground) -> None:
+    playground.open("/tokenizer")
+    playground.page.get_by_label("Text", exact=True).fill("Hi é<|endoftext|>")
+    url = f"{playground.url}/tokenize"
+    body = {"model": "storyteller", "prompt": "Hi é<|endoftext|>", "return_token_bytes": True}
+    answer = playground.page.request.post(url, data=body).json()
+    shown = playground.page.locator(".pieces li")
+    expect(shown).to_have_count(answer["count"])
+    ids = [int(shown.nth(index).locator("span").first.inner_text()) for index in range(answer["count"])]
+    found = [shown.nth(index).locator(".bytes").inner_text() for index in range(answer["count"])]
+    assert (ids, found) == (answer["tokens"], answer["token_bytes"])
+    assert "c3" in found, "a token that is a part of a character"
+    expect(playground.page.locator(".pieces .special")).to_contain_text("<|endoftext|>")
+    expect(playground.page.get_by_text("18 bytes")).to_be_visible()
+
+
+def test_ids_become_text(playground: Playground) -> None:
+    playground.open("/tokenizer")
+    playground.page.get_by_label("From ids").fill("788, 617")
+    playground.button("To text").click()
+    expect(playground.page.get_by_label("Text", exact=True)).to_have_value("Once upon")
+    playground.page.get_by_label("From ids").fill("99999999")
+    playground.button("To text").click()
+    expect(playground.page.get_by_role("alert")).to_be_visible()
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that requires a key."""
+    file = tmp_path_factory.mktemp("keys") / "keys"
+    file.write_text(KEY)
+    Path(file).chmod(0o600)
+    with served("--api-key-file", str(file), model="toy") as url:
+        yield url
+
+
+def test_a_server_with_keys_shows_no_model_and_asks_for_one(browser: Browser, locked: str) -> None:
+    context = open_context(browser)
+    playground = Playground(context.new_page(), locked).open()
+    page = playground.page
+    assert "toy" not in page.content()
+    field = page.get_by_label("This server's key")
+    field.fill("sk-wrong")
+    page.get_by_role("button", name="Use this key").click()
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("Incorrect API key")
+    field.fill(KEY)
+    page.get_by_role("button", name="Use this key").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_label("Model")).to_have_value("toy")
+    prompt = playground.text
+    playground.generate()
+    assert len(playground.text) > len(prompt)
+    assert KEY not in page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}])")
+    playground.open()
+    expect(page.get_by_label("This server's key")).to_be_visible()
+    context.close()
+
+
+def test_a_key_is_kept_in_the_session_if_one_ticks_it(browser: Browser, locked: str) -> None:
+    context = open_context(browser)
+    playground = Playground(context.new_page(), locked).open()
+    playground.page.get_by_label("This server's key").fill(KEY)
+    playground.page.get_by_label("Keep it until this tab is closed").check()
+    playground.page.get_by_role("button", name="Use this key").click()
+    expect(playground.page.get_by_label("Model")).to_have_value("toy")
+    playground.open()
+    expect(playground.page.get_by_label("Model")).to_have_value("toy")
+    assert KEY not in playground.page.evaluate("JSON.stringify({...localStorage})")
+    context.close()
