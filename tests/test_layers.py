@@ -28,6 +28,7 @@ LEVELS = {
     "completions": 3,
     "models": 3,
     "engine_clients": 4,
+    "upstreams": 4,
     "backends": 4,
     "compose": 5,
     "server": 6,
@@ -61,6 +62,7 @@ FORBIDDEN = {
     "client": {"onward.engine", "onward.runtimes", "onward.sampling", "onward.text"},
     "backends": {"onward.runtimes", *(f"onward.engine.{name}" for name in ENGINE_INTERNALS)},
     "engine_clients": {"onward.runtimes", "onward.protocol", "asyncio"},
+    "upstreams": {"onward.runtimes", "onward.protocol", *(f"onward.engine.{name}" for name in ENGINE_INTERNALS)},
     "completions": {"onward.runtimes", *(f"onward.engine.{name}" for name in ENGINE_INTERNALS)},
 }
 """Room → what it must not import, whatever its level."""

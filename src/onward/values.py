@@ -85,6 +85,14 @@ def lora(raw: str) -> tuple[str, str]:
     return left, right
 
 
+def tokenizer(raw: str) -> tuple[str, str]:
+    """Return NAME=MODEL as a pair. Raises ValueError."""
+    left, separator, right = (part.strip() for part in raw.partition("="))
+    if not (left and separator and right):
+        raise ValueError("must have the form NAME=MODEL")
+    return left, right
+
+
 def path(raw: str) -> Path:
     """Return a path with `~` expanded. Raises ValueError if empty, or if the home folder is unknown."""
     try:

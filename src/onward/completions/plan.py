@@ -10,6 +10,7 @@ from msgspec import structs
 
 from onward.completions.constraints import grammar_of
 from onward.completions.encode import encode_beginning, encode_fitting
+from onward.completions.features import check_features
 from onward.completions.infill import Infill, find_infill, require_infill
 from onward.completions.infill_files import encode_files
 from onward.completions.limits import RequestLimits, context_exceeded
@@ -32,7 +33,8 @@ MAX_TRUNCATED_CONTEXTS = 8
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What a plan needs to know about a model. `context_length` is in tokens, prompt and completion together."""
+    """What a plan needs to know about a model. `context_length` is in tokens, prompt and completion together; `lacks`
+    are the names of features that its engine does not have (`completions.features`)."""
 
     id: str
     tokenizer: Tokenizer
@@ -40,12 +42,15 @@ class ServedModel:
     context_length: int
     infill: Infill | None
     reasoning_markers: Markers | None = None
+    lacks: tuple[str, ...] = ()
 
     @classmethod
-    def create(cls, model_id: str, tokenizer: Tokenizer, vocab_size: int, context_length: int) -> Self:
+    def create(
+        cls, model_id: str, tokenizer: Tokenizer, vocab_size: int, context_length: int, lacks: tuple[str, ...] = ()
+    ) -> Self:
         """Return a model with the infill tokens and reasoning markers of its tokenizer."""
         markers = find_reasoning_markers(tokenizer)
-        return cls(model_id, tokenizer, vocab_size, context_length, find_infill(tokenizer), markers)
+        return cls(model_id, tokenizer, vocab_size, context_length, find_infill(tokenizer), markers, lacks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,7 @@ def plan(
         request = structs.replace(request, max_tokens=min(request.max_tokens, model.context_length))
     prompts = request.prompts
     limits.check_choices(len(prompts), request)
+    check_features(request, model.lacks)
     _check_bias(request, model)
     if request.suffix and request.echo and request.logprobs is not None:
         raise InvalidRequest("Setting 'echo' and 'logprobs' at the same time is not supported with 'suffix'.")

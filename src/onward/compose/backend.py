@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
+from onward.compose.upstreams import connect, resolve_tokenizer
 from onward.errors import SetupError
 from onward.models.registry import listed_models
 from onward.models.resolve import ResolvedModel, resolve
 from onward.residency import trim_heap
 from onward.runtimes.base import LoadedModel, Progress
-from onward.settings import OPENAI_NAMES, Settings, adapted_models, model_named
+from onward.settings import (
+    OPENAI_NAMES,
+    Settings,
+    UpstreamName,
+    adapted_models,
+    model_named,
+    served_name,
+    upstream_of,
+)
 
 if TYPE_CHECKING:
     from onward.backends.embedded import EmbeddedBackend
@@ -55,14 +64,19 @@ def compose(
     filters = _filters(settings)
     models = _resolve_all(settings, progress)
     aliases = _aliases(settings, models)
+    upstreams = _upstreams(settings)
+    local = {name: found for name, found in models.items() if name not in upstreams}
     with ExitStack() as on_failure:
         if own_process and settings.engine_process == "on":
-            served = _start_processes(settings, models, progress, on_failure, spare)
-        else:
+            served = _start_processes(settings, local, progress, on_failure, spare)
+        elif local:
             may_drop = own_process and not _has_foreign_code(settings)
-            served = _start_threads(settings, models, progress, on_failure, drop_pages=may_drop)
+            served = _start_threads(settings, local, progress, on_failure, drop_pages=may_drop)
+        else:
+            served = []
+        by_id = {one.found.id: one for one in [*served, *_connect(settings, upstreams, models, progress, on_failure)]}
         on_failure.pop_all()  # from here on the backend owns the engines
-    return _backend(settings, served, aliases, filters)
+    return _backend(settings, [by_id[found.id] for found in models.values()], aliases, filters)
 
 
 def spare_process(settings: Settings) -> AbstractContextManager[SpareProcess | None]:
@@ -70,7 +84,7 @@ def spare_process(settings: Settings) -> AbstractContextManager[SpareProcess | N
 
     Call it on the main thread; what `compose` did not take ends with the context. Raises SetupError.
     """
-    if settings.engine_process == "off":
+    if settings.engine_process == "off" or len(_upstreams(settings)) == len(settings.model):
         return nullcontext()
     from onward.engine_clients.child import SpareProcess
 
@@ -83,7 +97,9 @@ def load_tokenizer(model: str | None, settings: Settings, progress: Progress = l
     Raises SetupError.
     """
     name = model or settings.model[0]
-    found = _resolve(model_named(name, settings), settings, progress)
+    word = model_named(name, settings)
+    upstream = upstream_of(word)
+    found = resolve_tokenizer(upstream, settings, progress) if upstream else _resolve(word, settings, progress)
     return found.format.load_tokenizer(found.path)
 
 
@@ -99,15 +115,39 @@ def _resolve_all(settings: Settings, progress: Progress) -> dict[str, ResolvedMo
             raise SetupError(f"The model {name!r} is listed twice; pass it once.")
     models: dict[str, ResolvedModel] = {}
     for name in settings.model:
-        found = _resolve(name, settings, progress)
+        upstream = upstream_of(name)
+        found = resolve_tokenizer(upstream, settings, progress) if upstream else _resolve(name, settings, progress)
         if any(found.id == other.id for other in models.values()):
             raise SetupError(f"Two models are named {found.id!r}: rename one of their folders.")
-        models[name] = found
+        models[served_name(name)] = found
     for name, target in adapted_models(settings).items():
         if name in models or any(name == other.id for other in models.values()):
             raise SetupError(f"--lora {name}=… has the name of a model: choose another one.")
         models[name] = replace(_resolve(target, settings, progress), id=name)
     return models
+
+
+def _upstreams(settings: Settings) -> dict[str, UpstreamName]:
+    """Return the models whose engine is another server, by name. Raises SetupError."""
+    found = (upstream_of(model) for model in settings.model)
+    return {upstream.name: upstream for upstream in found if upstream is not None}
+
+
+def _connect(
+    settings: Settings,
+    upstreams: dict[str, UpstreamName],
+    models: dict[str, ResolvedModel],
+    progress: Progress,
+    on_failure: ExitStack,
+) -> list[_Served]:
+    """Connect to the servers that are engines; `on_failure` closes the connections. Raises SetupError."""
+    served: list[_Served] = []
+    for name, upstream in upstreams.items():
+        progress(f"Connecting to {upstream.url} for {name}")
+        found = models[name]
+        tokenizer = found.format.load_tokenizer(found.path)
+        served.append(_Served(found, tokenizer, connect(upstream, tokenizer, settings, on_failure)))
+    return served
 
 
 def _start_processes(
@@ -182,7 +222,7 @@ def _backend(
     by_id: dict[str, EmbeddedModel] = {}
     for found, tokenizer, engine in served:
         info = engine.info
-        plan_model = ServedModel.create(found.id, tokenizer, info.vocab_size, info.context_length)
+        plan_model = ServedModel.create(found.id, tokenizer, info.vocab_size, info.context_length, info.lacks)
         by_id[found.id] = EmbeddedModel(
             plan_model,
             engine,
@@ -191,7 +231,8 @@ def _backend(
             Backlog(settings.max_waiting, settings.max_waiting_memory),
             settings.max_wait,
         )
-    ids = dict(zip([*settings.model, *adapted_models(settings)], by_id, strict=True))
+    names = [*map(served_name, settings.model), *adapted_models(settings)]
+    ids = dict(zip(names, (found.id for found, _, _ in served), strict=True))
     first = next(iter(by_id))
     taken = by_id.keys() | ids.keys() | aliases.keys()
     openai_names = {name: first for name in OPENAI_NAMES if settings.openai_names and name not in taken}

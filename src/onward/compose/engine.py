@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onward.engine.model import Vocabulary
     from onward.engine.step import Engine
 
-SAMPLING_REVISION = 2
+SAMPLING_REVISION = 3
 """Raised with every change of `sampling` that may change a sampled token or a reported log-probability."""
 
 _LOADING_ONLY_FILES = ("libllvmlite.", "libcrypto.")

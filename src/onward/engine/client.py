@@ -45,12 +45,14 @@ COMMANDS = (Submit, Cancel, CancelChoice, Stop)
 
 class EngineInfo(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """What an engine serves. `fingerprint` changes whenever results may change. `context_length`: tokens of prompt and
-    completion together. `max_rows`: sequences that it evaluates together."""
+    completion together. `max_rows`: sequences that it evaluates together. `lacks`: the names of `completions.features`
+    that it does not have; jobs that need one must not be submitted."""
 
     vocab_size: int
     context_length: int
     max_rows: int
     fingerprint: str
+    lacks: tuple[str, ...] = ()
 
 
 class EngineState(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -2,7 +2,15 @@
 
 from onward.settings.declared import Settings, options
 from onward.settings.folders import cache_folder, home_folder
-from onward.settings.names import OPENAI_NAMES, adapted_models, model_named
+from onward.settings.names import (
+    OPENAI_NAMES,
+    UPSTREAM_KINDS,
+    UpstreamName,
+    adapted_models,
+    model_named,
+    served_name,
+    upstream_of,
+)
 from onward.settings.option import GROUPS, Group, Option
 from onward.settings.sources import CONFIG_ENVIRONMENT, OTHER_VARIABLES, Resolved, resolve
 
@@ -11,14 +19,18 @@ __all__ = [
     "GROUPS",
     "OPENAI_NAMES",
     "OTHER_VARIABLES",
+    "UPSTREAM_KINDS",
     "Group",
     "Option",
     "Resolved",
     "Settings",
+    "UpstreamName",
     "adapted_models",
     "cache_folder",
     "home_folder",
     "model_named",
     "options",
     "resolve",
+    "served_name",
+    "upstream_of",
 ]

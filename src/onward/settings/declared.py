@@ -19,8 +19,20 @@ class Settings:
 
     model: tuple[str, ...] = option(
         ("storyteller",), "Model", values.string,
-        "Model to serve: a built-in name, a folder, or a Hugging Face id. Repeatable; the first is the default model.",
+        "Model to serve: a built-in name, a folder, or a Hugging Face id; or NAME=llama+http://HOST:PORT for one that "
+        "a llama-server computes. Repeatable; the first is the default model.",
         metavar="NAME_OR_PATH", is_repeatable=True,
+    )  # fmt: skip
+    tokenizer: tuple[tuple[str, str], ...] = option(
+        (), "Model", values.tokenizer,
+        "Where the tokenizer of a model NAME that another server computes comes from: a model, as in --model. Not "
+        "needed where that server's model file is on this machine. Repeatable.",
+        metavar="NAME=MODEL", is_repeatable=True,
+    )  # fmt: skip
+    upstream_key: str | None = option(
+        None, "Security", values.string,
+        "API key for servers that compute models. Other users of the machine can see flags: prefer the environment.",
+        metavar="KEY", is_secret=True,
     )  # fmt: skip
     alias: tuple[tuple[str, str], ...] = option(
         (), "Model", values.alias, "Additional name for a model. Repeatable.",

@@ -2,13 +2,56 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import NamedTuple
 
+from onward.errors import SetupError
 from onward.settings.declared import Settings
 
 OPENAI_NAMES = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
 """OpenAI's completions models, the last ones, which examples and other people's programs name. The first model answers,
 unless a model or alias has the name, or the setting `openai_names` is off."""
+
+
+class UpstreamName(NamedTuple):
+    """A model whose engine is another server: `kind` is which one, `url` without a path."""
+
+    name: str
+    kind: str
+    url: str
+
+
+UPSTREAM_KINDS = {"llama": "llama-server"}
+_UPSTREAM = re.compile(r"(?:(?P<name>[^=/+]*)=)?(?P<kind>[a-z]+)\+(?P<url>https?://\S+)")
+
+
+def upstream_of(model: str) -> UpstreamName | None:
+    """Return what a model of the settings stands for if its engine is another server, NAME=KIND+URL; None otherwise.
+
+    Raises SetupError.
+    """
+    match = _UPSTREAM.fullmatch(model)
+    if match is None:
+        return None
+    if not match["name"]:
+        raise SetupError(f"{model} needs a name: pass --model NAME={model.lstrip('=')}.")
+    if match["kind"] not in UPSTREAM_KINDS:
+        known = ", ".join(f"{kind}+ ({server})" for kind, server in UPSTREAM_KINDS.items())
+        raise SetupError(f"{match['kind']}+ is not a kind of server that can be an engine; these are: {known}.")
+    url = match["url"].rstrip("/")
+    if "@" in url or re.fullmatch(r"https?://[^/?#]+", url) is None:
+        raise SetupError(
+            f"The address of {match['name']} must be http://HOST:PORT, without a path or a password "
+            "(ONWARD_UPSTREAM_KEY is sent as its API key)."
+        )
+    return UpstreamName(match["name"], match["kind"], url)
+
+
+def served_name(model: str) -> str:
+    """Return the name of a model of the settings, without the address of its engine."""
+    upstream = upstream_of(model)
+    return model if upstream is None else upstream.name
 
 
 def adapted_models(settings: Settings) -> dict[str, str]:

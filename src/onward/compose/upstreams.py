@@ -1,0 +1,81 @@
+"""Models whose engine is another server: their tokenizer is on this machine, and every token is computed there."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onward.errors import SetupError
+from onward.models.resolve import ResolvedModel, resolve
+from onward.runtimes.base import Progress
+from onward.runtimes.formats import format_of
+from onward.settings import UPSTREAM_KINDS, Settings, UpstreamName
+
+if TYPE_CHECKING:
+    from onward.engine.model import Tokenizer
+    from onward.upstreams.base import Upstream
+    from onward.upstreams.engine import UpstreamEngine
+
+PROBE_TEXT = "Hello, world! 1234 été – naïve\n\n  def f(x):\n\treturn x*2 # 日本語 😀"
+"""Tokenized by both sides: an upstream with another vocabulary is refused before it computes nonsense."""
+
+
+def resolve_tokenizer(upstream: UpstreamName, settings: Settings, progress: Progress) -> ResolvedModel:
+    """Return the model that an upstream's tokenizer comes from, under the upstream's name. Asks the upstream for its
+    model's file where the settings do not say. Raises SetupError."""
+    word = dict(settings.tokenizer).get(upstream.name) or _file_of(upstream, settings)
+    found = resolve(word, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir)
+    return replace(found, id=upstream.name)
+
+
+def connect(upstream: UpstreamName, tokenizer: Tokenizer, settings: Settings, on_failure: ExitStack) -> UpstreamEngine:
+    """Return the engine of a model, connected; `on_failure` stops it. Raises SetupError."""
+    from onward.upstreams.base import UpstreamError
+    from onward.upstreams.engine import UpstreamEngine
+
+    async def check(connected: Upstream) -> None:
+        if await connected.encode(PROBE_TEXT) != tokenizer.encode(PROBE_TEXT, add_special_tokens=False):
+            raise UpstreamError(
+                f"its tokenizer is not that of {upstream.name}: pass --tokenizer {upstream.name}=MODEL with the model "
+                f"that {upstream.url} serves."
+            )
+
+    engine = UpstreamEngine(
+        upstream.name,
+        lambda: _upstream(upstream, settings),
+        tokenizer,
+        context_length=settings.context_length or None,
+        fingerprint=_fingerprint,
+    )
+    on_failure.callback(engine.stop)
+    engine.connect(check)
+    return engine
+
+
+def _upstream(upstream: UpstreamName, settings: Settings) -> Upstream:
+    from onward.upstreams.connection import Connection
+    from onward.upstreams.llama_server import LlamaServer
+
+    return LlamaServer(Connection(upstream.url, settings.upstream_key, settings.engine_timeout))
+
+
+def _file_of(upstream: UpstreamName, settings: Settings) -> str:
+    """Return the path of the upstream's model file, if it is on this machine. Raises SetupError."""
+    from onward.upstreams.engine import described
+
+    path = Path(described(upstream.name, lambda: _upstream(upstream, settings)).model_path)
+    if path.is_file() and format_of(path) is not None:
+        return str(path)
+    raise SetupError(
+        f"{upstream.name} needs a tokenizer: pass --tokenizer {upstream.name}=MODEL with the model that the "
+        f"{UPSTREAM_KINDS[upstream.kind]} at {upstream.url} serves (its file is not on this machine)."
+    )
+
+
+def _fingerprint(description: str) -> str:
+    """Return `system_fingerprint`: it names whose engine it is, and changes with what the upstream says of itself."""
+    kind = description.partition(" ")[0]
+    return f"fp_{kind}_" + hashlib.blake2b(description.encode(), digest_size=6).hexdigest()

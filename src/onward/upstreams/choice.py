@@ -1,0 +1,78 @@
+"""One choice that an upstream computes: which segment to ask for next, and when it has ended.
+
+Ends, stop sequences and lengths are found here as the engine finds them, by token ids, so that they mean the same. An
+upstream that ends for a reason of its own is asked to go on.
+"""
+
+from __future__ import annotations
+
+from onward.engine.events import EngineFinishReason
+from onward.engine.job import Job
+from onward.engine.model import Vocabulary
+from onward.sampling.choice import ChoiceSampler
+from onward.sampling.rng import GOLDEN_GAMMA, mix
+from onward.text.assembler import Assembler, TokenRecord
+from onward.upstreams.base import Segment
+
+WHOLE_TOKENS = 8
+"""Tokens of a segment that is asked for in one piece, because a stream would not report all ids."""
+_SEED_MASK = (1 << 32) - 2
+"""llama-server takes 2**32 - 1 as "choose one"."""
+
+
+class ChoiceRun:
+    """The state of one choice. Not thread-safe."""
+
+    def __init__(self, job: Job, choice: int, vocabulary: Vocabulary) -> None:
+        self.job = job
+        self.choice = choice
+        self.generated: list[int] = []
+        self._vocabulary = vocabulary
+        self._sampler = ChoiceSampler(job.sampling, choice)
+        self._assembler = Assembler(job.rules, pending=job.pending) if job.rules.stops else None
+        self._needs_whole = False
+
+    def next_segment(self) -> Segment:
+        """Return what to ask for next: as much as can be sampled under the same rules."""
+        job, count = self.job, len(self.generated)
+        banned, limit = self._sampler.bans(), job.max_tokens - count
+        if count < job.min_tokens:
+            banned, limit = banned | job.end_tokens, min(limit, job.min_tokens - count)
+        one_by_one = self._sampler.has_penalties or bool(job.sampling.banned_sequences)
+        whole = one_by_one or self._needs_whole
+        if whole:
+            limit = 1 if one_by_one else min(limit, WHOLE_TOKENS)
+        self._needs_whole = False
+        tokens = (*job.prompt, *self.generated)
+        return Segment(tokens, count, limit, job.sampling, self._seed(count), banned, whole)
+
+    @property
+    def needs_whole(self) -> bool:
+        """Whether the next segment will be whole, because ids were missing from the last one."""
+        return self._needs_whole
+
+    def ask_in_one_piece(self) -> None:
+        """Let the next segment be whole: ids were missing from a stream."""
+        self._needs_whole = True
+
+    def take(self, token: int) -> EngineFinishReason | None:
+        """Append a token. Returns the finish reason, None if the choice goes on."""
+        self.generated.append(token)
+        self._sampler.accept(token)
+        if token in self.job.end_tokens:
+            return "stop"
+        if self._assembler is not None and self._completes_stop(self._assembler, token):
+            return "stop"
+        return "length" if len(self.generated) >= self.job.max_tokens else None
+
+    def _completes_stop(self, assembler: Assembler, token: int) -> bool:
+        record = TokenRecord(token, self._vocabulary.token_bytes(token), 0.0, ())
+        assembler.feed(record, special=self._vocabulary.is_special(token))
+        return assembler.stopped
+
+    def _seed(self, position: int) -> int:
+        """Return a seed that depends on the job's seed, the choice and the position only."""
+        state = mix(self.job.sampling.seed)
+        for counter in (self.choice, position):
+            state = mix((state + GOLDEN_GAMMA * (counter + 1)) & ((1 << 64) - 1))
+        return state & _SEED_MASK

@@ -1,0 +1,390 @@
+"""An engine client over an upstream: a thread with an event loop on which the upstream computes every choice.
+
+A choice that loses its upstream goes on behind the tokens that arrived, as soon as the upstream answers again and still
+serves the same model. Nothing is sampled again that was delivered, so nothing is doubled or lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from collections.abc import Sequence as ReadOnly
+from contextlib import aclosing, suppress
+from typing import Any
+
+from onward.engine.client import Deliver, EngineInfo, EngineLoad, EngineState
+from onward.engine.events import Decoded, Event, Failed, FailureKind, Prefilled
+from onward.engine.job import Job
+from onward.engine.model import Vocabulary
+from onward.errors import EngineStopped, SetupError
+from onward.upstreams.base import Part, Upstream, UpstreamError, UpstreamInfo
+from onward.upstreams.choice import ChoiceRun
+
+log = logging.getLogger("onward.engine")
+
+MAX_ATTEMPTS = 3
+"""Requests in a row that bring no token before a choice fails."""
+PATIENCE_SECONDS = 30.0
+"""How long jobs wait for an upstream that is lost. Later ones are refused until it answers again."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
+"""Between two attempts to reach a lost upstream."""
+STOP_SECONDS = 5.0
+
+
+class UpstreamEngine:
+    """Implements `engine.client.EngineClient`. Owns the upstream, which `make` creates on the engine's event loop.
+
+    `max_rows`: choices that the upstream computes at the same time, as many as it has slots for where that is None.
+    `fingerprint` makes one of what the upstream says about itself. Call `connect` before all other methods.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Upstream],
+        vocabulary: Vocabulary,
+        *,
+        max_rows: int | None = None,
+        context_length: int | None = None,
+        fingerprint: Callable[[str], str] = lambda description: description,
+    ) -> None:
+        self._name = name
+        self._make = make
+        self._vocabulary = vocabulary
+        self._max_rows = max_rows
+        self._context_length = context_length
+        self._fingerprint = fingerprint
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=f"onward-{name}", daemon=True)
+        self._deliver: Deliver = lambda events: None
+        self._lock = threading.Lock()
+        """Held while jobs are submitted, and while the state changes to one that refuses them."""
+        self._state = EngineState()
+        self._info: EngineInfo | None = None
+        self._load = EngineLoad()
+        # What follows is used on the event loop only.
+        self._events: list[Event] = []
+        self._jobs: dict[int, _Run] = {}
+        self._upstream: Upstream | None = None
+        self._described: UpstreamInfo | None = None
+        self._slots = asyncio.Semaphore()
+        self._answers = asyncio.Event()
+        self._recovery: asyncio.Task[None] | None = None
+        self._is_given_up = False
+        self._num_running = self._num_waiting = self._num_prefilled = self._num_decoded = 0
+
+    def connect(self, check: Callable[[Upstream], Coroutine[Any, Any, None]] | None = None) -> UpstreamInfo:
+        """Reach the upstream; return what it serves. `check` may raise UpstreamError for an upstream that is not fit.
+
+        Raises SetupError.
+        """
+        atexit.register(self.stop)
+        self._thread.start()
+        try:
+            return asyncio.run_coroutine_threadsafe(self._connect(check), self._loop).result()
+        except UpstreamError as error:
+            self.stop()
+            raise SetupError(f"The engine of {self._name} cannot be used: {error}") from None
+
+    async def _connect(self, check: Callable[[Upstream], Coroutine[Any, Any, None]] | None) -> UpstreamInfo:
+        self._upstream = self._make()
+        described = await self._upstream.probe()
+        if check is not None:
+            await check(self._upstream)
+        rows = max(1, min(described.num_slots, self._max_rows or described.num_slots))
+        context_length = min(described.context_length, self._context_length or described.context_length)
+        self._described, self._slots = described, asyncio.Semaphore(rows)
+        self._info = EngineInfo(
+            self._vocabulary.size,
+            context_length,
+            rows,
+            self._fingerprint(described.fingerprint),
+            tuple(sorted(self._upstream.lacks)),
+        )
+        self._answers.set()
+        return described
+
+    # Any thread.
+
+    def start(self, deliver: Deliver) -> None:
+        """`deliver` receives all events, on the thread of the event loop."""
+        self._deliver = deliver
+
+    @property
+    def info(self) -> EngineInfo:
+        assert self._info is not None, "connect has not returned"
+        return self._info
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    @property
+    def load(self) -> EngineLoad:
+        return self._load
+
+    def submit(self, jobs: ReadOnly[Job]) -> None:
+        with self._lock:
+            if self._state.status == "crashed":
+                raise EngineStopped.crashed()
+            if self._state.status == "stopped" or self._is_given_up:
+                raise EngineStopped()
+            self._loop.call_soon_threadsafe(self._begin, list(jobs))
+
+    def cancel(self, request: int) -> None:
+        self._call(self._cancel, request)
+
+    def cancel_choice(self, job: int, choice: int) -> None:
+        self._call(self._cancel_choice, job, choice)
+
+    def stop(self) -> None:
+        with self._lock:
+            if self._state.status == "running" or self._state.status == "recovering":
+                self._state = EngineState("stopped")
+        if self._thread.is_alive():
+            self._call(self._end)
+            self._thread.join(STOP_SECONDS)
+        atexit.unregister(self.stop)
+
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the event loop has ended
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    # The event loop.
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def _end(self) -> None:
+        self._fail_all("stopped", "the engine was stopped")
+        if self._recovery is not None:
+            self._recovery.cancel()
+        self._loop.create_task(self._close())
+
+    async def _close(self) -> None:
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._upstream is not None:
+            await self._upstream.close()
+        self._loop.stop()
+
+    def _begin(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            run = self._jobs[job.id] = _Run(job)
+            for choice in job.unfinished_choices:
+                run.tasks[choice] = self._loop.create_task(self._compute(run, choice))
+        self._count()
+
+    async def _compute(self, run: _Run, choice: int) -> None:
+        """Compute one choice, and remove its job when it is the last."""
+        self._num_waiting += 1
+        is_running = False
+        try:
+            async with self._slots:
+                self._num_waiting, self._num_running, is_running = self._num_waiting - 1, self._num_running + 1, True
+                self._count()
+                await self._generate(run, choice)
+        except UpstreamError as error:
+            kind: FailureKind = "stopped" if error.is_lost else "rejected"
+            self._fail(run, kind, str(error))
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:
+            log.exception("%s: a choice failed", self._name)
+            self._fail(run, "rejected", repr(error))
+        finally:
+            if is_running:
+                self._num_running -= 1
+            else:
+                self._num_waiting -= 1
+            run.tasks.pop(choice, None)
+            if not run.tasks:
+                self._jobs.pop(run.job.id, None)
+            self._count()
+
+    async def _generate(self, run: _Run, choice: int) -> None:
+        """Ask for segments until the choice has ended. Raises UpstreamError."""
+        job, state = run.job, ChoiceRun(run.job, choice, self._vocabulary)
+        if not job.max_tokens:
+            self._prefilled(run, 0)
+            self._emit(Decoded(job.id, choice, [], "length"))
+            return
+        num_failed = 0
+        while True:
+            await self._wait_for_upstream()
+            num_before = len(state.generated)
+            try:
+                if await self._take_segment(run, state):
+                    return
+                if len(state.generated) == num_before and not state.needs_whole:
+                    raise UpstreamError("the upstream ended without a token.")
+            except UpstreamError as error:
+                num_failed = 0 if len(state.generated) > num_before else num_failed + 1
+                if num_failed >= MAX_ATTEMPTS or not error.is_lost:
+                    raise
+                log.warning("%s: %s", self._name, error)
+                self._lost(str(error))
+
+    async def _take_segment(self, run: _Run, state: ChoiceRun) -> bool:
+        """Take the tokens of one segment. Returns whether the choice has ended. Raises UpstreamError."""
+        assert self._upstream is not None
+        async with aclosing(self._upstream.generate(state.next_segment())) as parts:
+            async for part in parts:
+                if part.is_broken:
+                    state.ask_in_one_piece()
+                    return False
+                if self._take(run, state, part):
+                    return True
+        return False
+
+    def _take(self, run: _Run, state: ChoiceRun, part: Part) -> bool:
+        taken = []
+        for sampled in part.tokens:
+            if not 0 <= sampled.token < self._vocabulary.size:
+                raise UpstreamError(f"the upstream sent token {sampled.token}, which the tokenizer does not have.")
+            taken.append(sampled)
+            if finish := state.take(sampled.token):
+                break
+        else:
+            finish = None
+        if taken:
+            self._prefilled(run, part.num_cached or 0)
+            self._num_decoded += len(taken)
+            self._emit(Decoded(run.job.id, state.choice, taken, finish))
+        return finish is not None
+
+    def _prefilled(self, run: _Run, num_cached: int) -> None:
+        if not run.is_prefilled:
+            run.is_prefilled = True
+            self._num_prefilled += len(run.job.prompt) - num_cached
+            self._emit(Prefilled(run.job.id, num_cached))
+
+    def _emit(self, event: Event) -> None:
+        """Deliver an event together with the others of this round of the event loop."""
+        if not self._events:
+            self._loop.call_soon(self._deliver_events)
+        self._events.append(event)
+
+    def _deliver_events(self) -> None:
+        events, self._events = self._events, []
+        self._count()
+        if events:
+            self._deliver(events)
+
+    def _count(self) -> None:
+        self._load = EngineLoad(
+            num_running=self._num_running,
+            num_waiting=self._num_waiting,
+            num_steps=self._num_decoded,
+            num_prefill_tokens=self._num_prefilled,
+            num_decode_tokens=self._num_decoded,
+        )
+
+    def _fail(self, run: _Run, kind: FailureKind, reason: str) -> None:
+        """Fail a job once, and end its other choices."""
+        if self._jobs.pop(run.job.id, None) is None:
+            return
+        log.error("%s: a request failed: %s", self._name, reason)
+        for task in run.tasks.values():
+            if task is not asyncio.current_task():
+                task.cancel()
+        self._emit(Failed(run.job.id, kind, reason))
+
+    def _fail_all(self, kind: FailureKind, reason: str) -> None:
+        for run in list(self._jobs.values()):
+            self._fail(run, kind, reason)
+        self._deliver_events()
+
+    def _cancel(self, request: int) -> None:
+        for run in [run for run in self._jobs.values() if run.job.request == request]:
+            self._jobs.pop(run.job.id, None)
+            for task in run.tasks.values():
+                task.cancel()
+
+    def _cancel_choice(self, job: int, choice: int) -> None:
+        run = self._jobs.get(job)
+        task = None if run is None else run.tasks.get(choice)
+        if task is not None:
+            task.cancel()
+
+    # An upstream that is lost.
+
+    async def _wait_for_upstream(self) -> None:
+        """Wait until the upstream answers. Raises UpstreamError when that was given up."""
+        if self._is_given_up:
+            raise UpstreamError(self._state.crash_reason or "the upstream is lost.", is_lost=True)
+        await self._answers.wait()
+        if self._is_given_up:
+            raise UpstreamError(self._state.crash_reason or "the upstream is lost.", is_lost=True)
+
+    def _lost(self, reason: str) -> None:
+        """Begin to look for the upstream, unless that has begun."""
+        if self._recovery is None or self._recovery.done():
+            self._answers.clear()
+            self._set_state(EngineState("recovering", reason))
+            self._recovery = self._loop.create_task(self._recover())
+
+    async def _recover(self) -> None:
+        """Probe the upstream until it answers; after PATIENCE_SECONDS, fail those that wait for it."""
+        assert self._upstream is not None and self._described is not None
+        pause, deadline = FIRST_PAUSE_SECONDS, self._loop.time() + PATIENCE_SECONDS
+        while True:
+            try:
+                described = await self._upstream.probe()
+                break
+            except UpstreamError as error:
+                if self._loop.time() > deadline and not self._is_given_up:
+                    log.error("%s: %s; requests are refused until it answers", self._name, error)
+                    self._is_given_up = True
+                    self._answers.set()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        if described.fingerprint != self._described.fingerprint:
+            reason = "the upstream serves another model, or another version of itself, than when this server started"
+            self._set_state(EngineState("crashed", reason))
+            self._fail_all("crashed", reason)
+            return
+        self._is_given_up = False
+        self._set_state(EngineState())
+        self._answers.set()
+
+    def _set_state(self, state: EngineState) -> None:
+        with self._lock:
+            if self._state.status != "stopped":
+                self._state = state
+
+
+class _Run:
+    """A job and the tasks of its unfinished choices."""
+
+    __slots__ = ("is_prefilled", "job", "tasks")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.is_prefilled = False
+
+
+def described(name: str, make: Callable[[], Upstream]) -> UpstreamInfo:
+    """Ask an upstream what it serves. Blocks. Raises SetupError."""
+
+    async def ask() -> UpstreamInfo:
+        upstream = make()
+        try:
+            return await upstream.probe()
+        finally:
+            await upstream.close()
+
+    try:
+        return asyncio.run(ask())
+    except UpstreamError as error:
+        raise SetupError(f"The engine of {name} cannot be used: {error}") from None

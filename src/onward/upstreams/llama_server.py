@@ -1,0 +1,189 @@
+"""llama.cpp's llama-server as the engine, by token ids: `POST /completion` (tools/server/README.md, build b7000 on).
+
+Streams do not report the ids of tokens that leave a character incomplete: only the token that completes it arrives,
+with `tokens_predicted` one or more ahead. Such a stream is broken off there (`Part.is_broken`), and the engine asks for
+the rest in one piece, whose `tokens` are complete. Penalties count the last `repeat_last_n` tokens, also of the prompt:
+they are used for one token at a time, with as many as were generated. Log-probabilities with `n_probs` are those of the
+raw distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from onward.sampling.outputs import Sampled
+from onward.sampling.params import SamplingParams
+from onward.upstreams.base import Part, Segment, UpstreamError, UpstreamInfo
+from onward.upstreams.connection import Connection, Fields
+
+LACKS = frozenset(
+    (
+        "prompt_logprobs",
+        "allowed_token_ids",
+        "tfs",
+        "top_a",
+        "epsilon_cutoff",
+        "eta_cutoff",
+        "dry",
+        "repetition_penalty_with_bias",
+    )
+)
+SAMPLER_NAMES = {
+    "temperature": "temperature",
+    "top_n_sigma": "top_n_sigma",
+    "min_p": "min_p",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "typical_p": "typ_p",
+    "xtc": "xtc",
+}
+"""The samplers that it has, in the order in which they act here, by their names there."""
+WHOLE_FIELDS = ("tokens", "completion_probabilities", "tokens_predicted", "timings", "stop")
+
+
+class LlamaServer:
+    """Implements `base.Upstream`."""
+
+    lacks = LACKS
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def probe(self) -> UpstreamInfo:
+        url = self._connection.url
+        props = await self._connection.get("/props")
+        models = await self._connection.get("/v1/models")
+        try:
+            defaults, meta = props["default_generation_settings"], models["data"][0]["meta"]  # type: ignore[index]
+            path = str(props.get("model_path", ""))
+            return UpstreamInfo(
+                vocab_size=int(meta["n_vocab"]),
+                context_length=int(defaults["n_ctx"]),  # type: ignore[index]
+                num_slots=int(props["total_slots"]),  # type: ignore[call-overload]
+                fingerprint=f"llama-server {props.get('build_info')} {path} {meta.get('size')} {meta.get('n_params')}",
+                model_path=path,
+            )
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise UpstreamError(f"{url} does not describe its model as llama-server does at /props.") from None
+
+    async def encode(self, text: str) -> list[int]:
+        answer = await self._connection.post(
+            "/tokenize", {"content": text, "add_special": False, "parse_special": True}
+        )
+        tokens = answer.get("tokens")
+        if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+            raise UpstreamError(f"{self._connection.url} does not tokenize as llama-server does.")
+        return tokens
+
+    async def generate(self, segment: Segment) -> AsyncGenerator[Part]:
+        body = request_body(segment)
+        if segment.whole:
+            answer = await self._connection.post("/completion", body)
+            yield Part(self._tokens(answer, segment), _num_cached(answer))
+            return
+        known = 0
+        async for event in self._connection.stream("/completion", body):
+            tokens = self._tokens(event, segment)
+            num_computed = event.get("tokens_predicted")
+            if isinstance(num_computed, int) and num_computed > known + len(tokens):
+                yield Part(is_broken=True)
+                return
+            known += len(tokens)
+            if tokens:
+                yield Part(tokens, _num_cached(event))
+            if event.get("stop") is True:
+                return
+        raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
+
+    def _tokens(self, answer: Fields, segment: Segment) -> list[Sampled]:
+        """Return the tokens of an answer or event, with log-probabilities if the segment needs them."""
+        try:
+            ids = [int(token) for token in answer.get("tokens", ())]  # type: ignore[attr-defined]
+            if segment.sampling.logprobs is None:
+                return [Sampled(token, float("nan"), ()) for token in ids]
+            found = answer.get("completion_probabilities", ())
+            return [
+                _sampled(token, entry, segment.sampling.logprobs)
+                for token, entry in zip(ids, found, strict=True)  # type: ignore[call-overload]
+            ]
+        except (KeyError, TypeError, ValueError):
+            raise UpstreamError(f"{self._connection.url} sent tokens in another form than llama-server does.") from None
+
+
+def request_body(segment: Segment) -> Fields:
+    """Return the request for a segment."""
+    params = segment.sampling
+    biases: list[list[object]] = [[token, value] for token, value in params.logit_bias]
+    biases += [[token, False] for token in sorted(segment.banned)]
+    body: Fields = {
+        "prompt": list(segment.tokens),
+        "n_predict": segment.max_tokens,
+        "stream": not segment.whole,
+        "return_tokens": True,
+        "cache_prompt": True,
+        "timings_per_token": True,  # with the number of cached tokens
+        "seed": segment.seed,
+        "logit_bias": biases,
+        **sampler_fields(params),
+    }
+    if segment.whole:
+        body["response_fields"] = WHOLE_FIELDS
+    if params.logprobs is not None:
+        body["n_probs"] = max(1, params.logprobs)
+    counted = segment.num_generated if params.penalty_last_n < 0 else min(segment.num_generated, params.penalty_last_n)
+    if counted and has_penalties(params):
+        samplers = body["samplers"]
+        assert isinstance(samplers, list)
+        body |= {
+            "samplers": ["penalties", *samplers],
+            "repeat_last_n": counted,
+            "repeat_penalty": params.repetition_penalty,
+            "presence_penalty": params.presence_penalty,
+            "frequency_penalty": params.frequency_penalty,
+        }
+    return body
+
+
+def has_penalties(params: SamplingParams) -> bool:
+    return params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
+
+
+def sampler_fields(params: SamplingParams) -> Fields:
+    """Return the samplers and their order. All that are off are left out."""
+    if params.is_greedy:
+        return {"samplers": ["temperature"], "temperature": 0.0}
+    shaping = params.shaping
+    fields: Fields = {
+        "temperature": params.temperature,
+        "top_k": params.top_k,
+        "top_p": params.top_p,
+        "min_p": params.min_p,
+    }
+    if shaping is None:
+        return {**fields, "samplers": ["temperature", "min_p", "top_k", "top_p"]}
+    return {
+        **fields,
+        "samplers": [SAMPLER_NAMES[name] for name in shaping.order if name in SAMPLER_NAMES],
+        "top_n_sigma": shaping.top_n_sigma or -1.0,
+        "typical_p": shaping.typical_p,
+        "xtc_probability": shaping.xtc_probability,
+        "xtc_threshold": shaping.xtc_threshold,
+        "dynatemp_range": shaping.dynatemp_range,
+        "dynatemp_exponent": shaping.dynatemp_exponent,
+    }
+
+
+def _sampled(token: int, entry: Fields, num_top: int) -> Sampled:
+    if entry["id"] != token:
+        raise ValueError("the log-probabilities are those of other tokens")
+    top = [(int(each["id"]), float(each["logprob"])) for each in entry["top_logprobs"]]  # type: ignore[attr-defined]
+    return Sampled(token, float(entry["logprob"]), tuple(top[:num_top]))  # type: ignore[arg-type]
+
+
+def _num_cached(answer: Fields) -> int | None:
+    timings = answer.get("timings")
+    cached = timings.get("cache_n") if isinstance(timings, dict) else None
+    return cached if type(cached) is int else None
