@@ -78,6 +78,8 @@ EXAMPLES = {
     "model": "tiny",
     "alias": "davinci-002=tiny",
     "lora": "tuned=/adapter@tiny",
+    "tokenizer": "there=/models/there",
+    "upstream_key": "secret-of-the-other-server",
     "openai_names": "off",
     "context_length": "512",
     "offline": "true",

@@ -31,9 +31,11 @@ FEATURES: dict[str, tuple[str, Callable[[CompletionRequest], bool]]] = {
     "xtc": ("xtc_probability", lambda request: request.xtc_probability > 0),
     "dynatemp": ("dynatemp_range", lambda request: request.dynatemp_range > 0),
     "dry": ("dry_multiplier", lambda request: request.dry_multiplier > 0),
+    "constraint": ("response_format", lambda request: request.constraint is not None),
     "samplers": ("samplers", lambda request: request.samplers is not None or request.temperature_last),
 }
-"""Name → the parameter that an error names, and whether a request needs it."""
+"""Name → the parameter that an error names, and whether a request needs it. Of a constraint the error names the
+parameter that was sent."""
 
 
 def check_features(request: CompletionRequest, lacks: Collection[str]) -> None:
@@ -41,6 +43,7 @@ def check_features(request: CompletionRequest, lacks: Collection[str]) -> None:
     for name in lacks:
         parameter, is_needed = FEATURES[name]
         if is_needed(request):
+            parameter = request.constraint or parameter if name == "constraint" else parameter
             what = {
                 "prompt_logprobs": "log-probabilities of the prompt's tokens (`echo` with `logprobs`)",
                 "repetition_penalty_with_bias": "`repetition_penalty` together with `logit_bias`",

@@ -77,5 +77,5 @@ def _file_of(upstream: UpstreamName, settings: Settings) -> str:
 
 def _fingerprint(description: str) -> str:
     """Return `system_fingerprint`: it names whose engine it is, and changes with what the upstream says of itself."""
-    kind = description.partition(" ")[0]
+    kind = description.partition(" ")[0].replace("-", "_")
     return f"fp_{kind}_" + hashlib.blake2b(description.encode(), digest_size=6).hexdigest()

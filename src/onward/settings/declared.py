@@ -23,17 +23,6 @@ class Settings:
         "a llama-server computes. Repeatable; the first is the default model.",
         metavar="NAME_OR_PATH", is_repeatable=True,
     )  # fmt: skip
-    tokenizer: tuple[tuple[str, str], ...] = option(
-        (), "Model", values.tokenizer,
-        "Where the tokenizer of a model NAME that another server computes comes from: a model, as in --model. Not "
-        "needed where that server's model file is on this machine. Repeatable.",
-        metavar="NAME=MODEL", is_repeatable=True,
-    )  # fmt: skip
-    upstream_key: str | None = option(
-        None, "Security", values.string,
-        "API key for servers that compute models. Other users of the machine can see flags: prefer the environment.",
-        metavar="KEY", is_secret=True,
-    )  # fmt: skip
     alias: tuple[tuple[str, str], ...] = option(
         (), "Model", values.alias, "Additional name for a model. Repeatable.",
         metavar="NAME=MODEL", is_repeatable=True,
@@ -43,6 +32,12 @@ class Settings:
         "A LoRA adapter (a folder of PEFT, or a GGUF file) that is merged into a GGUF or safetensors model and served "
         "as a model NAME. BASE: the model, as in --model; the first one without. Repeatable.",
         metavar="NAME=PATH[@BASE]", is_repeatable=True,
+    )  # fmt: skip
+    tokenizer: tuple[tuple[str, str], ...] = option(
+        (), "Model", values.tokenizer,
+        "Where the tokenizer of a model NAME that another server computes comes from: a model, as in --model. Not "
+        "needed where that server's model file is on this machine. Repeatable.",
+        metavar="NAME=MODEL", is_repeatable=True,
     )  # fmt: skip
     openai_names: bool = option(
         True, "Model", values.boolean,
@@ -92,6 +87,11 @@ class Settings:
         "File of API keys, one per line: `KEY`, `NAME = KEY` or `NAME = sha256:DIGEST`; lines that begin with # are "
         "comments. Read again when it changes.",
         metavar="PATH",
+    )  # fmt: skip
+    upstream_key: str | None = option(
+        None, "Security", values.string,
+        "API key for servers that compute models. Other users of the machine can see flags: prefer the environment.",
+        metavar="KEY", is_secret=True,
     )  # fmt: skip
     allowed_host: tuple[str, ...] = option(
         (), "Security", values.host_name,

@@ -41,7 +41,7 @@ class ChoiceRun:
         one_by_one = self._sampler.has_penalties or bool(job.sampling.banned_sequences)
         whole = one_by_one or self._needs_whole
         if whole:
-            limit = 1 if one_by_one else min(limit, WHOLE_TOKENS)
+            limit = 1 if one_by_one or job.sampling.logprobs is not None else min(limit, WHOLE_TOKENS)
         self._needs_whole = False
         tokens = (*job.prompt, *self.generated)
         return Segment(tokens, count, limit, job.sampling, self._seed(count), banned, whole)

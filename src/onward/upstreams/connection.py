@@ -36,20 +36,20 @@ class Connection:
 
     async def get(self, path: str, timeout: float = CONNECT_SECONDS) -> Fields:
         """Return the object that a path answers with. Raises UpstreamError."""
-        with _faults(self.url):
+        with Faults(self.url):
             response = await self._client.get(path, timeout=timeout)
         return self._object(response.status_code, response.content)
 
     async def post(self, path: str, body: Fields) -> Fields:
         """Return the object that a request is answered with. Raises UpstreamError."""
-        with _faults(self.url):
+        with Faults(self.url):
             response = await self._client.post(path, content=msgspec.json.encode(body), headers=_JSON)
         return self._object(response.status_code, response.content)
 
     async def stream(self, path: str, body: Fields) -> AsyncGenerator[Fields]:
         """Yield the objects of an answer of server-sent events. Raises UpstreamError, also if it ends too early for a
         line to be complete."""
-        with _faults(self.url):
+        with Faults(self.url):
             async with self._client.stream("POST", path, content=msgspec.json.encode(body), headers=_JSON) as response:
                 if response.status_code != 200:
                     self._object(response.status_code, await response.aread())
@@ -82,7 +82,7 @@ class Connection:
         try:
             self._decoded(content)
         except UpstreamError as error:
-            return f"{error} (status {status})"
+            return f"{str(error).rstrip('.')} (status {status})."
         return f"{self.url} answered with status {status}."
 
 
@@ -94,7 +94,7 @@ def _reason(error: object) -> str:
     return str(message)[:MAX_ERROR_CHARACTERS]
 
 
-class _faults:
+class Faults:
     """Turns httpx's exceptions into UpstreamError."""
 
     def __init__(self, url: str) -> None:
@@ -107,9 +107,8 @@ class _faults:
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
             raise UpstreamError(f"{self._url} sent nothing for too long.", is_lost=True) from error
         if isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError):
-            raise UpstreamError(
-                f"{self._url} could not be reached: {error or type(error).__name__}.", is_lost=True
-            ) from error
+            reason = (str(error) or type(error).__name__).rstrip(".")
+            raise UpstreamError(f"{self._url} could not be reached: {reason}.", is_lost=True) from error
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:

@@ -2,9 +2,11 @@
 
 Streams do not report the ids of tokens that leave a character incomplete: only the token that completes it arrives,
 with `tokens_predicted` one or more ahead. Such a stream is broken off there (`Part.is_broken`), and the engine asks for
-the rest in one piece, whose `tokens` are complete. Penalties count the last `repeat_last_n` tokens, also of the prompt:
-they are used for one token at a time, with as many as were generated. Log-probabilities with `n_probs` are those of the
-raw distribution.
+the rest in one piece, whose `tokens` are complete. The log-probability of such a token is missing there too: it is read
+from the list of the most likely ones at its position. Log-probabilities with `n_probs` are of the raw distribution.
+
+Penalties count the last `repeat_last_n` tokens, also of the prompt: they are used for one token at a time, with as many
+as were generated.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ LACKS = frozenset(
         "epsilon_cutoff",
         "eta_cutoff",
         "dry",
+        "constraint",
         "repetition_penalty_with_bias",
     )
 )
@@ -38,6 +41,8 @@ SAMPLER_NAMES = {
     "xtc": "xtc",
 }
 """The samplers that it has, in the order in which they act here, by their names there."""
+FORCING_BIAS = 10_000.0
+FEW_PROBABILITIES, ALL_PROBABILITIES = 512, 1 << 24
 WHOLE_FIELDS = ("tokens", "completion_probabilities", "tokens_predicted", "timings", "stop")
 
 
@@ -82,6 +87,8 @@ class LlamaServer:
         body = request_body(segment)
         if segment.whole:
             answer = await self._connection.post("/completion", body)
+            if segment.sampling.logprobs is not None and not answer.get("completion_probabilities"):
+                answer["completion_probabilities"] = [await self._probabilities(segment, answer)]
             yield Part(self._tokens(answer, segment), _num_cached(answer))
             return
         known = 0
@@ -97,6 +104,27 @@ class LlamaServer:
             if event.get("stop") is True:
                 return
         raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
+
+    async def _probabilities(self, segment: Segment, answer: Fields) -> Fields:
+        """Return the entry of the one token of an answer that has none: it left a character incomplete.
+
+        Another token, which does not, is forced at the same position; the list of the most likely ones has both.
+        """
+        tokens = answer.get("tokens")
+        if not isinstance(tokens, list) or len(tokens) != 1:
+            raise UpstreamError(f"{self._connection.url} sent tokens without their log-probabilities.")
+        forced = (await self.encode("a"))[0]
+        body = request_body(segment) | {"logit_bias": [[forced, FORCING_BIAS]]}
+        for num_probs in (FEW_PROBABILITIES, ALL_PROBABILITIES):
+            again = await self._connection.post("/completion", body | {"n_probs": num_probs})
+            try:
+                top = again["completion_probabilities"][0]["top_logprobs"]  # type: ignore[index]
+                found = [each["logprob"] for each in top if each["id"] == tokens[0]]
+            except (KeyError, IndexError, TypeError):
+                raise UpstreamError(f"{self._connection.url} sent no log-probabilities.") from None
+            if found:
+                return {"id": tokens[0], "logprob": found[0], "top_logprobs": top}
+        raise UpstreamError(f"{self._connection.url} does not know the probability of token {tokens[0]}.")
 
     def _tokens(self, answer: Fields, segment: Segment) -> list[Sampled]:
         """Return the tokens of an answer or event, with log-probabilities if the segment needs them."""

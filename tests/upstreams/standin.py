@@ -1,0 +1,173 @@
+"""A stand-in for llama-server: its requests and answers over the toy's vocabulary, and faults to order."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from onward.runtimes.toy.tokenizer import END, ToyTokenizer
+
+TOKENIZER = ToyTokenizer()
+Script = Callable[[Sequence[int]], int]
+"""From all tokens so far to the next one."""
+
+
+def spelling(text: str, prompt_length: int) -> Script:
+    """Spell a text byte by byte behind a prompt of this length, then end."""
+    content = text.encode()
+    return lambda tokens: content[len(tokens) - prompt_length] if len(tokens) - prompt_length < len(content) else END
+
+
+def is_incomplete(content: bytes) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(content)
+    return bool(decoder.getstate()[0])
+
+
+class StandIn:
+    """A server on a port of its own. `faults`: what becomes of the next completions, in order, "" for none; "down"
+    of the next request of any kind."""
+
+    def __init__(self) -> None:
+        self.script: Script = lambda tokens: ord("a") + len(tokens) % 26
+        self.requests: list[dict[str, Any]] = []
+        self.faults: list[str] = []
+        self.build = "b1"
+        self.adds_space = False
+        self.was_left = threading.Event()
+        """Set when a client closed its connection before the end of its answer."""
+        self.release = threading.Event()
+        """Lets requests with the fault "hang" go on."""
+        stand_in = self
+
+        class Handler(_Handler):
+            server_state = stand_in
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.release.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def tokens_of(self, body: dict[str, Any]) -> Iterator[int]:
+        """The tokens that a request generates, up to and with the end token."""
+        tokens = list(body["prompt"])
+        banned = {entry[0] for entry in body["logit_bias"] if entry[1] is False}
+        for _ in range(body["n_predict"]):
+            forced = [entry[0] for entry in body["logit_bias"] if entry[1] is not False and entry[1] > 1000]
+            token = forced[0] if forced else self.script(tokens)
+            while token in banned:
+                token = ord("z") if token == END else token + 1
+            yield token
+            tokens.append(token)
+            if token == END:
+                return
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_state: StandIn
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        state = self.server_state
+        if "down" in state.faults[:1]:
+            state.faults.pop(0)
+            self.send_error(503)
+            return
+        if self.path == "/props":
+            settings = {"n_ctx": 512}
+            self._json({"default_generation_settings": settings, "total_slots": 2, "build_info": state.build})
+        else:
+            self._json({"data": [{"meta": {"n_vocab": TOKENIZER.size, "size": 1}}]})
+
+    def do_POST(self) -> None:
+        state = self.server_state
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path == "/tokenize":
+            space = " " if state.adds_space else ""
+            self._json({"tokens": TOKENIZER.encode(space + body["content"], add_special_tokens=False)})
+            return
+        state.requests.append(body)
+        fault = state.faults.pop(0) if state.faults else ""
+        if fault == "html":
+            self._send("text/html", b"<html>Welcome to nginx!</html>")
+        elif fault == "refuse":
+            self._json({"error": {"code": 400, "message": "prompt is silly", "type": "invalid"}}, 400)
+        elif fault in ("down", "busy"):
+            self.send_error(503)
+        elif fault == "hang":
+            state.release.wait(30)
+        elif body["stream"]:
+            self._stream(body, fault)
+        else:
+            self._whole(body, fault)
+
+    def _whole(self, body: dict[str, Any], fault: str) -> None:
+        tokens = [99_999 if fault == "other model" else token for token in self.server_state.tokens_of(body)]
+        whole = [token for token in tokens if token > 255 or not is_incomplete(TOKENIZER.token_bytes(token))]
+        probabilities = [self._entry(token, body) for token in whole] if "n_probs" in body else []
+        answer = {"tokens": tokens, "tokens_predicted": len(tokens), "timings": {"cache_n": 1}, "stop": True}
+        self._json(answer | ({"completion_probabilities": probabilities} if "n_probs" in body else {}))
+
+    def _stream(self, body: dict[str, Any], fault: str) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        content = b""
+        try:
+            for count, token in enumerate(self.server_state.tokens_of(body), 1):
+                if fault == "half" and count == 3:
+                    return
+                content += b"" if token == END else TOKENIZER.token_bytes(token)
+                if is_incomplete(content):
+                    continue
+                shown = 99_999 if fault == "other model" else token
+                event: dict[str, Any] = {"tokens": [shown], "tokens_predicted": count, "timings": {"cache_n": 1}}
+                if "n_probs" in body:
+                    event["completion_probabilities"] = [self._entry(token, body)]
+                self._event(event | {"stop": False})
+                if fault == "slow" and count == 2:
+                    while not self.server_state.release.wait(0.02):
+                        self._event({"tokens": [], "stop": False})
+            self._event({"tokens": [], "tokens_predicted": count, "stop": True, "stop_type": "limit"})
+        except OSError:
+            self.server_state.was_left.set()
+
+    def _entry(self, token: int, body: dict[str, Any]) -> dict[str, Any]:
+        others = [{"id": other, "logprob": -1.0 - other / 1000} for other in range(min(body["n_probs"], 300))]
+        return {"id": token, "logprob": -0.5, "top_logprobs": others}
+
+    def _event(self, event: dict[str, Any]) -> None:
+        self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        self.wfile.flush()
+
+    def _json(self, value: object, status: int = 200) -> None:
+        self._send("application/json", json.dumps(value).encode(), status)
+
+    def _send(self, kind: str, content: bytes, status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@contextmanager
+def stand_in() -> Iterator[StandIn]:
+    server = StandIn()
+    try:
+        yield server
+    finally:
+        server.close()

@@ -1,0 +1,285 @@
+"""llama-server as the engine: what is asked of it, what becomes of its answers, and of its faults."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from onward.backends.embedded import EmbeddedBackend
+from onward.completions.fold import fold_chunks, fold_whole
+from onward.compose import compose
+from onward.errors import EngineStopped, InvalidRequest, ServerError, SetupError
+from onward.protocol.decode import check_request
+from onward.protocol.response import Completion
+from onward.runtimes.toy.tokenizer import END
+from onward.sampling.params import SamplingParams, Shaping
+from onward.settings import Settings
+from onward.upstreams import engine as upstream_engine
+from onward.upstreams.base import Segment
+from onward.upstreams.llama_server import request_body
+from tests.upstreams.standin import TOKENIZER, StandIn, spelling, stand_in
+
+PROMPT = "Say:"
+Test = Callable[[EmbeddedBackend], Coroutine[Any, Any, Any]]
+
+
+@pytest.fixture
+def server() -> Iterator[StandIn]:
+    with stand_in() as running:
+        yield running
+
+
+def settings(server: StandIn, **more: Any) -> Settings:
+    address = server.url.replace("http://", "llama+http://")
+    return Settings(model=(f"there={address}",), tokenizer=(("there", "toy"),), **more)
+
+
+def on(server: StandIn, test: Test, **more: Any) -> Any:
+    """Run an async test with a backend whose engine is the stand-in."""
+
+    async def run() -> Any:
+        backend = await asyncio.to_thread(compose, settings(server, **more))
+        try:
+            return await asyncio.wait_for(test(backend), 60)
+        finally:
+            await backend.aclose()
+
+    return asyncio.run(run())
+
+
+async def complete(backend: EmbeddedBackend, **fields: Any) -> Completion:
+    fields = {"model": "there", "prompt": PROMPT, "temperature": 0, **fields}
+    return await fold_whole(await backend.complete(check_request(fields)))
+
+
+def ask(server: StandIn, **fields: Any) -> Completion:
+    found: Completion = on(server, lambda backend: complete(backend, **fields))
+    return found
+
+
+def spell(server: StandIn, text: str, prompt: str = PROMPT) -> None:
+    server.script = spelling(text, len(TOKENIZER.encode(prompt, add_special_tokens=False)))
+
+
+def test_a_completion_is_computed_there_by_token_ids(server: StandIn) -> None:
+    spell(server, "Paris.")
+    answer = ask(server, max_tokens=20, echo=True)
+    [choice] = answer.choices
+    assert (choice.text, choice.finish_reason) == ("Say:Paris.", "stop")
+    assert answer.usage is not None and (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (4, 6)
+    assert answer.usage.prompt_tokens_details.cached_tokens == 1
+    assert answer.system_fingerprint is not None and answer.system_fingerprint.startswith("fp_llama_server_")
+    [request] = server.requests
+    assert request["prompt"] == TOKENIZER.encode(PROMPT, add_special_tokens=False) and request["n_predict"] == 20
+
+
+@pytest.mark.parametrize(("stop", "text"), [(["wor"], "Hello "), (["lo w"], "Hel"), (["xyz"], "Hello world")])
+def test_stop_sequences_are_found_here(server: StandIn, stop: list[str], text: str) -> None:
+    spell(server, "Hello world")
+    [choice] = ask(server, max_tokens=30, stop=stop).choices
+    assert (choice.text, choice.finish_reason) == (text, "stop")
+    assert all("stop" not in request for request in server.requests)
+
+
+def test_a_length_is_a_length(server: StandIn) -> None:
+    spell(server, "Hello world")
+    [choice] = ask(server, max_tokens=5).choices
+    assert (choice.text, choice.finish_reason) == ("Hello", "length")
+    assert ask(server, max_tokens=0).choices[0].text == ""
+
+
+@pytest.mark.parametrize("logprobs", [None, 2])
+def test_characters_that_streams_swallow_arrive(server: StandIn, logprobs: int | None) -> None:
+    text = "日本 ünd 🦜!"
+    spell(server, text)
+    [choice] = ask(server, max_tokens=60, logprobs=logprobs).choices
+    assert (choice.text, choice.finish_reason) == (text, "stop")
+    assert any(not request["stream"] for request in server.requests)
+    if logprobs is not None:
+        assert choice.logprobs is not None and len(choice.logprobs.tokens) == len(text.encode())
+
+
+def test_penalties_are_computed_one_token_at_a_time_over_what_was_generated(server: StandIn) -> None:
+    ask(server, max_tokens=3, presence_penalty=1.0, frequency_penalty=0.5, repetition_penalty=1.2)
+    assert [request["n_predict"] for request in server.requests] == [1, 1, 1]
+    assert [request.get("repeat_last_n", 0) for request in server.requests] == [0, 1, 2]
+    assert server.requests[2]["samplers"][0] == "penalties"
+    assert len(server.requests[2]["prompt"]) == len(server.requests[0]["prompt"]) + 2
+
+
+def test_min_tokens_bans_the_end_for_as_long(server: StandIn) -> None:
+    spell(server, "ab")
+    [choice] = ask(server, max_tokens=9, min_tokens=4).choices
+    assert choice.text == "abzz"
+    assert [request["n_predict"] for request in server.requests] == [4, 5]
+    assert [END, False] in server.requests[0]["logit_bias"] and not server.requests[1]["logit_bias"]
+
+
+def test_an_end_that_the_request_ignores_is_gone_beyond(server: StandIn) -> None:
+    spell(server, "ab")
+    [choice] = ask(server, max_tokens=5, ignore_eos=True).choices
+    assert (choice.text, choice.finish_reason) == ("ab", "length")
+    assert len(server.requests) == 3
+
+
+def test_choices_have_seeds_of_their_own_that_repeat(server: StandIn) -> None:
+    ask(server, n=3, seed=7, temperature=1, max_tokens=2)
+    seeds = {request["seed"] for request in server.requests}
+    assert len(seeds) == 3
+    server.requests.clear()
+    ask(server, n=3, seed=7, temperature=1, max_tokens=2)
+    assert {request["seed"] for request in server.requests} == seeds
+
+
+def test_log_probabilities_are_passed_on(server: StandIn) -> None:
+    [choice] = ask(server, max_tokens=2, logprobs=3).choices
+    assert choice.logprobs is not None and choice.logprobs.token_logprobs == [-0.5, -0.5]
+    assert choice.logprobs.top_logprobs is not None and choice.logprobs.top_logprobs[0] is not None
+    assert len(choice.logprobs.top_logprobs[0]) in (3, 4)
+
+
+@pytest.mark.parametrize("faults", [["half"], ["half", "half"], ["busy"], ["half", "down", "down"]])
+def test_a_stream_that_is_lost_goes_on_where_it_was(server: StandIn, faults: list[str]) -> None:
+    spell(server, "nothing is lost or doubled")
+    server.faults = list(faults)
+    [choice] = ask(server, max_tokens=40).choices
+    assert (choice.text, choice.finish_reason) == ("nothing is lost or doubled", "stop")
+
+
+@pytest.mark.parametrize("fault", ["html", "refuse", "other model"])
+def test_an_answer_that_makes_no_sense_fails_the_request_alone(server: StandIn, fault: str) -> None:
+    async def test(backend: EmbeddedBackend) -> None:
+        server.faults = [fault]
+        with pytest.raises(ServerError):
+            await complete(backend, max_tokens=3)
+        assert (await complete(backend, max_tokens=3)).choices[0].text
+        assert backend.health().state == "ready"
+
+    on(server, test)
+
+
+def test_an_upstream_that_hangs_is_asked_again(server: StandIn) -> None:
+    spell(server, "late")
+    server.faults = ["hang"]
+    assert on(server, lambda backend: complete(backend, max_tokens=9), engine_timeout=0.3).choices[0].text == "late"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+def test_an_upstream_that_stays_away_is_reported_and_comes_back(
+    server: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream_engine, "PATIENCE_SECONDS", 0.0)
+
+    async def test(backend: EmbeddedBackend) -> None:
+        server.faults = ["down"] * 40
+        with pytest.raises(EngineStopped):
+            await complete(backend, max_tokens=3)
+        assert backend.health().state == "recovering"
+        with pytest.raises(EngineStopped):
+            await complete(backend, max_tokens=3)
+        server.faults.clear()
+        await until(lambda: backend.health().state == "ready")
+        assert (await complete(backend, max_tokens=3)).choices[0].text
+
+    on(server, test)
+
+
+def test_another_model_behind_the_address_ends_the_engine(server: StandIn) -> None:
+    async def test(backend: EmbeddedBackend) -> None:
+        server.build, server.faults = "b2", ["half"]
+        with pytest.raises(ServerError):
+            await complete(backend, max_tokens=9)
+        assert backend.health().state == "dead"
+
+    on(server, test)
+
+
+def test_a_client_that_leaves_ends_the_work_there(server: StandIn) -> None:
+    async def test(backend: EmbeddedBackend) -> None:
+        server.faults = ["slow"]
+        request = check_request({"model": "there", "prompt": PROMPT, "stream": True, "max_tokens": 50})
+        answer = await backend.complete(request)
+        async for _ in fold_chunks(answer, request):
+            break
+        await answer.aclose()
+        await until(server.was_left.is_set)
+        await until(lambda: backend.load()["there"].num_running == 0)
+
+    on(server, test)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"allowed_token_ids": [5]}, "allowed_token_ids"),
+        ({"tfs": 0.5}, "tfs"),
+        ({"dry_multiplier": 1}, "dry_multiplier"),
+        ({"repetition_penalty": 1.5, "logit_bias": {"5": 1}}, "repetition_penalty"),
+        ({"guided_regex": "[ab]"}, "guided_regex"),
+    ],
+)
+def test_what_it_does_not_have_is_refused_by_name(server: StandIn, fields: dict[str, Any], param: str) -> None:
+    async def test(backend: EmbeddedBackend) -> None:
+        with pytest.raises(InvalidRequest, match="The engine behind this model does not have") as refused:
+            await complete(backend, **fields)
+        assert param in (refused.value.param or "") or param == "guided_regex"
+
+    on(server, test)
+    assert not server.requests
+
+
+def test_more_choices_than_slots_wait_here(server: StandIn) -> None:
+    answer = ask(server, n=5, max_tokens=3)
+    assert len(answer.choices) == 5 and len(server.requests) == 5
+
+
+def segment(**params: Any) -> dict[str, Any]:
+    return dict(request_body(Segment((1, 2), 0, 5, SamplingParams(**params), 3)))
+
+
+def test_samplers_are_sent_in_the_order_of_this_api() -> None:
+    assert segment(temperature=0.5, top_p=0.9)["samplers"] == ["temperature", "min_p", "top_k", "top_p"]
+    assert segment(temperature=0.0)["samplers"] == ["temperature"]
+    assert segment(top_p=0.0)["temperature"] == 0.0
+    shaping = Shaping(typical_p=0.5, order=("top_k", "typical_p", "temperature"))
+    assert segment(shaping=shaping)["samplers"] == ["top_k", "typ_p", "temperature"]
+
+
+def test_another_tokenizer_is_refused_at_the_start(server: StandIn) -> None:
+    server.adds_space = True
+    with pytest.raises(SetupError, match="its tokenizer is not that of there: pass --tokenizer"):
+        compose(settings(server))
+
+
+def test_an_upstream_must_be_there_and_say_where_its_tokenizer_is(server: StandIn) -> None:
+    address = server.url.replace("http://", "llama+http://")
+    with pytest.raises(SetupError, match="there needs a tokenizer: pass --tokenizer there=MODEL"):
+        compose(Settings(model=(f"there={address}",)))
+    server.close()
+    with pytest.raises(SetupError, match="could not be reached"):
+        compose(settings(server))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("llama+http://h:1", "needs a name: pass --model NAME=llama"),
+        ("x=triton+http://h:1", "triton. is not a kind of server"),
+        ("x=llama+http://h:1/v1", "without a path or a password"),
+        ("x=llama+http://key@h:1", "without a path or a password"),
+    ],
+)
+def test_addresses_that_mean_nothing_are_refused(model: str, words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        compose(Settings(model=(model,)))
