@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from onward.compose import backend, worker
 from onward.engine.model import Hook, Row, nothing
-from onward.engine_clients.worker import run_worker
+from onward.engine_clients.worker import Description, run_worker
 from onward.runtimes.base import Progress
 
 if TYPE_CHECKING:
@@ -132,9 +132,9 @@ FAULTS: dict[str, Callable[[], object]] = {
 """What can be ordered: each ends or stops the engine for good."""
 
 
-def load(configuration: Callable[[], bytes], progress: Progress) -> tuple[Engine, EngineInfo]:
+def load(description: Description, progress: Progress) -> tuple[Engine, EngineInfo]:
     """As `onward.compose.worker.load`, with a model that follows orders."""
-    engine, info = worker.load(configuration, progress)
+    engine, info = worker.load(description, progress)
     faulty = Faulty(engine.model.evaluate, Path(os.environ[ORDERS]))
     engine.model.evaluate = faulty  # type: ignore[method-assign]
     return engine, info

@@ -24,6 +24,8 @@ from onward.engine_clients.child import ChildEngine, ChildLauncher, SpareProcess
 from onward.engine_clients.link import StepReport
 from onward.errors import SetupError
 from onward.models.resolve import resolve
+from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.runtimes.vocabulary import PackedVocabulary
 from onward.settings import Settings
 from tests.engine.harness import Results, make_job, run_alone
 
@@ -33,6 +35,10 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix
 def configuration(**changes: object) -> bytes:
     config = EngineConfig.create(resolve("toy"), Settings(model=("toy",)))
     return msgspec.json.encode(msgspec.structs.replace(config, **changes))
+
+
+def vocabulary() -> bytes:
+    return PackedVocabulary.create(ToyTokenizer()).encode()
 
 
 class Reports:
@@ -64,7 +70,7 @@ class Reports:
 @contextmanager
 def child(*, spare: SpareProcess | None = None, **changes: object) -> Iterator[tuple[ChildEngine, Reports]]:
     reports = Reports()
-    launch = ChildLauncher(WORKER, configuration(**changes), spare=spare)
+    launch = ChildLauncher(WORKER, configuration(**changes), vocabulary, spare=spare)
     engine = launch(reports.on_report, reports.on_lost)
     try:
         yield engine, reports
@@ -166,14 +172,26 @@ def test_closing_waits_until_the_process_has_ended_and_leaves_nothing() -> None:
 )
 def test_an_engine_that_cannot_be_loaded_is_an_error(changes: dict[str, object], words: str) -> None:
     with pytest.raises(SetupError, match=words):
-        ChildLauncher(WORKER, configuration(**changes))(lambda report: None, lambda reason: None)
+        ChildLauncher(WORKER, configuration(**changes), vocabulary)(lambda report: None, lambda reason: None)
+
+
+def test_a_tokenizer_that_cannot_be_loaded_ends_the_process() -> None:
+    def fail() -> bytes:
+        raise SetupError("The tokenizer is broken.")
+
+    with SpareProcess(WORKER) as spare:
+        assert (pid := spare.pid) is not None
+        launch = ChildLauncher(WORKER, configuration(), fail, spare=spare)
+        with pytest.raises(SetupError, match="The tokenizer is broken"):
+            launch(lambda report: None, lambda reason: None)
+    assert not is_running(pid)
 
 
 def test_a_spare_process_is_taken_once_and_ends_with_its_context() -> None:
     reports = Reports()
     with SpareProcess(WORKER) as spare, child(spare=spare) as (engine, _):
         assert spare.take() is None
-        other = ChildLauncher(WORKER, configuration(), spare=spare)(reports.on_report, reports.on_lost)
+        other = ChildLauncher(WORKER, configuration(), vocabulary, spare=spare)(reports.on_report, reports.on_lost)
         assert other.pid != engine.pid
         other.close()
     with SpareProcess(WORKER) as spare:
@@ -184,7 +202,7 @@ def test_a_spare_process_is_taken_once_and_ends_with_its_context() -> None:
 @pytest.mark.parametrize("command", [("/nowhere/python",), (sys.executable, "-c", "raise SystemExit(3)")])
 def test_a_process_that_does_not_start_is_an_error(command: tuple[str, ...]) -> None:
     with pytest.raises(SetupError, match=r"cannot be started|exit code 3"):
-        ChildLauncher(command, b"")(lambda report: None, lambda reason: None)
+        ChildLauncher(command, b"", vocabulary)(lambda report: None, lambda reason: None)
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])

@@ -15,6 +15,7 @@ from onward.engine_clients.messages import (
     Configure,
     CouldNotStart,
     Crashed,
+    Describe,
     Logged,
     Progressed,
     Ready,
@@ -48,10 +49,10 @@ def test_what_comes_up_is_decoded_as_it_was(message: Upward) -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [Configure(b"{}"), Submit([make_job(max_tokens=3)]), Cancel(4), CancelChoice(5, 6), Stop()],
+    [Configure(b"{}"), Describe(b"words"), Submit([make_job(max_tokens=3)]), Cancel(4), CancelChoice(5, 6), Stop()],
     ids=lambda message: type(message).__name__,
 )
-def test_what_goes_down_is_decoded_as_it_was(message: Configure | Command) -> None:
+def test_what_goes_down_is_decoded_as_it_was(message: Configure | Describe | Command) -> None:
     assert decode_downward(encode(message)) == message
 
 

@@ -51,9 +51,9 @@ class OneFileFormat:
 
     def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
         progress("Opening one file")
-        return LoadedModel(ToyModel(context_length=99), ToyTokenizer(), "fp_onefile", (NOTE,))
+        return LoadedModel(ToyModel(context_length=99), "fp_onefile", (NOTE,))
 
-    def load_tokenizer(self, path: Path) -> Tokenizer:
+    def load_tokenizer(self, path: Path, cache_dir: Path | None = None) -> Tokenizer:
         return ToyTokenizer()
 
 

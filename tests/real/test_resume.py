@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -12,10 +13,10 @@ from onward.completions.limits import RequestLimits
 from onward.completions.plan import ServedModel, plan
 from onward.engine.events import Decoded, Event
 from onward.engine.journal import Journal
+from onward.engine.model import Model, Tokenizer
 from onward.engine.step import Engine
 from onward.models.resolve import resolve
 from onward.protocol.decode import check_request
-from onward.runtimes.base import LoadedModel
 from onward.runtimes.options import RuntimeOptions
 from onward.sampling.outputs import Sampled
 from onward.sampling.sampler import Sampler
@@ -32,17 +33,24 @@ REQUESTS = (
 )
 
 
+class Loaded(NamedTuple):
+    """A model and its tokenizer."""
+
+    model: Model
+    tokenizer: Tokenizer
+
+
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
     found = resolve("storyteller")
     folder: Path = tmp_path_factory.mktemp("cache")
     options = RuntimeOptions(threads=0, precision="fast", kv_memory=64 * 2**20, cache_dir=folder)
-    model = found.format.load(found.path, options, lambda message: None)
-    yield model
-    model.model.close()
+    model = found.format.load(found.path, options, lambda message: None).model
+    yield Loaded(model, found.format.load_tokenizer(found.path))
+    model.close()
 
 
-def new_engine(loaded: LoadedModel) -> Engine:
+def new_engine(loaded: Loaded) -> Engine:
     return Engine(loaded.model, loaded.tokenizer, Sampler(loaded.model.vocab_size))
 
 
@@ -59,7 +67,7 @@ def by_choice(events: list[Event]) -> dict[tuple[int, int], tuple[list[int], lis
     return found
 
 
-def test_law_2_a_real_job_cut_at_any_step_and_resumed_goes_on_with_the_same_bits(loaded: LoadedModel) -> None:
+def test_law_2_a_real_job_cut_at_any_step_and_resumed_goes_on_with_the_same_bits(loaded: Loaded) -> None:
     model, ids = loaded.model, itertools.count()
     served = ServedModel.create("storyteller", loaded.tokenizer, model.vocab_size, model.context_length)
     requests = [check_request({"model": "storyteller", **fields}) for fields in REQUESTS]

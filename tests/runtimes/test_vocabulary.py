@@ -29,7 +29,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Tokenizer:
 
 
 def test_every_token_has_the_bytes_and_the_kind_that_it_has_in_the_tokenizer(tokenizer: Tokenizer) -> None:
-    packed = PackedVocabulary(tokenizer)
+    packed = PackedVocabulary.decode(PackedVocabulary.create(tokenizer).encode())
     ids = [-1, *range(tokenizer.size + 2)]
     assert (packed.size, packed.end_tokens) == (tokenizer.size, tokenizer.end_tokens)
     assert [packed.is_special(token) for token in ids] == [tokenizer.is_special(token) for token in ids]

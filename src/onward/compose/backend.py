@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -100,7 +101,7 @@ def load_tokenizer(model: str | None, settings: Settings, progress: Progress = l
     word = model_named(name, settings)
     upstream = upstream_of(word)
     found = resolve_tokenizer(upstream, settings, progress) if upstream else _resolve(word, settings, progress)
-    return found.format.load_tokenizer(found.path)
+    return found.format.load_tokenizer(found.path, settings.cache_dir)
 
 
 def _resolve(name: str, settings: Settings, progress: Progress) -> ResolvedModel:
@@ -145,7 +146,7 @@ def _connect(
     for name, upstream in upstreams.items():
         progress(f"Connecting to {upstream.url} for {name}")
         found = models[name]
-        tokenizer = found.format.load_tokenizer(found.path)
+        tokenizer = found.format.load_tokenizer(found.path, settings.cache_dir)
         served.append(_Served(found, tokenizer, connect(upstream, tokenizer, settings, on_failure)))
     return served
 
@@ -168,15 +169,29 @@ def _start_processes(
     for name, found in models.items():
         progress(f"Loading {name}")
         payload = msgspec.json.encode(EngineConfig.create(found, settings))
-        launcher = ChildLauncher(WORKER, payload, found.id, progress, spare)
+        described: Future[bytes] = Future()
+        launcher = ChildLauncher(WORKER, payload, described.result, found.id, progress, spare)
         engine = SupervisedEngine(launcher, name=found.id, engine_timeout=settings.engine_timeout)
         on_failure.callback(engine.stop)
         engine.begin()
-        tokenizer = found.format.load_tokenizer(found.path)  # while the process loads the model
+        tokenizer = _describe(found, settings, described)  # while the process loads the model
         engine.wait_until_ready()
         served.append(_Served(found, tokenizer, engine))
     trim_heap()
     return served
+
+
+def _describe(found: ResolvedModel, settings: Settings, described: Future[bytes]) -> Tokenizer:
+    """Load the tokenizer of a model, and set `described` to its vocabulary for the engine's process."""
+    from onward.runtimes.vocabulary import PackedVocabulary
+
+    try:
+        tokenizer = found.format.load_tokenizer(found.path, settings.cache_dir)
+        described.set_result(PackedVocabulary.create(tokenizer).encode())
+    except BaseException as error:
+        described.set_exception(error)
+        raise
+    return tokenizer
 
 
 def _start_threads(
@@ -190,23 +205,24 @@ def _start_threads(
     """Load the models into this process; `on_failure` closes them. Raises SetupError."""
     from onward.engine.thread import EngineThread
 
-    loaded: list[tuple[ResolvedModel, EngineConfig, LoadedModel]] = []
-    with kernels_loading(progress) as kernels_loaded:
+    loaded: list[tuple[ResolvedModel, EngineConfig, LoadedModel, Tokenizer]] = []
+    with kernels_loading(progress) as kernels_loaded, ThreadPoolExecutor(1, "onward-tokenizers") as executor:
         for name, found in models.items():
             progress(f"Loading {name}")
             config = EngineConfig.create(found, settings)
+            loading = executor.submit(found.format.load_tokenizer, found.path, settings.cache_dir)
             model = load_model(config, progress)
             on_failure.callback(model.model.close)
-            loaded.append((found, config, model))
+            loaded.append((found, config, model, loading.result()))
         kernels_loaded()
     trim_heap()
     if drop_pages:
         drop_loading_pages({found.format.name for found in models.values()})
     served: list[_Served] = []
-    for found, config, model in loaded:
-        engine, info = make_engine(config, model)
+    for found, config, model, tokenizer in loaded:
+        engine, info = make_engine(config, model, tokenizer)
         client = EngineThread(engine, name=found.id, fingerprint=info.fingerprint)
-        served.append(_Served(found, model.tokenizer, client))
+        served.append(_Served(found, tokenizer, client))
     return served
 
 

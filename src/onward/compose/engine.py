@@ -105,20 +105,15 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     return loaded
 
 
-def make_engine(
-    config: EngineConfig, model: LoadedModel, vocabulary: Vocabulary | None = None
-) -> tuple[Engine, EngineInfo]:
-    """Return an engine, which owns the model from now on, and what it serves.
-
-    It knows the bytes of tokens from `vocabulary`, by default the model's tokenizer.
-    """
+def make_engine(config: EngineConfig, model: LoadedModel, vocabulary: Vocabulary) -> tuple[Engine, EngineInfo]:
+    """Return an engine, which owns the model from now on, and what it serves. `vocabulary`: the model's."""
     from onward.engine.client import EngineInfo
     from onward.engine.step import Engine
     from onward.sampling.sampler import Sampler
 
     engine = Engine(
         model.model,
-        vocabulary or model.tokenizer,
+        vocabulary,
         Sampler(model.model.vocab_size, config.threads or None),
         max_rows=config.max_rows,
         share_prefixes=config.share_prefixes,

@@ -22,6 +22,7 @@ from onward.engine_clients.messages import (
     Configure,
     CouldNotStart,
     Crashed,
+    Describe,
     Logged,
     Progressed,
     Ready,
@@ -48,12 +49,14 @@ SECRET_VARIABLES = ("ONWARD_API_KEY", "OPENAI_API_KEY")
 class ChildLauncher:
     """Implements `link.Launch`: each call starts `command`, a program that calls `worker.run_worker`.
 
-    `configuration` describes the engine to that program. `name` is for the log, and `progress` receives a sentence per
+    `configuration` describes the engine to that program, and so does what `vocabulary` returns, which may wait; what it
+    raises ends the start. `name` is for the log, and `progress` receives a sentence per
     stage of loading, on a thread of the link. `spare` may have a process of that command that was started before.
     """
 
     command: ReadOnly[str]
     configuration: bytes
+    vocabulary: Callable[[], bytes]
     name: str = "engine"
     progress: Callable[[str], None] = lambda stage: None
     spare: SpareProcess | None = None
@@ -62,6 +65,12 @@ class ChildLauncher:
         process = self.spare.take() if self.spare is not None else None
         child = ChildEngine(process or _spawn(self.command), self.name, self.progress, on_report, on_lost)
         child.configure(self.configuration)
+        try:
+            child.describe(self.vocabulary())
+        except BaseException:
+            child.kill("its tokenizer could not be loaded")
+            child.close()
+            raise
         child.wait_until_ready()
         return child
 
@@ -153,6 +162,10 @@ class ChildEngine:
     def configure(self, payload: bytes) -> None:
         """Say which engine to load."""
         self._writer.write(lambda: [encode(Configure(payload))])
+
+    def describe(self, vocabulary: bytes) -> None:
+        """Say what tokens spell. May be called before or after the model is loaded."""
+        self._writer.write(lambda: [encode(Describe(vocabulary))], is_large=True)
 
     def wait_until_ready(self) -> None:
         """Wait until the engine takes commands. Raises SetupError if it cannot start; the process has ended then."""

@@ -27,6 +27,15 @@ class Configure(msgspec.Struct, frozen=True, tag=True, array_like=True):
     payload: bytes
 
 
+class Describe(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The second message down. `vocabulary` is what the engine has to know of the tokenizer: opaque to the transport.
+
+    It may come long after the first: the server loads the tokenizer while the engine's process loads the model.
+    """
+
+    vocabulary: bytes
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The engine is loaded and takes commands."""
 
@@ -61,7 +70,7 @@ class Crashed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 Upward = Ready | Progressed | CouldNotStart | Logged | Crashed | StepReport
-Downward = Configure | Command
+Downward = Configure | Describe | Command
 
 _encoder = msgspec.msgpack.Encoder()
 _upward: msgspec.msgpack.Decoder[Upward] = msgspec.msgpack.Decoder(Upward)

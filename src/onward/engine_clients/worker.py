@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -26,6 +26,7 @@ from onward.engine_clients.messages import (
     Configure,
     CouldNotStart,
     Crashed,
+    Describe,
     Logged,
     Progressed,
     Ready,
@@ -43,9 +44,21 @@ if TYPE_CHECKING:  # it imports the sampler, which the loader does beside other 
 
 log = logging.getLogger("onward.engine")
 
-Load = Callable[[Callable[[], bytes], Callable[[str], None]], "tuple[Engine, EngineInfo]"]
-"""Loads an engine. The first argument waits for the configuration that describes it, the second receives a sentence per
-stage. Raises SetupError."""
+
+class Description(Protocol):
+    """What the server says about the engine to load. Both methods wait for it, once."""
+
+    def configuration(self) -> bytes:
+        """Return what `ChildLauncher.configuration` is."""
+        ...
+
+    def vocabulary(self) -> bytes:
+        """Return what `ChildLauncher.vocabulary` returned."""
+        ...
+
+
+Load = Callable[[Description, Callable[[str], None]], "tuple[Engine, EngineInfo]"]
+"""Loads an engine. The second argument receives a sentence per stage. Raises SetupError."""
 
 EXIT_CRASHED = 70
 """EX_SOFTWARE of sysexits.h."""
@@ -74,7 +87,7 @@ def run_worker(load: Load) -> int:
     logging.getLogger("onward").handlers[:] = [_LogFrames(connection.send)]
     logging.getLogger("onward").propagate = False
     try:
-        engine, info = load(connection.configuration, lambda stage: connection.send(Progressed(stage)))
+        engine, info = load(connection, lambda stage: connection.send(Progressed(stage)))
     except SetupError as error:
         connection.send(CouldNotStart(str(error)))
         return 1
@@ -114,12 +127,17 @@ class _Connection:
         os.dup2(2, 1)  # what libraries print must not get between frames
         self.commands: queue.SimpleQueue[Mail] = queue.SimpleQueue()
         self._configuration: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._vocabulary: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._lock = threading.Lock()
         threading.Thread(target=self._read, name="onward-commands", daemon=True).start()
 
     def configuration(self) -> bytes:
-        """Wait for what to load."""
+        """See Description."""
         return self._configuration.get()
+
+    def vocabulary(self) -> bytes:
+        """See Description."""
+        return self._vocabulary.get()
 
     def send(self, message: Upward) -> None:
         """Send a message; waits while the server does not read. May be called on any thread."""
@@ -140,10 +158,13 @@ class _Connection:
         try:
             for payload in FrameReader(self._down):
                 message = decode_downward(payload)
-                if isinstance(message, Configure):
-                    self._configuration.put(message.payload)
-                else:
-                    self.commands.put(message)
+                match message:
+                    case Configure(payload):
+                        self._configuration.put(payload)
+                    case Describe(vocabulary):
+                        self._vocabulary.put(vocabulary)
+                    case _:
+                        self.commands.put(message)
         except (BrokenFrame, BrokenMessage) as error:
             log.error("%s", error)
         finally:

@@ -23,7 +23,6 @@ class LoadedModel:
     """
 
     model: Model
-    tokenizer: Tokenizer
     fingerprint: str
     """Changes with whatever may change results: weights, runtime, processor, precision."""
     notes: tuple[str, ...] = ()
@@ -78,12 +77,15 @@ class ModelFormat(Protocol):
         ...
 
     def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
-        """Load the model at `path`. Slow; blocks.
+        """Load the model at `path`, without its tokenizer. Slow; blocks.
 
         Raises ModelFolderError (files, graph), MemoryTooSmall (KV cache), SetupError (options that do not fit).
         """
         ...
 
-    def load_tokenizer(self, path: Path) -> Tokenizer:
-        """Load only the tokenizer. Raises ModelFolderError."""
+    def load_tokenizer(self, path: Path, cache_dir: Path | None = None) -> Tokenizer:
+        """Load the tokenizer, at any time and on any thread. Raises ModelFolderError.
+
+        `cache_dir`: where what took long may be kept for the next start; None: nowhere.
+        """
         ...

@@ -12,25 +12,21 @@ from onward.runtimes.files import CONFIG, TOKENIZER, TOKENIZER_FILES, present
 from onward.runtimes.openvino.file_names import WEIGHTS
 
 if TYPE_CHECKING:
-    from onward.checkpoints.checkpoint import Checkpoint
-    from onward.engine.model import Tokenizer
     from onward.runtimes.options import RuntimeOptions
 
 PACKAGES: tuple[str, ...] = ("openvino", "tokenizers")
 LOADING_ONLY_FILES: tuple[str, ...] = (WEIGHTS, "libopenvino", "_pyopenvino.", "tokenizers.")
 
 
-def load_checkpoint(
-    path: Path, tokenizer: Tokenizer, options: RuntimeOptions, progress: Progress, checkpoint: Checkpoint | None = None
-) -> LoadedModel:
-    """Load what `read_checkpoint` reads at `path`, or has read. Slow; blocks. Raises as ModelFormat.load."""
+def load_checkpoint(path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
+    """Load what `read_checkpoint` reads at `path`. Slow; blocks. Raises as ModelFormat.load."""
     from onward.runtimes.openvino.converted import converted
     from onward.runtimes.openvino.load import load_model
     from onward.runtimes.openvino.signal_stack import signal_stack_kept
 
-    with converted(path, options, progress, checkpoint) as found, signal_stack_kept():
+    with converted(path, options, progress) as found, signal_stack_kept():
         model = load_model(found.folder, options, content=found.content)
-    return LoadedModel(model, tokenizer, model.fingerprint, tuple(model.notes))
+    return LoadedModel(model, model.fingerprint, tuple(model.notes))
 
 
 def convert_checkpoint(path: Path, folder: Path, options: RuntimeOptions) -> None:

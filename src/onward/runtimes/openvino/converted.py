@@ -26,7 +26,7 @@ from onward.runtimes.openvino.graphs.weights import Weights, graph_bytes
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.options import RuntimeOptions
 
-REVISION = 2
+REVISION = 3
 """Raised with every change that may change a converted graph."""
 _SPARE_BYTES = 64_000_000
 """What has to be free on the disk besides the graph."""
@@ -41,15 +41,13 @@ class Converted:
 
 
 @contextmanager
-def converted(
-    path: Path, options: RuntimeOptions, progress: Progress, checkpoint: Checkpoint | None = None
-) -> Iterator[Converted]:
+def converted(path: Path, options: RuntimeOptions, progress: Progress) -> Iterator[Converted]:
     """Convert a model file, unless that was done before, and give the folder to load for as long as the context lasts.
 
-    `checkpoint`: what was read at `path` before. Without a cache folder in the options, the folder is a temporary one.
+    Without a cache folder in the options, the folder is a temporary one.
     Slow; blocks. Raises CheckpointError (the file), SetupError (the disk).
     """
-    checkpoint, found = _checked(checkpoint or read_checkpoint(path), options)
+    checkpoint, found = _checked(read_checkpoint(path), options)
     content = _content(checkpoint, options)
     name = f"{(path.name if path.is_dir() else path.stem)[:80]}-{content[:16]}"
     cached = None if options.cache_dir is None else options.cache_dir / FOLDER / name

@@ -60,12 +60,11 @@ class OpenVINOFormat:
         from onward.runtimes.openvino.load import load_model
         from onward.runtimes.openvino.signal_stack import signal_stack_kept
 
-        tokenizer = self.load_tokenizer(path)
         with signal_stack_kept():
             model = load_model(path, options)
-        return LoadedModel(model, tokenizer, model.fingerprint, tuple(model.notes))
+        return LoadedModel(model, model.fingerprint, tuple(model.notes))
 
-    def load_tokenizer(self, path: Path) -> Tokenizer:
+    def load_tokenizer(self, path: Path, cache_dir: Path | None = None) -> Tokenizer:
         from onward.runtimes.tokenizer import HuggingFaceTokenizer
 
         return HuggingFaceTokenizer(path)

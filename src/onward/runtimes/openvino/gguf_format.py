@@ -11,7 +11,6 @@ from onward.runtimes.files import file_problem
 from onward.runtimes.openvino.checkpoint_format import LOADING_ONLY_FILES, PACKAGES, contents_problem, load_checkpoint
 
 if TYPE_CHECKING:
-    from onward.checkpoints.checkpoint import Checkpoint
     from onward.engine.model import Tokenizer
     from onward.runtimes.options import RuntimeOptions
 
@@ -69,25 +68,16 @@ class GGUFFormat:
         return ""
 
     def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
+        return load_checkpoint(_model(path), options, progress)
+
+    def load_tokenizer(self, path: Path, cache_dir: Path | None = None) -> Tokenizer:
         from onward.checkpoints.checkpoint import read_checkpoint
+        from onward.runtimes.tokenizer import HuggingFaceTokenizer, TokenizerContent
+        from onward.runtimes.tokenizer_cache import cached_tokenizer_files
 
         model = _model(path)
-        checkpoint = read_checkpoint(model)  # once: a vocabulary takes half a second
-        return load_checkpoint(model, _tokenizer(model, checkpoint), options, progress, checkpoint)
-
-    def load_tokenizer(self, path: Path) -> Tokenizer:
-        from onward.checkpoints.checkpoint import read_checkpoint
-
-        model = _model(path)
-        return _tokenizer(model, read_checkpoint(model))
-
-
-def _tokenizer(path: Path, checkpoint: Checkpoint) -> Tokenizer:
-    from onward.checkpoints.tokenizer import tokenizer_files
-    from onward.runtimes.tokenizer import HuggingFaceTokenizer, TokenizerContent
-
-    files = tokenizer_files(checkpoint.parameters)
-    return HuggingFaceTokenizer(TokenizerContent(path, files.tokenizer, files.configuration, [files.generation]))
+        files = cached_tokenizer_files(read_checkpoint(model).parameters, cache_dir)
+        return HuggingFaceTokenizer(TokenizerContent(model, files.tokenizer, files.configuration, [files.generation]))
 
 
 def _models(path: Path) -> list[Path]:

@@ -50,9 +50,9 @@ class SafetensorsFormat:
         return ""
 
     def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
-        return load_checkpoint(path, self.load_tokenizer(path), options, progress)
+        return load_checkpoint(path, options, progress)
 
-    def load_tokenizer(self, path: Path) -> Tokenizer:
+    def load_tokenizer(self, path: Path, cache_dir: Path | None = None) -> Tokenizer:
         from onward.runtimes.tokenizer import HuggingFaceTokenizer
 
         return HuggingFaceTokenizer(path)

@@ -58,9 +58,9 @@ class ToyFormat:
         sizes = _read(path)
         context_length = options.context_within(sizes["context_length"], path.name)
         model = ToyModel(blocks=sizes["blocks"], context_length=context_length)
-        return LoadedModel(model, ToyTokenizer(), model.fingerprint)
+        return LoadedModel(model, model.fingerprint)
 
-    def load_tokenizer(self, path: Path) -> Tokenizer:
+    def load_tokenizer(self, path: Path, cache_dir: Path | None = None) -> Tokenizer:
         return ToyTokenizer()
 
 

@@ -11,7 +11,7 @@ from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.tensor import Tensor
 from onward.runtimes.openvino.graphs.forms import Form, Precision, WeightForm, form_of, num_bytes
 from onward.runtimes.openvino.graphs.nodes import integers
-from onward.runtimes.openvino.graphs.repack import Packed, pack_nibbles, repack
+from onward.runtimes.openvino.graphs.repack import Packed, repack
 from onward.runtimes.openvino.library import ops, ov
 
 _EMBEDDING = "token_embd.weight"
@@ -104,8 +104,7 @@ class Weights:
         if form is Form.UINT4_GROUPS:
             node = ops.subtract(node, ops.convert(ops.constant(np.asarray(_MIDDLE, np.uint8)), "f16"))
         if packed.zeros is not None:
-            flat = packed.zeros.reshape(-1)
-            zeros = self._constant(pack_nibbles(flat) if is_4_bits else flat, grid, four_bits=is_4_bits)
+            zeros = self._constant(packed.zeros.reshape(-1), grid)
             node = ops.subtract(node, ops.convert(zeros, "f16"))
         node = ops.multiply(node, self._constant(packed.scales, grid))
         if num_groups > 1:
