@@ -1,5 +1,6 @@
 /** Builds one script and one style sheet with fixed names into the Python package; the server adds a version to their URLs. */
 import { defineConfig } from "vite";
+import { licenses } from "./licenses";
 
 export default defineConfig(({ mode }) => {
   const name = mode === "reference" ? "reference" : "playground";
@@ -16,6 +17,7 @@ export default defineConfig(({ mode }) => {
         output: { entryFileNames: `${name}.js`, assetFileNames: `${name}[extname]`, inlineDynamicImports: true },
       },
     },
+    plugins: name === "playground" ? [licenses()] : [],
     define: { "process.env.NODE_ENV": JSON.stringify("production") },
   };
 });

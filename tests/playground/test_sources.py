@@ -14,7 +14,7 @@ from onward.server.pages.assets import FOLDER
 from tests.playground.browser import SOURCES, needs_node, node_program
 
 pytestmark = [pytest.mark.slow, needs_node]
-BUILT = ("playground.js", "playground.css", "reference.js")
+BUILT = ("playground.js", "playground.css", "reference.js", "LICENSES.txt")
 
 
 def run(*command: str, folder: Path = SOURCES) -> str:
@@ -45,6 +45,13 @@ def test_the_built_files_are_made_of_these_sources(tmp_path: Path) -> None:
         run(*node_program("npx", "vite", "build", "--mode", mode, "--outDir", str(tmp_path)))
     for name in BUILT:
         assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes(), f"{name}: run `make playground`."
+
+
+def test_the_licences_of_what_is_built_in_are_shipped() -> None:
+    text = (FOLDER / "LICENSES.txt").read_text(encoding="utf-8")
+    for name in json.loads((SOURCES / "package.json").read_text(encoding="utf-8"))["dependencies"]:
+        assert f"\n{name} " in text
+    assert text.count("Permission is hereby granted") >= 5
 
 
 def test_versions_are_pinned() -> None:

@@ -10,8 +10,11 @@ pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install
 
 from playwright.sync_api import expect
 
+from tests.playground.pages import Playground, open_context
+from tests.processes import served
+
 if TYPE_CHECKING:
-    from tests.playground.pages import Playground
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
 
@@ -141,3 +144,44 @@ def test_a_setting_can_be_reset(playground: Playground) -> None:
     playground.button("Reset temperature").click()
     expect(playground.page.locator("#write-temperature")).to_have_value("")
     expect(playground.page.locator("#write-temperature")).to_have_attribute("placeholder", "1")
+
+
+def test_the_strict_profile_gets_openai_s_fields_only(browser: Browser) -> None:
+    with served("--profile", "strict") as url:
+        context = open_context(browser)
+        playground = Playground(context.new_page(), url).open()
+        prompt = playground.text
+        body = playground.request_of(playground.generate)
+        assert not {"return_token_ids", "min_p"} & body.keys()
+        assert body["stream_options"] == {"include_usage": True}
+        assert len(playground.text) > len(prompt)
+        expect(playground.page.locator("#write-min_p")).to_have_count(0)
+        context.close()
+
+
+def test_the_page_says_what_it_is_before_its_script_has_arrived(browser: Browser, site: str) -> None:
+    context = open_context(browser)
+    page = context.new_page()
+    page.route("**/playground.js*", lambda route: route.abort())
+    page.goto(site)
+    expect(page.get_by_role("heading", name="Onward")).to_be_visible()
+    context.close()
+
+
+def test_a_text_that_the_model_ends_at_once_is_explained(playground: Playground) -> None:
+    playground.set("max_tokens", "0").generate()
+    expect(playground.notice).to_contain_text("generated nothing")
+    playground.page.get_by_role("tab", name="Tree").click()
+    expect(playground.page.locator(".node")).to_have_count(1)
+
+
+def test_a_second_tab_takes_over_the_tree(playground: Playground) -> None:
+    playground.generate()
+    playground.page.wait_for_timeout(500)  # it is kept after 300 ms without a change
+    other = Playground(playground.page.context.new_page(), playground.url).open()
+    assert other.text == playground.text
+    expect(playground.notice).to_contain_text("opened in another tab")
+    other.write("Of the second tab")
+    other.page.wait_for_timeout(500)
+    playground.open()
+    assert playground.text == "Of the second tab"

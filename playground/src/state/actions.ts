@@ -218,8 +218,8 @@ function finish(draft: Draft, base: number, last: Progress | null): void {
   document.documentElement.dataset.completions = String(numRuns); // what drives the page can wait for this
   if (!last || last.choices.length === 0) return;
   batch(() => {
-    const isFill = draft.suffix !== undefined;
-    const ids = isFill ? [] : last.choices.filter(Boolean).map((choice) => addGenerated(base, nodeOf(choice, draft, last.fingerprint)));
+    const kept = draft.suffix === undefined ? last.choices.filter((choice) => choice?.text) : [];
+    const ids = kept.map((choice) => addGenerated(base, nodeOf(choice, draft, last.fingerprint)));
     if (ids[0] !== undefined) current.value = ids[0];
     done.value = { draft, base, fingerprint: last.fingerprint, texts: last.choices.map((choice) => choice.text), meter: last.meter };
     if (last.choices.length > 1) panel.value = "candidates";
@@ -230,6 +230,9 @@ function finish(draft: Draft, base: number, last: Progress | null): void {
     notice.value =
       `${last.meter.acceptedTokens} predicted tokens were accepted, ${last.meter.rejectedTokens} rejected` +
       (saved === null ? "." : `: about ${(saved / 1000).toFixed(2)} seconds saved.`);
+  }
+  if (!abort.signal.aborted && last.choices.every((choice) => choice.text === "")) {
+    notice.value = "The model ends the text here: it generated nothing. Press Another, or write a few words more.";
   }
   checkShared(last);
 }
@@ -300,7 +303,7 @@ export async function openPermalink(): Promise<void> {
     history.replaceState(null, "", location.pathname);
     batch(() => {
       shared.value = found;
-      settings.value = { ...knownSettings(found.settings, parameters), ...(found.seed ? {} : {}) };
+      settings.value = knownSettings(found.settings, parameters);
     });
     if (text.value.trim() !== "" && tree.value.nodes.size > 0) commitDocument();
     current.value = null;

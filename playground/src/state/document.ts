@@ -122,8 +122,10 @@ interface Kept {
   text: string;
 }
 
-/** Restores what this browser has kept, then keeps every change. */
+/** Restores what this browser has kept, then keeps every change, until the page is opened in another tab. */
 export async function keepDocument(): Promise<void> {
+  const channel = new BroadcastChannel(NAME);
+  channel.postMessage("opened");
   try {
     const kept = (await load(NAME)) as Kept | undefined;
     if (kept) restore(kept);
@@ -139,12 +141,17 @@ export async function keepDocument(): Promise<void> {
       notice.value = "This browser has no room for the tree: export it before you leave.";
     });
   };
-  effect(() => {
+  const stopKeeping = effect(() => {
     void [tree.value, current.value, text.value];
     clearTimeout(timer);
     timer = setTimeout(keep, SAVE_DELAY_MS);
   });
   document.addEventListener("visibilitychange", () => timer !== undefined && keep());
+  channel.onmessage = () => {
+    if (timer !== undefined) keep();
+    stopKeeping();
+    notice.value = "This page was opened in another tab, which now keeps the tree. Reload to go on in this one.";
+  };
 }
 
 /** Ids are those of the file plus an offset that `fromFile` chooses: the first node of a file is node 1. */

@@ -1,6 +1,6 @@
 /** The bar at the top: views, model, key, theme, help. */
 import { model, models, selectModel } from "../state/access";
-import { dialog, theme, view, type Theme, type View } from "../state/page";
+import { dialog, problem, theme, view, type Theme, type View } from "../state/page";
 import { start } from "../state/start";
 
 const VIEWS: [View, string][] = [
@@ -9,13 +9,19 @@ const VIEWS: [View, string][] = [
   ["tokens", "Tokens"],
 ];
 
+/** An error belongs to the view that it came from. */
+function show(name: View): void {
+  if (name !== view.value) problem.value = null;
+  view.value = name;
+}
+
 export function Bar() {
   return (
     <header class="bar">
       <h1 title={`Onward ${start.version}`}>Onward</h1>
       <nav aria-label="Views">
         {VIEWS.map(([name, label]) => (
-          <button key={name} type="button" aria-current={view.value === name ? "page" : undefined} onClick={() => (view.value = name)}>
+          <button key={name} type="button" aria-current={view.value === name ? "page" : undefined} onClick={() => show(name)}>
             {label}
           </button>
         ))}

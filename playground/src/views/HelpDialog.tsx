@@ -28,6 +28,9 @@ export function HelpDialog() {
         Underlined text was generated. Colours show how likely each token was; hover over one, or press Ctrl Space, to see what else
         the model might have said. Nothing is lost by trying again: every version is in the tree, which stays in this browser.
       </p>
+      <p class="hint">
+        The page is made with other people's work: <a href="playground/LICENSES.txt">licences</a>.
+      </p>
       <p>On a Mac, use Command instead of Ctrl, except for Ctrl Space.</p>
     </ModalDialog>
   );

@@ -16,6 +16,7 @@ KINDS = {
     "playground.css": "text/css; charset=utf-8",
     "reference.js": "text/javascript; charset=utf-8",
     "favicon.svg": "image/svg+xml",
+    "LICENSES.txt": "text/plain; charset=utf-8",
 }
 """Every file that is served, with its content type."""
 ASSET_ROOT = "/playground/"

@@ -11,6 +11,7 @@ _STYLE = """
 :root{color-scheme:light dark}
 body{font:16px/1.55 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem}
 h1,h2,h3{line-height:1.25;overflow-wrap:anywhere}h1{font-size:2.4rem;margin:0 0 .5rem}
+h2 code{font-size:1em}
 h2{font-size:1.35rem;margin-top:3rem;border-top:1px solid #8884;padding-top:1rem}h3{font-size:1.05rem}
 html{background:light-dark(#fdfcfa,#181a1d);color:light-dark(#1d1c1a,#e8e5df)}a{color:light-dark(#24568a,#8fbbe8)}
 code,pre,textarea{font:14px/1.5 ui-monospace,monospace}

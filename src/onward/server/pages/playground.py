@@ -16,6 +16,9 @@ from onward.server.pages.layout import COMMON_HEADERS
 _OWN_CONTROLS = frozenset({"model", "prompt", "suffix", "prediction", "stream", "stream_options", "echo", "logprobs"})
 """Parameters that other parts of the page than its settings send."""
 
+_SHELL = '<header class="bar"><h1>Onward</h1></header>'
+"""What is painted before the script has arrived; it takes this over."""
+
 
 def playground_headers(nonce: str) -> list[tuple[bytes, bytes]]:
     """Return the headers of the page: its own script only, and the styles that the editor inserts by `nonce`."""
@@ -48,7 +51,7 @@ def playground_page(without_scripts: str, *, profile: Profile, requires_key: boo
         f'<link rel="icon" href="favicon.svg"><link rel="stylesheet" href="playground/playground.css?v={tag}">'
         f'<script type="module" src="playground/playground.js?v={tag}"></script>'
         f'<script type="application/json" id="start">{encoded}</script>'
-        f'<body><div id="app"></div><noscript><main>{without_scripts}</main></noscript></body></html>'
+        f'<body><div id="app">{_SHELL}</div><noscript><main>{without_scripts}</main></noscript></body></html>'
     )
 
 
