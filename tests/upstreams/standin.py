@@ -1,4 +1,8 @@
-"""A stand-in for llama-server: its requests and answers over the toy's vocabulary, and faults to order."""
+"""A stand-in for llama-server and vLLM: their requests and answers over the toy's vocabulary, and faults to order.
+
+vLLM cannot run where the tests do: its part is written from the request and response types in its sources
+(entrypoints/openai/completion/protocol.py and serving.py, 2026-08).
+"""
 
 from __future__ import annotations
 
@@ -89,15 +93,19 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/props":
             settings = {"n_ctx": 512}
             self._json({"default_generation_settings": settings, "total_slots": 2, "build_info": state.build})
+        elif self.path == "/version":
+            self._json({"version": state.build})
         else:
-            self._json({"data": [{"meta": {"n_vocab": TOKENIZER.size, "size": 1}}]})
+            meta = {"n_vocab": TOKENIZER.size, "size": 1}
+            self._json({"data": [{"id": "served", "root": "org/name", "max_model_len": 512, "meta": meta}]})
 
     def do_POST(self) -> None:
         state = self.server_state
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path == "/tokenize":
             space = " " if state.adds_space else ""
-            self._json({"tokens": TOKENIZER.encode(space + body["content"], add_special_tokens=False)})
+            text = space + str(body.get("content", body.get("prompt")))
+            self._json({"tokens": TOKENIZER.encode(text, add_special_tokens=False)})
             return
         state.requests.append(body)
         fault = state.faults.pop(0) if state.faults else ""
@@ -109,10 +117,53 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(503)
         elif fault == "hang":
             state.release.wait(30)
+        elif self.path == "/v1/completions":
+            self._vllm(body, fault)
         elif body["stream"]:
             self._stream(body, fault)
         else:
             self._whole(body, fault)
+
+    def _vllm(self, body: dict[str, Any], fault: str) -> None:
+        assert body["return_tokens_as_token_ids"] and body["return_token_ids"]
+        if body.get("echo"):
+            prompt = body["prompt"]
+            logprobs = self._vllm_logprobs(prompt, body)
+            logprobs["token_logprobs"][0] = logprobs["top_logprobs"][0] = None
+            self._json({"choices": [{"text": "", "logprobs": logprobs, "token_ids": [1], "finish_reason": "length"}]})
+            return
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream; charset=utf-8")
+        self.end_headers()
+        tokens = list(body["prompt"])
+        for count in range(1, body["max_tokens"] + 1):
+            if fault == "half" and count == 3:
+                return
+            token = self.server_state.script(tokens)
+            if token in body["stop_token_ids"] and count <= body["min_tokens"]:
+                token = ord("z")
+            tokens.append(token)
+            ends = token in body["stop_token_ids"]
+            finish = "stop" if ends else "length" if count == body["max_tokens"] else None
+            choice: dict[str, Any] = {"index": 0, "text": "?", "token_ids": [token], "finish_reason": finish}
+            if fault == "old version":
+                del choice["token_ids"]
+            if fault == "other model":
+                choice["token_ids"] = [99_999]
+            if body.get("logprobs") is not None:
+                choice["logprobs"] = self._vllm_logprobs([token], body)
+            self._event({"choices": [choice]})
+            if finish:
+                break
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _vllm_logprobs(self, tokens: Sequence[int], body: dict[str, Any]) -> dict[str, list[Any]]:
+        others = {f"token_id:{other}": -1.0 - other / 1000 for other in range(body["logprobs"])}
+        return {
+            "tokens": [f"token_id:{token}" for token in tokens],
+            "token_logprobs": [-0.5 for _ in tokens],
+            "top_logprobs": [{f"token_id:{token}": -0.5, **others} for token in tokens],
+        }
 
     def _whole(self, body: dict[str, Any], fault: str) -> None:
         tokens = [99_999 if fault == "other model" else token for token in self.server_state.tokens_of(body)]

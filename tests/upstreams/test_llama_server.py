@@ -18,7 +18,7 @@ from onward.protocol.response import Completion
 from onward.runtimes.toy.tokenizer import END
 from onward.sampling.params import SamplingParams, Shaping
 from onward.settings import Settings
-from onward.upstreams import engine as upstream_engine
+from onward.upstreams import watch
 from onward.upstreams.base import Segment
 from onward.upstreams.llama_server import request_body
 from tests.upstreams.standin import TOKENIZER, StandIn, spelling, stand_in
@@ -178,7 +178,7 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_an_upstream_that_stays_away_is_reported_and_comes_back(
     server: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upstream_engine, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(watch, "PATIENCE_SECONDS", 0.0)
 
     async def test(backend: EmbeddedBackend) -> None:
         server.faults = ["down"] * 40

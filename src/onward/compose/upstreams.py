@@ -12,6 +12,7 @@ from onward.errors import SetupError
 from onward.models.resolve import ResolvedModel, resolve
 from onward.runtimes.base import Progress
 from onward.runtimes.formats import format_of
+from onward.runtimes.openvino.safetensors_format import SafetensorsFormat
 from onward.settings import UPSTREAM_KINDS, Settings, UpstreamName
 
 if TYPE_CHECKING:
@@ -19,14 +20,25 @@ if TYPE_CHECKING:
     from onward.upstreams.base import Upstream
     from onward.upstreams.engine import UpstreamEngine
 
+TOKENIZER = "tokenizer.json"
 PROBE_TEXT = "Hello, world! 1234 été – naïve\n\n  def f(x):\n\treturn x*2 # 日本語 😀"
 """Tokenized by both sides: an upstream with another vocabulary is refused before it computes nonsense."""
+
+
+class TokenizerFolder(SafetensorsFormat):
+    """A folder with a tokenizer and no weights."""
+
+    def files(self, path: Path) -> list[Path]:
+        return [path / TOKENIZER]
 
 
 def resolve_tokenizer(upstream: UpstreamName, settings: Settings, progress: Progress) -> ResolvedModel:
     """Return the model that an upstream's tokenizer comes from, under the upstream's name. Asks the upstream for its
     model's file where the settings do not say. Raises SetupError."""
     word = dict(settings.tokenizer).get(upstream.name) or _file_of(upstream, settings)
+    folder = Path(word).expanduser()
+    if format_of(folder) is None and (folder / TOKENIZER).is_file():
+        return ResolvedModel(folder, upstream.name, "folder", TokenizerFolder())
     found = resolve(word, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir)
     return replace(found, id=upstream.name)
 
@@ -58,8 +70,10 @@ def connect(upstream: UpstreamName, tokenizer: Tokenizer, settings: Settings, on
 def _upstream(upstream: UpstreamName, settings: Settings) -> Upstream:
     from onward.upstreams.connection import Connection
     from onward.upstreams.llama_server import LlamaServer
+    from onward.upstreams.vllm import VLLM
 
-    return LlamaServer(Connection(upstream.url, settings.upstream_key, settings.engine_timeout))
+    connection = Connection(upstream.url, settings.upstream_key, settings.engine_timeout)
+    return VLLM(connection) if upstream.kind == "vllm" else LlamaServer(connection)
 
 
 def _file_of(upstream: UpstreamName, settings: Settings) -> str:
@@ -67,7 +81,7 @@ def _file_of(upstream: UpstreamName, settings: Settings) -> str:
     from onward.upstreams.engine import described
 
     path = Path(described(upstream.name, lambda: _upstream(upstream, settings)).model_path)
-    if path.is_file() and format_of(path) is not None:
+    if path.is_absolute() and path.exists() and format_of(path) is not None:
         return str(path)
     raise SetupError(
         f"{upstream.name} needs a tokenizer: pass --tokenizer {upstream.name}=MODEL with the model that the "

@@ -19,8 +19,9 @@ class Settings:
 
     model: tuple[str, ...] = option(
         ("storyteller",), "Model", values.string,
-        "Model to serve: a built-in name, a folder, or a Hugging Face id; or NAME=llama+http://HOST:PORT for one that "
-        "a llama-server computes. Repeatable; the first is the default model.",
+        "Model to serve: a built-in name, a folder, or a Hugging Face id; or, for one that a llama-server or vLLM "
+        "computes, NAME=llama+http://HOST:PORT or NAME=vllm+http://HOST:PORT. Repeatable; the first is the default "
+        "model.",
         metavar="NAME_OR_PATH", is_repeatable=True,
     )  # fmt: skip
     alias: tuple[tuple[str, str], ...] = option(
@@ -35,8 +36,8 @@ class Settings:
     )  # fmt: skip
     tokenizer: tuple[tuple[str, str], ...] = option(
         (), "Model", values.tokenizer,
-        "Where the tokenizer of a model NAME that another server computes comes from: a model, as in --model. Not "
-        "needed where that server's model file is on this machine. Repeatable.",
+        "Where the tokenizer of a model NAME that another server computes comes from: a model, as in --model, or "
+        "a folder with tokenizer.json. Not needed where that server's model is on this machine. Repeatable.",
         metavar="NAME=MODEL", is_repeatable=True,
     )  # fmt: skip
     openai_names: bool = option(

@@ -22,7 +22,6 @@ class UpstreamError(Exception):
 class UpstreamInfo:
     """What an upstream serves. `fingerprint` changes when it may compute other results, as far as it says so."""
 
-    vocab_size: int
     context_length: int
     num_slots: int
     """Sequences that it evaluates together."""
@@ -36,7 +35,8 @@ class Segment:
     """A continuation that one upstream request computes: at most `max_tokens` tokens behind `tokens`.
 
     `seed` is below 2**32. `banned` are not sampled. `num_generated`: how many of the last `tokens` were generated, and
-    are counted by penalties. `whole`: the answer is needed in one piece.
+    are counted by penalties. `whole`: the answer is needed in one piece. `end_tokens` end it, but not among its first
+    `min_tokens`, where the upstream has `Traits.has_min_tokens`.
     """
 
     tokens: tuple[int, ...]
@@ -46,6 +46,21 @@ class Segment:
     seed: int
     banned: frozenset[int] = frozenset()
     whole: bool = False
+    end_tokens: frozenset[int] = frozenset()
+    min_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a kind of server can do. `lacks`: names of `completions.features`.
+
+    `has_min_tokens`: it bans end tokens until a length itself. `counts_prompt`: its penalties count the prompt's tokens
+    too, so that it is asked for one token at a time; where they do not, a choice with penalties cannot go on elsewhere.
+    """
+
+    lacks: frozenset[str]
+    has_min_tokens: bool = False
+    counts_prompt: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +76,7 @@ class Part:
 class Upstream(Protocol):
     """A connection to a server. Used on one event loop."""
 
-    lacks: frozenset[str]
-    """Names of `completions.features` that it does not have."""
+    traits: Traits
 
     async def probe(self) -> UpstreamInfo:
         """Return what it serves. Raises UpstreamError."""
@@ -74,6 +88,11 @@ class Upstream(Protocol):
 
     def generate(self, segment: Segment) -> AsyncGenerator[Part]:
         """Compute a segment. Closing the generator ends the work. Raises UpstreamError."""
+        ...
+
+    async def score(self, tokens: tuple[int, ...], top: int) -> list[Sampled | None]:
+        """Return the log-probability of each token, None for the first, with the `top` most likely ones. Not called
+        where `lacks` has "prompt_logprobs". Raises UpstreamError."""
         ...
 
     async def close(self) -> None:

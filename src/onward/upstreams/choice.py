@@ -12,7 +12,7 @@ from onward.engine.model import Vocabulary
 from onward.sampling.choice import ChoiceSampler
 from onward.sampling.rng import GOLDEN_GAMMA, mix
 from onward.text.assembler import Assembler, TokenRecord
-from onward.upstreams.base import Segment
+from onward.upstreams.base import Segment, Traits
 
 WHOLE_TOKENS = 8
 """Tokens of a segment that is asked for in one piece, because a stream would not report all ids."""
@@ -23,8 +23,9 @@ _SEED_MASK = (1 << 32) - 2
 class ChoiceRun:
     """The state of one choice. Not thread-safe."""
 
-    def __init__(self, job: Job, choice: int, vocabulary: Vocabulary) -> None:
+    def __init__(self, job: Job, choice: int, vocabulary: Vocabulary, traits: Traits) -> None:
         self.job = job
+        self._traits = traits
         self.choice = choice
         self.generated: list[int] = []
         self._vocabulary = vocabulary
@@ -36,15 +37,24 @@ class ChoiceRun:
         """Return what to ask for next: as much as can be sampled under the same rules."""
         job, count = self.job, len(self.generated)
         banned, limit = self._sampler.bans(), job.max_tokens - count
-        if count < job.min_tokens:
+        if count < job.min_tokens and not self._traits.has_min_tokens:
             banned, limit = banned | job.end_tokens, min(limit, job.min_tokens - count)
-        one_by_one = self._sampler.has_penalties or bool(job.sampling.banned_sequences)
+        one_by_one = self._sampler.has_penalties and self._traits.counts_prompt
+        one_by_one = one_by_one or bool(job.sampling.banned_sequences)
         whole = one_by_one or self._needs_whole
         if whole:
             limit = 1 if one_by_one or job.sampling.logprobs is not None else min(limit, WHOLE_TOKENS)
         self._needs_whole = False
         tokens = (*job.prompt, *self.generated)
-        return Segment(tokens, count, limit, job.sampling, self._seed(count), banned, whole)
+        least = max(0, job.min_tokens - count)
+        return Segment(
+            tokens, count, limit, job.sampling, self._seed(count), banned, whole, job.end_tokens, min(least, limit)
+        )
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether another request can go on behind the tokens so far: not where it would count none of them."""
+        return self._traits.counts_prompt or not (self.generated and self._sampler.has_penalties)
 
     @property
     def needs_whole(self) -> bool:

@@ -20,17 +20,15 @@ from onward.engine.events import Decoded, Event, Failed, FailureKind, Prefilled
 from onward.engine.job import Job
 from onward.engine.model import Vocabulary
 from onward.errors import EngineStopped, SetupError
+from onward.sampling.outputs import Sampled
 from onward.upstreams.base import Part, Upstream, UpstreamError, UpstreamInfo
 from onward.upstreams.choice import ChoiceRun
+from onward.upstreams.watch import Watch
 
 log = logging.getLogger("onward.engine")
 
 MAX_ATTEMPTS = 3
 """Requests in a row that bring no token before a choice fails."""
-PATIENCE_SECONDS = 30.0
-"""How long jobs wait for an upstream that is lost. Later ones are refused until it answers again."""
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
-"""Between two attempts to reach a lost upstream."""
 STOP_SECONDS = 5.0
 
 
@@ -69,11 +67,8 @@ class UpstreamEngine:
         self._events: list[Event] = []
         self._jobs: dict[int, _Run] = {}
         self._upstream: Upstream | None = None
-        self._described: UpstreamInfo | None = None
         self._slots = asyncio.Semaphore()
-        self._answers = asyncio.Event()
-        self._recovery: asyncio.Task[None] | None = None
-        self._is_given_up = False
+        self._watch: Watch | None = None
         self._num_running = self._num_waiting = self._num_prefilled = self._num_decoded = 0
 
     def connect(self, check: Callable[[Upstream], Coroutine[Any, Any, None]] | None = None) -> UpstreamInfo:
@@ -96,15 +91,15 @@ class UpstreamEngine:
             await check(self._upstream)
         rows = max(1, min(described.num_slots, self._max_rows or described.num_slots))
         context_length = min(described.context_length, self._context_length or described.context_length)
-        self._described, self._slots = described, asyncio.Semaphore(rows)
+        self._slots = asyncio.Semaphore(rows)
+        self._watch = Watch(self._name, self._upstream, described, self._set_state, self._changed)
         self._info = EngineInfo(
             self._vocabulary.size,
             context_length,
             rows,
             self._fingerprint(described.fingerprint),
-            tuple(sorted(self._upstream.lacks)),
+            tuple(sorted(self._upstream.traits.lacks)),
         )
-        self._answers.set()
         return described
 
     # Any thread.
@@ -130,7 +125,7 @@ class UpstreamEngine:
         with self._lock:
             if self._state.status == "crashed":
                 raise EngineStopped.crashed()
-            if self._state.status == "stopped" or self._is_given_up:
+            if self._state.status == "stopped" or (self._watch is not None and self._watch.is_given_up):
                 raise EngineStopped()
             self._loop.call_soon_threadsafe(self._begin, list(jobs))
 
@@ -164,8 +159,6 @@ class UpstreamEngine:
 
     def _end(self) -> None:
         self._fail_all("stopped", "the engine was stopped")
-        if self._recovery is not None:
-            self._recovery.cancel()
         self._loop.create_task(self._close())
 
     async def _close(self) -> None:
@@ -213,14 +206,16 @@ class UpstreamEngine:
 
     async def _generate(self, run: _Run, choice: int) -> None:
         """Ask for segments until the choice has ended. Raises UpstreamError."""
-        job, state = run.job, ChoiceRun(run.job, choice, self._vocabulary)
+        assert self._upstream is not None and self._watch is not None
+        job, state = run.job, ChoiceRun(run.job, choice, self._vocabulary, self._upstream.traits)
+        await self._score(run, self._upstream)
         if not job.max_tokens:
             self._prefilled(run, 0)
             self._emit(Decoded(job.id, choice, [], "length"))
             return
         num_failed = 0
         while True:
-            await self._wait_for_upstream()
+            await self._watch.wait()
             num_before = len(state.generated)
             try:
                 if await self._take_segment(run, state):
@@ -229,10 +224,19 @@ class UpstreamEngine:
                     raise UpstreamError("the upstream ended without a token.")
             except UpstreamError as error:
                 num_failed = 0 if len(state.generated) > num_before else num_failed + 1
-                if num_failed >= MAX_ATTEMPTS or not error.is_lost:
+                if num_failed >= MAX_ATTEMPTS or not error.is_lost or not state.can_go_on:
                     raise
                 log.warning("%s: %s", self._name, error)
-                self._lost(str(error))
+                self._watch.lost(str(error))
+
+    async def _score(self, run: _Run, upstream: Upstream) -> None:
+        """Score the prompt once, if the job asks for it. Raises UpstreamError."""
+        if run.job.score_top is None or self._watch is None:
+            return
+        await self._watch.wait()
+        async with run.scoring:
+            if not run.is_prefilled:
+                self._prefilled(run, 0, await upstream.score(run.job.prompt, run.job.score_top))
 
     async def _take_segment(self, run: _Run, state: ChoiceRun) -> bool:
         """Take the tokens of one segment. Returns whether the choice has ended. Raises UpstreamError."""
@@ -262,11 +266,11 @@ class UpstreamEngine:
             self._emit(Decoded(run.job.id, state.choice, taken, finish))
         return finish is not None
 
-    def _prefilled(self, run: _Run, num_cached: int) -> None:
+    def _prefilled(self, run: _Run, num_cached: int, scores: list[Sampled | None] | None = None) -> None:
         if not run.is_prefilled:
             run.is_prefilled = True
             self._num_prefilled += len(run.job.prompt) - num_cached
-            self._emit(Prefilled(run.job.id, num_cached))
+            self._emit(Prefilled(run.job.id, num_cached, scores))
 
     def _emit(self, event: Event) -> None:
         """Deliver an event together with the others of this round of the event loop."""
@@ -316,46 +320,10 @@ class UpstreamEngine:
         if task is not None:
             task.cancel()
 
-    # An upstream that is lost.
-
-    async def _wait_for_upstream(self) -> None:
-        """Wait until the upstream answers. Raises UpstreamError when that was given up."""
-        if self._is_given_up:
-            raise UpstreamError(self._state.crash_reason or "the upstream is lost.", is_lost=True)
-        await self._answers.wait()
-        if self._is_given_up:
-            raise UpstreamError(self._state.crash_reason or "the upstream is lost.", is_lost=True)
-
-    def _lost(self, reason: str) -> None:
-        """Begin to look for the upstream, unless that has begun."""
-        if self._recovery is None or self._recovery.done():
-            self._answers.clear()
-            self._set_state(EngineState("recovering", reason))
-            self._recovery = self._loop.create_task(self._recover())
-
-    async def _recover(self) -> None:
-        """Probe the upstream until it answers; after PATIENCE_SECONDS, fail those that wait for it."""
-        assert self._upstream is not None and self._described is not None
-        pause, deadline = FIRST_PAUSE_SECONDS, self._loop.time() + PATIENCE_SECONDS
-        while True:
-            try:
-                described = await self._upstream.probe()
-                break
-            except UpstreamError as error:
-                if self._loop.time() > deadline and not self._is_given_up:
-                    log.error("%s: %s; requests are refused until it answers", self._name, error)
-                    self._is_given_up = True
-                    self._answers.set()
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-        if described.fingerprint != self._described.fingerprint:
-            reason = "the upstream serves another model, or another version of itself, than when this server started"
-            self._set_state(EngineState("crashed", reason))
-            self._fail_all("crashed", reason)
-            return
-        self._is_given_up = False
-        self._set_state(EngineState())
-        self._answers.set()
+    def _changed(self, reason: str) -> None:
+        """The upstream serves something else: nothing goes on."""
+        self._set_state(EngineState("crashed", reason))
+        self._fail_all("crashed", reason)
 
     def _set_state(self, state: EngineState) -> None:
         with self._lock:
@@ -366,12 +334,13 @@ class UpstreamEngine:
 class _Run:
     """A job and the tasks of its unfinished choices."""
 
-    __slots__ = ("is_prefilled", "job", "tasks")
+    __slots__ = ("is_prefilled", "job", "scoring", "tasks")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.is_prefilled = False
+        self.scoring = asyncio.Lock()
 
 
 def described(name: str, make: Callable[[], Upstream]) -> UpstreamInfo:

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator
 
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
-from onward.upstreams.base import Part, Segment, UpstreamError, UpstreamInfo
+from onward.upstreams.base import Part, Segment, Traits, UpstreamError, UpstreamInfo
 from onward.upstreams.connection import Connection, Fields
 
 LACKS = frozenset(
@@ -49,7 +49,7 @@ WHOLE_FIELDS = ("tokens", "completion_probabilities", "tokens_predicted", "timin
 class LlamaServer:
     """Implements `base.Upstream`."""
 
-    lacks = LACKS
+    traits = Traits(LACKS)
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -65,7 +65,6 @@ class LlamaServer:
             defaults, meta = props["default_generation_settings"], models["data"][0]["meta"]  # type: ignore[index]
             path = str(props.get("model_path", ""))
             return UpstreamInfo(
-                vocab_size=int(meta["n_vocab"]),
                 context_length=int(defaults["n_ctx"]),  # type: ignore[index]
                 num_slots=int(props["total_slots"]),  # type: ignore[call-overload]
                 fingerprint=f"llama-server {props.get('build_info')} {path} {meta.get('size')} {meta.get('n_params')}",
@@ -104,6 +103,9 @@ class LlamaServer:
             if event.get("stop") is True:
                 return
         raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
+
+    async def score(self, tokens: tuple[int, ...], top: int) -> list[Sampled | None]:
+        raise UpstreamError("llama-server does not score prompts.")
 
     async def _probabilities(self, segment: Segment, answer: Fields) -> Fields:
         """Return the entry of the one token of an answer that has none: it left a character incomplete.

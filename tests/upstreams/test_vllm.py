@@ -1,0 +1,144 @@
+"""vLLM as the engine: what is asked of it, what becomes of its answers, and of its faults. A stand-in answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models
+
+from onward.backends.embedded import EmbeddedBackend
+from onward.completions.fold import fold_whole
+from onward.compose import compose
+from onward.errors import EngineStopped, InvalidRequest, ServerError, SetupError
+from onward.protocol.decode import check_request
+from onward.protocol.response import Completion
+from onward.runtimes.toy.tokenizer import END
+from onward.settings import Settings
+from tests.upstreams.standin import TOKENIZER, StandIn, spelling, stand_in
+
+PROMPT = "Say:"
+
+
+@pytest.fixture
+def server() -> Iterator[StandIn]:
+    with stand_in() as running:
+        yield running
+
+
+def settings(server: StandIn, **more: Any) -> Settings:
+    address = server.url.replace("http://", "vllm+http://")
+    return Settings(model=(f"there={address}",), tokenizer=(("there", "toy"),), **more)
+
+
+def on(server: StandIn, test: Callable[[EmbeddedBackend], Coroutine[Any, Any, Any]]) -> Any:
+    async def run() -> Any:
+        backend = await asyncio.to_thread(compose, settings(server))
+        try:
+            return await asyncio.wait_for(test(backend), 60)
+        finally:
+            await backend.aclose()
+
+    return asyncio.run(run())
+
+
+async def complete(backend: EmbeddedBackend, **fields: Any) -> Completion:
+    fields = {"model": "there", "prompt": PROMPT, "temperature": 0, **fields}
+    return await fold_whole(await backend.complete(check_request(fields)))
+
+
+def ask(server: StandIn, **fields: Any) -> Completion:
+    found: Completion = on(server, lambda backend: complete(backend, **fields))
+    return found
+
+
+def spell(server: StandIn, text: str) -> None:
+    server.script = spelling(text, len(TOKENIZER.encode(PROMPT, add_special_tokens=False)))
+
+
+def test_a_completion_is_computed_there_by_token_ids(server: StandIn) -> None:
+    spell(server, "日本 🦜.")
+    [choice] = ask(server, max_tokens=40).choices
+    assert (choice.text, choice.finish_reason) == ("日本 🦜.", "stop")
+    [request] = server.requests
+    assert request["model"] == "served" and request["prompt"] == TOKENIZER.encode(PROMPT, add_special_tokens=False)
+    assert request["ignore_eos"] is True and request["stop_token_ids"] == [END]
+
+
+def test_min_tokens_and_biases_are_passed_on(server: StandIn) -> None:
+    spell(server, "ab")
+    [choice] = ask(
+        server, max_tokens=9, min_tokens=4, logit_bias={"7": 2}, banned_tokens=[8], presence_penalty=1
+    ).choices
+    assert choice.text == "abzz"
+    [request] = server.requests
+    assert request["min_tokens"] == 4 and request["logit_bias"] == {"7": 2.0, "8": -100.0}
+    assert request["presence_penalty"] == 1 and request["max_tokens"] == 9
+
+
+def test_prompts_are_scored(server: StandIn) -> None:
+    [choice] = ask(server, max_tokens=2, echo=True, logprobs=2).choices
+    assert choice.logprobs is not None
+    assert choice.logprobs.token_logprobs == [None, -0.5, -0.5, -0.5, -0.5, -0.5]
+    assert len(server.requests) == 2 and server.requests[0]["max_tokens"] == 0
+    assert len(ask(server, max_tokens=0, echo=True, logprobs=1, n=2).choices) == 2
+
+
+def test_a_stream_that_is_lost_goes_on_where_it_was(server: StandIn) -> None:
+    spell(server, "nothing is lost or doubled")
+    server.faults = ["half", "busy"]
+    [choice] = ask(server, max_tokens=40).choices
+    assert (choice.text, choice.finish_reason) == ("nothing is lost or doubled", "stop")
+    assert server.requests[-1]["max_tokens"] == 38
+
+
+def test_a_choice_with_penalties_does_not_go_on_with_other_counts(server: StandIn) -> None:
+    server.faults = ["half"]
+    with pytest.raises(EngineStopped):
+        ask(server, max_tokens=9, frequency_penalty=1)
+
+
+@pytest.mark.parametrize("fault", ["html", "refuse", "other model", "old version"])
+def test_an_answer_that_makes_no_sense_fails_the_request_alone(server: StandIn, fault: str) -> None:
+    async def test(backend: EmbeddedBackend) -> None:
+        server.faults = [fault]
+        with pytest.raises(ServerError):
+            await complete(backend, max_tokens=3, logprobs=1)
+        assert (await complete(backend, max_tokens=3)).choices[0].text
+
+    on(server, test)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"repetition_penalty": 1.5}, "repetition_penalty"),
+        ({"bad_words": ["no"]}, "bad_words"),
+        ({"xtc_probability": 0.5}, "xtc_probability"),
+        ({"samplers": ["top_k"]}, "samplers"),
+    ],
+)
+def test_what_it_does_not_have_is_refused_by_name(server: StandIn, fields: dict[str, Any], param: str) -> None:
+    async def test(backend: EmbeddedBackend) -> None:
+        with pytest.raises(InvalidRequest, match="The engine behind this model does not have") as refused:
+            await complete(backend, **fields)
+        assert refused.value.param == param
+
+    on(server, test)
+
+
+def test_a_hub_name_is_not_a_file_here(server: StandIn) -> None:
+    address = server.url.replace("http://", "vllm+http://")
+    with pytest.raises(SetupError, match=r"the model that the vLLM at .* serves"):
+        compose(Settings(model=(f"there={address}",)))
+
+
+def test_a_folder_with_a_tokenizer_is_enough(server: StandIn, tmp_path: Path) -> None:
+    vocabulary = {chr(ord("a") + index): index for index in range(26)} | {"é": 26}
+    Tokenizer(models.BPE(vocab=vocabulary, merges=[])).save(str(tmp_path / "tokenizer.json"))
+    address = server.url.replace("http://", "vllm+http://")
+    with pytest.raises(SetupError, match="its tokenizer is not that of there"):
+        compose(Settings(model=(f"there={address}",), tokenizer=(("there", str(tmp_path)),)))
