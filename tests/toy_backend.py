@@ -39,7 +39,8 @@ def make_backend(
     *, max_waiting: int = 1024, max_wait: float = 0.0, max_rows: int = 64, speculate: bool = True
 ) -> EmbeddedBackend:
     model, tokenizer = ToyModel(), ToyTokenizer()
-    engine = Engine(model, tokenizer, Sampler(model.vocab_size), max_rows=max_rows, speculate=speculate)
+    sampler = Sampler(model.vocab_size)
+    engine = Engine(model, tokenizer, sampler, max_rows=max_rows, speculate=speculate, load_tokenizer=lambda: tokenizer)
     served = ServedModel.create("toy", tokenizer, model.vocab_size, model.context_length)
     toy = EmbeddedModel(served, EngineThread(engine), "fp_toy", backlog=Backlog(max_waiting), max_wait=max_wait)
     listed = [Model(id="toy", created=1, owned_by="onward"), Model(id="gpt-old", created=1, owned_by="onward")]

@@ -30,6 +30,7 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"prediction": {"type": "content", "content": PROMPT * 10}, "temperature": 0.3},
     {"frequency_penalty": 0.5, "presence_penalty": 0.2, "logit_bias": {"101": 3}},
     {"prompt": PROMPT * 20},
+    {"ignore_eos": False, "regex": "([a-z]{2,9} once upon a time,? )+", "n": 2},
     {"echo": True, "logprobs": 1, "max_tokens": 0, "stream": False},
     {"max_tokens": 600},
     {"ignore_eos": False},

@@ -34,6 +34,8 @@ EXTRA_SHAPES: dict[str, dict[str, Any]] = {
         "max_tokens": 40,
         "prediction": {"type": "content", "content": "sat on the mat and sat on the mat"},
     },
+    "constrained": {"prompt": "the cat", "max_tokens": 60, "n": 2, "choice": ["sat on the mat, the other cat", "🙂"]},
+    "constrained, best_of": {"prompt": "the cat", "max_tokens": 30, "best_of": 3, "regex": "[a-z]{3}( the)*[0-9]?"},
     "filtered": {"prompt": "the cat", "max_tokens": 40, "logprobs": 1, "n": 2},
     "best_of, filtered": {"prompt": "the cat", "max_tokens": 30, "best_of": 3},
     "omitted": {"prompt": "the cat", "max_tokens": 40, "logprobs": 1, "n": 2},

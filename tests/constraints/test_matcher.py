@@ -9,6 +9,7 @@ import pytest
 
 from onward.constraints.grammar import GrammarError, choice_grammar, json_schema_grammar, regex_grammar
 from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie
+from onward.constraints.tokens import MAX_TOKENIZED_CHARACTERS
 from onward.runtimes.toy.tokenizer import END, ToyTokenizer
 from onward.sampling.masks import pack_mask, unpack_mask
 
@@ -20,13 +21,17 @@ SCHEMA = {
 }
 
 
+def encode(text: str) -> list[int]:
+    return TOKENIZER.encode(text, add_special_tokens=False)
+
+
 def make_trie(vocab_size: int = TOKENIZER.size) -> TokenTrie:
     """A trie of the toy vocabulary, with padding behind it."""
 
     def token_bytes(token: int) -> bytes:
         return TOKENIZER.token_bytes(token) if token < TOKENIZER.size else b""
 
-    return TokenTrie(vocab_size, token_bytes, TOKENIZER.is_special)
+    return TokenTrie(vocab_size, token_bytes, TOKENIZER.is_special, encode)
 
 
 def allowed(masks: np.ndarray, vocab_size: int) -> list[list[int]]:
@@ -47,7 +52,9 @@ def test_a_mask_allows_exactly_the_tokens_that_the_matcher_takes(vocab_size: int
             assert masks.shape == (1, len(ends))
             [found] = allowed(masks, vocab_size)
             text = [token for token in found if token != END]
-            assert text == [token for token in range(vocab_size) if matcher.count_valid([token])]
+            forced = matcher.forced_tokens()
+            spelling = [token for token in range(vocab_size) if matcher.count_valid([token])]
+            assert text == (forced[:1] or spelling) and set(text) <= set(spelling)
             assert (END in found) is bool(matcher.library.is_accepting())
             if not text:
                 break
@@ -82,7 +89,7 @@ def test_a_mask_depends_on_the_tokens_alone() -> None:
         for _ in range(30):
             draft = [rng.randrange(trie.vocab_size) for _ in range(3)]
             asked.count_valid(draft)
-            asked.forced_tokens(5)
+            asked.forced_tokens()
             [drafted] = [each.copy() for each in buffer.compute([(asked, draft, ends)])]
             [masks] = buffer.compute([(plain, [], ends)])
             assert (drafted[0] == masks[0]).all()
@@ -96,17 +103,52 @@ def test_a_mask_depends_on_the_tokens_alone() -> None:
                 break
 
 
-def test_forced_text_becomes_long_tokens() -> None:
+def test_forced_text_has_the_tokens_of_the_tokenizer() -> None:
     trie = make_trie()
-    matcher = trie.compile(choice_grammar(["x once upon a time", "x to"]))
-    assert matcher.forced_tokens(9) == [ord("x"), ord(" ")]
-    matcher.consume(ord("x"))
-    matcher.consume(ord(" "))
-    matcher.consume(ord("o"))
-    assert [TOKENIZER.token_bytes(token) for token in matcher.forced_tokens(9)] == [
-        b"n", b"c", b"e", b" upon", b" a", b" time",
-    ]  # fmt: skip
-    assert len(matcher.forced_tokens(2)) == 2
+    matcher = trie.compile(choice_grammar(["x once upon a time!", "x to"]))
+    forced = [TOKENIZER.token_bytes(token) for token in matcher.forced_tokens()]
+    assert forced == [b"x"], "the space may belong to the next token"
+    for token in encode("x once"):
+        matcher.consume(token)
+    forced = [TOKENIZER.token_bytes(token) for token in matcher.forced_tokens()]
+    assert forced == [b" upon", b" a", b" time", b"!"]
+    ends = pack_mask([END], trie.vocab_size)
+    [masks] = MaskBuffer(trie).compute([(matcher, matcher.forced_tokens(), ends)])
+    assert allowed(masks, trie.vocab_size)[:4] == [[token] for token in matcher.forced_tokens()]
+
+
+def test_a_long_forced_text_is_tokenized_a_part_at_a_time() -> None:
+    longest = 0
+
+    def counting(text: str) -> list[int]:
+        nonlocal longest
+        longest = max(longest, len(text))
+        return encode(text)
+
+    trie = TokenTrie(TOKENIZER.size, TOKENIZER.token_bytes, TOKENIZER.is_special, counting)
+    text = "once upon a time and " * 200
+    matcher = trie.compile(choice_grammar([text]))
+    tokens = []
+    while not matcher.is_complete:
+        tokens.append(matcher.forced_tokens()[0])
+        matcher.consume(tokens[-1])
+    assert b"".join(map(TOKENIZER.token_bytes, tokens)).decode() == text
+    assert longest <= MAX_TOKENIZED_CHARACTERS + 1 and len(tokens) < len(text) / 2
+
+
+@pytest.mark.parametrize("space", ["", " "])
+def test_forced_text_is_spelled_exactly_whatever_the_tokenizer_returns(space: str) -> None:
+    """One that puts a space before the first word, as vocabularies of SentencePiece, and one that normalizes."""
+
+    def prefixing(text: str) -> list[int]:
+        return encode(space + text.replace("é", "e"))
+
+    trie = TokenTrie(TOKENIZER.size, TOKENIZER.token_bytes, TOKENIZER.is_special, prefixing)
+    for text in ("upon a time", "é the", "<|endoftext|>", "\n\n"):
+        matcher = trie.compile(choice_grammar([text]))
+        tokens = matcher.forced_tokens()
+        assert b"".join(map(TOKENIZER.token_bytes, tokens)).decode() == text
+        assert not any(map(TOKENIZER.is_special, tokens))
 
 
 def test_the_end_of_the_text_is_known() -> None:
@@ -130,7 +172,7 @@ def test_copies_are_independent() -> None:
     first = trie.compile(choice_grammar(["ab", "cd"]))
     second: Matcher = first.copy()
     second.consume(ord("a"))
-    assert second.forced_tokens(3) == [ord("b")] and first.forced_tokens(3) == []
+    assert second.forced_tokens() == [ord("b")] and first.forced_tokens() == []
     assert first.count_valid([ord("c")]) == 1
 
 
@@ -138,9 +180,9 @@ def test_a_grammar_that_needs_too_much_is_refused_or_becomes_an_error() -> None:
     trie = make_trie()
     with pytest.raises(GrammarError):
         trie.compile(regex_grammar("("))
-    with pytest.raises(GrammarError, match="too many"):
-        trie.compile(regex_grammar("a{1000000}"))
     matcher = trie.compile(regex_grammar("b?a{1000000}"))
-    for token in b"ba":
+    buffer, ends = MaskBuffer(trie), pack_mask([END], trie.vocab_size)
+    for token in b"baa":
+        buffer.compute([(matcher, [], ends)])
         matcher.consume(token)
     assert matcher.error.startswith("lexer error: too many")

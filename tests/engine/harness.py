@@ -86,6 +86,7 @@ class ToyEngine(Engine):
             share_prefixes=share,
             speculate=speculate,
             clock=lambda: float(next(ticks)),
+            load_tokenizer=lambda: TOKENIZER,
         )
         self.jobs: dict[int, Job] = {}
 

@@ -40,6 +40,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "batch": {**STREAM, "prompt": [f"{number} foxes" for number in range(6)]},
     "penalties": {**STREAM, "prompt": PROMPT, "frequency_penalty": 0.5, "presence_penalty": 0.2},
     "prediction": {**STREAM, "prompt": PROMPT, "prediction": {"type": "content", "content": PROMPT * 20}},
+    "grammar": {**STREAM, "prompt": PROMPT, "ignore_eos": False, "regex": "([a-z]{2,9} once upon a time,? )+", "n": 2},
     "whole": {**LONG, "prompt": PROMPT, "seed": 9},
     "tokens": {**STREAM, "prompt": [[97, 98, 99], [100, 101]]},
 }

@@ -7,6 +7,7 @@ import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -220,10 +221,15 @@ def _start_threads(
         drop_loading_pages({found.format.name for found in models.values()})
     served: list[_Served] = []
     for found, config, model, tokenizer in loaded:
-        engine, info = make_engine(config, model, tokenizer)
+        engine, info = make_engine(config, model, tokenizer, partial(_kept, tokenizer))
         client = EngineThread(engine, name=found.id, fingerprint=info.fingerprint)
         served.append(_Served(found, tokenizer, client))
     return served
+
+
+def _kept(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer that is loaded, where a function that loads it is wanted."""
+    return tokenizer
 
 
 def _backend(

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,7 +25,8 @@ from onward.settings import Settings
 
 if TYPE_CHECKING:
     from onward.engine.client import EngineInfo
-    from onward.engine.model import Vocabulary
+    from onward.engine.constraints import LoadTokenizer
+    from onward.engine.model import Tokenizer, Vocabulary
     from onward.engine.step import Engine
 
 SAMPLING_REVISION = 3
@@ -105,8 +107,13 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     return loaded
 
 
-def make_engine(config: EngineConfig, model: LoadedModel, vocabulary: Vocabulary) -> tuple[Engine, EngineInfo]:
-    """Return an engine, which owns the model from now on, and what it serves. `vocabulary`: the model's."""
+def make_engine(
+    config: EngineConfig, model: LoadedModel, vocabulary: Vocabulary, load_tokenizer: LoadTokenizer | None = None
+) -> tuple[Engine, EngineInfo]:
+    """Return an engine, which owns the model from now on, and what it serves. `vocabulary`: the model's.
+
+    `load_tokenizer` is called for the first grammar; by default it reads the model's files again.
+    """
     from onward.engine.client import EngineInfo
     from onward.engine.step import Engine
     from onward.sampling.sampler import Sampler
@@ -118,11 +125,17 @@ def make_engine(config: EngineConfig, model: LoadedModel, vocabulary: Vocabulary
         max_rows=config.max_rows,
         share_prefixes=config.share_prefixes,
         speculate=config.speculate,
+        load_tokenizer=load_tokenizer or partial(_load_tokenizer, config),
     )
     info = EngineInfo(
         model.model.vocab_size, model.model.context_length, config.max_rows, _fingerprint(model.fingerprint)
     )
     return engine, info
+
+
+def _load_tokenizer(config: EngineConfig) -> Tokenizer:
+    """Load only the tokenizer of a configuration's model. Raises SetupError."""
+    return format_named(config.format).load_tokenizer(Path(config.path), Path(config.cache_dir))
 
 
 def drop_loading_pages(formats: set[str]) -> None:

@@ -1,8 +1,4 @@
-"""Grammars as llguidance reads them: Lark, with JSON schemas and regular expressions inside.
-
-Every grammar has `no_forcing`: where only one text is possible, each of its tokenizations stays allowed, and the model
-chooses. So neither a mask nor a sampled token depends on the tokenizer's merges or on what was drafted.
-"""
+"""Grammars as llguidance reads them: Lark, with JSON schemas and regular expressions inside."""
 
 from __future__ import annotations
 
@@ -33,7 +29,6 @@ LIMITS: dict[str, Any] = {
 }
 """Of llguidance.LLParserLimits: one mask takes a tenth of a second at most, one grammar about 100 MiB."""
 
-_OPTIONS = '\n%llguidance {"no_forcing": true}\n'
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
 _EXCERPT = re.compile(r"\n *\d+ \| .*", re.DOTALL)
 
@@ -59,19 +54,19 @@ def json_schema_grammar(schema: object, *, whitespace: str | None = DEFAULT_WHIT
     own = schema.get("x-guidance")
     if isinstance(own, dict):
         options |= own
-    return _bounded(f"start: %json {json.dumps(schema | {'x-guidance': options})}{_OPTIONS}")
+    return _bounded(f"start: %json {json.dumps(schema | {'x-guidance': options})}")
 
 
 def regex_grammar(pattern: str) -> str:
     """Return the grammar of the texts that match a regular expression as a whole. Raises GrammarError."""
     from llguidance import regex_to_lark
 
-    return _bounded(f"start: /{regex_to_lark(pattern)}/{_OPTIONS}")
+    return _bounded(f"start: /{regex_to_lark(pattern)}/")
 
 
 def choice_grammar(choices: Sequence[str]) -> str:
     """Return the grammar of some texts. Raises GrammarError."""
-    return _bounded("start: " + " | ".join(json.dumps(each, ensure_ascii=False) for each in choices) + _OPTIONS)
+    return _bounded("start: " + " | ".join(json.dumps(each, ensure_ascii=False) for each in choices))
 
 
 def text_grammar(text: str) -> str:
@@ -86,7 +81,7 @@ def text_grammar(text: str) -> str:
         raise GrammarError("it is nested too deeply") from None
     except Exception as error:
         raise GrammarError(shown_reason(str(error))) from None
-    return _bounded(converted + _OPTIONS)
+    return _bounded(converted)
 
 
 @lru_cache(maxsize=MAX_CHECKED_GRAMMARS)
@@ -98,16 +93,15 @@ def check(grammar: str) -> str:
     """
     from llguidance import LLMatcher
 
-    library = LLMatcher(_byte_tokens(), grammar, log_level=0, limits=parser_limits())
+    library = LLMatcher(_byte_tokens().library, grammar, log_level=0, limits=parser_limits())
     if not library.is_error():
-        library.compute_ff_bytes()
-        library.compute_bitmask()  # fails where looking ahead has exceeded a limit
+        library.compute_bitmask()  # fails where the text that is forced at the beginning exceeds a limit
     return shown_reason(library.get_error()) if library.is_error() else ""
 
 
 @cache
-def _byte_tokens() -> Any:
-    return LibraryTokens(256, lambda token: bytes([token]), lambda token: False).for_library()
+def _byte_tokens() -> LibraryTokens:
+    return LibraryTokens(256, lambda token: bytes([token]), lambda token: False, lambda text: list(text.encode()))
 
 
 def parser_limits() -> Any:

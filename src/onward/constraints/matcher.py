@@ -9,57 +9,55 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.constraints.grammar import GrammarError, parser_limits, shown_reason
-from onward.constraints.tokens import LibraryTokens
+from onward.constraints.tokens import Encode, LibraryTokens
 
 ALL = np.uint32(0xFFFFFFFF)
 """A word of a mask that allows everything."""
 
 
 class TokenTrie:
-    """The bytes of a vocabulary as the library needs them, with a virtual token behind the last one: its bit in a mask
-    says whether the text may end. Immutable, safe from every thread. Takes about 20 bytes per byte of the vocabulary.
+    """The tokens of a vocabulary as the library needs them, with a virtual one behind the last: its bit in a mask says
+    whether the text may end. Immutable, safe from every thread. Takes about 20 bytes per byte of the vocabulary.
     """
 
-    def __init__(self, vocab_size: int, token_bytes: Callable[[int], bytes], is_control: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        token_bytes: Callable[[int], bytes],
+        is_control: Callable[[int], bool],
+        encode: Encode,
+    ) -> None:
         """`is_control`: whether a token never spells text, as special and end tokens. Takes a second for large
         vocabularies."""
         self.vocab_size = vocab_size
         self.num_words = -(-(vocab_size + 1) // 32)
         """Length of the library's masks: those of `sampling.masks`, and one more where the virtual token needs it."""
-        source = LibraryTokens(vocab_size, token_bytes, is_control)
-        self.max_token_bytes = max(map(len, source.tokens))
-        self.library = source.for_library()
+        self._tokens = LibraryTokens(vocab_size, token_bytes, is_control, encode)
 
     def compile(self, grammar: str) -> Matcher:
         """Return a matcher before its first token. Takes milliseconds, without the interpreter lock; a hostile grammar
         takes up to a second. Raises GrammarError."""
         from llguidance import LLMatcher
 
-        library = LLMatcher(self.library, grammar, log_level=0, limits=parser_limits())
-        if library.is_error():
-            raise GrammarError(shown_reason(library.get_error()))
-        matcher = Matcher(self, library)
-        matcher.start()
-        library.compute_bitmask()  # fails where looking ahead has exceeded a limit
+        library = LLMatcher(self._tokens.library, grammar, log_level=0, limits=parser_limits())
+        matcher = Matcher(library)
+        library.compute_bitmask()  # fails where the text that is forced at the beginning exceeds a limit
         if matcher.error:
             raise GrammarError(matcher.error)
         return matcher
 
 
 class Matcher:
-    """The state of one choice in its grammar. Used on one thread at a time; `trie` is shared."""
+    """The state of one choice in its grammar. Used on one thread at a time."""
 
-    __slots__ = ("_forced", "library", "trie")
+    __slots__ = ("library",)
 
-    def __init__(self, trie: TokenTrie, library: Any, forced: bytes = b"") -> None:
-        self.trie = trie
+    def __init__(self, library: Any) -> None:
         self.library = library
-        self._forced = forced
-        """The text that must come next, as far as it is the only one."""
 
     def copy(self) -> Matcher:
         """Return a matcher in the same state, which is independent of this one."""
-        return Matcher(self.trie, self.library.deep_copy(), self._forced)
+        return Matcher(self.library.deep_copy())
 
     @property
     def error(self) -> str:
@@ -72,33 +70,18 @@ class Matcher:
         return bool(self.library.is_stopped()) and not self.library.is_error()
 
     def consume(self, token: int) -> None:
-        """Take a token that the choice has generated. One that the grammar does not allow makes an `error`.
-
-        Also finds the text that is forced now, whether it is wanted or not: looking ahead counts towards the limits,
-        which must not depend on drafts.
-        """
+        """Take a token that the choice has generated. One that the grammar does not allow makes an `error`."""
         self.library.consume_token(token)
-        self._look_ahead()
-
-    def start(self) -> None:
-        """Find the text that is forced at the beginning. Called once, before any `consume`."""
-        self._look_ahead()
 
     def count_valid(self, tokens: list[int]) -> int:
-        """Return how many of these tokens, from the first on, the grammar allows next."""
+        """Return how many of these tokens, from the first on, spell what the grammar allows next."""
         return int(self.library.validate_tokens(tokens)) if tokens else 0
 
-    def forced_tokens(self, count: int) -> list[int]:
-        """Return tokens for the text that must come next, at most `count`, each as long as possible; none if several
-        texts may follow. The model may choose other tokens for it."""
-        if not self._forced:
-            return []
-        text = self._forced[: count * self.trie.max_token_bytes].decode("utf-8", "ignore")
-        tokens: list[int] = self.trie.library.greedy_tokenize(text)
-        return tokens[:count]
-
-    def _look_ahead(self) -> None:
-        self._forced = b"" if self.library.is_stopped() else self.library.compute_ff_bytes()
+    def forced_tokens(self) -> list[int]:
+        """Return the tokens that must come next: where only one text is possible, masks allow only the tokens that the
+        tokenizer makes of it. None if several texts may follow, or if the last token depends on what follows it."""
+        tokens: list[int] = self.library.compute_ff_tokens()
+        return tokens
 
 
 Wanted = tuple[Matcher, list[int], NDArray[np.uint32]]

@@ -1,30 +1,75 @@
-"""A vocabulary in the shape that the library reads."""
+"""A vocabulary and its tokenizer in the shape that the library reads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
+
+MAX_TOKENIZED_CHARACTERS = 256
+"""Of a text that a grammar forces, so many are tokenized as the tokenizer does; those behind them only when they come
+near. So a long forced text does not take long at every token."""
+MAX_CACHED_TEXTS = 4096
+
+Encode = Callable[[str], list[int]]
+"""Returns the tokens of a text, without a start token. May be called on any thread."""
+
+_MARKER = "\n"
+"""In front of a text, so that it is tokenized as in the middle of one: without the space that vocabularies of
+SentencePiece add to the first word."""
 
 
 class LibraryTokens:
-    """The tokens of a vocabulary, and behind them a virtual one that ends a text. For llguidance.LLTokenizer."""
+    """The tokens of a vocabulary, and behind them a virtual one that ends a text. `library` is the
+    llguidance.LLTokenizer that reads them."""
 
     is_tokenizer_wrapper = True
     bos_token_id = None
 
-    def __init__(self, vocab_size: int, token_bytes: Callable[[int], bytes], is_control: Callable[[int], bool]) -> None:
-        """`is_control`: whether a token never spells text, as special and end tokens."""
+    def __init__(
+        self,
+        vocab_size: int,
+        token_bytes: Callable[[int], bytes],
+        is_control: Callable[[int], bool],
+        encode: Encode,
+    ) -> None:
+        """`is_control`: whether a token never spells text, as special and end tokens. Takes a second for large
+        vocabularies."""
+        from llguidance import LLTokenizer
+
         self.tokens = [token_bytes(token) for token in range(vocab_size)] + [b"<end>"]
         self.special_token_ids = [token for token in range(vocab_size) if is_control(token)] + [vocab_size]
         self.eos_token_id = vocab_size
+        self._special = frozenset(self.special_token_ids)
+        self._encode = encode
+        self._beginning = lru_cache(maxsize=MAX_CACHED_TEXTS)(self._tokenize)
+        source: Any = self  # has what a TokenizerWrapper must have
+        self.library: Any = LLTokenizer(source, vocab_size + 1, [vocab_size])
 
     def __call__(self, text: str) -> list[int]:
-        """Return no tokens: with `no_forcing`, the library does not choose tokenizations."""
+        """Return the tokens of a forced text, which spell it exactly. A function of the text alone."""
+        tokens = self._beginning(text[:MAX_TOKENIZED_CHARACTERS])
+        rest = text[MAX_TOKENIZED_CHARACTERS:]
+        return tokens + self._greedy(rest) if rest else tokens
+
+    def _tokenize(self, text: str) -> list[int]:
+        """Return what the tokenizer makes of a text inside of another, or else the longest tokens that spell it."""
+        wanted = text.encode()
+        for encoded, skipped in ((self._encode(text), b""), (self._encode(_MARKER + text), _MARKER.encode())):
+            tokens = self._behind(encoded, skipped)
+            if b"".join(self.tokens[token] for token in tokens) == wanted and self._special.isdisjoint(tokens):
+                return tokens
+        return self._greedy(text)
+
+    def _behind(self, tokens: list[int], skipped: bytes) -> list[int]:
+        """Return the tokens behind those that spell `skipped`, which a space may precede."""
+        spelled = b""
+        for index, token in enumerate(tokens):
+            if spelled.removeprefix(b" ") == skipped:
+                return tokens[index:]
+            spelled += self.tokens[token]
         return []
 
-    def for_library(self) -> Any:
-        """Return the tokens as an llguidance.LLTokenizer. Takes a second for large vocabularies."""
-        from llguidance import LLTokenizer
-
-        source: Any = self  # has what a TokenizerWrapper must have
-        return LLTokenizer(source, len(self.tokens), [self.eos_token_id])
+    def _greedy(self, text: str) -> list[int]:
+        tokens: list[int] = self.library.greedy_tokenize(text)
+        return tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -15,17 +15,22 @@ from onward.engine.job import Job
 from onward.sampling.masks import pack_mask
 
 if TYPE_CHECKING:
-    from onward.engine.model import Vocabulary
+    from onward.engine.model import Tokenizer, Vocabulary
     from onward.engine.scheduler import ScheduledSequence
     from onward.engine.sequence import Sequence
 
 MAX_COMPILED_GRAMMARS = 32
 
+LoadTokenizer = Callable[[], "Tokenizer"]
+"""Loads the model's tokenizer, which takes a second or more for large vocabularies. May be called on any thread."""
+
 
 class Constraints:
     """All grammars of an engine. Owns a thread, from the first constrained step on; `close` ends it."""
 
-    def __init__(self, vocab_size: int, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocab_size: int, vocabulary: Vocabulary, load_tokenizer: LoadTokenizer | None) -> None:
+        """`load_tokenizer` is called once, for the first grammar; None: no job has one."""
+        self._load_tokenizer = load_tokenizer
         self._vocab_size = vocab_size
         self._vocabulary = vocabulary
         self._lock = Lock()
@@ -99,12 +104,20 @@ class Constraints:
             self._masks.result()
             self._masks = None
 
+    def _make_trie(self) -> TokenTrie:
+        own = self._vocabulary
+        assert self._load_tokenizer is not None, "an engine without a tokenizer takes no grammars"
+        tokenizer = self._load_tokenizer()
+        return TokenTrie(
+            self._vocab_size,
+            own.token_bytes,
+            lambda token: own.is_special(token) or token in own.end_tokens,
+            lambda text: tokenizer.encode(text, add_special_tokens=False),
+        )
+
     def _compile(self, job: Job) -> Compiled | GrammarError:
         if self._trie is None:
-            own = self._vocabulary
-            self._trie = TokenTrie(
-                self._vocab_size, own.token_bytes, lambda token: own.is_special(token) or token in own.end_tokens
-            )
+            self._trie = self._make_trie()
         try:
             matcher = self._trie.compile(job.grammar)
         except GrammarError as error:

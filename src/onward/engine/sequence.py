@@ -134,11 +134,11 @@ class Sequence:
     def _constrained_draft(
         self, constraint: ChoiceConstraint, drafter: Drafter, room: int, min_probability: float
     ) -> Proposal | None:
-        """As `propose_draft`: the text that must come next, else what the drafter proposes, as far as it is allowed."""
-        tokens, probabilities = constraint.forced(min(room, MAX_DRAFT_TOKENS))
+        """As `propose_draft`: the tokens that must come next, else what the drafter proposes, as far as it is
+        allowed."""
+        tokens = constraint.matcher.forced_tokens()[: min(room, MAX_DRAFT_TOKENS)]
         if tokens:
-            count = sum(each > min_probability for each in probabilities)
-            return Proposal(tokens[:count], probabilities[:count], "grammar") if count else None
+            return Proposal(tokens, [1.0] * len(tokens), "grammar") if min_probability < 1.0 else None
         found = drafter.propose(room, min_probability)
         count = constraint.matcher.count_valid(found.tokens) if found else 0
         return Proposal(found.tokens[:count], found.probabilities[:count], found.source) if found and count else None

@@ -14,7 +14,7 @@ from onward.engine.admission import SHORT_PROMPT_TOKENS
 from onward.engine.cache import Copy, KVCache
 from onward.engine.client import EngineLoad
 from onward.engine.constraint import ChoiceConstraint
-from onward.engine.constraints import Constraints
+from onward.engine.constraints import Constraints, LoadTokenizer
 from onward.engine.counters import Counters
 from onward.engine.drafter import Draft, Drafter
 from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, FailureKind, Prefilled
@@ -44,7 +44,8 @@ class PendingDraw(NamedTuple):
 class Engine:
     """Runs jobs step by step, and returns their events. Used on one thread, usually that of `thread.EngineThread`.
 
-    Owns `model` and `sampler`: `close` closes both. `clock` returns seconds.
+    Owns `model` and `sampler`: `close` closes both. `load_tokenizer` is for grammars; None: no job has one. `clock`
+    returns seconds.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Engine:
         vocabulary: Vocabulary,
         sampler: Sampler,
         *,
+        load_tokenizer: LoadTokenizer | None = None,
         max_rows: int = 64,
         share_prefixes: bool = True,
         speculate: bool = True,
@@ -64,7 +66,7 @@ class Engine:
         self._cost = StepCost()
         self._speculation = Speculation(self._cost) if speculate else None
         self.scheduler = Scheduler(self.cache, max_rows, self._speculation.choose if self._speculation else None)
-        self.constraints = Constraints(model.vocab_size, vocabulary)
+        self.constraints = Constraints(model.vocab_size, vocabulary, load_tokenizer)
         self.counters = Counters()
         self._sampler = sampler
         self._pacer = PrefillPacer(self._cost, model.shape)
@@ -322,8 +324,6 @@ class Engine:
         if draft.source == "prediction":
             sequence.num_accepted += num_accepted
             sequence.num_rejected += num_rejected
-        elif draft.source == "grammar" and sequence.constraint is not None:
-            sequence.constraint.learn(num_accepted, num_rejected)
         self.counters.count_draft(draft.source, num_accepted, num_rejected)
         self._emit(sequence, sampled[:num_taken], finish, events)
 
