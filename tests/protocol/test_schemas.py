@@ -214,7 +214,7 @@ def test_the_document_has_every_route() -> None:
         "/completion", "/infill", "/props", "/slots",
         "/api/generate", "/api/show", "/api/tags", "/api/ps", "/api/version",
         "/v1/fim/completions", "/tabby/v1/completions", "/tabby/v1/health", "/generate", "/generate_stream", "/info",
-        "/health", "/live", "/metrics", "/openapi.json", "/docs", "/",
+        "/health", "/live", "/metrics", "/openapi.json", "/docs", "/", "/tokenizer",
     }  # fmt: skip
 
 

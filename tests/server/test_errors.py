@@ -16,7 +16,7 @@ URL_ERRORS = [
     ("GET", "/v1/", 404, "Invalid URL (GET /v1/)", None),
     ("POST", "/openai/v1/nope", 404, "Invalid URL (POST /openai/v1/nope)", None),
     ("POST", "/nope", 404, "Unknown request URL: POST /nope. Please", "unknown_url"),
-    ("GET", "/favicon.ico", 404, "Unknown request URL: GET /favicon.ico. Please", "unknown_url"),
+    ("GET", "/robots.txt", 404, "Unknown request URL: GET /robots.txt. Please", "unknown_url"),
     ("GET", "/v1/models/", 404, "Invalid URL (GET /v1/models/)", None),
     ("GET", "/v1/completions", 405, "Only POST requests are accepted.", "method_not_supported"),
     ("DELETE", "/openai/v1/completions", 405, "Only POST requests are accepted.", "method_not_supported"),

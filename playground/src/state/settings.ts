@@ -4,7 +4,7 @@ import { knownSettings, type Parameter, type Settings } from "../core/settings";
 import { store, stored } from "./page";
 import { start } from "./start";
 
-export const parameters: readonly Parameter[] = start.parameters.filter((each) => each.name !== "return_token_ids");
+export const parameters: readonly Parameter[] = start.parameters;
 const FIRST: Settings = { max_tokens: 80, temperature: 0.8 };
 const BUILT_IN: Record<string, Settings> = {
   Story: FIRST,

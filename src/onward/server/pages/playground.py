@@ -13,8 +13,11 @@ from onward.protocol.parameters import known_parameters
 from onward.server.pages.assets import version
 from onward.server.pages.layout import COMMON_HEADERS
 
-_OWN_CONTROLS = frozenset({"model", "prompt", "suffix", "prediction", "stream", "stream_options", "echo", "logprobs"})
-"""Parameters that other parts of the page than its settings send."""
+_OWN_CONTROLS = frozenset(
+    {"model", "prompt", "suffix", "prediction", "stream", "stream_options", "echo", "logprobs"}
+    | {"return_token_ids", "return_tokens_as_token_ids"}
+)
+"""Parameters that other parts of the page than its settings send, or that would change what it reads."""
 
 _SHELL = '<header class="bar"><h1>Onward</h1></header>'
 """What is painted before the script has arrived; it takes this over."""
