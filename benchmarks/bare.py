@@ -170,7 +170,7 @@ def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[
 
 def compiled_graph(model: OpenVINOModel) -> ov.CompiledModel:
     """Return the graph that `model` runs on all its threads. Accesses private members: no other code needs it."""
-    evaluator, _ = model._open()
+    evaluator, *_ = model._open()
     return evaluator.lane.request.get_compiled_model()
 
 

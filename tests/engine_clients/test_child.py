@@ -234,4 +234,5 @@ def test_its_log_is_written_by_the_parent(caplog: pytest.LogCaptureFixture, monk
 def test_how_a_process_ended_in_words() -> None:
     assert how_it_ended(3) == "its process ended with exit code 3"
     assert how_it_ended(-9) == "its process was ended by SIGKILL; the system does this when memory runs out"
+    assert "a mapped file was cut short" in how_it_ended(-signal.SIGBUS)
     assert how_it_ended(-99) == "its process was ended by signal 99"

@@ -41,6 +41,11 @@ CLOSE_SECONDS = 20.0
 """How long an engine that was stopped may take for its last step and for freeing its memory."""
 EXIT_SECONDS = 2.0
 """How long a process may live after it closed its connection."""
+_HINTS = {
+    "SIGKILL": "memory runs out",
+    "SIGBUS": "a mapped file was cut short or its disk failed: check the model's files",
+}
+"""When the system sends a signal, and why."""
 SECRET_VARIABLES = ("ONWARD_API_KEY", "OPENAI_API_KEY")
 """Variables that the engine's process does not inherit."""
 
@@ -257,8 +262,8 @@ def how_it_ended(status: int) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    hint = "; the system does this when memory runs out" if name == "SIGKILL" else ""
-    return f"its process was ended by {name}{hint}"
+    hint = _HINTS.get(name)
+    return f"its process was ended by {name}" + (f"; the system does this when {hint}" if hint else "")
 
 
 @dataclass(slots=True)

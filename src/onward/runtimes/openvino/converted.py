@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,25 +47,31 @@ def converted(path: Path, options: RuntimeOptions, progress: Progress) -> Iterat
     Without a cache folder in the options, the folder is a temporary one.
     Slow; blocks. Raises CheckpointError (the file), SetupError (the disk).
     """
+    with ExitStack() as temporary:
+        # Nothing that the file was read into may live while the result is loaded: it would be in memory twice.
+        yield _converted(path, options, progress, temporary)
+
+
+def _converted(path: Path, options: RuntimeOptions, progress: Progress, temporary: ExitStack) -> Converted:
+    """See `converted`; `temporary` removes a folder that is not in the cache."""
     checkpoint, found = _checked(read_checkpoint(path), options)
     content = _content(checkpoint, options)
     name = f"{(path.name if path.is_dir() else path.stem)[:80]}-{content[:16]}"
     cached = None if options.cache_dir is None else options.cache_dir / FOLDER / name
     if cached is not None and is_complete(cached):
         mark_used(cached)
-        yield Converted(cached, content)
-        return
+        return Converted(cached, content)
     progress(f"Converting {path.name} for this machine (once)")
     root = cached.parent if cached is not None else Path(tempfile.gettempdir())
-    with _new_folder(root) as fresh:
-        _require_space(fresh, graph_bytes(checkpoint, options.precision, options.weights))
-        _write(checkpoint, found, fresh, options)
-        _require_unchanged(checkpoint, options, content)
-        folder = fresh if cached is None else _keep(fresh, cached)
-        if options.cache_dir is not None and options.cache_size is not None:
-            for old in shrink(options.cache_dir, options.cache_size, kept=[folder]):
-                progress(f"Removed the converted model {old.name} from the cache (--cache-size)")
-        yield Converted(folder, content)
+    fresh = temporary.enter_context(_new_folder(root))
+    _require_space(fresh, graph_bytes(checkpoint, options.precision, options.weights))
+    _write(checkpoint, found, fresh, options)
+    _require_unchanged(checkpoint, options, content)
+    folder = fresh if cached is None else _keep(fresh, cached)
+    if options.cache_dir is not None and options.cache_size is not None:
+        for old in shrink(options.cache_dir, options.cache_size, kept=[folder]):
+            progress(f"Removed the converted model {old.name} from the cache (--cache-size)")
+    return Converted(folder, content)
 
 
 def write_ir(path: Path, folder: Path, files: Mapping[str, bytes], options: RuntimeOptions) -> None:

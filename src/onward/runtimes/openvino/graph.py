@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 
 from onward.errors import ModelFolderError
-from onward.runtimes.files import missing_file
+from onward.runtimes.files import missing_file, read_bounded
 from onward.runtimes.openvino.file_names import GRAPH, WEIGHTS
 from onward.runtimes.openvino.library import ops, ov, paged_attention_transformation
 
 ROWS_INPUT = "output_rows"
 """Name of the input with the indices of the tokens that go through the output layer: int32 [rows]."""
+
+MAX_GRAPH_BYTES = 256_000_000
+"""Of openvino_model.xml: a hundred times that of a model with 28 layers."""
 
 # Operations that may follow the output layer's MatMul: biases, scales, soft caps, casts, views.
 _AFTER_OUTPUT_LAYER = {
@@ -23,12 +26,14 @@ _AFTER_OUTPUT_LAYER = {
 }
 
 
-def read_paged(core: ov.Core, folder: Path) -> ov.Model:
+def read_paged(core: ov.Core, folder: Path, weights: ov.Tensor) -> ov.Model:
     """Read the folder's IR and rebuild it for paged attention, with an output layer for selected tokens only.
+
+    `weights`, uint8, is the content of the folder's file of them, which the model's constants share.
 
     Raises ModelFolderError if a file is missing or broken or the graph is not a stateful decoder.
     """
-    model = _read(core, folder)
+    model = _read(core, folder, weights)
     names = {name for port in model.inputs for name in port.get_names()}
     if "input_ids" not in names:
         raise ModelFolderError(
@@ -51,12 +56,11 @@ def read_paged(core: ov.Core, folder: Path) -> ov.Model:
     return model
 
 
-def _read(core: ov.Core, folder: Path) -> ov.Model:
-    for name in (GRAPH, WEIGHTS):
-        if not (folder / name).is_file():
-            raise ModelFolderError(missing_file(folder / name))
+def _read(core: ov.Core, folder: Path, weights: ov.Tensor) -> ov.Model:
+    if not (folder / GRAPH).is_file():
+        raise ModelFolderError(missing_file(folder / GRAPH))
     try:
-        return core.read_model(folder / GRAPH)
+        return core.read_model(read_bounded(folder / GRAPH, MAX_GRAPH_BYTES), weights)
     except RuntimeError as error:
         raise ModelFolderError(
             f"{folder}: OpenVINO cannot read {GRAPH} with {WEIGHTS} ({last_line(error)})."

@@ -30,6 +30,7 @@ from onward.runtimes.openvino.invariance import (
 )
 from onward.runtimes.openvino.kv_cache import KVCache
 from onward.runtimes.openvino.library import ov
+from onward.runtimes.openvino.mapped_weights import MappedWeights
 from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.openvino.weights import activation_group, group_long_rows
 from onward.runtimes.openvino.window import Window
@@ -52,8 +53,9 @@ def load_model(folder: Path, options: RuntimeOptions | None = None, *, content: 
     """
     options = options or RuntimeOptions()
     core = ov.Core()
-    with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing:
-        model = read_paged(core, folder)
+    weights = MappedWeights(folder / WEIGHTS)
+    with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing, weights.pages_dropped():
+        model = read_paged(core, folder, weights.tensor)
         group = activation_group(core, model)
         files, known_content = (_files(folder), []) if content is None else ([], [content])
         facts = [*known_content, *_facts(core, options, group)]
@@ -82,6 +84,7 @@ def load_model(folder: Path, options: RuntimeOptions | None = None, *, content: 
         return OpenVINOModel(
             evaluator,
             cache,
+            weights,
             vocab_size=vocab_size,
             context_length=plan.context_length,
             fingerprint=known,
