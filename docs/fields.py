@@ -52,12 +52,12 @@ _OF_SEVERAL_MACHINES = (
     "disagg_prefill_dp_rank data_parallel_rank"
 )
 _OF_OTHERS = (
-    "watermarking length_penalty early_stopping prompt_embeds session_id routed_experts_prompt_start "
+    "prompt_embeds session_id routed_experts_prompt_start "
     "return_mm_kwargs vllm_xargs repetition_detection thinking_token_budget stream_interval "
     "return_routed_experts routed_experts_start_len session_params custom_params custom_labels stop_regex "
-    "generate_window banned_strings token_healing smoothing_factor smoothing_curve skew repetition_decay "
-    "negative_prompt cfg_scale no_repeat_ngram_size token_ban_ranges dry_max_ngram dry_max_occurrences "
-    "dry_early_exit_match_len mirostat_mode mirostat_tau mirostat_eta max_temp min_temp temp_exponent "
+    "generate_window negative_prompt banned_strings smoothing_curve "
+    "token_ban_ranges dry_max_ngram dry_max_occurrences "
+    "dry_early_exit_match_len mirostat_tau mirostat_eta max_temp min_temp temp_exponent "
     "dynatemp_min dynatemp_max logprob_token_ids"
 )
 REASONS: dict[str, str] = {

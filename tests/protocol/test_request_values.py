@@ -250,3 +250,15 @@ def test_every_request_has_a_random_seed_of_its_own(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(request_module, "secrets", secrets)
     seeds = {check_request({"model": "m"}).random_seed for _ in range(9)}
     assert len(seeds) == 9 and max(seeds) < 2**64
+
+
+def test_a_request_of_sillytavern_is_accepted() -> None:
+    """What its vLLM connection sends (VLLM_KEYS in src/constants.js, 1.13), with its neutral presets."""
+    sent = {
+        "model": "m", "prompt": "Once", "best_of": 1, "frequency_penalty": 0, "logprobs": 5, "max_tokens": 200, "n": 1,
+        "presence_penalty": 0, "seed": 5, "stop": ["\nUser:"], "stream": True, "temperature": 1, "top_p": 1,
+        "top_k": -1, "min_p": 0.05, "repetition_penalty": 1, "length_penalty": 1, "early_stopping": False,
+        "ignore_eos": False, "min_tokens": 0, "skip_special_tokens": True, "spaces_between_special_tokens": True,
+        "include_stop_str_in_output": False,
+    }  # fmt: skip
+    assert check_request(sent).min_p == 0.05

@@ -86,7 +86,7 @@ def check_fixed(row: Parameter, value: object, path: str, profile: Profile) -> N
     """
     if not row.only:
         raise refusals.unavailable(path, row.help)
-    if not any(type(value) is type(allowed) and value == allowed for allowed in row.only):
+    if not any((type(value) is bool) == (type(allowed) is bool) and value == allowed for allowed in row.only):
         raise refusals.unsupported_value(path, value, refusals.json_text(row.only[0]))
 
 

@@ -207,7 +207,23 @@ _STRUCTURED_OUTPUTS = (
         help="A field of vLLM. There is one implementation, llguidance, and nothing to fall back to.",
     ),
 )
+_OFF: tuple[tuple[str, object, str], ...] = (
+    ("length_penalty", 1, "vLLM"),
+    ("early_stopping", False, "vLLM"),
+    ("watermarking", False, "vLLM"),
+    ("smoothing_factor", 0, "TabbyAPI"),
+    ("skew", 0, "TabbyAPI"),
+    ("repetition_decay", 0, "TabbyAPI"),
+    ("mirostat_mode", 0, "TabbyAPI"),
+    ("cfg_scale", 1, "TabbyAPI"),
+    ("token_healing", False, "TabbyAPI"),
+    ("no_repeat_ngram_size", 0, "Aphrodite"),
+)
+"""What front ends such as SillyTavern send whether it is used or not: the values that turn it off are accepted."""
+
+
 DIALECTS = (
+    *(_fixed(name, value, dialect, "the value that turns it off") for name, value, dialect in _OFF),
     Parameter(
         name="structured_outputs",
         kind="object",
