@@ -19,6 +19,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", "rope_theta": 5000.0},
     "llama, untied": {"model_type": "mistral", "num_key_value_heads": 2, "sliding_window": None},
     "llama, linear rope": {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 4.0}},
+    "llama, yarn": {
+        "model_type": "llama",
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+    },
+    "qwen2, yarn": {
+        "model_type": "qwen2", "max_position_embeddings": 64,
+        "rope_parameters": {
+            "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "rope_theta": 1e4,
+            "beta_fast": 16, "beta_slow": 2, "attention_factor": 1.3,
+        },
+    },
     "qwen2": {"model_type": "qwen2", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
     "qwen3": {"model_type": "qwen3", "head_dim": 32},
     "gemma3": {"model_type": "gemma3_text", "head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 32},

@@ -131,12 +131,16 @@ class Reference:
         if is_local and self.kind == "gemma3":
             base = 1e4
         size = self.stated.get("rope.dimension_count", self.size)
-        angles = np.arange(len(node))[:, None] / self.stated.get("rope.scaling.factor", 1.0)
-        angles = angles * base ** (-np.arange(0, size, 2) / size)
+        frequencies = base ** (-np.arange(0, size, 2) / size)
+        magnitude = self.stated.get("rope.scaling.attn_factor", 1.0)
+        if self.stated.get("rope.scaling.type") == "yarn":
+            frequencies, magnitude = self.yarn(frequencies, base)
+        else:
+            frequencies = frequencies / self.stated.get("rope.scaling.factor", 1.0)
+        angles = np.arange(len(node))[:, None] * frequencies
         for name in ("rope_freqs.weight", "rope_factors_short.weight"):
             if name in self.tensors:
                 angles = angles / self.tensors[name]
-        magnitude = self.stated.get("rope.scaling.attn_factor", 1.0)
         cosine, sine = magnitude * np.cos(angles)[:, None], magnitude * np.sin(angles)[:, None]
         if self.kind in PAIRS:
             first, second = slice(0, size, 2), slice(1, size, 2)
@@ -146,6 +150,21 @@ class Reference:
         turned[..., first] = node[..., first] * cosine - node[..., second] * sine
         turned[..., second] = node[..., first] * sine + node[..., second] * cosine
         return turned
+
+    def yarn(self, frequencies: Array, base: float) -> tuple[Array, float]:
+        """Frequencies and magnitude by the paper's sections 3.2 to 3.4 (arXiv 2309.00071), with the rounding of the
+        authors' code: pair by pair."""
+        factor, original = self.stated["rope.scaling.factor"], self.stated["rope.scaling.original_context_length"]
+        ends = []
+        for name, turns in (("fast", 32.0), ("slow", 1.0)):
+            turns = self.stated.get(f"rope.scaling.yarn_beta_{name}", turns)
+            ends.append(2 * len(frequencies) * np.log(original / (turns * 2 * np.pi)) / (2 * np.log(base)))
+        first, last = max(np.floor(ends[0]), 0), min(np.ceil(ends[1]), 2 * len(frequencies) - 1)
+        found = frequencies.copy()
+        for pair, frequency in enumerate(frequencies):
+            kept = 1 - min(max((pair - first) / (last - first), 0), 1)
+            found[pair] = frequency * kept + frequency / factor * (1 - kept)
+        return found, self.stated.get("rope.scaling.yarn_attn_factor", 0.1 * np.log(factor) + 1)
 
     def norm(self, hidden: Array, name: str) -> Array:
         if self.kind in LAYER_NORM:

@@ -142,7 +142,16 @@ def test_what_a_file_states_is_shown(tmp_path: Path) -> None:
         ({"llama.expert_count": 8}, "a mixture of experts"),
         ({"llama.activation": "relu"}, "activation 'relu'"),
         ({"llama.attn_logit_softcapping": 50.0}, "soft-capped attention"),
-        ({"llama.rope.scaling.type": "yarn"}, "'yarn'"),
+        ({"llama.rope.scaling.type": "dynamic"}, "'dynamic'"),
+        ({"llama.rope.scaling.type": "yarn"}, "does not state 'rope.scaling.factor'"),
+        (
+            {
+                "llama.rope.scaling.type": "yarn",
+                "llama.rope.scaling.factor": 4.0,
+                "llama.rope.scaling.yarn_ext_factor": 0.5,
+            },
+            "yarn_ext_factor",
+        ),
         ({"llama.attention.head_count": 0}, "with which Onward cannot compute"),
         ({"llama.attention.head_count": "four"}, "with which Onward cannot compute"),
         ({"llama.attention.head_count_kv": 3}, "no model can have"),

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import onward
+from onward.checkpoints.rope_scaling import rope_metadata
 from onward.checkpoints.safetensors import read_safetensors
 from onward.errors import CheckpointError, ModelFolderError
 from onward.models.check import check_model
@@ -56,6 +57,16 @@ def test_llama_3_scales_its_positions(tmp_path: Path) -> None:
     check_logits(SafetensorsFormat(), tmp_path / "m", metadata, tensors, cache=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("stated", "magnitude"),
+    [({}, 0.1 * np.log(4) + 1), ({"mscale": 1.0, "mscale_all_dim": 1.0}, 1.0), ({"attention_factor": 2}, 2.0)],
+)
+def test_yarn_states_its_magnitude_in_three_ways(stated: dict[str, float], magnitude: float) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, **stated}
+    found = rope_metadata({"rope_scaling": scaling, "max_position_embeddings": 512}, {}, "config.json")
+    assert found["rope.scaling.yarn_attn_factor"] == pytest.approx(magnitude)
+
+
 def test_phi_3_with_a_long_context_is_used_up_to_the_first_one(tmp_path: Path) -> None:
     metadata, tensors = write_folder(tmp_path / "m", "phi3")
     scaling = {"type": "longrope", "short_factor": [1.5] * 8, "long_factor": [9.0] * 8}
@@ -88,7 +99,10 @@ def change(folder: Path, **changed: Any) -> None:
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised by 'gptq'.*as a GGUF file"),
         ({"num_local_experts": 8}, "mixture of experts"),
         ({"hidden_act": "relu"}, "activation 'relu'"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "'yarn'"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "'dynamic'"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "truncate": False}}, "'truncate' is false"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 0.5}}, "YaRN, but its numbers are impossible"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": "much"}}, "not completely"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "not completely"),
         ({"rope_scaling": [1]}, "not an object"),
         ({"scale_attn_weights": False}, "attention without a scale"),

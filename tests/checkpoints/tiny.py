@@ -17,6 +17,13 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama, partial rope": {"rope.dimension_count": 8},
     "llama, linear rope": {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
     "llama, rope factors": {},
+    "llama, yarn": {
+        "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
+    },
+    "qwen2, yarn": {
+        "rope.scaling.type": "yarn", "rope.scaling.factor": 8.0, "rope.scaling.original_context_length": 64,
+        "rope.scaling.yarn_beta_fast": 16.0, "rope.scaling.yarn_beta_slow": 2.0, "rope.scaling.yarn_attn_factor": 1.3,
+    },
     "qwen2": {"rope.freq_base": 1_000_000.0},
     "qwen3": {"attention.key_length": 32},
     "gemma3": {"attention.key_length": 32, "attention.sliding_window": 16, "rope.freq_base": 1_000_000.0},
@@ -32,7 +39,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gptneox": {"rope.dimension_count": 4, "use_parallel_residual": True, "attention.head_count_kv": HEADS},
     "gptneox, sequential": {"use_parallel_residual": False, "attention.head_count_kv": HEADS},
     "cohere2": {"attention.sliding_window": 16, "logit_scale": 0.5},
-}
+}  # fmt: skip
 """What each states besides the common sizes. A name may go on behind a comma."""
 LAYERS = {"gemma3": 7, "smollm3": 4, "cohere2": 5}
 """Where two are too few to show every kind."""

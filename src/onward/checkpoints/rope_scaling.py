@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,8 @@ def _scaled(
                 return {"rope.scaling.type": "linear", "rope.scaling.factor": float(scaling["factor"])}
             case "llama3" if rotated is not None:
                 return {_FACTORS: llama3_factors(scaling, float(base), rotated).tolist()}
+            case "yarn":
+                return _yarn(scaling, stated)
             case "longrope" | "su":
                 return _long(scaling, stated)
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
@@ -82,6 +85,57 @@ def llama3_factors(scaling: Mapping[str, Any], base: float, rotated: int) -> NDA
     smooth = np.clip((original / waves - low) / (high - low), 0.0, 1.0)
     found: NDArray[np.float64] = 1.0 / ((1.0 - smooth) / factor + smooth)
     return found
+
+
+def _yarn(scaling: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
+    """YaRN's parameters, as llama.cpp's converter names them."""
+    original = scaling.get("original_max_position_embeddings") or stated["max_position_embeddings"]
+    longest = stated.get("max_position_embeddings", original)
+    factor = float(scaling.get("factor") or longest / original)
+    if scaling.get("truncate") is False:
+        raise ValueError("'truncate' is false, which Onward does not compute")
+    magnitude, share, less = (scaling.get(name) for name in ("attention_factor", "mscale", "mscale_all_dim"))
+    if magnitude is None:
+        magnitude = yarn_magnitude(factor, share) / yarn_magnitude(factor, less) if share and less else None
+    return {
+        "context_length": max(int(longest), int(original * factor)),
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": factor,
+        "rope.scaling.original_context_length": int(original),
+        "rope.scaling.yarn_attn_factor": yarn_magnitude(factor, 1.0) if magnitude is None else float(magnitude),
+        "rope.scaling.yarn_beta_fast": float(scaling.get("beta_fast") or 32.0),
+        "rope.scaling.yarn_beta_slow": float(scaling.get("beta_slow") or 1.0),
+    }
+
+
+def yarn_magnitude(factor: float, share: float) -> float:
+    """Return by what queries and keys are multiplied in a context that is `factor` times as long (the paper's 3.4)."""
+    return 0.1 * share * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Yarn:
+    """YaRN (arXiv 2309.00071): waves that turn more than `fast` times within the `original` context keep their
+    frequency, those that turn less than `slow` times are stretched by `factor`, and those between are mixed."""
+
+    factor: float
+    original: int
+    fast: float = 32.0
+    slow: float = 1.0
+
+    def factors(self, base: float, rotated: int) -> NDArray[np.float64]:
+        """Return by what each frequency is divided, [rotated / 2]. Raises ValueError for impossible numbers."""
+        if not (1 <= self.factor < 1e6 and self.original > 0 and base > 1 and 0 < self.slow <= self.fast):
+            raise ValueError("its numbers are impossible")
+        low = max(math.floor(self._pair_that_turns(self.fast, base, rotated)), 0)
+        high = min(math.ceil(self._pair_that_turns(self.slow, base, rotated)), rotated - 1)
+        stretched = np.clip((np.arange(rotated // 2) - low) / max(high - low, 1e-3), 0.0, 1.0)
+        found: NDArray[np.float64] = 1.0 / (stretched / self.factor + (1.0 - stretched))
+        return found
+
+    def _pair_that_turns(self, times: float, base: float, rotated: int) -> float:
+        """Return which pair of dimensions, as a fraction of an index, turns so many times within the context."""
+        return rotated * math.log(self.original / (times * 2 * math.pi)) / (2 * math.log(base))
 
 
 def _long(scaling: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,11 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+import numpy as np
+
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.rope_scaling import Yarn, yarn_magnitude
 from onward.errors import CheckpointError
 from onward.runtimes.openvino.graphs.architecture import Activation, Architecture, Norm, Rope
 from onward.runtimes.openvino.graphs.check import checked, require_computable
@@ -167,6 +170,8 @@ def _rope(checkpoint: Checkpoint, size: int) -> Rope:
     parameters = checkpoint.parameters
     kind = parameters.text("rope.scaling.type", "none")
     is_long = kind == "longrope" and "rope_factors_short.weight" in checkpoint.tensors
+    if kind == "yarn":
+        return _yarn(parameters, size)
     if kind not in ("none", "linear") and not is_long:
         raise CheckpointError(
             f"{parameters.where} scales its positions by {kind!r} ('rope.scaling.type'), which Onward does not compute."
@@ -179,6 +184,32 @@ def _rope(checkpoint: Checkpoint, size: int) -> Rope:
         scale or 1.0,
         None if factors is None else factors.floats().reshape(-1),
     )
+
+
+def _yarn(parameters: Parameters, size: int) -> Rope:
+    """YaRN, by llama.cpp's names. Raises CheckpointError."""
+    base, factor = parameters.real("rope.freq_base", 10_000.0), parameters.real("rope.scaling.factor")
+    rule = Yarn(
+        factor,
+        parameters.integer(
+            "rope.scaling.original_context_length", parameters.integer("context_length", minimum=1), minimum=1
+        ),
+        parameters.real("rope.scaling.yarn_beta_fast", 32.0),
+        parameters.real("rope.scaling.yarn_beta_slow", 1.0),
+    )
+    if parameters.real("rope.scaling.yarn_ext_factor", 1.0) != 1.0:
+        raise CheckpointError(
+            f"{parameters.where} mixes its positions by a share of YaRN ('rope.scaling.yarn_ext_factor'), which Onward "
+            "does not compute."
+        )
+    try:
+        factors = rule.factors(base, size)
+    except ValueError as error:
+        raise CheckpointError(f"{parameters.where} scales its positions by YaRN, but {error}.") from None
+    less = yarn_magnitude(factor, parameters.real("rope.scaling.yarn_log_multiplier", 0.0))
+    magnitude = parameters.real("rope.scaling.yarn_attn_factor", yarn_magnitude(factor, 1.0) / less)
+    magnitude *= parameters.real("rope.scaling.attn_factor", 1.0)
+    return Rope(size, base, factors=factors.astype(np.float32), magnitude=magnitude)
 
 
 def _windowed(found: Architecture, parameters: Parameters, pattern: Iterable[bool] | None = None) -> Architecture:
