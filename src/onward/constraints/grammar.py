@@ -21,14 +21,16 @@ ever often does."""
 LIMITS: dict[str, Any] = {
     "max_items_in_row": 2_000,
     "initial_lexer_fuel": 1_000_000,
-    "step_lexer_fuel": 200_000,
+    "step_lexer_fuel": 50_000,
     "step_max_items": 50_000,
     "max_lexer_states": 50_000,
     "max_grammar_size": 200_000,
     "verbose_errors": False,
 }
-"""Of llguidance.LLParserLimits: one mask takes a tenth of a second at most, one grammar about 100 MiB."""
+"""Of llguidance.LLParserLimits. A quarter of the library's own fuel for a step: a hostile mask takes milliseconds, no
+usual schema or expression needs as much."""
 
+_MATCHES_NOTHING = ("NoExtension", "NoExtensionBias")
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
 _EXCERPT = re.compile(r"\n *\d+ \| .*", re.DOTALL)
 
@@ -119,6 +121,9 @@ def _bounded(grammar: str) -> str:
 
 
 def shown_reason(words: str) -> str:
-    """Return the library's words without its excerpt of the grammar, which is not what the client has written."""
+    """Return why a grammar cannot be used: the library's words without its excerpt of the grammar, which is not what
+    the client has written."""
+    if words.strip() in _MATCHES_NOTHING:
+        return "it matches no text"
     words = _EXCERPT.sub("", _PLACE.sub("", words.strip())).replace("<non-verbose/>", "")
     return " ".join(words.split())[:MAX_REASON_CHARACTERS] or "it is not valid"

@@ -1,0 +1,41 @@
+"""The arms of the constrained benchmark generate what they say."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+
+from benchmarks.constrained import GRAMMARS, SCHEMA, Arms, mask_costs
+from onward.constraints.matcher import TokenTrie
+from onward.runtimes.toy.model import ToyModel
+from onward.runtimes.toy.tokenizer import ToyTokenizer
+from tests.engine.harness import make_job, run_alone
+
+
+def test_every_kind_runs_on_and_leaves_nothing_behind() -> None:
+    tokenizer = ToyTokenizer()
+    arms = Arms(ToyModel(), tokenizer)
+    for kind in GRAMMARS:
+        assert arms.run(kind, clients=3, tokens=60, out=20) > 0
+        assert arms.engine.idle
+
+
+def test_the_json_is_valid_and_mostly_forced() -> None:
+    job = make_job(max_tokens=600, grammar=GRAMMARS["json"], choices=4)
+    complete = [each for each in run_alone(job).choices.values() if each.finish_reason == "stop"]
+    assert complete
+    for choice in complete:
+        jsonschema.validate(json.loads(choice.text), SCHEMA)
+
+
+def test_masks_are_timed() -> None:
+    tokenizer = ToyTokenizer()
+    trie = TokenTrie(
+        tokenizer.size,
+        tokenizer.token_bytes,
+        tokenizer.is_special,
+        lambda text: tokenizer.encode(text, add_special_tokens=False),
+    )
+    costs = mask_costs(trie, GRAMMARS["json"], 2)
+    assert costs["mask_us"] > 0 and costs["take_us"] > 0
