@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import jsonschema
-
 from benchmarks.constrained import GRAMMARS, SCHEMA, Arms, mask_costs
+
 from onward.constraints.matcher import TokenTrie
 from onward.runtimes.toy.model import ToyModel
 from onward.runtimes.toy.tokenizer import ToyTokenizer
