@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 from benchmarks.constrained import GRAMMARS, SCHEMA, Arms, mask_costs
 
 from onward.constraints.matcher import TokenTrie

@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from hypothesis import given, settings
