@@ -56,6 +56,19 @@ def test_a_sentence_piece_tokenizer_merges_by_score_and_falls_back_to_bytes() ->
     assert found.end_tokens == {2} and found.is_special(1) and not found.is_special(len(PIECES) - 1)
 
 
+def test_infill_tokens_are_those_that_the_file_states() -> None:
+    assert tokenizer(letters_tokenizer()).infill_tokens == {}
+    older = {
+        "tokenizer.ggml.prefix_token_id": 3,
+        "tokenizer.ggml.suffix_token_id": 4,
+        "tokenizer.ggml.middle_token_id": 5,
+    }
+    found = tokenizer({**letters_tokenizer(), **older, "tokenizer.ggml.fim_mid_token_id": 6})
+    assert found.infill_tokens == {"prefix": 3, "suffix": 4, "middle": 6}
+    with pytest.raises(CheckpointError, match="'fim_pad_token_id', which is not a token"):
+        tokenizer({**letters_tokenizer(), "tokenizer.ggml.fim_pad_token_id": 99})
+
+
 def test_the_space_before_a_text_and_the_start_token_are_switches_of_the_file() -> None:
     switches = {"tokenizer.ggml.add_space_prefix": False, "tokenizer.ggml.add_bos_token": False}
     found = tokenizer({**SENTENCE_PIECE, **switches})

@@ -295,6 +295,17 @@ def test_every_convention_is_found_by_its_tokens_and_arranged_as_in_training(con
     assert arranged == expected
 
 
+def test_ids_that_the_files_state_come_before_texts_but_not_before_what_texts_say_of_the_same_ids() -> None:
+    tokenizer = OnlyTokens("<PRE>", "<SUF>", "<MID>", "<EOT>")
+    by_text = find_infill(tokenizer)
+    tokenizer.infill_tokens = {"prefix": 0, "suffix": 1, "middle": 2, "padding": 9}
+    assert find_infill(tokenizer) == by_text and by_text is not None and by_text.ends == {3}
+    tokenizer.infill_tokens = {"prefix": 7, "suffix": 8, "middle": 6, "padding": 9, "repository": 4, "file": 5}
+    assert find_infill(tokenizer) == Infill(7, 8, 6, frozenset({9, 4, 5}), False, repository=4, file=5)
+    tokenizer.infill_tokens = {"prefix": 7, "suffix": 8}  # as in files of models that have no middle token
+    assert find_infill(tokenizer) == by_text
+
+
 def test_a_model_without_infill_tokens_rejects_a_suffix() -> None:
     assert find_infill(OnlyTokens("<s>")) is None
     assert isinstance(find_infill(TOY), Infill)

@@ -14,6 +14,17 @@ from onward.checkpoints.token_kinds import CONTROL, NORMAL, USER_DEFINED
 from onward.errors import CheckpointError
 
 _SPACE = "▁"
+INFILL_TOKENS = "onward_infill_tokens"
+"""In tokenizer_config.json, of files that are made here: see `engine.model.Tokenizer.infill_tokens`."""
+_INFILL = {
+    "prefix": ("fim_pre_token_id", "prefix_token_id"),
+    "suffix": ("fim_suf_token_id", "suffix_token_id"),
+    "middle": ("fim_mid_token_id", "middle_token_id"),
+    "padding": ("fim_pad_token_id",),
+    "repository": ("fim_rep_token_id",),
+    "file": ("fim_sep_token_id",),
+}
+"""Infill tokens by GGUF's names, the newer ones first."""
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -98,8 +109,17 @@ def tokenizer_files(parameters: Parameters) -> TokenizerFiles:
     configuration = {
         "bos_token": None if bos is None else vocabulary.tokens[bos],
         "eos_token": vocabulary.tokens[ends[0]] if ends else None,
+        INFILL_TOKENS: _infill_tokens(vocabulary),
     }
     return TokenizerFiles(msgspec.json.encode(whole), configuration, {"eos_token_id": ends})
+
+
+def _infill_tokens(vocabulary: _Vocabulary) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for use, names in _INFILL.items():
+        stated = [token for name in names if (token := vocabulary.special(name)) is not None]
+        found |= {use: stated[0]} if stated else {}
+    return found
 
 
 def _byte_level(vocabulary: _Vocabulary) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from onward.engine.model import Tokenizer
@@ -76,7 +77,30 @@ class Infill:
 
 
 def find_infill(tokenizer: Tokenizer) -> Infill | None:
-    """Return the infill tokens of the first convention that the tokenizer supports; None if there is none."""
+    """Return the infill tokens that the model's files state, else those of the first convention whose texts the
+    tokenizer has; None if there is neither."""
+    by_text = _by_text(tokenizer)
+    stated = [tokenizer.infill_tokens.get(use) for use in ("prefix", "suffix", "middle")]
+    if None in stated or (by_text is not None and stated == [by_text.prefix, by_text.suffix, by_text.middle]):
+        return by_text  # which knows more: end tokens, an order of its own
+    return _by_id(tokenizer.infill_tokens)
+
+
+def _by_id(ids: Mapping[str, int]) -> Infill:
+    """Return infill tokens by what they are for. As in llama.cpp, the others of them end an infill."""
+    others = (ids.get(use) for use in ("padding", "repository", "file"))
+    return Infill(
+        ids["prefix"],
+        ids["suffix"],
+        ids["middle"],
+        frozenset(token for token in others if token is not None),
+        suffix_first=False,
+        repository=ids.get("repository"),
+        file=ids.get("file"),
+    )
+
+
+def _by_text(tokenizer: Tokenizer) -> Infill | None:
     for convention in CONVENTIONS:
         prefix = tokenizer.token_id(convention.prefix)
         suffix = tokenizer.token_id(convention.suffix)

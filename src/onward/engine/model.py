@@ -6,7 +6,7 @@ the block tables as they are; one that manages its own cells maps block ids to t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 from typing import Protocol
@@ -129,6 +129,9 @@ class Tokenizer(Vocabulary, Protocol):
     """Bytes of the longest token: no text has fewer tokens than its bytes divided by this."""
     special_literals: tuple[str, ...]
     """The literals of all special tokens, in id order."""
+    infill_tokens: Mapping[str, int]
+    """Ids of infill tokens that the model's files state: `prefix`, `suffix`, `middle`, `padding`, `repository`, `file`.
+    Empty where only their texts say what they are for."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the token ids of `text`. Literals of special tokens inside it become those tokens.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer as Library
 
+from onward.checkpoints.tokenizer import INFILL_TOKENS
 from onward.errors import InvalidRequest, ModelFolderError, OnwardError
 from onward.residency import trim_heap
 from onward.runtimes.files import CONFIG, TOKENIZER, read_object, read_tokenizer
@@ -95,6 +96,7 @@ class HuggingFaceTokenizer:
         self.start_token = eos if bos is None else bos
         ends = {token for config in configs for token in _listed(config.get("eos_token_id"))}
         self.end_tokens = frozenset(ends if eos is None else {*ends, eos})
+        self.infill_tokens: Mapping[str, int] = _infill_tokens(names.get(INFILL_TOKENS), self.size)
         self._prefix = self._implicit_tokens(names, bos)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -203,6 +205,12 @@ def _read_tokenizer(content: bytes) -> tuple[Library, BytesOf]:
     library.no_truncation()
     library.no_padding()
     return library, bytes_of
+
+
+def _infill_tokens(stated: object, size: int) -> dict[str, int]:
+    """Return the ids that tokenizer_config.json states for infill tokens; what is no id there is left out."""
+    found = stated if isinstance(stated, dict) else {}
+    return {str(name): token for name, token in found.items() if type(token) is int and 0 <= token < size}
 
 
 def _listed(value: object) -> list[int]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 SPECIALS = ("<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>")
 WORDS = (" the", " and", " a", " to", " of", "ing", " once", " upon", " time", "\n\n", "🙂", "é")
 END = 256
@@ -15,6 +18,7 @@ class ToyTokenizer:
     start_token: int | None = END
     special_literals: tuple[str, ...] = SPECIALS
     end_tokens = frozenset({END})
+    infill_tokens: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self) -> None:
         self._token_bytes = [bytes([byte]) for byte in range(256)]
