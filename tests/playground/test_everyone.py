@@ -230,8 +230,10 @@ def proxy(site: str) -> Iterator[CutProxy]:
 def test_a_stream_goes_on_after_a_lost_connection(browser: Browser, site: str, proxy: CutProxy) -> None:
     context = open_context(browser)
     playground = Playground(context.new_page(), proxy.url).open()
-    playground.write("Once upon a time").set("seed", "5").set("max_tokens", "600").set("temperature", "1.5")
-    playground.page.get_by_label("Model").select_option("toy")
+    fields = {"max_tokens": 500, "min_tokens": 500, "seed": 5, "temperature": 1.5}
+    playground.write("Once upon a time")
+    for name, value in fields.items():
+        playground.set(name, str(value))
 
     def cut_on_the_way() -> None:
         playground.editor.focus()
@@ -242,7 +244,7 @@ def test_a_stream_goes_on_after_a_lost_connection(browser: Browser, site: str, p
     playground.during(cut_on_the_way)
     whole = playground.page.request.post(
         f"{site}/v1/completions",
-        data={"model": "toy", "prompt": "Once upon a time", "seed": 5, "max_tokens": 600, "temperature": 1.5},
+        data={"model": "storyteller", "prompt": "Once upon a time"} | fields,
     ).json()["choices"][0]["text"]
     assert playground.text == "Once upon a time" + whole
     assert any("completions/cmpl-" in address for address in playground.requests), "it was resumed"

@@ -45,8 +45,7 @@ def test_the_button_does_what_the_keys_do(playground: Playground) -> None:
 
 
 def test_escape_stops_and_keeps_what_has_arrived(playground: Playground) -> None:
-    playground.set("max_tokens", "900")
-    playground.page.get_by_label("Model").select_option("toy")
+    playground.set("max_tokens", "900").set("min_tokens", "900")
     prompt = "Stop me"
     playground.write(prompt)
     playground.page.keyboard.press("Control+Enter")
