@@ -92,6 +92,8 @@ async def test_draft_tokens_are_counted_by_source_and_outcome_from_the_start() -
             ("prediction", "rejected", "0.0"),
             ("lookup", "accepted", "0.0"),
             ("lookup", "rejected", "2.0"),
+            ("grammar", "accepted", "0.0"),
+            ("grammar", "rejected", "0.0"),
         )
     ]
 

@@ -14,6 +14,7 @@ from onward.constraints.grammar import (
     text_grammar,
 )
 from onward.errors import InvalidRequest
+from onward.protocol.checks import check_constraints
 from onward.protocol.request import CompletionRequest
 from onward.protocol.schema_checks import ANY_OBJECT
 
@@ -33,6 +34,7 @@ def grammar_of(request: CompletionRequest) -> str:
     name = request.constraint
     if name is None:
         return ""
+    check_constraints(request)
     for other in _EXCLUDED:
         if getattr(request, other):
             raise InvalidRequest(f"Setting '{other}' and '{name}' at the same time is not supported.", param=other)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from onward.errors import InvalidRequest
 from onward.protocol import refusals
-from onward.protocol.constraint_parameters import CONSTRAINTS
 from onward.protocol.parameter import Parameter, Profile
 from onward.protocol.request import CompletionRequest, Prompt
 from onward.protocol.sampler_parameters import LOGIT_EDITS
@@ -327,9 +326,7 @@ def check_fields_together(request: CompletionRequest) -> CompletionRequest:
     _check_order(request.samplers or ())
     if request.min_tokens > request.max_tokens:
         raise refusals.above_maximum("min_tokens", "integer", request.max_tokens, request.min_tokens)
-    constraints = [name for name in CONSTRAINTS if getattr(request, name)]
-    if len(constraints) > 1:
-        raise refusals.several_constraints(*constraints[:2])
+    check_constraints(request)
     return request
 
 
@@ -343,6 +340,12 @@ def _check_order(samplers: tuple[str, ...]) -> None:
             param="samplers",
             code="unsupported_value",
         )
+
+
+def check_constraints(request: CompletionRequest) -> None:
+    """Raise InvalidRequest if several parameters constrain the text."""
+    if len(request.constraints) > 1:
+        raise refusals.several_constraints(*request.constraints[:2])
 
 
 CHECKS: dict[str, Callable[[Parameter, object, str, Profile], object]] = {

@@ -119,9 +119,14 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
                 return list(self.prompt)  # type: ignore[arg-type]
 
     @property
+    def constraints(self) -> list[str]:
+        """The names of the parameters that constrain the text; more than one are refused."""
+        return [name for name in CONSTRAINTS if getattr(self, name)]
+
+    @property
     def constraint(self) -> str | None:
         """The name of the parameter that constrains the text, None if there is none."""
-        return next((name for name in CONSTRAINTS if getattr(self, name)), None)
+        return next(iter(self.constraints), None)
 
     @property
     def candidates(self) -> int:

@@ -290,3 +290,19 @@ def test_the_time_limit_waits_for_a_line_break() -> None:
     assert limits.feed("a", 5.0) == ("a", False)
     assert limits.feed("\n", 0.5) == ("\n", False)
     assert limits.feed("b", 1.5) == ("b", True)
+
+
+@in_loop
+async def test_a_grammar_and_a_schema_constrain_the_text() -> None:
+    async with toy_app() as app:
+        chosen = (await post(app, "/completion", prompt=PROMPT, grammar='root ::= "yes" | "no"')).json
+        schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}
+        written = (await post(app, "/completion", prompt=PROMPT, json_schema=schema)).json
+        unset = (await post(app, "/completion", prompt=PROMPT, grammar="", json_schema=False, n_predict=2)).json
+        broken = await post(app, "/completion", prompt=PROMPT, grammar="root ::= (")
+        both = await post(app, "/completion", prompt=PROMPT, grammar='root ::= "a"', json_schema=schema)
+    assert chosen["content"] in ("yes", "no") and chosen["stop_type"] == "eos"
+    assert json.loads(written["content"]) == {"a": 1}
+    assert unset["tokens_predicted"] == 2
+    assert broken.status == 400 and "Expected" in broken.json["error"]["message"]
+    assert both.status == 400 and "at the same time" in both.json["error"]["message"]

@@ -139,3 +139,16 @@ async def test_a_head_request_to_the_tags_has_no_body() -> None:
     """Ollama's command line looks for a server so."""
     call = await Call(make_app(FakeBackend(), settings()), "HEAD", "/api/tags").done()
     assert call.status == 200
+
+
+@in_loop
+async def test_a_format_constrains_the_response() -> None:
+    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}
+    async with toy_app() as app:
+        fields = {"model": "toy", "prompt": "x", "stream": False}
+        written = (await post(app, "/api/generate", format=schema, **fields)).json
+        anything = (await post(app, "/api/generate", format="json", options={"num_predict": 1}, **fields)).json
+        unset = (await post(app, "/api/generate", format="", options={"num_predict": 2}, **fields)).json
+    assert json.loads(written["response"]) == {"a": 1} and written["done_reason"] == "stop"
+    assert anything["response"].startswith("{")
+    assert unset["eval_count"] == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from onward.errors import EngineStopped, Overloaded
@@ -115,3 +116,20 @@ async def test_errors_are_those_of_tgi() -> None:
 async def test_info_describes_the_model() -> None:
     answer = (await Call(make_app(FakeBackend(), settings()), "GET", "/info").done()).json
     assert answer["model_id"] == "storyteller" and answer["max_total_tokens"] == 512 and answer["router"] == "onward"
+
+
+@in_loop
+async def test_a_grammar_constrains_the_text() -> None:
+    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}
+    async with toy_app() as app:
+
+        async def ask(grammar: object) -> Call:
+            return await post(app, "/generate", inputs="x", parameters={"grammar": grammar})
+
+        written = await ask({"type": "json", "value": schema})
+        digits = await ask({"type": "regex", "value": "[0-9]{3}"})
+        wrong = ({"type": "xml", "value": "x"}, {"type": "regex"}, {"type": "regex", "value": 3}, "x")
+        refused = [await ask(grammar) for grammar in wrong]
+    assert json.loads(written.json["generated_text"]) == {"a": 1}
+    assert len(digits.json["generated_text"]) == 3 and digits.json["generated_text"].isdigit()
+    assert {call.status for call in refused} == {422}
