@@ -1,7 +1,7 @@
-"""A stand-in for llama-server and vLLM: their requests and answers over the toy's vocabulary, and faults to order.
+"""A stand-in for llama-server, vLLM and SGLang: their requests and answers over the toy's vocabulary, with faults.
 
-vLLM cannot run where the tests do: its part is written from the request and response types in its sources
-(entrypoints/openai/completion/protocol.py and serving.py, 2026-08).
+vLLM and SGLang cannot run where the tests do: their parts are written from the request and response types in their
+sources and documentation (entrypoints/openai/completion/protocol.py and serving.py, 2026-08; basic_usage of SGLang).
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class StandIn:
         self.faults: list[str] = []
         self.build = "b1"
         self.adds_space = False
+        self.is_incremental = False
         self.was_left = threading.Event()
         """Set when a client closed its connection before the end of its answer."""
         self.release = threading.Event()
@@ -93,6 +94,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/props":
             settings = {"n_ctx": 512}
             self._json({"default_generation_settings": settings, "total_slots": 2, "build_info": state.build})
+        elif self.path == "/get_model_info":
+            self._json({"model_path": "org/name", "weight_version": state.build})
         elif self.path == "/version":
             self._json({"version": state.build})
         else:
@@ -119,10 +122,47 @@ class _Handler(BaseHTTPRequestHandler):
             state.release.wait(30)
         elif self.path == "/v1/completions":
             self._vllm(body, fault)
+        elif self.path == "/generate":
+            self._sglang(body, fault)
         elif body["stream"]:
             self._stream(body, fault)
         else:
             self._whole(body, fault)
+
+    def _sglang(self, body: dict[str, Any], fault: str) -> None:
+        params, prompt, num_top = body["sampling_params"], body["input_ids"], body.get("top_logprobs_num", 0)
+        others = [[-1.0 - other / 1000, other, None] for other in range(num_top)]
+        if not body.get("stream"):
+            meta: dict[str, Any] = {
+                "input_token_logprobs": [[None if i == 0 else -0.5, token, None] for i, token in enumerate(prompt)]
+            }
+            meta["input_top_logprobs"] = [None if i == 0 else others for i in range(len(prompt))]
+            self._json({"text": "", "output_ids": [], "meta_info": meta})
+            return
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        made: list[int] = []
+        for count in range(1, params["max_new_tokens"] + 1):
+            if fault == "half" and count == 3:
+                return
+            token = self.server_state.script([*prompt, *made])
+            if token in params["stop_token_ids"] and count <= params["min_new_tokens"]:
+                token = ord("z")
+            made.append(99_999 if fault == "other model" else token)
+            ends, is_last = token in params["stop_token_ids"], count == params["max_new_tokens"]
+            finish = {"type": "stop", "matched": token} if ends else {"type": "length"} if is_last else None
+            meta = {"finish_reason": finish, "completion_tokens": count, "cached_tokens": 2}
+            if fault == "abort":
+                meta["finish_reason"] = {"type": "abort", "message": "out of memory"}
+            if body.get("return_logprob"):
+                meta["output_token_logprobs"] = [[-0.5, token, None] for token in made]
+                meta["output_top_logprobs"] = [others for _ in made]
+            shown = made[-1:] if self.server_state.is_incremental else made
+            self._event({"text": "?", "output_ids": shown, "meta_info": meta})
+            if finish:
+                break
+        self.wfile.write(b"data: [DONE]\n\n")
 
     def _vllm(self, body: dict[str, Any], fault: str) -> None:
         assert body["return_tokens_as_token_ids"] and body["return_token_ids"]

@@ -12,8 +12,20 @@ def _has_penalties(request: CompletionRequest) -> bool:
     return request.presence_penalty != 0 or request.frequency_penalty != 0 or request.repetition_penalty != 1
 
 
+def _needs_raw_logprobs(request: CompletionRequest) -> bool:
+    is_reported = request.logprobs is not None or request.candidates > request.n
+    is_changed = request.temperature not in (0, 1) or request.min_tokens or request.logit_bias or request.banned_tokens
+    return bool(is_reported and (is_changed or _has_penalties(request) or request.ban_eos_token))
+
+
+def _has_several_filters(request: CompletionRequest) -> bool:
+    return (request.top_p < 1) + (request.top_k > 1) + (request.min_p > 0) > 1
+
+
 FEATURES: dict[str, tuple[str, Callable[[CompletionRequest], bool]]] = {
     "prompt_logprobs": ("echo", lambda request: request.echo and request.logprobs is not None),
+    "raw_logprobs": ("logprobs", _needs_raw_logprobs),
+    "several_filters": ("top_p", _has_several_filters),
     "repetition_penalty": ("repetition_penalty", lambda request: request.repetition_penalty != 1),
     "repetition_penalty_with_bias": (
         "repetition_penalty",
@@ -45,6 +57,8 @@ def check_features(request: CompletionRequest, lacks: Collection[str]) -> None:
         if is_needed(request):
             parameter = request.constraint or parameter if name == "constraint" else parameter
             what = {
+                "raw_logprobs": "log-probabilities of the raw distribution beside a temperature, penalties or biases",
+                "several_filters": "more than one of `top_p`, `top_k` and `min_p` one after the other",
                 "prompt_logprobs": "log-probabilities of the prompt's tokens (`echo` with `logprobs`)",
                 "repetition_penalty_with_bias": "`repetition_penalty` together with `logit_bias`",
             }.get(name, f"`{parameter}`")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -70,10 +71,12 @@ def connect(upstream: UpstreamName, tokenizer: Tokenizer, settings: Settings, on
 def _upstream(upstream: UpstreamName, settings: Settings) -> Upstream:
     from onward.upstreams.connection import Connection
     from onward.upstreams.llama_server import LlamaServer
+    from onward.upstreams.sglang import SGLang
     from onward.upstreams.vllm import VLLM
 
     connection = Connection(upstream.url, settings.upstream_key, settings.engine_timeout)
-    return VLLM(connection) if upstream.kind == "vllm" else LlamaServer(connection)
+    kinds: dict[str, Callable[[Connection], Upstream]] = {"llama": LlamaServer, "vllm": VLLM, "sglang": SGLang}
+    return kinds[upstream.kind](connection)
 
 
 def _file_of(upstream: UpstreamName, settings: Settings) -> str:

@@ -19,9 +19,9 @@ class Settings:
 
     model: tuple[str, ...] = option(
         ("storyteller",), "Model", values.string,
-        "Model to serve: a built-in name, a folder, or a Hugging Face id; or, for one that a llama-server or vLLM "
-        "computes, NAME=llama+http://HOST:PORT or NAME=vllm+http://HOST:PORT. Repeatable; the first is the default "
-        "model.",
+        "Model to serve: a built-in name, a folder, or a Hugging Face id; or, for one that a llama-server, vLLM or "
+        "SGLang computes, NAME=llama+http://HOST:PORT, NAME=vllm+http:… or NAME=sglang+http:…. Repeatable; the first "
+        "is the default model.",
         metavar="NAME_OR_PATH", is_repeatable=True,
     )  # fmt: skip
     alias: tuple[tuple[str, str], ...] = option(

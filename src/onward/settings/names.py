@@ -22,7 +22,7 @@ class UpstreamName(NamedTuple):
     url: str
 
 
-UPSTREAM_KINDS = {"llama": "llama-server", "vllm": "vLLM"}
+UPSTREAM_KINDS = {"llama": "llama-server", "vllm": "vLLM", "sglang": "SGLang"}
 _UPSTREAM = re.compile(r"(?:(?P<name>[^=/+]*)=)?(?P<kind>[a-z]+)\+(?P<url>https?://\S+)")
 
 
