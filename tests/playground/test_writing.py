@@ -107,9 +107,11 @@ def test_a_setting_out_of_range_is_explained_and_not_used(playground: Playground
 
 
 def test_an_error_is_shown_in_place_in_the_server_s_words(playground: Playground) -> None:
+    playground.generate()
     playground.set("max_tokens", "5000").generate()
     alert = playground.page.get_by_role("alert").first
     expect(alert).to_contain_text("context")
+    expect(playground.button("Same again")).to_be_enabled()
     playground.button("Dismiss").click()
     expect(playground.page.locator(".problem")).to_have_count(0)
 

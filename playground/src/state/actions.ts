@@ -188,12 +188,12 @@ async function during(draft: Draft, base: number, insert: (fresh: Fresh) => void
     scored.value = null;
     live.value = [];
     shared.value = null;
-    done.value = null;
   });
   announce("Generating.");
   theEditor().setReadOnly(true);
   const onProgress = (progress: Progress) => {
     last = progress;
+    if (progress.choices.length === 0) return;
     meter.value = progress.meter;
     live.value = progress.choices.map((choice) => ({ ...choice }));
     const [first] = progress.choices;

@@ -98,13 +98,9 @@ function Input({ id, parameter, typed, isWrong, onType }: InputProps) {
       </div>
     );
   }
-  if (kind === "token_ids" || (kind === "string" && !isLong(parameter))) return <input type="text" {...common} value={typed} />;
+  if (kind === "string") return <textarea rows={1} {...common} value={typed} />; // a grammar has several lines
+  if (kind === "token_ids") return <input type="text" {...common} value={typed} />;
   return <textarea rows={2} {...common} placeholder={`such as ${showValue(parameter, parameter.example)}`} value={typed} />;
-}
-
-/** Whether a text has several lines, as a grammar has. */
-function isLong({ example }: Parameter): boolean {
-  return typeof example === "string" && (example.includes("\n") || example.length > 30);
 }
 
 /** Whether what is typed already means this value: "0.50" stays as it is typed. */
