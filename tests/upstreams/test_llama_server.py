@@ -283,3 +283,8 @@ def test_an_upstream_must_be_there_and_say_where_its_tokenizer_is(server: StandI
 def test_addresses_that_mean_nothing_are_refused(model: str, words: str) -> None:
     with pytest.raises(SetupError, match=words):
         compose(Settings(model=(model,)))
+
+
+def test_a_tokenizer_for_no_such_model_is_refused() -> None:
+    with pytest.raises(SetupError, match="--tokenizer other=… is for a model"):
+        compose(Settings(model=("toy",), tokenizer=(("other", "toy"),)))

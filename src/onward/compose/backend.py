@@ -132,7 +132,11 @@ def _resolve_all(settings: Settings, progress: Progress) -> dict[str, ResolvedMo
 def _upstreams(settings: Settings) -> dict[str, UpstreamName]:
     """Return the models whose engine is another server, by name. Raises SetupError."""
     found = (upstream_of(model) for model in settings.model)
-    return {upstream.name: upstream for upstream in found if upstream is not None}
+    upstreams = {upstream.name: upstream for upstream in found if upstream is not None}
+    for name, _ in settings.tokenizer:
+        if name not in upstreams:
+            raise SetupError(f"--tokenizer {name}=… is for a model NAME=KIND+URL that another server computes.")
+    return upstreams
 
 
 def _connect(
