@@ -17,8 +17,15 @@ from onward.errors import ModelFolderError
 
 TOKENIZER = "tokenizer.json"
 CONFIG = "config.json"
-TOKENIZER_FILES = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", CONFIG)
-"""All files from which a tokenizer is built; only the first is required."""
+TOKENIZER_CONFIG = "tokenizer_config.json"
+SENTENCE_PIECE = "tokenizer.model"
+ADDED_TOKENS = "added_tokens.json"
+"""These two count where tokenizer.json is missing."""
+TOKENIZER_FILES = (
+    TOKENIZER, SENTENCE_PIECE, ADDED_TOKENS, TOKENIZER_CONFIG, "special_tokens_map.json", "generation_config.json",
+    CONFIG,
+)  # fmt: skip
+"""All files from which a tokenizer is built; only one of the first two is required."""
 
 MAX_JSON_BYTES = 8_000_000
 """Of a configuration. The largest known ones, tokenizer_config.json with all added tokens, have two million."""
@@ -136,12 +143,19 @@ def _syntax_problem(content: bytes) -> str | None:
 
 
 def tokenizer_problem(folder: Path) -> str | None:
-    """Return what is wrong with the folder's tokenizer.json, None if it can be parsed."""
+    """Return what is wrong with the folder's tokenizer.json, None if it can be parsed, or is not needed."""
+    if has_sentence_piece_only(folder):
+        return None
     try:
         read_tokenizer(folder / TOKENIZER)
     except ModelFolderError as problem:
         return str(problem)
     return None
+
+
+def has_sentence_piece_only(folder: Path) -> bool:
+    """Return whether a folder has tokenizer.model, but no tokenizer.json."""
+    return present(folder, (TOKENIZER, SENTENCE_PIECE)) == [folder / SENTENCE_PIECE]
 
 
 def missing_tokenizer(folder: Path) -> str:

@@ -14,7 +14,16 @@ from tokenizers import Tokenizer as Library
 from onward.checkpoints.tokenizer import INFILL_TOKENS
 from onward.errors import InvalidRequest, ModelFolderError, OnwardError
 from onward.residency import trim_heap
-from onward.runtimes.files import CONFIG, TOKENIZER, read_object, read_tokenizer
+from onward.runtimes.files import (
+    CONFIG,
+    SENTENCE_PIECE,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    has_sentence_piece_only,
+    read_object,
+    read_tokenizer,
+)
+from onward.runtimes.sentencepiece_folder import sentence_piece_files
 from onward.runtimes.token_bytes import BytesOf, Pipeline, UnknownDecoder, bytes_function
 
 MIN_LONG_TEXT_CHARACTERS = 4096
@@ -60,9 +69,9 @@ class HuggingFaceTokenizer:
 
         Raises ModelFolderError if tokenizer.json is missing, broken, or does not define the bytes of tokens.
         """
-        path = source / TOKENIZER if isinstance(source, Path) else source.path
+        content = _read_folder(source) if isinstance(source, Path) else source
+        path = content.path
         with _reported(path):
-            content = _read_folder(source) if isinstance(source, Path) else source
             self._read_vocabulary(path, content.tokenizer)
             self._read_names(content.names, content.configs)
 
@@ -193,8 +202,13 @@ def _reported(path: Path) -> Iterator[None]:
 
 
 def _read_folder(folder: Path) -> TokenizerContent:
-    names = read_object(folder / "special_tokens_map.json") | read_object(folder / "tokenizer_config.json")
+    names = read_object(folder / "special_tokens_map.json") | read_object(folder / TOKENIZER_CONFIG)
     configs = [read_object(folder / name) for name in ("generation_config.json", CONFIG)]
+    if has_sentence_piece_only(folder):
+        made = sentence_piece_files(folder)
+        return TokenizerContent(
+            folder / SENTENCE_PIECE, made.tokenizer, made.configuration | names, [*configs, made.generation]
+        )
     return TokenizerContent(folder / TOKENIZER, read_tokenizer(folder / TOKENIZER), names, configs)
 
 

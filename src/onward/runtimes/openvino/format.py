@@ -44,7 +44,14 @@ class OpenVINOFormat:
         return present(path, self.patterns)
 
     def problems(self, path: Path) -> list[str]:
-        found = [file_problem(path / GRAPH), file_problem(path / WEIGHTS), tokenizer_problem(path)]
+        from onward.runtimes.sentencepiece_folder import sentence_piece_problem
+
+        found = [
+            file_problem(path / GRAPH),
+            file_problem(path / WEIGHTS),
+            tokenizer_problem(path),
+            sentence_piece_problem(path),
+        ]
         found += [json_problem(each) for each in present(path, [CONFIG])]
         return [problem for problem in found if problem]
 

@@ -39,7 +39,13 @@ class SafetensorsFormat:
         return [*_weights(path), *present(path, [INDEX, *TOKENIZER_FILES])]
 
     def problems(self, path: Path) -> list[str]:
-        found = [file_problem(path / CONFIG) or json_problem(path / CONFIG), tokenizer_problem(path)]
+        from onward.runtimes.sentencepiece_folder import sentence_piece_problem
+
+        found = [
+            file_problem(path / CONFIG) or json_problem(path / CONFIG),
+            tokenizer_problem(path),
+            sentence_piece_problem(path),
+        ]
         found += [file_problem(part) for part in _weights(path)]
         return [problem for problem in found if problem] or contents_problem(path)
 

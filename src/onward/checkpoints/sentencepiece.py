@@ -1,0 +1,163 @@
+"""SentencePiece's `tokenizer.model` (sentencepiece_model.proto), by the names that a GGUF file has for the same.
+
+Only what is needed of the format: fields with a number and a kind, in any order, the unknown ones skipped. The reader
+believes nothing: every length is checked against the file before it is used.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from onward.checkpoints.cursor import MAX_ARRAY_STRINGS, Value
+from onward.checkpoints.token_kinds import BYTE, NORMAL
+from onward.errors import CheckpointError
+
+MAX_MODEL_BYTES = 64_000_000
+"""Of a file: ten times the largest known one, with 262,000 tokens."""
+_MAX_DIGITS = 10
+"""Bytes of a variable-length number."""
+_NUMBER, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
+"""Kinds of fields on the wire."""
+_PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
+"""Fields of ModelProto."""
+_BPE = 2
+_MODEL_TYPES = {1: "unigram", _BPE: "BPE", 3: "words", 4: "characters"}
+"""Of TrainerSpec.model_type, 1 by default."""
+_MODEL_TYPE, _SPACE_AFTER, _UNKNOWN, _START, _END = 3, 24, 40, 41, 42
+"""Fields of TrainerSpec."""
+_CHARACTER_MAP, _SPACE_BEFORE, _SQUEEZES, _ESCAPES = 2, 3, 4, 5
+"""Fields of NormalizerSpec."""
+
+Field = int | bytes
+
+
+@dataclass(slots=True)
+class SentencePieces:
+    """The tokens of a model, a list entry each, and what it states about training and normalisation, by field."""
+
+    tokens: list[str] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)
+    trainer: dict[int, Field] = field(default_factory=dict)
+    normalizer: dict[int, Field] = field(default_factory=dict)
+
+    def add(self, text: str, score: float, kind: int) -> None:
+        """Add a token behind the others."""
+        self.tokens.append(text)
+        self.scores.append(score)
+        self.kinds.append(kind)
+
+    def metadata(self) -> dict[str, Value]:
+        """Return this by GGUF's names."""
+        found: dict[str, Value] = {
+            "tokenizer.ggml.model": "llama",
+            "tokenizer.ggml.tokens": self.tokens,
+            "tokenizer.ggml.scores": self.scores,
+            "tokenizer.ggml.token_type": self.kinds,
+            "tokenizer.ggml.add_space_prefix": bool(self.normalizer.get(_SPACE_BEFORE, True)),
+        }
+        for name, number, default in (("unknown", _UNKNOWN, 0), ("bos", _START, 1), ("eos", _END, 2)):
+            token = self.trainer.get(number, default)
+            if isinstance(token, int) and 0 <= token < len(self.tokens):  # a negative number: there is none
+                found[f"tokenizer.ggml.{name}_token_id"] = token
+        return found
+
+
+def read_sentence_piece(content: bytes, where: str) -> SentencePieces:
+    """Return what a `tokenizer.model` contains. `where` names the file in messages.
+
+    Raises CheckpointError for a file that is broken, or that cuts text by other rules than BPE without normalisation.
+    """
+    model = _read(content, where)
+    _require_known_rules(model, where)
+    return model
+
+
+def _read(content: bytes, where: str) -> SentencePieces:
+    model = SentencePieces()
+    try:
+        for number, value in _fields(content):
+            if not isinstance(value, bytes):
+                continue
+            if number == _PIECE:
+                _add_piece(model, dict(_fields(value)))
+            elif number == _TRAINER:
+                model.trainer |= dict(_fields(value))
+            elif number == _NORMALIZER:
+                model.normalizer |= dict(_fields(value))
+    except (ValueError, struct.error) as error:
+        raise CheckpointError(f"{where} is not a SentencePiece model ({error}): download it again.") from None
+    if not model.tokens:
+        raise CheckpointError(f"{where} is not a SentencePiece model (it has no tokens): download it again.")
+    return model
+
+
+def _add_piece(model: SentencePieces, piece: dict[int, Field]) -> None:
+    """Add a token: 1 is its text, 2 its score, 3 its kind. Raises ValueError, struct.error."""
+    text, score, kind = piece.get(1, b""), piece.get(2, bytes(4)), piece.get(3, NORMAL)
+    if not (isinstance(text, bytes) and isinstance(score, bytes) and isinstance(kind, int)):
+        raise ValueError("a token has fields of other kinds")
+    if not NORMAL <= kind <= BYTE or len(model.tokens) >= MAX_ARRAY_STRINGS:
+        raise ValueError(f"a token of the kind {kind}, or too many of them")
+    [number] = struct.unpack("<f", score)
+    if not math.isfinite(number):
+        raise ValueError("a token's score is not a number")
+    model.add(text.decode(), number, kind)
+
+
+def _require_known_rules(model: SentencePieces, where: str) -> None:
+    """Raise CheckpointError for rules that would make other tokens of a text."""
+    kind = model.trainer.get(_MODEL_TYPE, 1)
+    if kind != _BPE:
+        rule = _MODEL_TYPES.get(kind if isinstance(kind, int) else 0, str(kind))
+        raise CheckpointError(f"{where} cuts text by {rule}, which Onward does not do: it does by BPE. {_ADVICE}")
+    normalizer, trainer = model.normalizer, model.trainer
+    others = {
+        "normalises characters ('precompiled_charsmap')": normalizer.get(_CHARACTER_MAP),
+        "drops spaces ('remove_extra_whitespaces')": normalizer.get(_SQUEEZES, 1),
+        "leaves spaces as they are ('escape_whitespaces')": not normalizer.get(_ESCAPES, 1),
+        "puts spaces behind words ('treat_whitespace_as_suffix')": trainer.get(_SPACE_AFTER),
+    }
+    for rule, applies in others.items():
+        if applies:
+            raise CheckpointError(f"{where} {rule}, which Onward does not do. {_ADVICE}")
+
+
+_ADVICE = (
+    "Save tokenizer.json beside it: `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)`, transformers."
+)
+
+
+def _fields(content: bytes) -> Iterator[tuple[int, Field]]:
+    """Yield number and value of each field: a number, or the bytes of anything else. Raises ValueError."""
+    position = 0
+    while position < len(content):
+        key, position = _number(content, position)
+        kind = key & 7
+        if kind == _NUMBER:
+            value, position = _number(content, position)
+            yield key >> 3, value - (1 << 64) if value >> 63 else value
+            continue
+        if kind == _BYTES:
+            length, position = _number(content, position)
+        elif kind in (_EIGHT, _FOUR):
+            length = 8 if kind == _EIGHT else 4
+        else:
+            raise ValueError(f"a field of the unknown kind {kind}")
+        if length > len(content) - position:
+            raise ValueError("it is cut off")
+        yield key >> 3, content[position : position + length]
+        position += length
+
+
+def _number(content: bytes, position: int) -> tuple[int, int]:
+    """Return the variable-length number at a position, and the position behind it. Raises ValueError."""
+    value = 0
+    for index, byte in enumerate(content[position : position + _MAX_DIGITS]):
+        value |= (byte & 127) << (7 * index)
+        if byte < 128:
+            return value & ((1 << 64) - 1), position + index + 1
+    raise ValueError("a number does not end")
