@@ -94,6 +94,17 @@ ALSO = [
     (["--prediction", '{"type": "content", "content": [{"type": "text", "text": "@story.txt"}]}'],
      {"prediction": {"type": "content", "content": [{"type": "text", "text": "Once upon\n"}]}}),
     (["--prediction", "null"], {"prediction": None}),
+    (["--json-schema", "{type: object}"], {"json_schema": {"type": "object"}}),
+    (["--json-schema", '{"const": "@story.txt"}'], {"json_schema": {"const": "Once upon\n"}}),
+    (["--json-schema", "@story.txt"], {"json_schema": "Once upon\n"}),
+    (["--response-format", "json_object"], {"response_format": {"type": "json_object"}}),
+    (["--response-format", "{type: json_schema, json_schema: {schema: {}}}"],
+     {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}),
+    (["--choice", "yes", "--choice", "no"], {"choice": ["yes", "no"]}),
+    (["--choice", "[a, b]"], {"choice": ["a", "b"]}),
+    (["--grammar", "@story.txt"], {"grammar": "Once upon\n"}),
+    (["--regex", "[0-9]{3}"], {"regex": "[0-9]{3}"}),
+    (["--json-object"], {"json_object": True}),
 ]  # fmt: skip
 TRAPS = [
     "Q: why?", "42", "1.5", "true", "# x", "", "- a", "*x", "yes", "~", "a: b\nc: d", "two\nlines", " spaces ",
