@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from onward.engine.scheduler import ScheduledSequence
     from onward.engine.sequence import Sequence
 
-MAX_COMPILED_GRAMMARS = 32
+MAX_COMPILED_GRAMMARS = 128
+MAX_INLINE_CHOICES = 2
+"""Choices whose masks are computed at once: another thread would take longer to wake."""
 
 LoadTokenizer = Callable[[], "Tokenizer"]
 """Loads the model's tokenizer, which takes a second or more for large vocabularies. May be called on any thread."""
@@ -34,7 +36,9 @@ class Constraints:
         self._vocab_size = vocab_size
         self._vocabulary = vocabulary
         self._lock = Lock()
-        """Guards `_trie` and `_compiled`."""
+        """Guards `_compiled`; held for microseconds."""
+        self._compiling = Lock()
+        """Held while a grammar is compiled. Guards `_trie`."""
         self._trie: TokenTrie | None = None
         self._compiled: OrderedDict[tuple[str, frozenset[int]], Compiled | GrammarError] = OrderedDict()
         self._executor: ThreadPoolExecutor | None = None
@@ -50,20 +54,20 @@ class Constraints:
     def prepare(self, job: Job) -> Compiled:
         """Return a job's compiled grammar. May take a second, the first time longer. Any thread. Raises
         GrammarError."""
-        key = job.grammar, job.end_tokens
-        with self._lock:
-            found = self._compiled.get(key)
-            if found is None:
-                found = self._compiled[key] = self._compile(job)
-                while len(self._compiled) > MAX_COMPILED_GRAMMARS:
-                    self._compiled.popitem(last=False)
-            self._compiled.move_to_end(key)
+        found = self._known(job)
+        if found is None:
+            with self._compiling:
+                found = self._known(job)
+                if found is None:
+                    found = self._compile(job)
+                    self._keep(job, found)
         if isinstance(found, GrammarError):
             raise found
         return found
 
     def start(self, step: Iterable[ScheduledSequence]) -> None:
-        """Begin to compute the masks of a step, on another thread. The matchers must not be used until `masks_of`."""
+        """Begin to compute the masks of a step, on another thread unless they are few. The matchers must not be used
+        until `masks_of`."""
         self._wait()
         self._step = {}
         wanted: list[Wanted] = []
@@ -76,10 +80,15 @@ class Constraints:
             wanted.append((constraint.matcher, draft, constraint.compiled.ends))
         if not wanted:
             return
-        if self._executor is None or self._buffer is None:
+        if self._buffer is None:
             assert self._trie is not None
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="onward-masks")
             self._buffer = MaskBuffer(self._trie)
+        if len(wanted) <= MAX_INLINE_CHOICES:
+            self._masks = Future()
+            self._masks.set_result(self._buffer.compute(wanted))
+            return
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="onward-masks")
         self._masks = self._executor.submit(self._buffer.compute, wanted)
 
     def masks_of(self, sequence: Sequence) -> Masks | None:
@@ -103,6 +112,19 @@ class Constraints:
         if self._masks is not None:
             self._masks.result()
             self._masks = None
+
+    def _known(self, job: Job) -> Compiled | GrammarError | None:
+        with self._lock:
+            found = self._compiled.get((job.grammar, job.end_tokens))
+            if found is not None:
+                self._compiled.move_to_end((job.grammar, job.end_tokens))
+            return found
+
+    def _keep(self, job: Job, compiled: Compiled | GrammarError) -> None:
+        with self._lock:
+            self._compiled[job.grammar, job.end_tokens] = compiled
+            if len(self._compiled) > MAX_COMPILED_GRAMMARS:
+                self._compiled.popitem(last=False)
 
     def _make_trie(self) -> TokenTrie:
         own = self._vocabulary
