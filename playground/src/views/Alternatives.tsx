@@ -1,5 +1,5 @@
 /** What else the model might have said here, with its probability. Choosing one goes on from there. */
-import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { percent } from "../core/surprise";
 import { isText, visible } from "../core/tokens";
 import { isSpecial } from "../state/access";
@@ -19,7 +19,7 @@ export function Alternatives() {
     element.style.left = `${Math.max(8, Math.min(now.left, innerWidth - width - 8))}px`;
     element.style.top = `${isBelow ? now.bottom + GAP_PX : Math.max(8, now.top - height - GAP_PX)}px`;
   }, [now]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (now?.isFocused) box.current?.querySelector<HTMLElement>("button:not(:disabled)")?.focus();
   }, [now]);
   if (!now) return null;

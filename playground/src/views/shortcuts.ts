@@ -1,7 +1,7 @@
 /** Keys that work anywhere on the page. */
 import { useEffect } from "preact/hooks";
 import { accept, fillIn, generate, isRunning, proposal, reject, stop } from "../state/actions";
-import { openAtCursor } from "../state/alternatives";
+import { close, openAtCursor, opened } from "../state/alternatives";
 import { dialog, view } from "../state/page";
 
 export function useShortcuts(): void {
@@ -30,6 +30,7 @@ function actionOf(event: KeyboardEvent): (() => void) | null {
     if (key === "Escape") return reject;
   }
   if (key === "Escape" && isRunning.value) return stop;
+  if (key === "Escape" && opened.value) return close; // wherever the focus is: a pointer may have opened it
   if (key === "Enter" && isControl) return () => void generate();
   if (key === "Enter" && event.altKey) return () => void fillIn();
   if (key === " " && isControl) return openAtCursor;
