@@ -172,15 +172,15 @@ class Loop:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_compile = threading.Event()
         self.compiling = threading.Event()
-        prepare = Constraints.prepare
+        compile_grammar = Constraints._compile
 
         def delayed(constraints: Constraints, job: Job) -> object:
-            if threading.current_thread().name.startswith("onward-grammars"):
-                self.compiling.set()
-                assert self.may_compile.wait(60)
-            return prepare(constraints, job)
+            assert threading.current_thread().name.startswith("onward-grammars")
+            self.compiling.set()
+            assert self.may_compile.wait(60)
+            return compile_grammar(constraints, job)
 
-        monkeypatch.setattr(Constraints, "prepare", delayed)
+        monkeypatch.setattr(Constraints, "_compile", delayed)
         self.loop = EngineLoop(make_engine())
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self.loop.run, args=[self._publish])
@@ -209,11 +209,18 @@ class Loop:
 def test_other_jobs_run_while_a_grammar_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(monkeypatch)
     try:
+        known, also_known = (make_job(grammar=choice_grammar(["known"])) for _ in range(2))
+        loop.may_compile.set()
+        loop.loop.mailbox.put(Submit([known]))
+        loop.until_finished(known)
+        loop.may_compile.clear()
+        loop.compiling.clear()
         waiting, other = make_job(grammar=choice_grammar(["first"])), make_job(max_tokens=5, ignore_end=True)
         loop.loop.mailbox.put(Submit([waiting]))
         assert loop.compiling.wait(60)
-        loop.loop.mailbox.put(Submit([other]))
-        assert {event.job for event in loop.until_finished(other)} == {other.id}
+        for job in (other, also_known):
+            loop.loop.mailbox.put(Submit([job]))
+            assert {event.job for event in loop.until_finished(job)} == {job.id}
         loop.may_compile.set()
         events = loop.until_finished(waiting)
         assert isinstance(events[0], Prefilled) and {event.job for event in events} == {waiting.id}
