@@ -7,12 +7,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.errors import ApiError
+from onward.protocol.answer_examples import ANSWERS
 from onward.protocol.encode import encode_completion
 from onward.protocol.error_body import error_envelope
 from onward.protocol.parameters import PARAMETERS, Parameter, Profile
@@ -251,3 +253,23 @@ def test_each_document_is_a_new_object_and_json() -> None:
     first["paths"].clear()
     first["components"]["schemas"]["Completion"].clear()
     assert json.loads(json.dumps(openapi("1.2.3"))) == DOCUMENT
+
+
+def test_every_answer_has_an_example_that_its_schema_accepts() -> None:
+    document = openapi("0", profile="default")
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            if method not in ("get", "post", "delete"):
+                continue
+            for kind, media in operation["responses"]["200"].get("content", {}).items():
+                if kind in ("text/html", "application/schema+json") or path == "/openapi.json":
+                    continue
+                assert "example" in media, (method, path, kind)
+                if "$ref" in media["schema"]:
+                    schema = media["schema"] | {"components": document["components"]}
+                    jsonschema.Draft202012Validator(schema).validate(media["example"])
+
+
+def test_no_example_is_of_a_route_that_does_not_exist() -> None:
+    known = {f"{method} {path}" for path, found in openapi("0")["paths"].items() for method in found}
+    assert ANSWERS.keys() <= known

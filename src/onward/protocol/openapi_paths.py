@@ -23,33 +23,6 @@ _ERRORS = {
     "503": "The server is overloaded or draining, or its engine has crashed. `Retry-After` is in seconds.",
 }
 
-_COMPLETION_EXAMPLE = {
-    "id": "cmpl-C47L3RG6ICY37W3Q0flVHr4BPTPMS",
-    "object": "text_completion",
-    "created": 1755097557,
-    "model": "storyteller",
-    "system_fingerprint": "fp_2f1a9c0b7d",
-    "choices": [
-        {"text": " there was a fox", "index": 0, "logprobs": None, "finish_reason": "length"},
-    ],
-    "usage": {
-        "prompt_tokens": 4,
-        "completion_tokens": 4,
-        "total_tokens": 8,
-        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
-        "completion_tokens_details": {
-            "reasoning_tokens": 0,
-            "audio_tokens": 0,
-            "accepted_prediction_tokens": 0,
-            "rejected_prediction_tokens": 0,
-        },
-    },
-}
-_STREAM_EXAMPLE = (
-    'data: {"id":"cmpl-C47L3RG6ICY37W3Q0flVHr4BPTPMS","object":"text_completion","created":1755097557,'
-    '"choices":[{"text":" there","index":0,"logprobs":null,"finish_reason":null}],"model":"storyteller"}\n\n'
-    "data: [DONE]\n\n"
-)
 _REQUEST_EXAMPLES: dict[str, Node] = {
     "text": {"model": "storyteller", "prompt": "Once upon a time", "max_tokens": 32},
     "stream": {
@@ -198,13 +171,10 @@ def _open(operation: Node) -> Node:
 
 def _complete(operation: str, profile: Profile, *, linked: bool = False) -> Node:
     """Return the operation of a completions route. The response of a linked one has `$schema` and a Link header."""
-    complete: Node = {"application/json": {"schema": ref("Completion"), "example": _COMPLETION_EXAMPLE}}
-    if linked:
-        complete["application/json"]["schema"] = ref("LinkedCompletion")
-        del complete["application/json"]["example"]
+    complete: Node = {"application/json": {"schema": ref("LinkedCompletion" if linked else "Completion")}}
     # OpenAPI 3.1 cannot describe event streams; tools apply a schema either to the body or to each event.
     events: Node = {"description": "Server-sent events.", "contentMediaType": "text/event-stream"}
-    stream = {"text/event-stream": {"schema": events, "example": _STREAM_EXAMPLE}}
+    stream = {"text/event-stream": {"schema": events}}
     answer: Node = {
         "description": "The completion. With `stream`, server-sent events: each `data:` line holds one "
         "CompletionChunk, and `data: [DONE]` ends the stream. An error after the first event is one more event "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from onward.protocol.answer_examples import add_examples
 from onward.protocol.dialects.names import DIALECTS
 from onward.protocol.dialects.openapi import dialect_paths, merged_paths
 from onward.protocol.openapi_paths import paths, ref
@@ -21,7 +22,7 @@ Schema = dict[str, Any]
 def openapi(server_version: str, *, profile: Profile = "default", dialects: tuple[str, ...] = DIALECTS) -> Schema:
     """Return the OpenAPI 3.1 document of all routes, with the requests of `profile`, and the routes of these dialects.
     A new dict at each call."""
-    document = {
+    document: Schema = {
         "openapi": "3.1.0",
         "info": {
             "title": "Onward",
@@ -39,7 +40,9 @@ def openapi(server_version: str, *, profile: Profile = "default", dialects: tupl
             "schemas": _components(profile),
         },
     }
-    return copy.deepcopy(document)
+    document = copy.deepcopy(document)
+    add_examples(document["paths"])
+    return document
 
 
 def _components(profile: Profile) -> dict[str, Schema]:
