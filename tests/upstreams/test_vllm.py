@@ -95,6 +95,12 @@ def test_a_stream_that_is_lost_goes_on_where_it_was(server: StandIn) -> None:
     assert server.requests[-1]["max_tokens"] == 38
 
 
+def test_a_score_that_is_lost_is_asked_for_again(server: StandIn) -> None:
+    server.faults = ["busy"]
+    [choice] = ask(server, max_tokens=2, echo=True, logprobs=2, n=1).choices
+    assert choice.logprobs is not None and len(choice.logprobs.tokens) == 6
+
+
 def test_a_choice_with_penalties_does_not_go_on_with_other_counts(server: StandIn) -> None:
     server.faults = ["half"]
     with pytest.raises(EngineStopped):

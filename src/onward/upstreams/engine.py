@@ -208,16 +208,16 @@ class UpstreamEngine:
         """Ask for segments until the choice has ended. Raises UpstreamError."""
         assert self._upstream is not None and self._watch is not None
         job, state = run.job, ChoiceRun(run.job, choice, self._vocabulary, self._upstream.traits)
-        await self._score(run, self._upstream)
-        if not job.max_tokens:
-            self._prefilled(run, 0)
-            self._emit(Decoded(job.id, choice, [], "length"))
-            return
         num_failed = 0
         while True:
             await self._watch.wait()
             num_before = len(state.generated)
             try:
+                await self._score(run, self._upstream)
+                if not job.max_tokens:
+                    self._prefilled(run, 0)
+                    self._emit(Decoded(job.id, choice, [], "length"))
+                    return
                 if await self._take_segment(run, state):
                     return
                 if len(state.generated) == num_before and not state.needs_whole:
@@ -231,9 +231,8 @@ class UpstreamEngine:
 
     async def _score(self, run: _Run, upstream: Upstream) -> None:
         """Score the prompt once, if the job asks for it. Raises UpstreamError."""
-        if run.job.score_top is None or self._watch is None:
+        if run.job.score_top is None:
             return
-        await self._watch.wait()
         async with run.scoring:
             if not run.is_prefilled:
                 self._prefilled(run, 0, await upstream.score(run.job.prompt, run.job.score_top))
