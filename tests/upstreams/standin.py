@@ -37,7 +37,8 @@ class StandIn:
     """A server on a port of its own. `faults`: what becomes of the next completions, in order, "" for none; "down"
     of the next request of any kind."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
         self.script: Script = lambda tokens: ord("a") + len(tokens) % 26
         self.requests: list[dict[str, Any]] = []
         self.faults: list[str] = []
@@ -256,8 +257,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def stand_in() -> Iterator[StandIn]:
-    server = StandIn()
+def stand_in(kind: str) -> Iterator[StandIn]:
+    """Run a stand-in that is addressed as KIND+URL."""
+    server = StandIn(kind)
     try:
         yield server
     finally:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,52 +10,18 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from onward.backends.embedded import EmbeddedBackend
-from onward.completions.fold import fold_whole
 from onward.compose import compose
 from onward.errors import EngineStopped, InvalidRequest, ServerError, SetupError
-from onward.protocol.decode import check_request
-from onward.protocol.response import Completion
 from onward.runtimes.toy.tokenizer import END
 from onward.settings import Settings
-from tests.upstreams.standin import TOKENIZER, StandIn, spelling, stand_in
-
-PROMPT = "Say:"
+from tests.upstreams.harness import PROMPT, ask, complete, on, spell
+from tests.upstreams.standin import TOKENIZER, StandIn, stand_in
 
 
 @pytest.fixture
 def server() -> Iterator[StandIn]:
-    with stand_in() as running:
+    with stand_in("vllm") as running:
         yield running
-
-
-def settings(server: StandIn, **more: Any) -> Settings:
-    address = server.url.replace("http://", "vllm+http://")
-    return Settings(model=(f"there={address}",), tokenizer=(("there", "toy"),), **more)
-
-
-def on(server: StandIn, test: Callable[[EmbeddedBackend], Coroutine[Any, Any, Any]]) -> Any:
-    async def run() -> Any:
-        backend = await asyncio.to_thread(compose, settings(server))
-        try:
-            return await asyncio.wait_for(test(backend), 60)
-        finally:
-            await backend.aclose()
-
-    return asyncio.run(run())
-
-
-async def complete(backend: EmbeddedBackend, **fields: Any) -> Completion:
-    fields = {"model": "there", "prompt": PROMPT, "temperature": 0, **fields}
-    return await fold_whole(await backend.complete(check_request(fields)))
-
-
-def ask(server: StandIn, **fields: Any) -> Completion:
-    found: Completion = on(server, lambda backend: complete(backend, **fields))
-    return found
-
-
-def spell(server: StandIn, text: str) -> None:
-    server.script = spelling(text, len(TOKENIZER.encode(PROMPT, add_special_tokens=False)))
 
 
 def test_a_completion_is_computed_there_by_token_ids(server: StandIn) -> None:

@@ -9,6 +9,26 @@ from typing import Protocol
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
 
+UNCOMMON = frozenset(
+    (
+        "repetition_penalty",
+        "repeat_last_n",
+        "bad_words",
+        "top_n_sigma",
+        "typical_p",
+        "tfs",
+        "top_a",
+        "epsilon_cutoff",
+        "eta_cutoff",
+        "xtc",
+        "dynatemp",
+        "dry",
+        "samplers",
+        "constraint",
+    )
+)
+"""Features (`completions.features`) that servers for GPUs do not have, or that mean something else there."""
+
 
 class UpstreamError(Exception):
     """An upstream cannot be reached, or does not answer as it should. `is_lost`: it may answer later."""

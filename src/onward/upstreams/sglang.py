@@ -13,30 +13,10 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from onward.sampling.outputs import Sampled
-from onward.upstreams.base import Part, Segment, Traits, UpstreamError, UpstreamInfo
+from onward.upstreams.base import UNCOMMON, Part, Segment, Traits, UpstreamError, UpstreamInfo
 from onward.upstreams.connection import Connection, Fields
 
-LACKS = frozenset(
-    (
-        "raw_logprobs",
-        "several_filters",
-        "repetition_penalty",
-        "repeat_last_n",
-        "allowed_token_ids",
-        "bad_words",
-        "top_n_sigma",
-        "typical_p",
-        "tfs",
-        "top_a",
-        "epsilon_cutoff",
-        "eta_cutoff",
-        "xtc",
-        "dynatemp",
-        "dry",
-        "samplers",
-        "constraint",
-    )
-)
+LACKS = UNCOMMON | {"raw_logprobs", "several_filters", "allowed_token_ids"}
 NUM_SLOTS = 256
 """Choices that are sent at the same time: SGLang queues what its `--max-running-requests` has no room for."""
 BAN = -10_000.0

@@ -13,27 +13,9 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from onward.sampling.outputs import Sampled
-from onward.upstreams.base import Part, Segment, Traits, UpstreamError, UpstreamInfo
+from onward.upstreams.base import UNCOMMON, Part, Segment, Traits, UpstreamError, UpstreamInfo
 from onward.upstreams.connection import Connection, Fields
 
-LACKS = frozenset(
-    (
-        "repetition_penalty",
-        "repeat_last_n",
-        "bad_words",
-        "top_n_sigma",
-        "typical_p",
-        "tfs",
-        "top_a",
-        "epsilon_cutoff",
-        "eta_cutoff",
-        "xtc",
-        "dynatemp",
-        "dry",
-        "samplers",
-        "constraint",
-    )
-)
 NUM_SLOTS = 256
 """Choices that are sent at the same time: vLLM queues what its `--max-num-seqs` has no room for."""
 BAN = -100.0
@@ -44,7 +26,7 @@ TOKEN_PREFIX = "token_id:"
 class VLLM:
     """Implements `base.Upstream`. `model` is known after `probe`."""
 
-    traits = Traits(LACKS, has_min_tokens=True, counts_prompt=False)
+    traits = Traits(UNCOMMON, has_min_tokens=True, counts_prompt=False)
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

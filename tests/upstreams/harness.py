@@ -1,0 +1,51 @@
+"""A backend whose engine is a stand-in of some kind, and requests to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from onward.backends.embedded import EmbeddedBackend
+from onward.completions.fold import fold_whole
+from onward.compose import compose
+from onward.protocol.decode import check_request
+from onward.protocol.response import Completion
+from onward.settings import Settings
+from tests.upstreams.standin import TOKENIZER, StandIn, spelling
+
+PROMPT = "Say:"
+Test = Callable[[EmbeddedBackend], Coroutine[Any, Any, Any]]
+
+
+def settings(server: StandIn, **more: Any) -> Settings:
+    address = server.url.replace("http://", f"{server.kind}+http://")
+    return Settings(model=(f"there={address}",), tokenizer=(("there", "toy"),), **more)
+
+
+def on(server: StandIn, test: Test, **more: Any) -> Any:
+    """Run an async test with a backend whose engine is the stand-in."""
+
+    async def run() -> Any:
+        backend = await asyncio.to_thread(compose, settings(server, **more))
+        try:
+            return await asyncio.wait_for(test(backend), 60)
+        finally:
+            await backend.aclose()
+
+    return asyncio.run(run())
+
+
+async def complete(backend: EmbeddedBackend, **fields: Any) -> Completion:
+    fields = {"model": "there", "prompt": PROMPT, "temperature": 0, **fields}
+    return await fold_whole(await backend.complete(check_request(fields)))
+
+
+def ask(server: StandIn, **fields: Any) -> Completion:
+    found: Completion = on(server, lambda backend: complete(backend, **fields))
+    return found
+
+
+def spell(server: StandIn, text: str) -> None:
+    """Let the stand-in spell a text behind PROMPT, then end."""
+    server.script = spelling(text, len(TOKENIZER.encode(PROMPT, add_special_tokens=False)))
