@@ -22,8 +22,10 @@ def site() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
+    """Chromium. It ends with this folder's tests: while Playwright runs, its event loop is that of the main thread, and
+    `asyncio.run` fails in the tests of other folders."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'onward[browser]'")
     if CHROMIUM is None:
         pytest.skip("needs Chromium, such as `apt-get install chromium`, or its path in CHROMIUM")
