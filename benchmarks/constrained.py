@@ -20,6 +20,7 @@ from benchmarks import measure
 from benchmarks.models import load
 from onward.constraints.grammar import json_schema_grammar, regex_grammar
 from onward.constraints.matcher import MaskBuffer, TokenTrie
+from onward.constraints.tokens import LibraryTokens
 from onward.engine.events import Decoded
 from onward.engine.job import Job
 from onward.engine.model import Model, Tokenizer
@@ -112,12 +113,13 @@ def measure_model(name: str, options: argparse.Namespace) -> dict[str, Any]:
     model, folder = load(name)
     vocabulary = HuggingFaceTokenizer(folder.path)
     begin = time.perf_counter()
-    trie = TokenTrie(
+    tokens = LibraryTokens(
         model.vocab_size,
         vocabulary.token_bytes,
         vocabulary.is_special,
         lambda text: vocabulary.encode(text, add_special_tokens=False),
     )
+    trie = TokenTrie(tokens)
     figures: dict[str, Any] = {"trie_seconds": time.perf_counter() - begin, "masks": {}, "clients": {}}
     print(f"{name}: vocabulary of {model.vocab_size} tokens prepared in {figures['trie_seconds']:.2f} s")
     for kind in ("masked", "json"):

@@ -8,6 +8,7 @@ import jsonschema  # type: ignore[import-untyped]
 from benchmarks.constrained import GRAMMARS, SCHEMA, Arms, mask_costs
 
 from onward.constraints.matcher import TokenTrie
+from onward.constraints.tokens import LibraryTokens
 from onward.runtimes.toy.model import ToyModel
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from tests.engine.harness import make_job, run_alone
@@ -31,11 +32,12 @@ def test_the_json_is_valid_and_mostly_forced() -> None:
 
 def test_masks_are_timed() -> None:
     tokenizer = ToyTokenizer()
-    trie = TokenTrie(
+    tokens = LibraryTokens(
         tokenizer.size,
         tokenizer.token_bytes,
         tokenizer.is_special,
         lambda text: tokenizer.encode(text, add_special_tokens=False),
     )
+    trie = TokenTrie(tokens)
     costs = mask_costs(trie, GRAMMARS["json"], 2)
     assert costs["mask_us"] > 0 and costs["take_us"] > 0

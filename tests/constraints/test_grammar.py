@@ -14,11 +14,12 @@ from onward.constraints.grammar import (
     text_grammar,
 )
 from onward.constraints.matcher import Matcher, TokenTrie
+from onward.constraints.tokens import byte_tokens
 
 
 def matches(grammar: str, text: str) -> bool:
     """Whether the text is complete by the grammar, in a vocabulary of single bytes."""
-    trie = TokenTrie(256, lambda token: bytes([token]), lambda token: False, lambda text: list(text.encode()))
+    trie = TokenTrie(byte_tokens())
     matcher = trie.compile(grammar)
     tokens = list(text.encode())
     return matcher.count_valid(tokens) == len(tokens) and _take(matcher, tokens)

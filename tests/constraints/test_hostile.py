@@ -13,9 +13,10 @@ import pytest
 
 from onward.constraints.grammar import GrammarError, check, json_schema_grammar, regex_grammar, text_grammar
 from onward.constraints.matcher import MaskBuffer, TokenTrie
+from onward.constraints.tokens import byte_tokens
 from onward.sampling.masks import unpack_mask
 
-BYTES = TokenTrie(256, lambda token: bytes([token]), lambda token: False, lambda text: list(text.encode()))
+BYTES = TokenTrie(byte_tokens())
 NUM_TOKENS = 60
 
 Build = Callable[[], str]

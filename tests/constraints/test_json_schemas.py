@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from onward.constraints.grammar import GrammarError, check, json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, TokenTrie
+from onward.constraints.tokens import byte_tokens
 from onward.sampling.masks import unpack_mask
 
-BYTES = TokenTrie(256, lambda token: bytes([token]), lambda token: False, lambda text: list(text.encode()))
+BYTES = TokenTrie(byte_tokens())
 NO_ENDS = np.zeros(8, np.uint32)
 TREE = {"type": "object", "properties": {"v": {"type": "integer"}, "n": {"$ref": "#/$defs/tree"}}}
 DEFINITIONS = {"$defs": {"tree": TREE}}

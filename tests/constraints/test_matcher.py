@@ -9,7 +9,7 @@ import pytest
 
 from onward.constraints.grammar import GrammarError, choice_grammar, json_schema_grammar, regex_grammar
 from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie
-from onward.constraints.tokens import MAX_TOKENIZED_CHARACTERS
+from onward.constraints.tokens import MAX_TOKENIZED_CHARACTERS, LibraryTokens
 from onward.runtimes.toy.tokenizer import END, ToyTokenizer
 from onward.sampling.masks import pack_mask, unpack_mask
 
@@ -31,7 +31,7 @@ def make_trie(vocab_size: int = TOKENIZER.size) -> TokenTrie:
     def token_bytes(token: int) -> bytes:
         return TOKENIZER.token_bytes(token) if token < TOKENIZER.size else b""
 
-    return TokenTrie(vocab_size, token_bytes, TOKENIZER.is_special, encode)
+    return TokenTrie(LibraryTokens(vocab_size, token_bytes, TOKENIZER.is_special, encode))
 
 
 def allowed(masks: np.ndarray, vocab_size: int) -> list[list[int]]:
@@ -125,7 +125,7 @@ def test_a_long_forced_text_is_tokenized_a_part_at_a_time() -> None:
         longest = max(longest, len(text))
         return encode(text)
 
-    trie = TokenTrie(TOKENIZER.size, TOKENIZER.token_bytes, TOKENIZER.is_special, counting)
+    trie = TokenTrie(LibraryTokens(TOKENIZER.size, TOKENIZER.token_bytes, TOKENIZER.is_special, counting))
     text = "once upon a time and " * 200
     matcher = trie.compile(choice_grammar([text]))
     tokens = []
@@ -143,7 +143,7 @@ def test_forced_text_is_spelled_exactly_whatever_the_tokenizer_returns(space: st
     def prefixing(text: str) -> list[int]:
         return encode(space + text.replace("é", "e"))
 
-    trie = TokenTrie(TOKENIZER.size, TOKENIZER.token_bytes, TOKENIZER.is_special, prefixing)
+    trie = TokenTrie(LibraryTokens(TOKENIZER.size, TOKENIZER.token_bytes, TOKENIZER.is_special, prefixing))
     for text in ("upon a time", "é the", "<|endoftext|>", "\n\n"):
         matcher = trie.compile(choice_grammar([text]))
         tokens = matcher.forced_tokens()

@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.constraints.grammar import choice_grammar, json_schema_grammar, regex_grammar
+from onward.constraints.matcher import Matcher, TokenTrie
+from onward.engine import constraints
 from onward.engine.client import Cancel, Stop, Submit
 from onward.engine.constraints import Constraints
 from onward.engine.events import Decoded, Event, Failed, Prefilled
@@ -70,6 +72,21 @@ def test_a_choice_that_ends_by_itself_matches_its_grammar(kind: str, temperature
         if choice.finish_reason == "stop":
             check_text(kind, choice.text)
     assert any(choice.finish_reason == "stop" for choice in choices) or kind == "open"
+
+
+def test_a_job_keeps_its_grammar_however_many_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling takes up to a second: it must not happen again between two steps, for all to wait."""
+    compiled: list[str] = []
+    compile_grammar = TokenTrie.compile
+
+    def counting(trie: TokenTrie, grammar: str) -> Matcher:
+        compiled.append(grammar)
+        return compile_grammar(trie, grammar)
+
+    monkeypatch.setattr(TokenTrie, "compile", counting)
+    monkeypatch.setattr(constraints, "MAX_COMPILED_GRAMMARS", 1)
+    run(make_engine(), [make_job(choices=2, max_tokens=20, grammar=grammar) for grammar in GRAMMARS.values()])
+    assert sorted(compiled) == sorted(GRAMMARS.values())
 
 
 def test_a_complete_text_ends_the_choice_without_an_end_token() -> None:

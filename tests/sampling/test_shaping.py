@@ -16,9 +16,8 @@ from onward.sampling.outputs import NO_TOKEN_LEFT, NOT_FINITE
 from onward.sampling.params import DEFAULT_ORDER, SamplingParams, Shaping
 from onward.sampling.reference import ReferenceSampler
 from onward.sampling.reference_shaping import shaped
-from onward.sampling.rng import uniform
+from onward.sampling.rng import XTC_ATTEMPT, uniform
 from onward.sampling.sampler import Sampler
-from onward.sampling.shaping import XTC_ATTEMPT
 from onward.sampling.sorting import SortBuffers, sort_descending
 from tests.sampling.harness import choice, exact_logprobs, normal, sample_many, sample_one
 

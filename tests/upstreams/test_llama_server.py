@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from onward.sampling.params import SamplingParams, Shaping
 from onward.settings import Settings
 from onward.upstreams import watch
 from onward.upstreams.base import Segment
+from onward.upstreams.engine import UpstreamEngine
 from onward.upstreams.llama_server import request_body
 from tests.upstreams.harness import PROMPT, ask, complete, on, settings, spell
 from tests.upstreams.standin import TOKENIZER, StandIn, stand_in
@@ -191,17 +193,43 @@ def test_a_client_that_leaves_ends_the_work_there(server: StandIn) -> None:
         ({"tfs": 0.5}, "tfs"),
         ({"dry_multiplier": 1}, "dry_multiplier"),
         ({"repetition_penalty": 1.5, "logit_bias": {"5": 1}}, "repetition_penalty"),
-        ({"guided_regex": "[ab]"}, "guided_regex"),
+        ({"regex": "[ab]"}, "regex"),
+        ({"guided_regex": "[ab]"}, "regex"),
     ],
 )
 def test_what_it_does_not_have_is_refused_by_name(server: StandIn, fields: dict[str, Any], param: str) -> None:
     async def test(backend: EmbeddedBackend) -> None:
         with pytest.raises(InvalidRequest, match="The engine behind this model does not have") as refused:
             await complete(backend, **fields)
-        assert param in (refused.value.param or "") or param == "guided_regex"
+        assert refused.value.param == param
 
     on(server, test)
     assert not server.requests
+
+
+def on_loop(engine: UpstreamEngine) -> None:
+    """Return after the engine's event loop has executed what was posted to it before."""
+    executed = threading.Event()
+    engine._loop.call_soon_threadsafe(executed.set)
+    assert executed.wait(30)
+
+
+def test_a_choice_that_is_cancelled_before_it_begins_is_forgotten(server: StandIn) -> None:
+    async def test(backend: EmbeddedBackend) -> None:
+        engine = backend.served["there"].engine
+        assert isinstance(engine, UpstreamEngine)
+        resume = threading.Event()
+        engine._loop.call_soon_threadsafe(resume.wait)  # so that the choices cannot begin before they are cancelled
+        request = check_request({"model": "there", "prompt": PROMPT, "stream": True, "max_tokens": 50, "n": 4})
+        answer = await backend.complete(request)
+        for choice in range(4):
+            engine.cancel_choice(0, choice)  # of the first job of a backend
+        resume.set()
+        await asyncio.to_thread(on_loop, engine)
+        assert not engine.num_jobs
+        await answer.aclose()
+
+    on(server, test)
 
 
 def test_more_choices_than_slots_wait_here(server: StandIn) -> None:

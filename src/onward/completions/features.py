@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from onward.protocol import refusals
 from onward.protocol.request import CompletionRequest
@@ -22,44 +23,60 @@ def _has_several_filters(request: CompletionRequest) -> bool:
     return (request.top_p < 1) + (request.top_k > 1) + (request.min_p > 0) > 1
 
 
-FEATURES: dict[str, tuple[str, Callable[[CompletionRequest], bool]]] = {
-    "prompt_logprobs": ("echo", lambda request: request.echo and request.logprobs is not None),
-    "raw_logprobs": ("logprobs", _needs_raw_logprobs),
-    "several_filters": ("top_p", _has_several_filters),
-    "repetition_penalty": ("repetition_penalty", lambda request: request.repetition_penalty != 1),
-    "repetition_penalty_with_bias": (
+class Feature(NamedTuple):
+    """`parameter` is what an error names, None: the one that constrains the request's text. `what` says it in words."""
+
+    parameter: str | None
+    what: str
+    is_needed: Callable[[CompletionRequest], bool]
+
+
+def _named(parameter: str, is_needed: Callable[[CompletionRequest], bool]) -> Feature:
+    return Feature(parameter, f"`{parameter}`", is_needed)
+
+
+FEATURES: dict[str, Feature] = {
+    "prompt_logprobs": Feature(
+        "echo",
+        "log-probabilities of the prompt's tokens (`echo` with `logprobs`)",
+        lambda request: request.echo and request.logprobs is not None,
+    ),
+    "raw_logprobs": Feature(
+        "logprobs",
+        "log-probabilities of the raw distribution beside a temperature, penalties or biases",
+        _needs_raw_logprobs,
+    ),
+    "several_filters": Feature(
+        "top_p", "more than one of `top_p`, `top_k` and `min_p` one after the other", _has_several_filters
+    ),
+    "repetition_penalty": _named("repetition_penalty", lambda request: request.repetition_penalty != 1),
+    "repetition_penalty_with_bias": Feature(
         "repetition_penalty",
+        "`repetition_penalty` together with `logit_bias`",
         lambda request: request.repetition_penalty != 1 and bool(request.logit_bias),
     ),
-    "repeat_last_n": ("repeat_last_n", lambda request: request.repeat_last_n >= 0 and _has_penalties(request)),
-    "allowed_token_ids": ("allowed_token_ids", lambda request: bool(request.allowed_token_ids)),
-    "bad_words": ("bad_words", lambda request: bool(request.bad_words)),
-    "top_n_sigma": ("top_n_sigma", lambda request: request.top_n_sigma > 0),
-    "typical_p": ("typical_p", lambda request: request.typical_p < 1),
-    "tfs": ("tfs", lambda request: request.tfs < 1),
-    "top_a": ("top_a", lambda request: request.top_a > 0),
-    "epsilon_cutoff": ("epsilon_cutoff", lambda request: request.epsilon_cutoff > 0),
-    "eta_cutoff": ("eta_cutoff", lambda request: request.eta_cutoff > 0),
-    "xtc": ("xtc_probability", lambda request: request.xtc_probability > 0),
-    "dynatemp": ("dynatemp_range", lambda request: request.dynatemp_range > 0),
-    "dry": ("dry_multiplier", lambda request: request.dry_multiplier > 0),
-    "constraint": ("response_format", lambda request: request.constraint is not None),
-    "samplers": ("samplers", lambda request: request.samplers is not None or request.temperature_last),
+    "repeat_last_n": _named("repeat_last_n", lambda request: request.repeat_last_n >= 0 and _has_penalties(request)),
+    "allowed_token_ids": _named("allowed_token_ids", lambda request: bool(request.allowed_token_ids)),
+    "bad_words": _named("bad_words", lambda request: bool(request.bad_words)),
+    "top_n_sigma": _named("top_n_sigma", lambda request: request.top_n_sigma > 0),
+    "typical_p": _named("typical_p", lambda request: request.typical_p < 1),
+    "tfs": _named("tfs", lambda request: request.tfs < 1),
+    "top_a": _named("top_a", lambda request: request.top_a > 0),
+    "epsilon_cutoff": _named("epsilon_cutoff", lambda request: request.epsilon_cutoff > 0),
+    "eta_cutoff": _named("eta_cutoff", lambda request: request.eta_cutoff > 0),
+    "xtc": _named("xtc_probability", lambda request: request.xtc_probability > 0),
+    "dynatemp": _named("dynatemp_range", lambda request: request.dynatemp_range > 0),
+    "dry": _named("dry_multiplier", lambda request: request.dry_multiplier > 0),
+    "samplers": _named("samplers", lambda request: request.samplers is not None or request.temperature_last),
+    "constraint": Feature(None, "constrained output", lambda request: request.constraint is not None),
 }
-"""Name → the parameter that an error names, and whether a request needs it. Of a constraint the error names the
-parameter that was sent."""
+"""What `EngineInfo.lacks` may name."""
 
 
 def check_features(request: CompletionRequest, lacks: Collection[str]) -> None:
     """Raise InvalidRequest for the first feature that the request needs and the engine lacks."""
     for name in lacks:
-        parameter, is_needed = FEATURES[name]
-        if is_needed(request):
-            parameter = request.constraint or parameter if name == "constraint" else parameter
-            what = {
-                "raw_logprobs": "log-probabilities of the raw distribution beside a temperature, penalties or biases",
-                "several_filters": "more than one of `top_p`, `top_k` and `min_p` one after the other",
-                "prompt_logprobs": "log-probabilities of the prompt's tokens (`echo` with `logprobs`)",
-                "repetition_penalty_with_bias": "`repetition_penalty` together with `logit_bias`",
-            }.get(name, f"`{parameter}`")
-            raise refusals.unavailable(parameter, f"The engine behind this model does not have {what}.")
+        feature = FEATURES[name]
+        if feature.is_needed(request):
+            reason = f"The engine behind this model does not have {feature.what}."
+            raise refusals.unavailable(feature.parameter or request.constraint or name, reason)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
-from onward.constraints.tokens import LibraryTokens
+from onward.constraints.tokens import byte_tokens
 
 MAX_GRAMMAR_BYTES = 65_536
 """Longest grammar, schema or list of choices, in bytes of UTF-8."""
@@ -95,15 +95,10 @@ def check(grammar: str) -> str:
     """
     from llguidance import LLMatcher
 
-    library = LLMatcher(_byte_tokens().library, grammar, log_level=0, limits=parser_limits())
+    library = LLMatcher(byte_tokens().library, grammar, log_level=0, limits=parser_limits())
     if not library.is_error():
         library.compute_bitmask()  # fails where the text that is forced at the beginning exceeds a limit
     return shown_reason(library.get_error()) if library.is_error() else ""
-
-
-@cache
-def _byte_tokens() -> LibraryTokens:
-    return LibraryTokens(256, lambda token: bytes([token]), lambda token: False, lambda text: list(text.encode()))
 
 
 def parser_limits() -> Any:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onward.constraints.grammar import GrammarError, parser_limits, shown_reason
-from onward.constraints.tokens import Encode, LibraryTokens
+from onward.constraints.tokens import LibraryTokens
 
 ALL = np.uint32(0xFFFFFFFF)
 """A word of a mask that allows everything."""
@@ -20,26 +20,18 @@ class TokenTrie:
     whether the text may end. Immutable, safe from every thread. Takes about 20 bytes per byte of the vocabulary.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        token_bytes: Callable[[int], bytes],
-        is_control: Callable[[int], bool],
-        encode: Encode,
-    ) -> None:
-        """`is_control`: whether a token never spells text, as special and end tokens. Takes a second for large
-        vocabularies."""
-        self.vocab_size = vocab_size
-        self.num_words = -(-(vocab_size + 1) // 32)
+    def __init__(self, tokens: LibraryTokens) -> None:
+        self.vocab_size = tokens.vocab_size
+        self.num_words = -(-(tokens.vocab_size + 1) // 32)
         """Length of the library's masks: those of `sampling.masks`, and one more where the virtual token needs it."""
-        self._tokens = LibraryTokens(vocab_size, token_bytes, is_control, encode)
+        self._library = tokens.library
 
     def compile(self, grammar: str) -> Matcher:
         """Return a matcher before its first token. Takes milliseconds, without the interpreter lock; a hostile grammar
         takes up to a second. Raises GrammarError."""
         from llguidance import LLMatcher
 
-        library = LLMatcher(self._tokens.library, grammar, log_level=0, limits=parser_limits())
+        library = LLMatcher(self._library, grammar, log_level=0, limits=parser_limits())
         matcher = Matcher(library)
         library.compute_bitmask()  # fails where the text that is forced at the beginning exceeds a limit
         if matcher.error:

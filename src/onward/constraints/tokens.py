@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 MAX_TOKENIZED_CHARACTERS = 256
@@ -37,6 +37,7 @@ class LibraryTokens:
         vocabularies."""
         from llguidance import LLTokenizer
 
+        self.vocab_size = vocab_size
         self.tokens = [token_bytes(token) for token in range(vocab_size)] + [b"<end>"]
         self.special_token_ids = [token for token in range(vocab_size) if is_control(token)] + [vocab_size]
         self.eos_token_id = vocab_size
@@ -73,3 +74,9 @@ class LibraryTokens:
     def _greedy(self, text: str) -> list[int]:
         tokens: list[int] = self.library.greedy_tokenize(text)
         return tokens
+
+
+@cache
+def byte_tokens() -> LibraryTokens:
+    """Return the vocabulary of all bytes."""
+    return LibraryTokens(256, lambda token: bytes([token]), lambda token: False, lambda text: list(text.encode()))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from onward.constraints.grammar import GrammarError
 from onward.constraints.matcher import MaskBuffer, TokenTrie, Wanted
+from onward.constraints.tokens import LibraryTokens
 from onward.engine.constraint import Compiled, Masks
 from onward.engine.job import Job
 from onward.sampling.masks import pack_mask
@@ -130,12 +131,13 @@ class Constraints:
         own = self._vocabulary
         assert self._load_tokenizer is not None, "an engine without a tokenizer takes no grammars"
         tokenizer = self._load_tokenizer()
-        return TokenTrie(
+        tokens = LibraryTokens(
             self._vocab_size,
             own.token_bytes,
             lambda token: own.is_special(token) or token in own.end_tokens,
             lambda text: tokenizer.encode(text, add_special_tokens=False),
         )
+        return TokenTrie(tokens)
 
     def _compile(self, job: Job) -> Compiled | GrammarError:
         if self._trie is None:

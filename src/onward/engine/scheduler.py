@@ -15,6 +15,7 @@ from itertools import count, zip_longest
 
 from onward.engine.admission import Admission, Admitted, PrefillingBlocks
 from onward.engine.cache import Copy, KVCache
+from onward.engine.constraint import Compiled
 from onward.engine.drafter import Draft
 from onward.engine.job import Job
 from onward.engine.model import Row, StepShape
@@ -108,12 +109,14 @@ class Scheduler:
         yield from self.running
         yield from self.admission
 
-    def add(self, job: Job) -> None:
-        """Queue a job. One sequence computes its prompt; the other choices are forked from it."""
+    def add(self, job: Job, grammar: Compiled | None = None) -> None:
+        """Queue a job, with its compiled grammar if it has one. One sequence computes its prompt; the other choices are
+        forked from it."""
         hashes = hash_blocks(job.prompt, self.cache.block_tokens) if self.cache.share_prefixes else ()
         first, *others = job.unfinished_choices
         leader = Sequence(job, first, next(self._ids), hashes)
         leader.forks_pending = others
+        leader.grammar = grammar
         self.admission.enqueue(leader)
 
     def cancel(self, request: int) -> None:
@@ -173,6 +176,7 @@ class Scheduler:
         for choice in leader.forks_pending:
             sequence = Sequence(job, choice, next(self._ids), leader.block_hashes)
             sequence.prefill_reported = True
+            sequence.grammar = leader.grammar
             if self.rows.is_full or not self.rows.has_room(job.request) or not self.cache.can_fork(leader, sequence):
                 self.admission.enqueue(sequence)
                 continue

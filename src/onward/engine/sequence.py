@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.engine.constraint import ChoiceConstraint
+from onward.engine.constraint import ChoiceConstraint, Compiled
 from onward.engine.drafter import MAX_DRAFT_TOKENS, Drafter, Proposal
 from onward.engine.job import Job, ResumedChoice
 from onward.sampling.choice import ChoiceSampler
@@ -28,6 +28,7 @@ class Sequence:
         "constraint",
         "drafter",
         "forks_pending",
+        "grammar",
         "id",
         "is_short",
         "job",
@@ -53,6 +54,8 @@ class Sequence:
         self.assembler: Assembler | None = None
         """Finds stop sequences. None before the end of prefill, and for a job without stop sequences. The text for
         clients is assembled above the engine."""
+        self.grammar: Compiled | None = None
+        """The job's grammar, compiled; None if it has none."""
         self.constraint: ChoiceConstraint | None = None
         """None before the end of prefill, and for a job without a grammar."""
         self.scores: list[Sampled | None] | None = None

@@ -84,9 +84,7 @@ class Engine:
     def add(self, job: Job) -> None:
         """Queue a job, which must be valid and have an id that was not used before. Compiles its grammar unless
         `constraints` has it. Raises GrammarError."""
-        if job.grammar:
-            self.constraints.prepare(job)
-        self.scheduler.add(job)
+        self.scheduler.add(job, self.constraints.prepare(job) if job.grammar else None)
 
     def cancel(self, request: int) -> None:
         """Cancel a request's jobs. Later steps emit no events for them."""
@@ -259,8 +257,8 @@ class Engine:
                 sequence.assembler = Assembler(job.rules, pending=job.pending)
                 for token in sequence.tokens[sequence.prompt_length :]:
                     self._find_stop(sequence.assembler, token)
-            if sequence.constraint is None and job.grammar:
-                sequence.constraint = ChoiceConstraint(self.constraints.prepare(job))
+            if sequence.constraint is None and sequence.grammar is not None:
+                sequence.constraint = ChoiceConstraint(sequence.grammar)
                 for token in sequence.tokens[sequence.prompt_length :]:
                     sequence.constraint.take(token)
 

@@ -131,9 +131,7 @@ class ChoiceSampler:
         self.counts = TokenCounts()
         """The accepted tokens that penalties look at, counted only where one needs them."""
         self._counted: deque[int] | None = deque() if params.penalty_last_n > 0 else None
-        self.has_penalties = params.penalty_last_n != 0 and (
-            params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
-        )
+        self.has_penalties = params.has_penalties
         self._repeated = None if params.dry is None else RepeatedSequences(params.dry, prompt)
         self.bias_ids: NDArray[np.int64] = np.array([token for token, _ in params.logit_bias], np.int64)
         self.bias_values: NDArray[np.float64] = np.array([value for _, value in params.logit_bias])

@@ -88,6 +88,13 @@ class SamplingParams:
     logprobs: int | None = None
 
     @property
+    def has_penalties(self) -> bool:
+        """Whether logits depend on which tokens were generated, and how often."""
+        return self.penalty_last_n != 0 and (
+            self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
+        )
+
+    @property
     def is_greedy(self) -> bool:
         """Whether these parameters always select the most likely token."""
         return self.temperature == 0.0 or self.top_p == 0.0 or self.top_k == 1

@@ -10,10 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.sampling.params import SamplingParams, Shaping
-from onward.sampling.rng import uniform
-
-XTC_ATTEMPT = 1 << 32
-"""The attempt number of XTC's random number: no rejected attempt of another sampler reaches it."""
+from onward.sampling.rng import XTC_ATTEMPT, uniform
 
 Keep = NDArray[np.bool_]
 Probabilities = NDArray[np.float64]

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 """SplitMix64's increment, 2**64 divided by the golden ratio, odd."""
+XTC_ATTEMPT = 1 << 32
+"""The attempt number of XTC's random number: no rejected attempt of another sampler reaches it."""
 _MASK = (1 << 64) - 1
 
 

@@ -22,11 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.sampling.params import SamplingParams, Shaping
-from onward.sampling.rng import uniform
+from onward.sampling.rng import XTC_ATTEMPT, uniform
 from onward.sampling.sorting import SortBuffers, sort_descending
-
-XTC_ATTEMPT = 1 << 32
-"""The attempt number of XTC's random number: no rejected attempt of another sampler reaches it."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,8 @@ class Settings:
     )  # fmt: skip
     upstream_key: str | None = option(
         None, "Security", values.string,
-        "API key for servers that compute models. Other users of the machine can see flags: prefer the environment.",
+        "API key for servers that compute models, the same for all of them. Other users of the machine can see "
+        "flags: prefer the environment.",
         metavar="KEY", is_secret=True,
     )  # fmt: skip
     allowed_host: tuple[str, ...] = option(
@@ -222,7 +223,8 @@ class Settings:
     engine_timeout: float = option(
         120.0, "Performance", values.seconds,
         "Silence after which an engine process that has requests counts as hanging, and is replaced. Must be longer "
-        "than a step with a long prompt takes. 0: never.",
+        "than a step with a long prompt takes, or than all of the longest prompt where another server computes a "
+        "model. 0: never.",
         metavar="SECONDS", is_server_only=True,
     )  # fmt: skip
     speculation: Literal["auto", "off"] = option(

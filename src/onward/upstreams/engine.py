@@ -121,6 +121,11 @@ class UpstreamEngine:
     def load(self) -> EngineLoad:
         return self._load
 
+    @property
+    def num_jobs(self) -> int:
+        """Jobs that have not ended."""
+        return len(self._jobs)
+
     def submit(self, jobs: ReadOnly[Job]) -> None:
         with self._lock:
             if self._state.status == "crashed":
@@ -296,7 +301,8 @@ class UpstreamEngine:
         """Fail a job once, and end its other choices."""
         if self._jobs.pop(run.job.id, None) is None:
             return
-        log.error("%s: a request failed: %s", self._name, reason)
+        is_expected = self._state.status == "stopped"
+        log.log(logging.INFO if is_expected else logging.ERROR, "%s: a request failed: %s", self._name, reason)
         for task in run.tasks.values():
             if task is not asyncio.current_task():
                 task.cancel()
@@ -315,9 +321,11 @@ class UpstreamEngine:
 
     def _cancel_choice(self, job: int, choice: int) -> None:
         run = self._jobs.get(job)
-        task = None if run is None else run.tasks.get(choice)
-        if task is not None:
-            task.cancel()
+        if run is None or choice not in run.tasks:
+            return
+        run.tasks.pop(choice).cancel()  # one that has not begun yet does not remove itself
+        if not run.tasks:
+            del self._jobs[job]
 
     def _changed(self, reason: str) -> None:
         """The upstream serves something else: nothing goes on."""

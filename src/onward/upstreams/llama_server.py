@@ -164,7 +164,7 @@ def request_body(segment: Segment) -> Fields:
     if params.logprobs is not None:
         body["n_probs"] = max(1, params.logprobs)
     counted = segment.num_generated if params.penalty_last_n < 0 else min(segment.num_generated, params.penalty_last_n)
-    if counted and has_penalties(params):
+    if counted and params.has_penalties:
         samplers = body["samplers"]
         assert isinstance(samplers, list)
         body |= {
@@ -175,10 +175,6 @@ def request_body(segment: Segment) -> Fields:
             "frequency_penalty": params.frequency_penalty,
         }
     return body
-
-
-def has_penalties(params: SamplingParams) -> bool:
-    return params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
 
 
 def sampler_fields(params: SamplingParams) -> Fields:
