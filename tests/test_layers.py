@@ -21,6 +21,7 @@ LEVELS = {
     "protocol": 1,
     "text": 1,
     "sampling": 1,
+    "routing": 1,
     "constraints": 1,
     "checkpoints": 2,
     "engine": 2,

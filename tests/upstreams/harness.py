@@ -18,16 +18,18 @@ PROMPT = "Say:"
 Test = Callable[[EmbeddedBackend], Coroutine[Any, Any, Any]]
 
 
-def settings(server: StandIn, **more: Any) -> Settings:
-    address = server.url.replace("http://", f"{server.kind}+http://")
-    return Settings(model=(f"there={address}",), tokenizer=(("there", "toy"),), **more)
+def settings(*servers: StandIn, **more: Any) -> Settings:
+    """The settings of one model with these addresses."""
+    models = tuple(server.url.replace("http://", f"there={server.kind}+http://") for server in servers)
+    return Settings(model=models, tokenizer=(("there", "toy"),), **more)
 
 
-def on(server: StandIn, test: Test, **more: Any) -> Any:
-    """Run an async test with a backend whose engine is the stand-in."""
+def on(server: StandIn | list[StandIn], test: Test, **more: Any) -> Any:
+    """Run an async test with a backend whose engine is the stand-in, or are these."""
+    servers = server if isinstance(server, list) else [server]
 
     async def run() -> Any:
-        backend = await asyncio.to_thread(compose, settings(server, **more))
+        backend = await asyncio.to_thread(compose, settings(*servers, **more))
         try:
             return await asyncio.wait_for(test(backend), 60)
         finally:

@@ -18,7 +18,7 @@ from onward.protocol.decode import check_request
 from onward.runtimes.toy.tokenizer import END
 from onward.sampling.params import SamplingParams, Shaping
 from onward.settings import Settings
-from onward.upstreams import watch
+from onward.upstreams import pool
 from onward.upstreams.base import Segment
 from onward.upstreams.engine import UpstreamEngine
 from onward.upstreams.llama_server import request_body
@@ -145,7 +145,7 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_an_upstream_that_stays_away_is_reported_and_comes_back(
     server: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(pool, "PATIENCE_SECONDS", 0.0)
 
     async def test(backend: EmbeddedBackend) -> None:
         server.faults = ["down"] * 40

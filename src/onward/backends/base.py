@@ -25,7 +25,7 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class ModelHealth:
     """Whether a model's engine runs. While it is `recovering`, requests are accepted and wait. `dead` is final.
-    `detail` is a sentence that says why it is not ready."""
+    `detail` is a sentence that says why it is not ready, or how many of its engines answer if some do not."""
 
     state: Literal["ready", "recovering", "dead"]
     detail: str = ""

@@ -232,6 +232,9 @@ def _model_health(state: EngineState) -> ModelHealth:
         case "recovering":
             return ModelHealth("recovering", "The engine was lost and is being started again.")
         case "running" | "stopped":
+            counts = state.engines
+            if counts is not None and counts.num_answering < counts.num_engines:
+                return ModelHealth("ready", f"{counts.num_answering} of {counts.num_engines} engines answer.")
             return ModelHealth("ready")
 
 

@@ -25,8 +25,9 @@ from onward.settings import (
     UpstreamName,
     adapted_models,
     model_named,
-    served_name,
+    served_names,
     upstream_of,
+    upstreams_of,
 )
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def spare_process(settings: Settings) -> AbstractContextManager[SpareProcess | N
 
     Call it on the main thread; what `compose` did not take ends with the context. Raises SetupError.
     """
-    if settings.engine_process == "off" or len(_upstreams(settings)) == len(settings.model):
+    if settings.engine_process == "off" or len(_upstreams(settings)) == len(served_names(settings)):
         return nullcontext()
     from onward.engine_clients.child import SpareProcess
 
@@ -100,7 +101,7 @@ def load_tokenizer(model: str | None, settings: Settings, progress: Progress = l
     """
     name = model or settings.model[0]
     word = model_named(name, settings)
-    upstream = upstream_of(word)
+    upstream = upstreams_of(settings).get(word) or upstream_of(word)
     found = resolve_tokenizer(upstream, settings, progress) if upstream else _resolve(word, settings, progress)
     return found.format.load_tokenizer(found.path, settings.cache_dir)
 
@@ -116,12 +117,13 @@ def _resolve_all(settings: Settings, progress: Progress) -> dict[str, ResolvedMo
         if settings.model.count(name) > 1:
             raise SetupError(f"The model {name!r} is listed twice; pass it once.")
     models: dict[str, ResolvedModel] = {}
-    for name in settings.model:
-        upstream = upstream_of(name)
+    upstreams = upstreams_of(settings)
+    for name in served_names(settings):
+        upstream = upstreams.get(name)
         found = resolve_tokenizer(upstream, settings, progress) if upstream else _resolve(name, settings, progress)
         if any(found.id == other.id for other in models.values()):
             raise SetupError(f"Two models are named {found.id!r}: rename one of their folders.")
-        models[served_name(name)] = found
+        models[name] = found
     for name, target in adapted_models(settings).items():
         if name in models or any(name == other.id for other in models.values()):
             raise SetupError(f"--lora {name}=… has the name of a model: choose another one.")
@@ -131,8 +133,7 @@ def _resolve_all(settings: Settings, progress: Progress) -> dict[str, ResolvedMo
 
 def _upstreams(settings: Settings) -> dict[str, UpstreamName]:
     """Return the models whose engine is another server, by name. Raises SetupError."""
-    found = (upstream_of(model) for model in settings.model)
-    upstreams = {upstream.name: upstream for upstream in found if upstream is not None}
+    upstreams = upstreams_of(settings)
     for name, _ in settings.tokenizer:
         if name not in upstreams:
             raise SetupError(f"--tokenizer {name}=… is for a model NAME=KIND+URL that another server computes.")
@@ -149,7 +150,7 @@ def _connect(
     """Connect to the servers that are engines; `on_failure` closes the connections. Raises SetupError."""
     served: list[_Served] = []
     for name, upstream in upstreams.items():
-        progress(f"Connecting to {upstream.url} for {name}")
+        progress(f"Connecting to {', '.join(upstream.urls)} for {name}")
         found = models[name]
         tokenizer = found.format.load_tokenizer(found.path, settings.cache_dir)
         served.append(_Served(found, tokenizer, connect(upstream, tokenizer, settings, on_failure)))
@@ -257,7 +258,7 @@ def _backend(
             Backlog(settings.max_waiting, settings.max_waiting_memory),
             settings.max_wait,
         )
-    names = [*map(served_name, settings.model), *adapted_models(settings)]
+    names = [*served_names(settings), *adapted_models(settings)]
     ids = dict(zip(names, (found.id for found, _, _ in served), strict=True))
     first = next(iter(by_id))
     taken = by_id.keys() | ids.keys() | aliases.keys()

@@ -49,16 +49,16 @@ def connect(upstream: UpstreamName, tokenizer: Tokenizer, settings: Settings, on
     from onward.upstreams.base import UpstreamError
     from onward.upstreams.engine import UpstreamEngine
 
-    async def check(connected: Upstream) -> None:
+    async def check(url: str, connected: Upstream) -> None:
         if await connected.encode(PROBE_TEXT) != tokenizer.encode(PROBE_TEXT, add_special_tokens=False):
             raise UpstreamError(
                 f"its tokenizer is not that of {upstream.name}: pass --tokenizer {upstream.name}=MODEL with the model "
-                f"that {upstream.url} serves."
+                f"that {url} serves."
             )
 
     engine = UpstreamEngine(
         upstream.name,
-        lambda: _upstream(upstream, settings),
+        lambda: _connections(upstream, settings),
         tokenizer,
         context_length=settings.context_length or None,
         fingerprint=_fingerprint,
@@ -68,27 +68,28 @@ def connect(upstream: UpstreamName, tokenizer: Tokenizer, settings: Settings, on
     return engine
 
 
-def _upstream(upstream: UpstreamName, settings: Settings) -> Upstream:
+def _connections(upstream: UpstreamName, settings: Settings) -> dict[str, Upstream]:
+    """Return a connection to each address of a model."""
     from onward.upstreams.connection import Connection
     from onward.upstreams.llama_server import LlamaServer
     from onward.upstreams.sglang import SGLang
     from onward.upstreams.vllm import VLLM
 
-    connection = Connection(upstream.url, settings.upstream_key, settings.engine_timeout)
     kinds: dict[str, Callable[[Connection], Upstream]] = {"llama": LlamaServer, "vllm": VLLM, "sglang": SGLang}
-    return kinds[upstream.kind](connection)
+    kind = kinds[upstream.kind]
+    return {url: kind(Connection(url, settings.upstream_key, settings.engine_timeout)) for url in upstream.urls}
 
 
 def _file_of(upstream: UpstreamName, settings: Settings) -> str:
     """Return the path of the upstream's model file, if it is on this machine. Raises SetupError."""
-    from onward.upstreams.engine import described
+    from onward.upstreams.pool import described
 
-    path = Path(described(upstream.name, lambda: _upstream(upstream, settings)).model_path)
+    path = Path(described(upstream.name, lambda: _connections(upstream, settings).values()).model_path)
     if path.is_absolute() and path.exists() and format_of(path) is not None:
         return str(path)
     raise SetupError(
         f"{upstream.name} needs a tokenizer: pass --tokenizer {upstream.name}=MODEL with the model that the "
-        f"{UPSTREAM_KINDS[upstream.kind]} at {upstream.url} serves (its file is not on this machine)."
+        f"{UPSTREAM_KINDS[upstream.kind]} at {upstream.urls[0]} serves (its file is not on this machine)."
     )
 
 

@@ -55,12 +55,21 @@ class EngineInfo(msgspec.Struct, frozen=True, tag=True, array_like=True):
     lacks: tuple[str, ...] = ()
 
 
+class EngineCounts(msgspec.Struct, frozen=True, array_like=True):
+    """How many servers or replicas there are behind an engine client, and how many of them answer now."""
+
+    num_answering: int
+    num_engines: int
+
+
 class EngineState(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Whether an engine accepts jobs. `recovering`: it was lost and is being started again; jobs are accepted and wait.
-    `crash_reason` is set if it has crashed or is recovering: a sentence for logs."""
+    `crash_reason` is set if it has crashed or is recovering: a sentence for logs. `engines`: how many there are, if it
+    stands for several; it runs while one of them answers."""
 
     status: Literal["running", "recovering", "stopped", "crashed"] = "running"
     crash_reason: str | None = None
+    engines: EngineCounts | None = None
 
 
 class DraftCounts(msgspec.Struct, frozen=True, array_like=True):
@@ -105,7 +114,8 @@ class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     Of `num_blocks` KV blocks, `num_used_blocks` are in use by sequences, and `num_cached_blocks` are in the prefix
     tree, in use or not. `recoveries` and `process` are those of an engine outside this process; `process` is None for
-    one inside it, and before the first step.
+    one inside it, and before the first step. `engines` is as in EngineState; `num_moved`: jobs that went on at another
+    one of them.
     """
 
     num_running: int = 0
@@ -121,6 +131,8 @@ class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
     drafts: DraftCounts = DraftCounts()
     recoveries: RecoveryCounts = RecoveryCounts()
     process: ProcessUsage | None = None
+    engines: EngineCounts | None = None
+    num_moved: int = 0
 
 
 Report = Event | EngineInfo | EngineState | EngineLoad

@@ -21,7 +21,7 @@ from onward.server.exchange import Exchange
 from onward.server.key_metrics import KeyMetrics
 from onward.server.process_metrics import process_metrics
 from onward.server.record import RequestRecord
-from onward.server.recovery_metrics import recovery_metrics
+from onward.server.recovery_metrics import address_metrics, recovery_metrics
 from onward.server.warn import warn
 
 SHORT = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5)
@@ -243,6 +243,7 @@ class LoadCollector(Collector):
         yield from _families(CounterMetricFamily, COUNTERS, load)
         yield _drafts(load)
         yield from recovery_metrics(load)
+        yield from address_metrics(load)
         yield from process_metrics(load)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
 from onward.backends.base import EngineLoad
 
@@ -39,3 +39,22 @@ def recovery_metrics(load: dict[str, EngineLoad]) -> Iterator[Metric]:
         poisoned.add_metric([model], counts.num_poisoned_requests)
         seconds.add_metric([model], counts.num_recoveries, counts.seconds)
     yield from (restarts, resumed, poisoned, seconds)
+
+
+def address_metrics(load: dict[str, EngineLoad]) -> Iterator[Metric]:
+    """Yield the metrics of models that several servers or replicas compute, by model id."""
+    engines = GaugeMetricFamily("onward_engines", "Servers or replicas that compute the model.", labels=["model"])
+    answering = GaugeMetricFamily(
+        "onward_engines_answering",
+        "Those of them that answer and have not failed repeatedly.",
+        labels=["model"],
+    )
+    moved = CounterMetricFamily(
+        "onward_engine_moved_requests", "Prompts that went on at another one of them.", labels=["model"]
+    )
+    for model, now in load.items():
+        if now.engines is not None:
+            engines.add_metric([model], now.engines.num_engines)
+            answering.add_metric([model], now.engines.num_answering)
+            moved.add_metric([model], now.num_moved)
+    yield from (engines, answering, moved)

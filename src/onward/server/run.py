@@ -28,7 +28,7 @@ from onward.server.key_reload import KeyReload, file_version, reload_on_hangup
 from onward.server.keys import collect_keys
 from onward.server.log_format import JsonFormatter, TextFormatter
 from onward.server.log_writer import LogWriter
-from onward.settings import Settings, served_name
+from onward.settings import Settings, served_names
 from onward.stdio import silence_stdout
 
 Progress = Callable[[str], None]
@@ -323,5 +323,6 @@ def ready_line(settings: Settings, listener: socket.socket) -> str:
     """Return the line that is printed when the server accepts requests."""
     port = listener.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    noun = "model" if len(settings.model) == 1 else "models"
-    return f"Onward is ready at http://{host}:{port}/v1 ({noun}: {', '.join(map(served_name, settings.model))})"
+    names = served_names(settings)
+    noun = "model" if len(names) == 1 else "models"
+    return f"Onward is ready at http://{host}:{port}/v1 ({noun}: {', '.join(names)})"

@@ -9,7 +9,9 @@ from onward.settings.names import (
     adapted_models,
     model_named,
     served_name,
+    served_names,
     upstream_of,
+    upstreams_of,
 )
 from onward.settings.option import GROUPS, Group, Option
 from onward.settings.sources import CONFIG_ENVIRONMENT, OTHER_VARIABLES, Resolved, resolve
@@ -32,5 +34,7 @@ __all__ = [
     "options",
     "resolve",
     "served_name",
+    "served_names",
     "upstream_of",
+    "upstreams_of",
 ]

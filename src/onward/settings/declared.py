@@ -20,8 +20,8 @@ class Settings:
     model: tuple[str, ...] = option(
         ("storyteller",), "Model", values.string,
         "Model to serve: a built-in name, a folder, or a Hugging Face id; or, for one that a llama-server, vLLM or "
-        "SGLang computes, NAME=llama+http://HOST:PORT, NAME=vllm+http:… or NAME=sglang+http:…. Repeatable; the first "
-        "is the default model.",
+        "SGLang computes, NAME=llama+http://HOST:PORT, NAME=vllm+http:… or NAME=sglang+http:…, "
+        "once for each of its addresses. Repeatable; the first is the default model.",
         metavar="NAME_OR_PATH", is_repeatable=True,
     )  # fmt: skip
     alias: tuple[tuple[str, str], ...] = option(

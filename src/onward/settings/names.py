@@ -15,11 +15,11 @@ unless a model or alias has the name, or the setting `openai_names` is off."""
 
 
 class UpstreamName(NamedTuple):
-    """A model whose engine is another server: `kind` is which one, `url` without a path."""
+    """A model whose engine is another server, or several of the same: `kind` is which one, `urls` without paths."""
 
     name: str
     kind: str
-    url: str
+    urls: tuple[str, ...]
 
 
 UPSTREAM_KINDS = {"llama": "llama-server", "vllm": "vLLM", "sglang": "SGLang"}
@@ -28,6 +28,7 @@ _UPSTREAM = re.compile(r"(?:(?P<name>[^=/+]*)=)?(?P<kind>[a-z]+)\+(?P<url>https?
 
 def upstream_of(model: str) -> UpstreamName | None:
     """Return what a model of the settings stands for if its engine is another server, NAME=KIND+URL; None otherwise.
+    It has one address; see `upstreams_of`.
 
     Raises SetupError.
     """
@@ -40,12 +41,39 @@ def upstream_of(model: str) -> UpstreamName | None:
         known = ", ".join(f"{kind}+ ({server})" for kind, server in UPSTREAM_KINDS.items())
         raise SetupError(f"{match['kind']}+ is not a kind of server that can be an engine; these are: {known}.")
     url = match["url"].rstrip("/")
+    if "," in url:
+        raise SetupError(
+            f"The address of {match['name']} has a comma: pass --model {match['name']}=… once for each of several "
+            "addresses."
+        )
     if "@" in url or re.fullmatch(r"https?://[^/?#]+", url) is None:
         raise SetupError(
             f"The address of {match['name']} must be http://HOST:PORT, without a path or a password "
             "(ONWARD_UPSTREAM_KEY is sent as its API key)."
         )
-    return UpstreamName(match["name"], match["kind"], url)
+    return UpstreamName(match["name"], match["kind"], (url,))
+
+
+def upstreams_of(settings: Settings) -> dict[str, UpstreamName]:
+    """Return the models whose engine is another server, by name, each with all its addresses. Raises SetupError."""
+    found: dict[str, UpstreamName] = {}
+    for upstream in filter(None, map(upstream_of, settings.model)):
+        before = found.get(upstream.name, upstream)
+        if before.kind != upstream.kind:
+            raise SetupError(
+                f"{upstream.name} has addresses of {UPSTREAM_KINDS[before.kind]} and {UPSTREAM_KINDS[upstream.kind]}: "
+                "all addresses of a model must be of one kind, because results differ. Use two names."
+            )
+        if before is not upstream and upstream.urls[0] in before.urls:
+            raise SetupError(f"{upstream.name} has the address {upstream.urls[0]} twice; pass it once.")
+        urls = before.urls if before is upstream else before.urls + upstream.urls
+        found[upstream.name] = before._replace(urls=urls)
+    return found
+
+
+def served_names(settings: Settings) -> list[str]:
+    """Return the names of the models of the settings, in order."""
+    return list(dict.fromkeys(map(served_name, settings.model)))
 
 
 def served_name(model: str) -> str:

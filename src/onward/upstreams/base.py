@@ -31,11 +31,16 @@ UNCOMMON = frozenset(
 
 
 class UpstreamError(Exception):
-    """An upstream cannot be reached, or does not answer as it should. `is_lost`: it may answer later."""
+    """An upstream cannot be reached, or does not answer as it should. `is_lost`: it may answer later. `is_unsent`: it
+    was not reached. `is_request`: it refused the request itself, as another server of the same model would."""
 
-    def __init__(self, message: str, *, is_lost: bool = False) -> None:
+    def __init__(
+        self, message: str, *, is_lost: bool = False, is_unsent: bool = False, is_request: bool = False
+    ) -> None:
         super().__init__(message)
         self.is_lost = is_lost
+        self.is_unsent = is_unsent
+        self.is_request = is_request
 
 
 @dataclass(frozen=True, slots=True)

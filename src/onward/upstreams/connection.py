@@ -63,7 +63,11 @@ class Connection:
 
     def _object(self, status: int, content: bytes) -> Fields:
         if status != 200:
-            raise UpstreamError(self._refusal(status, content), is_lost=status in (502, 503, 504))
+            raise UpstreamError(
+                self._refusal(status, content),
+                is_lost=status in (429, 502, 503, 504),
+                is_request=status in (400, 413, 422),
+            )
         return self._decoded(content)
 
     def _decoded(self, content: bytes) -> Fields:
@@ -108,7 +112,10 @@ class Faults:
             raise UpstreamError(f"{self._url} sent nothing for too long.", is_lost=True) from error
         if isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError):
             reason = (str(error) or type(error).__name__).rstrip(".")
-            raise UpstreamError(f"{self._url} could not be reached: {reason}.", is_lost=True) from error
+            is_unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            raise UpstreamError(
+                f"{self._url} could not be reached: {reason}.", is_lost=True, is_unsent=is_unsent
+            ) from error
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:

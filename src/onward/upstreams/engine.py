@@ -1,7 +1,8 @@
 """An engine client over an upstream: a thread with an event loop on which the upstream computes every choice.
 
-A choice that loses its upstream goes on behind the tokens that arrived, as soon as the upstream answers again and still
-serves the same model. Nothing is sampled again that was delivered, so nothing is doubled or lost.
+A choice that loses its upstream goes on behind the tokens that arrived, at another address of the model, or as soon as
+the upstream answers again and still serves the same. Nothing is sampled again that was delivered, so nothing is doubled
+or lost.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ import asyncio
 import atexit
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ReadOnly
-from contextlib import aclosing, suppress
-from typing import Any
+from contextlib import aclosing, contextmanager, suppress
 
 from onward.engine.client import Deliver, EngineInfo, EngineLoad, EngineState
 from onward.engine.events import Decoded, Event, Failed, FailureKind, Prefilled
@@ -21,9 +21,9 @@ from onward.engine.job import Job
 from onward.engine.model import Vocabulary
 from onward.errors import EngineStopped, SetupError
 from onward.sampling.outputs import Sampled
-from onward.upstreams.base import Part, Upstream, UpstreamError, UpstreamInfo
+from onward.upstreams.base import Part, Upstream, UpstreamError
 from onward.upstreams.choice import ChoiceRun
-from onward.upstreams.watch import Watch
+from onward.upstreams.pool import Address, Check, Place, Pool
 
 log = logging.getLogger("onward.engine")
 
@@ -33,26 +33,25 @@ STOP_SECONDS = 5.0
 
 
 class UpstreamEngine:
-    """Implements `engine.client.EngineClient`. Owns the upstream, which `make` creates on the engine's event loop.
+    """Implements `engine.client.EngineClient`. Owns the upstreams, all of one model, which `make` creates by address on
+    the engine's event loop.
 
-    `max_rows`: choices that the upstream computes at the same time, as many as it has slots for where that is None.
-    `fingerprint` makes one of what the upstream says about itself. Call `connect` before all other methods.
+    Each computes as many choices at the same time as it has slots. `fingerprint` makes one of what an upstream says
+    about itself. Call `connect` before all other methods.
     """
 
     def __init__(
         self,
         name: str,
-        make: Callable[[], Upstream],
+        make: Callable[[], dict[str, Upstream]],
         vocabulary: Vocabulary,
         *,
-        max_rows: int | None = None,
         context_length: int | None = None,
         fingerprint: Callable[[str], str] = lambda description: description,
     ) -> None:
         self._name = name
         self._make = make
         self._vocabulary = vocabulary
-        self._max_rows = max_rows
         self._context_length = context_length
         self._fingerprint = fingerprint
         self._loop = asyncio.new_event_loop()
@@ -66,41 +65,26 @@ class UpstreamEngine:
         # What follows is used on the event loop only.
         self._events: list[Event] = []
         self._jobs: dict[int, _Run] = {}
-        self._upstream: Upstream | None = None
-        self._slots = asyncio.Semaphore()
-        self._watch: Watch | None = None
+        self._pool: Pool | None = None
         self._num_running = self._num_waiting = self._num_prefilled = self._num_decoded = 0
 
-    def connect(self, check: Callable[[Upstream], Coroutine[Any, Any, None]] | None = None) -> UpstreamInfo:
-        """Reach the upstream; return what it serves. `check` may raise UpstreamError for an upstream that is not fit.
-
-        Raises SetupError.
-        """
+    def connect(self, check: Check | None = None) -> None:
+        """Reach the upstreams. Raises SetupError."""
         atexit.register(self.stop)
         self._thread.start()
         try:
-            return asyncio.run_coroutine_threadsafe(self._connect(check), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._connect(check), self._loop).result()
         except UpstreamError as error:
             self.stop()
             raise SetupError(f"The engine of {self._name} cannot be used: {error}") from None
 
-    async def _connect(self, check: Callable[[Upstream], Coroutine[Any, Any, None]] | None) -> UpstreamInfo:
-        self._upstream = self._make()
-        described = await self._upstream.probe()
-        if check is not None:
-            await check(self._upstream)
-        rows = max(1, min(described.num_slots, self._max_rows or described.num_slots))
+    async def _connect(self, check: Check | None) -> None:
+        self._pool = pool = Pool(self._name, self._make(), check, self._set_state, self._changed)
+        described, rows = await pool.connect()
         context_length = min(described.context_length, self._context_length or described.context_length)
-        self._slots = asyncio.Semaphore(rows)
-        self._watch = Watch(self._name, self._upstream, described, self._set_state, self._changed)
-        self._info = EngineInfo(
-            self._vocabulary.size,
-            context_length,
-            rows,
-            self._fingerprint(described.fingerprint),
-            tuple(sorted(self._upstream.traits.lacks)),
-        )
-        return described
+        fingerprint, lacks = self._fingerprint(described.fingerprint), tuple(sorted(pool.traits.lacks))
+        self._info = EngineInfo(self._vocabulary.size, context_length, rows, fingerprint, lacks)
+        self._count()
 
     # Any thread.
 
@@ -130,7 +114,7 @@ class UpstreamEngine:
         with self._lock:
             if self._state.status == "crashed":
                 raise EngineStopped.crashed()
-            if self._state.status == "stopped" or (self._watch is not None and self._watch.is_given_up):
+            if self._state.status == "stopped" or (self._pool is not None and self._pool.is_given_up):
                 raise EngineStopped()
             self._loop.call_soon_threadsafe(self._begin, list(jobs))
 
@@ -171,8 +155,8 @@ class UpstreamEngine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._upstream is not None:
-            await self._upstream.close()
+        if self._pool is not None:
+            await self._pool.close()
         self._loop.stop()
 
     def _begin(self, jobs: list[Job]) -> None:
@@ -185,12 +169,8 @@ class UpstreamEngine:
     async def _compute(self, run: _Run, choice: int) -> None:
         """Compute one choice, and remove its job when it is the last."""
         self._num_waiting += 1
-        is_running = False
         try:
-            async with self._slots:
-                self._num_waiting, self._num_running, is_running = self._num_waiting - 1, self._num_running + 1, True
-                self._count()
-                await self._generate(run, choice)
+            await self._generate(run, choice)
         except UpstreamError as error:
             kind: FailureKind = "stopped" if error.is_lost else "rejected"
             self._fail(run, kind, str(error))
@@ -200,39 +180,54 @@ class UpstreamEngine:
             log.exception("%s: a choice failed", self._name)
             self._fail(run, "rejected", repr(error))
         finally:
-            if is_running:
-                self._num_running -= 1
-            else:
-                self._num_waiting -= 1
-            run.tasks.pop(choice, None)
-            if not run.tasks:
-                self._jobs.pop(run.job.id, None)
+            self._num_waiting -= 1
+            self._drop(run, choice)
             self._count()
 
     async def _generate(self, run: _Run, choice: int) -> None:
-        """Ask for segments until the choice has ended. Raises UpstreamError."""
-        assert self._upstream is not None and self._watch is not None
-        job, state = run.job, ChoiceRun(run.job, choice, self._vocabulary, self._upstream.traits)
-        num_failed = 0
+        """Compute a choice until it has ended, at another address where one is lost. Raises UpstreamError."""
+        assert self._pool is not None
+        pool, state, num_failed = self._pool, ChoiceRun(run.job, choice, self._vocabulary, self._pool.traits), 0
         while True:
-            await self._watch.wait()
+            address = await pool.place(run.place)
+            async with address.slots:
+                if run.place.address is not address or address.is_lost:
+                    continue  # lost while this choice waited for a slot
+                num_before, num_losses = len(state.generated), address.num_losses
+                try:
+                    with self._running():
+                        await self._take_segments(run, state, address)
+                    return
+                except UpstreamError as error:
+                    pool.failed(address, num_losses, error)
+                    num_failed = 0 if len(state.generated) > num_before else num_failed + pool.counts_as_attempt(error)
+                    if num_failed >= MAX_ATTEMPTS or not pool.may_go_on(error) or not state.can_go_on:
+                        raise
+                    log.warning("%s: %s", self._name, error)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Count a choice as running, no longer as waiting."""
+        self._num_waiting, self._num_running = self._num_waiting - 1, self._num_running + 1
+        self._count()
+        try:
+            yield
+        finally:
+            self._num_waiting, self._num_running = self._num_waiting + 1, self._num_running - 1
+
+    async def _take_segments(self, run: _Run, state: ChoiceRun, address: Address) -> None:
+        """Ask an address for segments until the choice has ended. Raises UpstreamError."""
+        await self._score(run, address.upstream)
+        if not run.job.max_tokens:
+            self._prefilled(run, 0)
+            self._emit(Decoded(run.job.id, state.choice, [], "length"))
+            return
+        while True:
             num_before = len(state.generated)
-            try:
-                await self._score(run, self._upstream)
-                if not job.max_tokens:
-                    self._prefilled(run, 0)
-                    self._emit(Decoded(job.id, choice, [], "length"))
-                    return
-                if await self._take_segment(run, state):
-                    return
-                if len(state.generated) == num_before and not state.needs_whole:
-                    raise UpstreamError("the upstream ended without a token.")
-            except UpstreamError as error:
-                num_failed = 0 if len(state.generated) > num_before else num_failed + 1
-                if num_failed >= MAX_ATTEMPTS or not error.is_lost or not state.can_go_on:
-                    raise
-                log.warning("%s: %s", self._name, error)
-                self._watch.lost(str(error))
+            if await self._take_segment(run, state, address):
+                return
+            if len(state.generated) == num_before and not state.needs_whole:
+                raise UpstreamError("the upstream ended without a token.")
 
     async def _score(self, run: _Run, upstream: Upstream) -> None:
         """Score the prompt once, if the job asks for it. Raises UpstreamError."""
@@ -242,15 +237,18 @@ class UpstreamEngine:
             if not run.is_prefilled:
                 self._prefilled(run, 0, await upstream.score(run.job.prompt, run.job.score_top))
 
-    async def _take_segment(self, run: _Run, state: ChoiceRun) -> bool:
+    async def _take_segment(self, run: _Run, state: ChoiceRun, address: Address) -> bool:
         """Take the tokens of one segment. Returns whether the choice has ended. Raises UpstreamError."""
-        assert self._upstream is not None
-        async with aclosing(self._upstream.generate(state.next_segment())) as parts:
+        assert self._pool is not None
+        async with aclosing(address.upstream.generate(state.next_segment())) as parts:
             async for part in parts:
                 if part.is_broken:
                     state.ask_in_one_piece()
                     return False
-                if self._take(run, state, part):
+                ended = self._take(run, state, part)
+                if part.tokens:
+                    self._pool.worked(address)
+                if ended:
                     return True
         return False
 
@@ -295,12 +293,15 @@ class UpstreamEngine:
             num_steps=self._num_decoded,
             num_prefill_tokens=self._num_prefilled,
             num_decode_tokens=self._num_decoded,
+            engines=None if self._pool is None else self._pool.counts,
+            num_moved=0 if self._pool is None else self._pool.num_moved,
         )
 
     def _fail(self, run: _Run, kind: FailureKind, reason: str) -> None:
         """Fail a job once, and end its other choices."""
-        if self._jobs.pop(run.job.id, None) is None:
+        if self._jobs.get(run.job.id) is not run:
             return
+        self._remove(run)
         is_expected = self._state.status == "stopped"
         log.log(logging.INFO if is_expected else logging.ERROR, "%s: a request failed: %s", self._name, reason)
         for task in run.tasks.values():
@@ -315,7 +316,7 @@ class UpstreamEngine:
 
     def _cancel(self, request: int) -> None:
         for run in [run for run in self._jobs.values() if run.job.request == request]:
-            self._jobs.pop(run.job.id, None)
+            self._remove(run)
             for task in run.tasks.values():
                 task.cancel()
 
@@ -323,9 +324,24 @@ class UpstreamEngine:
         run = self._jobs.get(job)
         if run is None or choice not in run.tasks:
             return
-        run.tasks.pop(choice).cancel()  # one that has not begun yet does not remove itself
+        run.tasks[choice].cancel()
+        self._drop(run, choice)  # one that has not begun yet does not remove itself
+
+    def _drop(self, run: _Run, choice: int) -> None:
+        """A choice has ended; so has its job when it was the last."""
+        run.tasks.pop(choice, None)
+        if self._jobs.get(run.job.id) is not run:
+            return
         if not run.tasks:
-            del self._jobs[job]
+            self._remove(run)
+        elif self._pool is not None:
+            self._pool.resize(run.place, len(run.tasks))
+
+    def _remove(self, run: _Run) -> None:
+        """A job has ended."""
+        del self._jobs[run.job.id]
+        if self._pool is not None:
+            self._pool.resize(run.place, 0)
 
     def _changed(self, reason: str) -> None:
         """The upstream serves something else: nothing goes on."""
@@ -341,26 +357,11 @@ class UpstreamEngine:
 class _Run:
     """A job and the tasks of its unfinished choices."""
 
-    __slots__ = ("is_prefilled", "job", "scoring", "tasks")
+    __slots__ = ("is_prefilled", "job", "place", "scoring", "tasks")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.place = Place(job.prompt, len(job.unfinished_choices))
         self.is_prefilled = False
         self.scoring = asyncio.Lock()
-
-
-def described(name: str, make: Callable[[], Upstream]) -> UpstreamInfo:
-    """Ask an upstream what it serves. Blocks. Raises SetupError."""
-
-    async def ask() -> UpstreamInfo:
-        upstream = make()
-        try:
-            return await upstream.probe()
-        finally:
-            await upstream.close()
-
-    try:
-        return asyncio.run(ask())
-    except UpstreamError as error:
-        raise SetupError(f"The engine of {name} cannot be used: {error}") from None

@@ -18,7 +18,7 @@ from onward.errors import HubUnreachable, ModelNameError
 from onward.models.resolve import resolve as resolve_model
 from onward.protocol.decode import check_request
 from onward.protocol.response import Chunk, Completion
-from onward.settings import Settings, model_named, resolve
+from onward.settings import Settings, model_named, resolve, served_name
 
 
 class LocalSource:
@@ -62,13 +62,14 @@ def open_local(models: list[str], flags: Mapping[str, str]) -> LocalSource:
     resolved = resolve(flags, limits_found_file=True)
     announce(resolved)
     settings = replace(resolved.settings, offline=resolved.settings.offline or not resolved.may_download(*models))
-    asked = list(dict.fromkeys(models)) or [settings.model[0]]
+    asked = list(dict.fromkeys(models)) or _addresses(settings.model)
     targets = [model_named(name, settings) for name in asked]
     with loading() as progress:
         backend = compose(_for(settings, targets), progress)
     ids = [model.id for model in backend.models()]
-    by_target = dict(zip(dict.fromkeys(targets), ids, strict=True))
-    return LocalSource(backend, {name: by_target[target] for name, target in zip(asked, targets, strict=True)})
+    served = list(map(served_name, targets))
+    ids_by_name = dict(zip(dict.fromkeys(served), ids, strict=True))
+    return LocalSource(backend, {name: ids_by_name[target] for name, target in zip(asked, served, strict=True)})
 
 
 def unknown_models(names: list[str]) -> dict[str, str]:
@@ -90,6 +91,11 @@ def unknown_models(names: list[str]) -> dict[str, str]:
             except (ModelNameError, OSError) as problem:
                 unknown[name] = str(problem)
     return unknown
+
+
+def _addresses(models: tuple[str, ...]) -> list[str]:
+    """Return the first model, with all its addresses if other servers compute it."""
+    return [model for model in models if served_name(model) == served_name(models[0])]
 
 
 def _for(settings: Settings, models: list[str]) -> Settings:
