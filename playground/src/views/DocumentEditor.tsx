@@ -1,5 +1,5 @@
 /** Mounts the editor, connects it with the document, and finds the token under pointer or cursor. */
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { Editor } from "../editor/editor";
 import { editorDiscarded, editorMounted, followPointer, leavePointer } from "../state/alternatives";
 import { text, useEditor } from "../state/document";
@@ -8,7 +8,7 @@ import { start } from "../state/start";
 
 export function DocumentEditor() {
   const parent = useRef<HTMLDivElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!parent.current) return;
     const editor = new Editor({
       parent: parent.current,

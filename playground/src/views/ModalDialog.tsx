@@ -1,11 +1,11 @@
 /** A dialog over the page: the browser keeps the focus inside, and Escape closes it. */
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { dialog } from "../state/page";
 
 export function ModalDialog({ title, children }: { title: string; children: ComponentChildren }) {
   const element = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     element.current?.showModal();
   }, []);
   return (

@@ -1,11 +1,12 @@
 /** Keys that work anywhere on the page. */
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 import { accept, fillIn, generate, isRunning, proposal, reject, stop } from "../state/actions";
 import { close, openAtCursor, opened } from "../state/alternatives";
 import { dialog, view } from "../state/page";
 
 export function useShortcuts(): void {
-  useEffect(() => {
+  // Not useEffect, which waits for a frame: a key pressed as soon as the page shows would be lost.
+  useLayoutEffect(() => {
     document.addEventListener("keydown", onKeyDown, true);
     return () => document.removeEventListener("keydown", onKeyDown, true);
   }, []);
