@@ -30,6 +30,7 @@ LEVELS = {
     "models": 3,
     "engine_clients": 4,
     "upstreams": 4,
+    "cluster": 4,
     "backends": 4,
     "compose": 5,
     "server": 6,

@@ -80,6 +80,7 @@ EXAMPLES = {
     "lora": "tuned=/adapter@tiny",
     "tokenizer": "there=/models/there",
     "upstream_key": "secret-of-the-other-server",
+    "cluster": "10.0.0.5:6379",
     "openai_names": "off",
     "context_length": "512",
     "offline": "true",

@@ -42,7 +42,9 @@ def make_backend(
     sampler = Sampler(model.vocab_size)
     engine = Engine(model, tokenizer, sampler, max_rows=max_rows, speculate=speculate, load_tokenizer=lambda: tokenizer)
     served = ServedModel.create("toy", tokenizer, model.vocab_size, model.context_length)
-    toy = EmbeddedModel(served, EngineThread(engine), "fp_toy", backlog=Backlog(max_waiting), max_wait=max_wait)
+    toy = EmbeddedModel(
+        served, EngineThread(engine, fingerprint="fp_toy"), backlog=Backlog(max_waiting), max_wait=max_wait
+    )
     listed = [Model(id="toy", created=1, owned_by="onward"), Model(id="gpt-old", created=1, owned_by="onward")]
     return EmbeddedBackend({"toy": toy}, listed, {"gpt-old": "toy"})
 

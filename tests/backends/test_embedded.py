@@ -41,7 +41,7 @@ async def serving(engine: ScriptedEngine) -> AsyncIterator[EmbeddedBackend]:
     """A backend over the engine. Check at the end that it used only LOOP_CALLS on the event loop, that it started and
     stopped the engine once, and that no answer is left."""
     served = ServedModel.create("scripted", TOKENIZER, TOKENIZER.size, 2048)
-    model = await asyncio.to_thread(EmbeddedModel, served, engine, "fp_scripted")
+    model = await asyncio.to_thread(EmbeddedModel, served, engine)
     backend = EmbeddedBackend({"scripted": model}, [Model(id="scripted", created=1, owned_by="onward")], {})
     try:
         yield backend

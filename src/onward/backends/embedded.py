@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
@@ -39,15 +39,16 @@ POISONED = (
 
 
 class EmbeddedModel:
-    """A served model and its engine client, which it owns and starts. `fingerprint` changes exactly when results may
-    change. Used on event loops; events arrive on a thread of the engine client.
+    """A served model and its engine client, which it owns and starts. `fingerprint_of` makes the `system_fingerprint`
+    of the engine's, which changes exactly when results may change. Used on event loops; events arrive on a thread of
+    the engine client.
     """
 
     def __init__(
         self,
         served: ServedModel,
         engine: EngineClient,
-        fingerprint: str,
+        fingerprint_of: Callable[[str], str] = str,
         filters: ContentFilters | None = None,
         backlog: Backlog | None = None,
         max_wait: float = 0.0,
@@ -55,7 +56,7 @@ class EmbeddedModel:
         """`max_wait`: seconds that a request may wait for its first job to be started; 0: any time."""
         self.served = served
         self.engine = engine
-        self.fingerprint = fingerprint
+        self._fingerprint_of = fingerprint_of
         self.filters = filters
         self.backlog = backlog or Backlog()
         self._max_wait = max_wait
@@ -63,6 +64,11 @@ class EmbeddedModel:
         """The running answer of each job, by job id."""
         self._deliveries: WeakValueDictionary[asyncio.AbstractEventLoop, Delivery] = WeakValueDictionary()
         engine.start(self._deliver)
+
+    @property
+    def fingerprint(self) -> str:
+        """The `system_fingerprint` of what is submitted now. That of a cluster changes with a rolling update."""
+        return self._fingerprint_of(self.engine.info.fingerprint)
 
     @property
     def _num_free_rows(self) -> int:
@@ -105,6 +111,7 @@ class EmbeddedModel:
         self.answers.update(dict.fromkeys(job_ids, answer))
         try:
             self.engine.submit(jobs)
+            answer.fingerprint = self.fingerprint  # an update may have been noticed meanwhile
         except ApiError:
             retire(False)
             raise

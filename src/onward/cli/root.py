@@ -21,6 +21,7 @@ COMMANDS = {
     "convert": ("onward.cli.commands.convert", "Write a model as an OpenVINO IR folder."),
     "tokenize": ("onward.cli.commands.tokenize", "Show the tokens of a text."),
     "batch": ("onward.cli.commands.batch", "Run a file of requests."),
+    "cluster": ("onward.cli.commands.cluster", "Engines on several machines: `cluster up`."),
     "key": ("onward.cli.commands.key", "Make API keys for a server: `key new`."),
     "config": ("onward.cli.commands.config", "Show the settings and where each one comes from."),
     "doctor": ("onward.cli.commands.doctor", "Check this machine: what works, what is missing, what to do."),

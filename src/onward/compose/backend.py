@@ -41,7 +41,7 @@ WORKER = (sys.executable, "-P", "-m", "onward.compose.worker")
 """The program of an engine's process. -P: a folder named onward in the working directory is not imported."""
 
 
-class _Served(NamedTuple):
+class Served(NamedTuple):
     """A model whose engine is ready."""
 
     found: ResolvedModel
@@ -65,6 +65,8 @@ def compose(
     Raises SetupError, which names the model and what to do; models that were loaded before are closed.
     """
     filters = _filters(settings)
+    if settings.cluster is not None:
+        return _compose_cluster(settings, filters, progress)
     models = _resolve_all(settings, progress)
     aliases = _aliases(settings, models)
     upstreams = _upstreams(settings)
@@ -82,12 +84,36 @@ def compose(
     return _backend(settings, [by_id[found.id] for found in models.values()], aliases, filters)
 
 
+def _compose_cluster(settings: Settings, filters: ContentFilters | None, progress: Progress) -> EmbeddedBackend:
+    """Return the backend over the replicas of a cluster. Raises SetupError."""
+    from onward.compose.cluster import connect_models
+
+    with ExitStack() as on_failure:
+        served = [Served(*each) for each in connect_models(settings, progress, on_failure)]
+        models = {one.found.id: one.found for one in served}
+        settings = replace(settings, model=tuple(models))
+        backend = _backend(settings, served, _aliases(settings, models), filters)
+        on_failure.pop_all()
+    return backend
+
+
+def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack) -> Served:
+    """Return the one model of the settings with its engine, which runs and is not started yet (`EngineClient.start`);
+    `on_failure` stops it. Raises SetupError."""
+    models = _resolve_all(settings, progress)
+    if settings.engine_process == "on":
+        return _start_processes(settings, models, progress, on_failure, None)[0]
+    return _start_threads(settings, models, progress, on_failure, drop_pages=False)[0]
+
+
 def spare_process(settings: Settings) -> AbstractContextManager[SpareProcess | None]:
     """Start the process of the first engine, if `compose` will use one, so that it imports while the caller does.
 
     Call it on the main thread; what `compose` did not take ends with the context. Raises SetupError.
     """
-    if settings.engine_process == "off" or len(_upstreams(settings)) == len(served_names(settings)):
+    if settings.engine_process == "off" or settings.cluster:
+        return nullcontext()
+    if len(_upstreams(settings)) == len(served_names(settings)):
         return nullcontext()
     from onward.engine_clients.child import SpareProcess
 
@@ -146,14 +172,14 @@ def _connect(
     models: dict[str, ResolvedModel],
     progress: Progress,
     on_failure: ExitStack,
-) -> list[_Served]:
+) -> list[Served]:
     """Connect to the servers that are engines; `on_failure` closes the connections. Raises SetupError."""
-    served: list[_Served] = []
+    served: list[Served] = []
     for name, upstream in upstreams.items():
         progress(f"Connecting to {', '.join(upstream.urls)} for {name}")
         found = models[name]
         tokenizer = found.format.load_tokenizer(found.path, settings.cache_dir)
-        served.append(_Served(found, tokenizer, connect(upstream, tokenizer, settings, on_failure)))
+        served.append(Served(found, tokenizer, connect(upstream, tokenizer, settings, on_failure)))
     return served
 
 
@@ -163,7 +189,7 @@ def _start_processes(
     progress: Progress,
     on_failure: ExitStack,
     spare: SpareProcess | None,
-) -> list[_Served]:
+) -> list[Served]:
     """Start a process per model; `on_failure` stops them. Raises SetupError.
 
     One after the other: each takes its share of the memory that is free.
@@ -171,7 +197,7 @@ def _start_processes(
     from onward.engine_clients.child import ChildLauncher
     from onward.engine_clients.supervised import SupervisedEngine
 
-    served: list[_Served] = []
+    served: list[Served] = []
     for name, found in models.items():
         progress(f"Loading {name}")
         payload = msgspec.json.encode(EngineConfig.create(found, settings))
@@ -182,7 +208,7 @@ def _start_processes(
         engine.begin()
         tokenizer = _describe(found, settings, described)  # while the process loads the model
         engine.wait_until_ready()
-        served.append(_Served(found, tokenizer, engine))
+        served.append(Served(found, tokenizer, engine))
     trim_heap()
     return served
 
@@ -207,7 +233,7 @@ def _start_threads(
     on_failure: ExitStack,
     *,
     drop_pages: bool,
-) -> list[_Served]:
+) -> list[Served]:
     """Load the models into this process; `on_failure` closes them. Raises SetupError."""
     from onward.engine.thread import EngineThread
 
@@ -224,11 +250,11 @@ def _start_threads(
     trim_heap()
     if drop_pages:
         drop_loading_pages({found.format.name for found in models.values()})
-    served: list[_Served] = []
+    served: list[Served] = []
     for found, config, model, tokenizer in loaded:
         engine, info = make_engine(config, model, tokenizer, partial(_kept, tokenizer))
         client = EngineThread(engine, name=found.id, fingerprint=info.fingerprint)
-        served.append(_Served(found, tokenizer, client))
+        served.append(Served(found, tokenizer, client))
     return served
 
 
@@ -238,7 +264,7 @@ def _kept(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _backend(
-    settings: Settings, served: list[_Served], aliases: dict[str, str], filters: ContentFilters | None
+    settings: Settings, served: list[Served], aliases: dict[str, str], filters: ContentFilters | None
 ) -> EmbeddedBackend:
     """Return the backend over engines that are ready."""
     from onward.backends.backlog import Backlog
@@ -253,7 +279,7 @@ def _backend(
         by_id[found.id] = EmbeddedModel(
             plan_model,
             engine,
-            _filtered(info.fingerprint, settings),
+            partial(_filtered, settings),
             filters,
             Backlog(settings.max_waiting, settings.max_waiting_memory),
             settings.max_wait,
@@ -303,7 +329,7 @@ def _aliases(settings: Settings, models: dict[str, ResolvedModel]) -> dict[str, 
     return aliases
 
 
-def _filtered(fingerprint: str, settings: Settings) -> str:
+def _filtered(settings: Settings, fingerprint: str) -> str:
     """Return the fingerprint, or a different one for each set of content filters, which change the text."""
     if not settings.content_filter:
         return fingerprint

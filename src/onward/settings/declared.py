@@ -40,6 +40,12 @@ class Settings:
         "a folder with tokenizer.json. Not needed where that server's model is on this machine. Repeatable.",
         metavar="NAME=MODEL", is_repeatable=True,
     )  # fmt: skip
+    cluster: str | None = option(
+        None, "Model", values.string,
+        "Serve the models of a Ray cluster, HOST:PORT, or auto for the one of this machine, which must be one of its "
+        "nodes; see `onward cluster`. Takes the place of --model.",
+        metavar="ADDRESS", is_server_only=True,
+    )  # fmt: skip
     openai_names: bool = option(
         True, "Model", values.boolean,
         "The first model also answers to gpt-3.5-turbo-instruct, davinci-002 and babbage-002, the names of OpenAI's "

@@ -1,0 +1,219 @@
+"""`onward cluster up|status|down|add-node|config`: engines on several machines, by Ray Serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from onward.cli.argument import Argument
+from onward.cli.command import CONTEXT, Group, session_command
+from onward.cli.output.emit import emit, table
+from onward.cli.session import Session
+from onward.errors import SetupError
+
+if TYPE_CHECKING:
+    from onward.cluster.config import ModelConfig
+
+DEFAULT_FILE = Path("cluster.toml")
+DEFAULT_PORT = 6379
+
+
+def up(
+    session: Session, config: str | None, model: tuple[str, ...], replicas: int, address: str | None, port: int,
+    num_cpus: int | None, num_gpus: int | None, wait: float,
+) -> None:  # fmt: skip
+    from onward.cluster.connection import address_of_cluster, connect, make_token
+    from onward.cluster.control import deploy, describe
+    from onward.cluster.local_ray import record_head, start_head
+    from onward.settings import cache_folder
+
+    models = _models(config, model, replicas)
+    if address is None:
+        make_token()
+    if address is not None:
+        connect(address)
+    elif not _is_running():
+        _say(f"Starting Ray on this machine, port {port}")
+        start_head(port, {"num_cpus": num_cpus, "num_gpus": num_gpus})
+        connect("auto")
+        record_head(address_of_cluster(), cache_folder())
+    found = address_of_cluster()
+    deploy(models, _say, wait)
+    emit(
+        session.output,
+        {"address": found, **describe()},
+        lambda: (
+            f"The cluster at {found} serves {', '.join(each.model for each in models)}.\n"
+            f"Serve its API from here: onward serve --cluster {found}\n"
+            f"Add a machine (run there): onward cluster add-node {found}"
+        ),
+    )
+
+
+def _is_running() -> bool:
+    """Whether this machine is a node of a cluster already; joins it."""
+    from onward.cluster.connection import connect
+
+    try:
+        connect("auto")
+    except SetupError as error:
+        if error.__cause__ is None and "no Ray cluster" in str(error):
+            return False
+        raise
+    return True
+
+
+def status(session: Session, address: str) -> None:
+    from onward.cluster.connection import connect
+    from onward.cluster.control import describe
+
+    connect(address)
+    found = describe()
+    emit(session.output, found, lambda: _described(found))
+
+
+def down(session: Session, address: str, keep_ray: bool) -> None:
+    from onward.cluster.connection import address_of_cluster, connect
+    from onward.cluster.control import remove_all
+    from onward.cluster.local_ray import stop_head
+    from onward.settings import cache_folder
+
+    connect(address)
+    found = address_of_cluster()
+    has_others = remove_all(_say)
+    if has_others or keep_ray:
+        _say("Ray goes on running.")
+    elif stop_head(found, cache_folder()):
+        _say("Ray was stopped on this machine.")
+    else:
+        _say("Ray goes on running: it was not started by `onward cluster up` here. `ray stop` stops it.")
+
+
+def add_node(session: Session, address: str, num_cpus: int | None, num_gpus: int | None) -> None:
+    from onward.cluster.local_ray import join
+
+    join(address, {"num_cpus": num_cpus, "num_gpus": num_gpus})
+    _say(f"This machine is a node of the cluster at {address} now. `ray stop` takes it out.")
+
+
+def write_config(
+    session: Session, config: str | None, model: tuple[str, ...], replicas: int, kuberay: bool, image: str
+) -> None:
+    from onward.cluster.manifests import ray_service, serve_yaml
+
+    models = _models(config, model, replicas)
+    click.echo(ray_service(models, image) if kuberay else serve_yaml(models), nl=False)
+
+
+def _models(config: str | None, model: tuple[str, ...], replicas: int) -> list[ModelConfig]:
+    """Return what is to be served: by the flags, or the file, or cluster.toml of this folder, or storyteller."""
+    from onward.cluster.config import parse_config, read_config
+
+    if config is not None and model:
+        raise SetupError("Pass a cluster.toml or --model, not both.")
+    if model or (config is None and not DEFAULT_FILE.is_file()):
+        tables = [{"model": each, "replicas": replicas} for each in model or ("storyteller",)]
+        return parse_config({"model": tables}, "--model")
+    return read_config(DEFAULT_FILE if config is None else Path(config))
+
+
+def _described(found: dict[str, Any]) -> str:
+    """Return the state of a cluster for people."""
+    models = [[each["id"], each["status"], each["replicas"], each["detail"]] for each in found["models"]]
+    nodes = [
+        [
+            each["address"],
+            "alive" if each["alive"] else "gone",
+            f"{each['resources'].get('CPU', 0):g}",
+            f"{each['resources'].get('GPU', 0):g}",
+        ]
+        for each in found["nodes"]
+    ]
+    shown = table(["MODEL", "STATUS", "REPLICAS", "DETAIL"], models) if models else "No model: run `onward cluster up`."
+    return f"{shown}\n\n{table(['NODE', 'STATE', 'CPUS', 'GPUS'], nodes)}"
+
+
+def _say(words: str) -> None:
+    click.echo(words, err=True)
+
+
+def _config_argument() -> Argument:
+    return Argument(
+        "config", "A cluster.toml; by default ./cluster.toml, or storyteller without it.", required=False,
+        metavar="[CLUSTER.TOML]",
+    )  # fmt: skip
+
+
+def _model_options() -> list[click.Option]:
+    return [
+        click.Option(["--model"], multiple=True, metavar="NAME_OR_PATH", help="Model to serve, in place of a file. "
+                     "Repeatable."),
+        click.Option(["--replicas"], type=click.IntRange(1), default=1, help="Replicas of each --model. Default: 1."),
+    ]  # fmt: skip
+
+
+def _node_options() -> list[click.Option]:
+    return [
+        click.Option(["--num-cpus"], type=click.IntRange(0), help="Processors of this machine for replicas; 0 for one "
+                     "that only serves the API. Default: all."),
+        click.Option(["--num-gpus"], type=click.IntRange(0), help="GPUs of this machine. Default: all."),
+    ]  # fmt: skip
+
+
+def _address_option(help: str, default: str | None = "auto") -> click.Option:
+    return click.Option(["--address"], metavar="HOST:PORT", default=default, help=help)
+
+
+HERE = "Of the Ray cluster; by default the one that this machine is a node of."
+_COMMANDS = [
+    session_command(
+        "up", up,
+        "Have a cluster serve models: start Ray on this machine, unless it runs, and as many replicas as CLUSTER.TOML "
+        "says. Run it again after a change of the file: replicas are replaced one after the other, and running "
+        "streams end where they are.",
+        [
+            _config_argument(), *_model_options(),
+            _address_option(HERE, None),
+            click.Option(["--port"], type=click.IntRange(1, 65535), default=DEFAULT_PORT,
+                         help=f"Port of Ray where it is started here. Default: {DEFAULT_PORT}."),
+            *_node_options(),
+            click.Option(["--wait"], type=click.FloatRange(0), default=600.0, metavar="SECONDS",
+                         help="How long to wait for the replicas. Default: 600."),
+        ],
+        can_connect=False,
+    ),
+    session_command("status", status, "Show the models, replicas and nodes of a cluster.", [_address_option(HERE)],
+                    can_connect=False),
+    session_command(
+        "down", down,
+        "Stop serving: remove the models after their streams have ended, and stop the Ray that `up` has started here.",
+        [_address_option(HERE),
+         click.Option(["--keep-ray"], is_flag=True, help="Leave Ray running.")],
+        has_results=False, can_connect=False,
+    ),
+    session_command(
+        "add-node", add_node, "Make this machine a node of the cluster at ADDRESS.",
+        [Argument("address", "HOST:PORT, as `onward cluster up` prints it.", metavar="ADDRESS"), *_node_options()],
+        has_results=False, can_connect=False,
+    ),
+    session_command(
+        "config", write_config,
+        "Write the same cluster for other tools: a file for `serve deploy`, or a RayService for KubeRay.",
+        [
+            _config_argument(), *_model_options(),
+            click.Option(["--kuberay"], is_flag=True, help="Write a RayService manifest."),
+            click.Option(["--image"], default="onward:latest", metavar="NAME",
+                         help="Container image of the manifest, with onward[cluster]. Default: onward:latest."),
+        ],
+        has_results=False, can_connect=False,
+    ),
+]  # fmt: skip
+
+command = Group(
+    "cluster",
+    commands=_COMMANDS,
+    help="Engines on several machines, by Ray Serve (pip install 'onward[cluster]').",
+    context_settings=CONTEXT,
+)

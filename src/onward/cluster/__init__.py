@@ -1,0 +1,1 @@
+"""Engines on several machines: what a server asks of replicas, and what becomes of one that is lost."""

@@ -1,0 +1,113 @@
+"""cluster.toml: which models a cluster serves, with how many replicas, and what each replica needs."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from onward.errors import SetupError
+from onward.settings import Settings, resolve, upstream_of
+
+ENGINE_SETTINGS = (
+    "cache_dir", "cache_size", "context_length", "engine_process", "engine_timeout", "kv_memory", "max_rows", "offline",
+    "precision", "prefix_cache", "speculation", "threads", "weights",
+)  # fmt: skip
+"""The settings that a model's table may have, under their own names."""
+MAX_FILE_BYTES = 1_000_000
+
+Count = Annotated[int, Meta(ge=1)]
+Amount = Annotated[float, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0)]
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One [[model]] table.
+
+    `model`: as in --model; a path must exist on every node. `replicas`: a number, or with `max_replicas` the least.
+    `target_requests`: calls of one replica above which another one is started; by default 0.7 of its rows.
+    `cpus`, `gpus`, `resources`: what Ray reserves for a replica, the last by names of your own. `drain_seconds`: how
+    long a replica that leaves may finish its streams; then they go on at others. `engine`: settings of the engine.
+    """
+
+    model: str
+    replicas: Count = 1
+    max_replicas: Count | None = None
+    target_requests: Amount | None = None
+    upscale_delay_seconds: Seconds = 10.0
+    downscale_delay_seconds: Seconds = 300.0
+    cpus: Amount = 1.0
+    gpus: Amount = 0.0
+    resources: dict[str, float] = {}
+    drain_seconds: Seconds = 600.0
+    health_check_seconds: Annotated[float, Meta(gt=0)] = 5.0
+    environment: dict[str, str] = {}
+    engine: dict[str, Any] = {}
+
+    def settings(self) -> Settings:
+        """Return the settings of a replica's engine. Raises SetupError."""
+        engine = dict(self.engine)
+        if not engine.get("threads") and self.cpus >= 1:
+            engine["threads"] = int(self.cpus)  # what is reserved is what is used
+        flags: dict[str, str | list[str]] = {name: _as_text(value) for name, value in engine.items()}
+        return resolve({"model": [self.model], **flags}, environ={}, config=Path(os.devnull)).settings
+
+
+def _as_text(value: Any) -> str:
+    """Return a value of TOML as the text of a flag."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def read_config(path: Path) -> list[ModelConfig]:
+    """Return the models of a cluster.toml. Raises SetupError."""
+    try:
+        content = path.read_bytes()
+        if len(content) > MAX_FILE_BYTES:
+            raise SetupError(f"{path} is larger than {MAX_FILE_BYTES:,} bytes: it is no cluster.toml.")
+        table = tomllib.loads(content.decode())
+    except OSError as error:
+        raise SetupError(f"{path} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SetupError(f"{path} is not TOML: {error}.") from None
+    return parse_config(table, str(path))
+
+
+def parse_config(table: Mapping[str, Any], origin: str) -> list[ModelConfig]:
+    """Return the models of a parsed cluster.toml. Raises SetupError, which names `origin`."""
+    unknown = [name for name in table if name != "model"]
+    if unknown:
+        raise SetupError(f"{origin} has {unknown[0]!r}, which is not known: it consists of [[model]] tables.")
+    tables = table.get("model", [])
+    if not isinstance(tables, list) or not tables:
+        raise SetupError(f'{origin} has no [[model]] table: add one with a line such as model = "storyteller".')
+    return [_parse_model(each, f"model {number} of {origin}") for number, each in enumerate(tables, 1)]
+
+
+def _parse_model(table: Mapping[str, Any], origin: str) -> ModelConfig:
+    own = set(ModelConfig.__struct_fields__) - {"engine"}
+    for name in table:
+        if name not in own and name not in ENGINE_SETTINGS:
+            close = difflib.get_close_matches(name, [*own, *ENGINE_SETTINGS], n=1)
+            hint = (
+                f"; did you mean {close[0]}?"
+                if close
+                else f". It may have {', '.join(sorted([*own, *ENGINE_SETTINGS]))}."
+            )
+            raise SetupError(f"{name} in {origin} is not known{hint}")
+    engine = {name: value for name, value in table.items() if name in ENGINE_SETTINGS}
+    try:
+        model = msgspec.convert({**{n: v for n, v in table.items() if n in own}, "engine": engine}, ModelConfig)
+    except msgspec.ValidationError as error:
+        raise SetupError(f"{origin}: {error}.") from None
+    if upstream_of(model.model) is not None:
+        raise SetupError(f"{origin}: {model.model} is computed by another server already; give it to `onward serve`.")
+    if model.max_replicas is not None and model.max_replicas < model.replicas:
+        raise SetupError(f"{origin}: max_replicas is {model.max_replicas}, less than replicas, {model.replicas}.")
+    model.settings()
+    return model

@@ -1,0 +1,283 @@
+"""An engine client over replicas: a thread with an event loop, a task per flight.
+
+What is sampled is kept here, beside the clients' connections: a replica that is lost takes nothing with it. Its jobs go
+on at another one that computes the same results, from the first token that did not arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as ReadOnly
+from contextlib import AsyncExitStack, aclosing, suppress
+
+import msgspec
+
+from onward.cluster.flight import Flight, split_request
+from onward.cluster.members import Member, Members
+from onward.cluster.messages import BrokenMessage, decode_events, encode_jobs
+from onward.cluster.transport import Refused, ReplicaLost, Transport
+from onward.engine.client import Deliver, EngineInfo, EngineLoad, EngineState, RecoveryCounts
+from onward.engine.events import FailureKind
+from onward.engine.job import Job
+from onward.errors import EngineStopped
+
+log = logging.getLogger("onward.engine")
+
+PATIENCE_SECONDS = 30.0
+"""How long jobs wait for a replica that can compute them. Later requests are refused until there is one."""
+STOP_SECONDS = 5.0
+
+
+class ClusterEngine:
+    """Implements `engine.client.EngineClient` over the replicas that a transport reaches.
+
+    `info` is what was found at the start; `members` knows which replicas fit. Owns the transport.
+    """
+
+    def __init__(self, name: str, transport: Transport, info: EngineInfo, members: Members) -> None:
+        self._name = name
+        self._transport = transport
+        self._members = members
+        self._info = info
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=f"onward-{name}", daemon=True)
+        self._deliver: Deliver = lambda events: None
+        self._lock = threading.Lock()
+        """Held while jobs are submitted, and while the state changes to one that refuses them."""
+        self._state = EngineState()
+        self._load = EngineLoad()
+        self._recoveries = RecoveryCounts()
+        # What follows is used on the event loop only.
+        self._flights: dict[Flight, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        """Set, and replaced, when the replicas change."""
+        self._trial = asyncio.Lock()
+        """Held by the one suspect that is tried."""
+        self._absent_since: float | None = None
+        self._lost_replicas: set[str] = set()
+        """Those that were counted; forgotten when they are no longer reported."""
+
+    # Any thread.
+
+    def start(self, deliver: Deliver) -> None:
+        """`deliver` receives all events, on the thread of the event loop."""
+        self._deliver = deliver
+        atexit.register(self.stop)
+        self._thread.start()
+        self._transport.watch(lambda members: self._call(self._update, members))
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the cluster serves now: `fingerprint` and `max_rows` follow its replicas."""
+        return self._info
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    @property
+    def load(self) -> EngineLoad:
+        """That of all replicas, as they reported it last, whoever sent them their jobs."""
+        return msgspec.structs.replace(self._load, recoveries=self._recoveries)
+
+    @property
+    def num_flights(self) -> int:
+        """Calls that have not ended."""
+        return len(self._flights)
+
+    def submit(self, jobs: ReadOnly[Job]) -> None:
+        with self._lock:
+            if self._state.status == "stopped" or self._is_given_up:
+                raise EngineStopped()
+            self._loop.call_soon_threadsafe(self._begin, list(jobs), self._info.fingerprint)
+
+    def cancel(self, request: int) -> None:
+        self._call(self._cancel, request)
+
+    def cancel_choice(self, job: int, choice: int) -> None:
+        self._call(self._cancel_choice, job, choice)
+
+    def stop(self) -> None:
+        with self._lock:
+            is_first = self._state.status != "stopped"
+            self._state = EngineState("stopped")
+        if is_first:
+            self._transport.close()
+        if self._thread.is_alive():
+            self._call(self._end)
+            self._thread.join(STOP_SECONDS)
+        atexit.unregister(self.stop)
+
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the event loop has ended
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    # The event loop.
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    @property
+    def _is_given_up(self) -> bool:
+        """Whether there has been no fit replica for PATIENCE_SECONDS. Read on any thread."""
+        since = self._absent_since
+        return since is not None and self._loop.time() - since > PATIENCE_SECONDS
+
+    def _update(self, members: Mapping[str, Member]) -> None:
+        """These are the replicas now."""
+        self._members.update(members)
+        self._lost_replicas &= members.keys()
+        before, self._info = self._info, self._members.serves(self._info)
+        if before.fingerprint != self._info.fingerprint:
+            log.info("%s: the cluster serves %s now, after %s", self._name, self._info.fingerprint, before.fingerprint)
+        self._load = self._members.load()
+        if self._members.fit:
+            self._absent_since = None
+            self._set_state(EngineState())
+        elif self._absent_since is None:
+            self._absent_since = self._loop.time()
+            unfit = self._members.num_unfit
+            reason = (
+                f"{unfit} replicas serve another model than this server was started with" if unfit else "no replica"
+            )
+            log.warning("%s: the cluster has no replica for this server: %s", self._name, reason)
+            self._set_state(EngineState("recovering", reason))
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _set_state(self, state: EngineState) -> None:
+        with self._lock:
+            if self._state.status != "stopped":
+                self._state = state
+
+    def _begin(self, jobs: list[Job], fingerprint: str) -> None:
+        for group in split_request(jobs, len(self._members.fit)):
+            flight = Flight(group, fingerprint)
+            self._flights[flight] = self._loop.create_task(self._fly(flight))
+
+    async def _fly(self, flight: Flight) -> None:
+        """Run a flight to its end, at as many replicas as it takes."""
+        try:
+            while not flight.has_ended:
+                async with AsyncExitStack() as trial:
+                    if flight.is_suspect:
+                        await trial.enter_async_context(self._trial)
+                    await self._wait_for_replica(flight)
+                    await self._run_call(flight, trial)
+        except Refused as refused:
+            self._fail(flight, "rejected", str(refused))
+        except ReplicaLost as lost:
+            self._fail(flight, "stopped", str(lost))
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:
+            log.exception("%s: a call failed", self._name)
+            self._fail(flight, "rejected", repr(error))
+        finally:
+            self._flights.pop(flight, None)
+
+    async def _wait_for_replica(self, flight: Flight) -> None:
+        """Wait until a replica can compute a flight. Raises ReplicaLost after PATIENCE_SECONDS."""
+        deadline = self._loop.time() + PATIENCE_SECONDS
+        while not self._members.with_fingerprint(flight.fingerprint):
+            left = deadline - self._loop.time()
+            if left <= 0:
+                raise ReplicaLost(f"the cluster has no replica any more that computes {flight.fingerprint}")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left)
+
+    async def _run_call(self, flight: Flight, trial: AsyncExitStack) -> None:
+        """Have one replica compute what is left of a flight, until it has ended or that replica is lost. Progress ends
+        its trial. Raises Refused."""
+        jobs, route = flight.begin_call()
+        if set(self._members.with_fingerprint(flight.fingerprint)) <= set(route.avoid):
+            flight.forget_losses()
+            route.avoid = ()
+        reason: str | None = "its stream ended early"
+        counts = True
+        try:
+            async with aclosing(self._transport.run(encode_jobs(jobs), route)) as frames:
+                async for frame in frames:
+                    flight.replica = route.replica
+                    events, stopped = flight.accept(decode_events(frame))
+                    if events:
+                        await trial.aclose()
+                        self._deliver(events)
+                    if stopped is not None:
+                        reason, counts = stopped, False
+                    if flight.has_ended or stopped is not None:
+                        break
+        except ReplicaLost as lost:
+            reason = str(lost)
+        except BrokenMessage as broken:
+            raise Refused(f"{broken}: do all machines run the same version of Onward?") from None
+        if not flight.has_ended:
+            flight.replica = route.replica
+            self._lost(flight, reason or "", counts=counts)
+            await asyncio.sleep(0.05 * flight.num_strikes)
+
+    def _lost(self, flight: Flight, reason: str, *, counts: bool) -> None:
+        """A flight goes on elsewhere, or ends if it is the cause of losses."""
+        flight.lost(counts=counts)
+        log.warning("%s: a request lost replica %s and goes on elsewhere: %s", self._name, flight.replica, reason)
+        is_news = counts and flight.replica is not None and flight.replica not in self._lost_replicas
+        if is_news and flight.replica is not None:
+            self._lost_replicas.add(flight.replica)
+        counted = self._recoveries
+        self._recoveries = msgspec.structs.replace(
+            counted,
+            num_crashes=counted.num_crashes + is_news,
+            num_resumed_requests=counted.num_resumed_requests + (not flight.is_poisoned),
+            num_poisoned_requests=counted.num_poisoned_requests + flight.is_poisoned,
+        )
+        if flight.is_poisoned:
+            self._fail(
+                flight, "poisoned", "replicas were lost repeatedly as soon as they began to compute this request"
+            )
+
+    def _fail(self, flight: Flight, kind: FailureKind, reason: str) -> None:
+        """End a flight's jobs, each with an event."""
+        is_expected = self._state.status == "stopped"
+        log.log(logging.INFO if is_expected else logging.ERROR, "%s: a request failed: %s", self._name, reason)
+        self._deliver(flight.fail(kind, reason))
+
+    def _cancel(self, request: int) -> None:
+        for flight, task in list(self._flights.items()):
+            if flight.request == request:
+                task.cancel()
+                self._flights.pop(flight, None)
+
+    def _cancel_choice(self, job: int, choice: int) -> None:
+        for flight, task in list(self._flights.items()):
+            if job in flight.jobs and flight.cancel_choice(job, choice):
+                if flight.has_ended:
+                    task.cancel()
+                elif flight.replica is not None:
+                    task = self._loop.create_task(self._cancel_there(flight, job, choice))
+                    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+                return
+
+    async def _cancel_there(self, flight: Flight, job: int, choice: int) -> None:
+        with suppress(ReplicaLost):
+            await self._transport.cancel_choice(flight.route_to_replica(), job, choice)
+
+    def _end(self) -> None:
+        for flight in list(self._flights):
+            if not flight.has_ended:
+                self._fail(flight, "stopped", "the server is stopping")
+        self._loop.create_task(self._close())
+
+    async def _close(self) -> None:
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._loop.stop()

@@ -1,0 +1,109 @@
+"""What passes between a face (the server that holds the clients' connections) and a replica (which holds an engine)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from onward.engine.client import EngineInfo, EngineLoad
+from onward.engine.events import Event
+from onward.engine.job import Job
+from onward.errors import SetupError
+
+PROTOCOL = 1
+"""Raised with every change of these messages, of jobs or of events. Faces use replicas with the same number only."""
+
+_encoder = msgspec.msgpack.Encoder()
+_jobs: msgspec.msgpack.Decoder[list[Job]] = msgspec.msgpack.Decoder(list[Job])
+_events: msgspec.msgpack.Decoder[list[Event]] = msgspec.msgpack.Decoder(list[Event])
+
+
+class BrokenMessage(Exception):
+    """Bytes that are not a message of this version."""
+
+
+@dataclass(slots=True)
+class Route:
+    """What decides which replica gets a call. `call` is a number that no other call of any face has. `keys`: see
+    `routing.prefix`; `size`: choices in all.
+
+    Only replicas with `fingerprint` come into question, none of `avoid`, and if `only` is set, no other one. The
+    router sets `replica` to the one that it chose, before the call is sent.
+    """
+
+    call: int
+    keys: tuple[int, ...]
+    size: int
+    fingerprint: str
+    avoid: tuple[str, ...] = ()
+    only: str | None = None
+    replica: str | None = field(default=None, compare=False)
+
+
+class ReplicaInfo(msgspec.Struct, frozen=True):
+    """What a replica is, unchanged while it lives. `model`: what it was asked to serve, as in --model; `created`: that
+    of /v1/models; `vocabulary`: a digest of the bytes of all tokens; `started`: seconds since the epoch."""
+
+    protocol: int
+    model_id: str
+    model: str
+    created: int
+    vocabulary: str
+    engine: EngineInfo
+    started: float
+
+    def encode(self) -> dict[str, Any]:
+        """Return a JSON object: Ray publishes it."""
+        encoded: dict[str, Any] = msgspec.to_builtins(self)
+        return encoded
+
+    @classmethod
+    def decode(cls, encoded: dict[str, Any]) -> ReplicaInfo:
+        """Raises SetupError for what another version of Onward has published."""
+        if encoded.get("protocol") != PROTOCOL:
+            raise SetupError("The cluster runs another version of Onward: install the same one on all machines.")
+        try:
+            return msgspec.convert(encoded, cls)
+        except msgspec.ValidationError as error:
+            raise SetupError(f"The cluster's replicas cannot be understood: {error}") from None
+
+
+def encode_load(load: EngineLoad) -> dict[str, Any]:
+    """Return the load of a replica as a JSON object."""
+    return {"load": msgspec.to_builtins(load)}
+
+
+def decode_load(encoded: dict[str, Any]) -> EngineLoad:
+    """Return an empty load for a replica that has not published any, or one that cannot be understood."""
+    try:
+        return msgspec.convert(encoded.get("load"), EngineLoad)
+    except msgspec.ValidationError:
+        return EngineLoad()
+
+
+def encode_jobs(jobs: list[Job]) -> bytes:
+    """Return the jobs of one call, which run on one replica."""
+    return _encoder.encode(jobs)
+
+
+def decode_jobs(payload: bytes) -> list[Job]:
+    """Raises BrokenMessage."""
+    try:
+        return _jobs.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise BrokenMessage(f"the jobs of a face cannot be read: {error}") from None
+
+
+def encode_events(events: list[Event]) -> bytes:
+    """Return one item of a call's stream."""
+    return _encoder.encode(events)
+
+
+def decode_events(payload: bytes) -> list[Event]:
+    """Raises BrokenMessage."""
+    try:
+        return _events.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise BrokenMessage(f"the events of a replica cannot be read: {error}") from None

@@ -1,0 +1,85 @@
+"""Models whose engines are replicas of a Ray cluster: their tokenizers are here, and every token is computed there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from onward.cluster.connection import PREFIX, applications, connect
+from onward.cluster.engine import ClusterEngine
+from onward.cluster.members import Member, Members
+from onward.errors import SetupError
+from onward.models.resolve import ResolvedModel, resolve
+from onward.runtimes.base import Progress
+from onward.settings import Settings
+
+if TYPE_CHECKING:
+    from onward.cluster.ray_transport import RayTransport
+    from onward.engine.model import Tokenizer
+
+START_SECONDS = 300.0
+"""How long to wait for the first replica of an application that is being deployed."""
+
+
+def connect_models(
+    settings: Settings, progress: Progress, on_failure: ExitStack
+) -> list[tuple[ResolvedModel, Tokenizer, ClusterEngine]]:
+    """Join the cluster of the settings; return its models. `on_failure` closes what was opened. Raises SetupError."""
+    address = settings.cluster or "auto"
+    if settings.model != Settings().model:
+        raise SetupError("--cluster serves the models of the cluster: leave --model out, or put it into cluster.toml.")
+    progress(f"Joining the Ray cluster at {address}")
+    connect(address)
+    found = applications()
+    if not found:
+        raise SetupError(f"The Ray cluster at {address} serves no model of Onward: run `onward cluster up` first.")
+    return [_connect(name, settings, progress, on_failure) for name in sorted(found)]
+
+
+def _connect(
+    application: str, settings: Settings, progress: Progress, on_failure: ExitStack
+) -> tuple[ResolvedModel, Tokenizer, ClusterEngine]:
+    from onward.cluster.ray_transport import RayTransport
+    from onward.compose.replica import vocabulary_digest
+
+    progress(f"Waiting for a replica of {application.removeprefix(PREFIX)}")
+    transport = RayTransport(application)
+    on_failure.callback(transport.close)
+    info = next(iter(_first_members(application, transport).values())).info
+    word = dict(settings.tokenizer).get(info.model_id) or info.model
+    found = resolve(word, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir)
+    tokenizer = found.format.load_tokenizer(found.path, settings.cache_dir)
+    vocabulary = vocabulary_digest(tokenizer)
+    if vocabulary != info.vocabulary:
+        raise SetupError(
+            f"The tokenizer of {word} on this machine is not that of the cluster's {info.model_id}: pass "
+            f"--tokenizer {info.model_id}=MODEL with the same model."
+        )
+    members = Members(vocabulary, info.engine.context_length)
+    engine = ClusterEngine(info.model_id, transport, info.engine, members)
+    on_failure.callback(engine.stop)
+    return replace(found, id=info.model_id), tokenizer, engine
+
+
+def _first_members(application: str, transport: RayTransport) -> Mapping[str, Member]:
+    """Wait until an application has replicas. Raises SetupError if it has none in time, or cannot be deployed."""
+    arrived: SimpleQueue[Mapping[str, Member]] = SimpleQueue()
+    transport.watch(arrived.put)
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            if members := arrived.get(timeout=1.0):
+                return members
+        except Empty:
+            state = applications().get(application)
+            if state is None or state.status in ("DEPLOY_FAILED", "DELETING"):
+                reason = getattr(state, "message", "") or "it was deleted"
+                raise SetupError(f"{application} does not run on the cluster: {reason}") from None
+    raise SetupError(
+        f"{application} has had no replica for {START_SECONDS:g} seconds: do the nodes have the processors, memory or "
+        "GPUs that cluster.toml asks for? `onward cluster status` shows what it waits for."
+    )
