@@ -63,6 +63,13 @@ def test_a_replica_that_leaves_moves_only_its_own_keys(replicas: set[str], key: 
     assert after == [name for name in before if name != leaver]
 
 
+@given(names, names, st.integers(0, 2**64 - 1))
+def test_a_ring_that_is_changed_is_the_same_as_a_new_one(before: set[str], after: set[str], key: int) -> None:
+    changed = Ring(before).changed(after)
+    assert changed.names == after
+    assert list(changed.walk(key)) == list(Ring(after).walk(key))
+
+
 def test_the_ring_shares_keys_about_equally() -> None:
     ring = Ring(f"replica-{index}" for index in range(8))
     counts = Counter(next(ring.walk(prefix_keys([index])[0])) for index in range(8_000))
@@ -97,7 +104,7 @@ def test_everything_that_ends_is_taken_off(replicas: set[str], jobs: list[tuple[
             router.set_replicas(set(router.names) - {name})
     for name, size in running:
         router.end(name, size)
-    assert all(router.load(name) == 0 for name in replicas)
+    assert all(router.load(name) == 0 for name in replicas) and not router._own and not router._total
 
 
 def test_a_prompt_goes_where_its_longest_part_is_cached() -> None:
@@ -140,6 +147,18 @@ def test_only_eligible_replicas_are_ranked() -> None:
     assert router.rank((5,), eligible={"b"}) == ["b"]
     assert router.rank((5,), eligible=set()) == []
     assert Router().rank((5,)) == []
+
+
+@given(names, st.lists(st.tuples(prompts, st.integers(1, 6)), max_size=40), prompts, st.integers(1, 4))
+def test_the_first_ones_are_the_first_of_all(
+    replicas: set[str], jobs: list[tuple[list[int], int]], prompt: list[int], limit: int
+) -> None:
+    router = Router(replicas)
+    for one, size in jobs:
+        router.begin(router.rank(prefix_keys(one), size, limit=1)[0], prefix_keys(one), size)
+    keys = prefix_keys(prompt)
+    assert router.rank(keys, 2, limit=limit) == router.rank(keys, 2)[:limit]
+    assert router._total == sum(map(router.load, replicas))
 
 
 def test_memory_is_bounded() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
+from itertools import chain
 from math import ceil
 
 from onward.routing.ring import Ring
@@ -32,15 +33,17 @@ class Router:
 
     def __init__(self, names: Iterable[str] = (), *, max_remembered: int = MAX_REMEMBERED) -> None:
         self._ring = Ring(names)
-        self._own: dict[str, int] = dict.fromkeys(self._ring.names, 0)
+        self._own: dict[str, int] = {}
         self._others: dict[str, int] = {}
+        self._total = 0
+        """The loads of all replicas on the ring."""
         self._holders: OrderedDict[int, tuple[str, ...]] = OrderedDict()
         self._max_remembered = max_remembered
 
     @property
     def names(self) -> tuple[str, ...]:
         """The replicas, in order."""
-        return self._ring.names
+        return tuple(sorted(self._ring.names))
 
     def load(self, name: str) -> int:
         """The load of a replica, 0 for one that is not known."""
@@ -49,38 +52,53 @@ class Router:
     def set_replicas(self, names: Iterable[str]) -> None:
         """These are the replicas now. Loads of those that stay are kept, and so is what `begin` counted for those
         that leave, until `end`: one that comes back still has it."""
-        ring = Ring(names)
-        if ring.names == self._ring.names:
+        ring = self._ring.changed(names)
+        if ring is self._ring:
             return
         self._ring = ring
-        known = set(ring.names)
-        self._own = {name: load for name, load in self._own.items() if load or name in known}
-        self._own = dict.fromkeys(known, 0) | self._own
-        self._others = {name: load for name, load in self._others.items() if name in known}
+        self._own = {name: load for name, load in self._own.items() if load}
+        self._others = {name: load for name, load in self._others.items() if name in ring.names}
+        self._total = sum(map(self.load, ring.names))
 
     def reported(self, name: str, load: int) -> None:
         """A replica has that load in all; what exceeds the load counted here is that of others."""
+        before = self.load(name)
         self._others[name] = max(0, load - self._own.get(name, 0))
+        if name in self._ring.names:
+            self._total += self.load(name) - before
 
-    def rank(self, keys: Collection[int], size: int = 1, eligible: Collection[str] | None = None) -> list[str]:
+    def rank(
+        self,
+        keys: Collection[int],
+        size: int = 1,
+        eligible: Collection[str] | None = None,
+        limit: int | None = None,
+    ) -> list[str]:
         """Return the replicas for a job of `size` choices, the best one first, full ones last, least loaded first.
 
-        `keys`: see `prefix_keys`. `eligible`: the replicas that come into question; None: all.
+        `keys`: see `prefix_keys`. `eligible`: the replicas that come into question; None: all. `limit`: how many are
+        needed; among thousands, one is found much sooner than all are ranked.
         """
-        keys = tuple(keys)
-        names = [name for name in self._ring.walk(keys[0]) if eligible is None or name in eligible]
-        if not names:
+        keys, known = tuple(keys), self._ring.names
+        possible = known if eligible is None else known.intersection(eligible)
+        if not possible:
             return []
-        total = sum(map(self.load, names))
-        bound = max(MIN_BOUND, size, ceil(LOAD_FACTOR * (total + size) / len(names)))
-        order = dict.fromkeys([*self._known_holders(keys, set(names)), *names])
-        free = [name for name in order if self.load(name) + size <= bound]
-        full = sorted((name for name in order if self.load(name) + size > bound), key=self.load)
-        return [*free, *full]
+        total = self._total if len(possible) == len(known) else sum(map(self.load, possible))
+        bound = max(MIN_BOUND, size, ceil(LOAD_FACTOR * (total + size) / len(possible)))
+        free: dict[str, None] = {}
+        full: dict[str, None] = {}
+        for name in chain(self._known_holders(keys, possible), self._ring.walk(keys[0])):
+            if name in possible:
+                (free if self.load(name) + size <= bound else full).setdefault(name)
+                if len(free) == limit:
+                    return list(free)
+        return [*free, *sorted(full, key=self.load)][:limit]
 
     def begin(self, name: str, keys: Collection[int], size: int = 1) -> None:
         """A job of `size` choices begins on a replica. To be followed by one `end`."""
         self._own[name] = self._own.get(name, 0) + size
+        if name in self._ring.names:
+            self._total += size
         for key in keys:
             before = self._holders.pop(key, ())
             self._holders[key] = (name, *(other for other in before if other != name))[:MAX_HOLDERS]
@@ -89,13 +107,14 @@ class Router:
 
     def end(self, name: str, size: int = 1) -> None:
         """A job that began on a replica has ended there."""
-        left = self._own.get(name, 0) - size
-        if left > 0 or name in self._ring.names:
-            self._own[name] = max(0, left)
-        else:
-            self._own.pop(name, None)
+        left = max(0, self._own.get(name, 0) - size)
+        if name in self._ring.names:
+            self._total += left - self._own.get(name, 0)
+        self._own[name] = left
+        if not left:
+            del self._own[name]
 
-    def _known_holders(self, keys: tuple[int, ...], eligible: set[str]) -> list[str]:
+    def _known_holders(self, keys: tuple[int, ...], eligible: Collection[str]) -> list[str]:
         """Return the replicas that have cached a part of a prompt, those with the longest part first."""
         found: dict[str, None] = {}
         for key in reversed(keys):

@@ -350,7 +350,7 @@ class UpstreamEngine:
 
     def _set_state(self, state: EngineState) -> None:
         with self._lock:
-            if self._state.status != "stopped":
+            if self._state.status not in ("stopped", "crashed"):
                 self._state = state
 
 

@@ -238,6 +238,8 @@ class Pool:
                 if not difference:
                     break
                 self._has_changed(address, difference)
+                if all(other.is_changed for other in self.addresses):
+                    return
                 pause = LONGEST_PAUSE_SECONDS
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
