@@ -1,0 +1,87 @@
+"""What models answer through the API: passages completed, endings chosen, as often as a float64 reference does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.accuracy import CHOICES, CLOZE, Pair, Scored, choice_hits, cloze_hits, encoded, read_items, scorer
+
+import onward
+from onward.checkpoints.gguf import read_gguf
+from onward.errors import HubUnreachable
+from onward.runtimes.openvino.gguf_format import GGUFFormat
+from tests.checkpoints.reference import Reference
+from tests.checkpoints.test_logits import log_softmax
+from tests.real_models.fetch import MODELS, fetch
+
+pytestmark = pytest.mark.slow
+
+MIN_CLOZE, MIN_CHOICES = 24, 32
+"""Of 40 items each. Both models had 28 passages and 35 endings or more when the sets were written; of four endings, ten
+would be right by chance."""
+NUM_REFERENCE_ITEMS = 20
+"""Passages that the reference scores: it is slow."""
+MAX_EXACT_CHANGES, MAX_FAST_CHANGES = 1, 4
+"""Items on which `exact` may differ from the reference, and on which `fast` may."""
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def path(request: pytest.FixtureRequest) -> Path:
+    try:
+        return fetch(request.param)
+    except HubUnreachable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module", params=["fast", "exact"])
+def precision(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def client(path: Path, precision: Any) -> Iterator[onward.Onward]:
+    with onward.Onward(model=str(path), kv_memory="400MB", precision=precision) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def cloze() -> list[Any]:
+    return read_items(CLOZE)
+
+
+@pytest.fixture(scope="module")
+def expected(path: Path, cloze: list[Any]) -> list[bool]:
+    """Which passages a float64 forward pass over the file's own weights completes."""
+    content = read_gguf(path)
+    tensors = {name: tensor.floats().reshape(tensor.shape) for name, tensor in content.tensors.items()}
+    reference = Reference(content.metadata, tensors)
+    encode = GGUFFormat().load_tokenizer(path).encode
+    return cloze_hits(cloze[:NUM_REFERENCE_ITEMS], lambda pairs: [_by(reference, encode, pair) for pair in pairs])
+
+
+def _by(reference: Reference, encode: Callable[..., list[int]], pair: Pair) -> Scored:
+    tokens, count = encoded(encode, pair)
+    rows = log_softmax(reference.logits(tokens))[-count - 1 : -1]
+    found = rows[np.arange(count), tokens[-count:]]
+    return Scored(float(found.sum()), bool((found >= rows.max(axis=-1)).all()))
+
+
+def test_passages_are_completed_as_by_the_reference(
+    client: onward.Onward, cloze: list[Any], expected: list[bool], precision: str
+) -> None:
+    hits = cloze_hits(cloze, scorer(client))
+    limit = MAX_EXACT_CHANGES if precision == "exact" else MAX_FAST_CHANGES
+    assert sum(hits) >= MIN_CLOZE
+    assert changes(hits[:NUM_REFERENCE_ITEMS], expected) <= limit
+
+
+def test_the_right_endings_are_chosen(client: onward.Onward) -> None:
+    assert sum(choice_hits(read_items(CHOICES), scorer(client))) >= MIN_CHOICES
+
+
+def changes(one: Sequence[bool], other: Sequence[bool]) -> int:
+    return sum(first != second for first, second in zip(one, other, strict=True))
