@@ -57,7 +57,7 @@ _OF_OTHERS = (
     "return_routed_experts routed_experts_start_len session_params custom_params custom_labels stop_regex "
     "generate_window negative_prompt banned_strings smoothing_curve "
     "token_ban_ranges dry_max_ngram dry_max_occurrences "
-    "dry_early_exit_match_len mirostat_tau mirostat_eta max_temp min_temp temp_exponent "
+    "dry_early_exit_match_len max_temp min_temp temp_exponent "
     "dynatemp_min dynatemp_max logprob_token_ids"
 )
 REASONS: dict[str, str] = {
@@ -95,10 +95,11 @@ def fields_page(note: str) -> Iterator[str]:
         "llama-server's, Ollama's and text-generation-inference's own paths take is listed there."
     )
     yield (
-        "`top_n_sigma`, `typical_p`, `tfs`, `top_a`, `epsilon_cutoff`, `eta_cutoff`, XTC, `dynatemp_range` and "
-        "another order of `samplers` need the logits sorted: with 150,000 tokens that takes one to three milliseconds "
-        "for each token that is sampled, which all clients of the model wait for (`python -m benchmarks.sampling`). "
-        "`temperature`, `top_p`, `top_k` and `min_p` in their usual order take less than a tenth of that."
+        "`top_n_sigma`, `typical_p`, `tfs`, `top_a`, `epsilon_cutoff`, `eta_cutoff`, XTC, `mirostat`, `dynatemp_range` "
+        "and another order of `samplers` need the logits sorted: with 150,000 tokens that takes one to three "
+        "milliseconds for each token that is sampled, which all clients of the model wait for (`python -m "
+        "benchmarks.sampling`). `temperature`, `top_p`, `top_k` and `min_p` in their usual order take less than a "
+        "tenth of that."
     )
     for server, names in SERVERS.items():
         yield f"## {server}"

@@ -18,7 +18,7 @@ from onward.engine.job import Job
 from onward.engine.journal import Journal
 from onward.runtimes.toy.tokenizer import END
 from onward.sampling.outputs import Sampled
-from onward.sampling.params import Shaping
+from onward.sampling.params import Mirostat, Shaping
 from onward.text.assembler import TextRules
 
 from .harness import EngineOptions, JobOptions, events_of, make_engine, make_job
@@ -74,6 +74,8 @@ VARIANTS: dict[str, JobOptions] = {
         "choices": 3,
         "prediction": tuple(map(ord, STORY)),
     },
+    "mirostat": {"mirostat": Mirostat(2, 2.0, 0.5), "choices": 3, "prediction": tuple(map(ord, STORY))},
+    "mirostat 1": {"mirostat": Mirostat(1, 2.0, 0.5), "choices": 2, "grammar": json_schema_grammar(SCHEMA)},
     "allowed": {"allowed_tokens": tuple(range(97, 110)), "banned_tokens": (100,), "choices": 2},
     "grammar": {"grammar": json_schema_grammar(SCHEMA), "choices": 3},
     "forced text": {"grammar": choice_grammar([STORY, STORY[:20] + "!"]), "choices": 3, "temperature": 3.0},

@@ -74,6 +74,21 @@ SAMPLING.served(
     text_is("b" * 8),
     source="spec/completions §10",
 )
+for _version in (1, 2):
+    SAMPLING.served(
+        f"mirostat.{_version}",
+        f"mirostat {_version} that aims at no surprise keeps the most likely token after the first ones",
+        {"temperature": 1, "max_tokens": 8, "mirostat": _version, "mirostat_tau": 0, "logit_bias": {"97": 20}},
+        text_is("a" * 8),
+        source="spec/completions §10",
+    )
+SAMPLING.same(
+    "mirostat_mode",
+    "mirostat_mode is another name of mirostat, beside which top_k leaves nothing out",
+    {**SEEDED, "seed": 1, "mirostat": 2, "mirostat_tau": 3},
+    {**SEEDED, "seed": 1, "mirostat_mode": 2, "mirostat_tau": 3, "top_k": 1},
+    source="spec/completions §10",
+)
 SAMPLING.served(
     "samplers.unlisted",
     "samplers that are not listed do not act",

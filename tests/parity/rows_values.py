@@ -33,6 +33,8 @@ INTEGERS: dict[str, tuple[int | None, int | None]] = {
     "dry_allowed_length": (1, 64),
     "dry_penalty_last_n": (-1, None),
     "dry_range": (-1, None),
+    "mirostat": (0, 2),
+    "mirostat_mode": (0, 2),
 }
 NUMBERS: dict[str, tuple[float, float]] = {
     "frequency_penalty": (-2, 2),
@@ -57,6 +59,8 @@ NUMBERS: dict[str, tuple[float, float]] = {
     "dynatemp_exponent": (0.01, 100),
     "dry_multiplier": (0, 1000),
     "dry_base": (1, 1000),
+    "mirostat_tau": (0, 100),
+    "mirostat_eta": (0, 1),
 }
 BOOLEANS = (
     "echo",
@@ -108,6 +112,8 @@ DEFAULTS: dict[str, Any] = {
     "dynatemp_range": 0,
     "dynatemp_exponent": 1,
     "dry_multiplier": 0,
+    "mirostat": 0,
+    "mirostat_mode": 0,
     "dry_base": 1.75,
     "dry_allowed_length": 2,
     "dry_penalty_last_n": -1,
@@ -335,7 +341,6 @@ for name, value, words in (
     ("use_beam_search", True, "does not support true. Only false is supported."),
     ("priority", 1, "does not support 1. Only 0 is supported."),
     ("length_penalty", 2, "does not support 2. Only 1 is supported."),
-    ("mirostat_mode", 2, "does not support 2. Only 0 is supported."),
     ("cache_prompt", False, "does not support false. Only true is supported."),
     ("keep_alive", 0, "does not support 0. Only a time other than zero is supported."),
 ):
@@ -358,7 +363,6 @@ for name, value in (
     ("smoothing_factor", 0),
     ("skew", 0),
     ("repetition_decay", 0),
-    ("mirostat_mode", 0),
     ("cfg_scale", 1),
     ("token_healing", False),
     ("no_repeat_ngram_size", 0),

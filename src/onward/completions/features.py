@@ -67,6 +67,7 @@ FEATURES: dict[str, Feature] = {
     "xtc": _named("xtc_probability", lambda request: request.xtc_probability > 0),
     "dynatemp": _named("dynatemp_range", lambda request: request.dynatemp_range > 0),
     "dry": _named("dry_multiplier", lambda request: request.dry_multiplier > 0),
+    "mirostat": _named("mirostat", lambda request: request.mirostat > 0),
     "samplers": _named("samplers", lambda request: request.samplers is not None or request.temperature_last),
     "constraint": Feature(None, "constrained output", lambda request: request.constraint is not None),
 }

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from weakref import WeakKeyDictionary
 
+from msgspec import structs
+
 from onward.completions.token_rules import TokenRules
 from onward.engine.model import Tokenizer
 from onward.offload import breathe
 from onward.protocol.request import CompletionRequest
-from onward.sampling.params import DEFAULT_ORDER, Dry, SamplingParams, Shaping
+from onward.sampling.params import DEFAULT_ORDER, Dry, Mirostat, SamplingParams, Shaping
 from onward.sampling.rng import GOLDEN_GAMMA, mix
 
 CUTOFF_UNIT = 1e-4
@@ -35,6 +37,8 @@ def sampling_params(
         return listed is None or name in listed
 
     has_penalties = acts("penalties")
+    if request.mirostat:
+        request = structs.replace(request, top_p=1.0, top_k=0, min_p=0.0)
     return SamplingParams(
         temperature=request.temperature if acts("temperature") else 1.0,
         top_p=request.top_p if acts("top_p") else 1.0,
@@ -48,8 +52,9 @@ def sampling_params(
         allowed_tokens=rules.allowed,
         banned_tokens=rules.banned,
         banned_sequences=rules.sequences,
-        shaping=_shaping(request),
+        shaping=None if request.mirostat else _shaping(request),
         dry=_dry(request, breakers) if acts("dry") else None,
+        mirostat=_mirostat(request),
         seed=_seed(request, prompt_index),
         logprobs=0 if ranks_candidates and request.logprobs is None else request.logprobs,
     )
@@ -101,6 +106,12 @@ def _dry(request: CompletionRequest, breakers: tuple[int, ...]) -> Dry | None:
     return Dry(
         request.dry_multiplier, request.dry_base, request.dry_allowed_length, request.dry_penalty_last_n, breakers
     )
+
+
+def _mirostat(request: CompletionRequest) -> Mirostat | None:
+    if request.mirostat == 0:
+        return None
+    return Mirostat(request.mirostat, request.mirostat_tau, request.mirostat_eta)
 
 
 def _shaping(request: CompletionRequest) -> Shaping | None:

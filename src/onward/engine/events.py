@@ -31,7 +31,9 @@ class Decoded(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
 
     `finish_reason` is set on the choice's last event. The end token, or the tokens of the stop sequence, that finished
     the choice are the last of `tokens`. `tokens` is empty if the job's `max_tokens` is 0. Both counts are totals of the
-    choice so far: tokens drafted from the job's prediction that were accepted, and those that were rejected.
+    choice so far: tokens drafted from the job's prediction that were accepted, and those that were rejected. `mu` is
+    mirostat's state behind these tokens, None without mirostat: it depends on logits that a resumed choice does not
+    compute again.
     """
 
     job: int
@@ -40,6 +42,7 @@ class Decoded(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     finish_reason: EngineFinishReason | None = None
     num_accepted_prediction_tokens: int = 0
     num_rejected_prediction_tokens: int = 0
+    mu: float | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):

@@ -10,11 +10,13 @@ from onward.text.assembler import TextRules
 
 @dataclass(frozen=True, slots=True)
 class ResumedChoice:
-    """State of one choice of a resumed job: the tokens sampled so far, and its prediction counts (see Decoded)."""
+    """State of one choice of a resumed job: the tokens sampled so far, its prediction counts and mirostat's state (see
+    Decoded)."""
 
     tokens: tuple[int, ...] = ()
     num_accepted_prediction_tokens: int = 0
     num_rejected_prediction_tokens: int = 0
+    mu: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ class Journal:
         self._tokens = [list(resumed.tokens) if (resumed := job.resumed(c)) else [] for c in range(job.num_choices)]
         self._unfinished = set(job.unfinished_choices)
         self._counts = {choice: _counts(job.resumed(choice)) for choice in self._unfinished}
+        self._mu = {c: resumed.mu for c in self._unfinished if (resumed := job.resumed(c)) is not None}
 
     @property
     def num_unfinished(self) -> int:
@@ -46,6 +47,8 @@ class Journal:
                 tokens.append(sampled.token)
             if event.num_accepted_prediction_tokens or event.num_rejected_prediction_tokens:
                 self._counts[choice] = (event.num_accepted_prediction_tokens, event.num_rejected_prediction_tokens)
+            if event.mu is not None:
+                self._mu[choice] = event.mu
             if event.finish_reason:
                 self._unfinished.discard(choice)
         elif isinstance(event, Prefilled):
@@ -71,7 +74,7 @@ class Journal:
     def _resumed(self, choice: int) -> ResumedChoice | None:
         if choice not in self._unfinished:
             return None
-        return ResumedChoice(tuple(self._tokens[choice]), *self._counts[choice])
+        return ResumedChoice(tuple(self._tokens[choice]), *self._counts[choice], self._mu.get(choice))
 
 
 def _counts(resumed: ResumedChoice | None) -> tuple[int, int]:

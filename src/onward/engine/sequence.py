@@ -86,6 +86,7 @@ class Sequence:
         self.tokens += resumed.tokens
         for token in resumed.tokens:
             self.sampler.accept(token)
+        self.sampler.restore(resumed.mu)
         self.num_accepted = resumed.num_accepted_prediction_tokens
         self.num_rejected = resumed.num_rejected_prediction_tokens
 
@@ -130,6 +131,8 @@ class Sequence:
         room = len(self.job.prompt) + self.job.max_tokens - len(self.tokens) - 1
         if self.drafter is None or room <= 0 or self.computed < len(self.tokens) - 1:
             return None
+        if self.job.sampling.mirostat is not None:
+            return None  # what a token may be depends on how likely the one before it was
         if self.constraint is not None:
             return self._constrained_draft(self.constraint, self.drafter, room, min_probability)
         return self.drafter.propose(room, min_probability)

@@ -349,7 +349,8 @@ class Engine:
     ) -> None:
         """Append a Decoded event. If it finishes the choice, release its row and blocks."""
         num_accepted, num_rejected = sequence.num_accepted, sequence.num_rejected
-        events.append(Decoded(sequence.job.id, sequence.choice, sampled, finish, num_accepted, num_rejected))
+        mu = sequence.sampler.mu
+        events.append(Decoded(sequence.job.id, sequence.choice, sampled, finish, num_accepted, num_rejected, mu))
         if finish:
             self.scheduler.release(sequence)
 

@@ -85,6 +85,9 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = -1
     dry_sequence_breakers: tuple[str, ...] | None = None
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
     repeat_last_n: int = -1
     samplers: tuple[str, ...] | None = None
     temperature_last: bool = False

@@ -95,6 +95,15 @@ SAMPLER_PARAMETERS = (
         "break, a colon, a double quote and an asterisk.",
     ),
     Parameter(
+        name="mirostat", kind="integer", default=0, minimum=0, maximum=2, origin="extension", group="sampling",
+        example=2,
+        help="Mirostat 1 or 2: leave out more or fewer unlikely tokens, so that the surprise of the sampled ones stays "
+        "near `mirostat_tau`. As in llama.cpp, no other sampler leaves tokens out then: beside it act `temperature`, "
+        "penalties, `dry_multiplier`, biases and bans. 0 means off.",
+    ),
+    _sampler("mirostat_tau", 5, 0, 100, 3, "The surprise, in bits, that `mirostat` aims at."),
+    _sampler("mirostat_eta", 0.1, 0, 1, 0.2, "How much of each token's deviation from it `mirostat` corrects."),
+    Parameter(
         name="repeat_last_n", kind="integer", default=-1, minimum=-1, origin="extension", group="sampling", example=64,
         help="`presence_penalty`, `frequency_penalty` and `repetition_penalty` count this many of the last generated "
         "tokens. -1: all; 0: none.",

@@ -116,6 +116,8 @@ class ChoiceSampler:
         "has_bans",
         "has_edits",
         "has_penalties",
+        "mu",
+        "next_mu",
         "num_top",
         "params",
         "position",
@@ -128,6 +130,10 @@ class ChoiceSampler:
         self.choice = choice
         self.position = 0
         """Tokens accepted so far, which is the position of the next sampled token."""
+        self.mu: float | None = None if params.mirostat is None else 2 * params.mirostat.tau
+        """Mirostat's state at the position: the largest surprise in bits. None without mirostat."""
+        self.next_mu = self.mu
+        """What `mu` becomes when the token sampled last is accepted. The sampler writes it."""
         self.counts = TokenCounts()
         """The accepted tokens that penalties look at, counted only where one needs them."""
         self._counted: deque[int] | None = deque() if params.penalty_last_n > 0 else None
@@ -155,6 +161,7 @@ class ChoiceSampler:
     def accept(self, token: int) -> None:
         """Record `token` as generated: advance the position, and what penalties and bans look at."""
         self.position += 1
+        self.mu = self.next_mu
         if self.has_penalties:
             self._count(token)
         if self._repeated is not None:
@@ -174,6 +181,11 @@ class ChoiceSampler:
         float64 [n]."""
         return _NOTHING if self._repeated is None else self._repeated.penalties()
 
+    def restore(self, mu: float | None) -> None:
+        """Set mirostat's state to that which an earlier sampler of the choice had reached."""
+        if self.mu is not None and mu is not None:
+            self.mu = self.next_mu = mu
+
     def bans(self) -> frozenset[int]:
         """Return the tokens that the choice's own parameters ban at its position."""
         recent = self._recent
@@ -188,7 +200,8 @@ class ChoiceSampler:
         return self._allowed
 
     def after(self, tokens: Iterable[int]) -> ChoiceSampler:
-        """Return a sampler that has also accepted `tokens`, to sample behind draft tokens. This one is unchanged."""
+        """Return a sampler that has also accepted `tokens`, to sample behind draft tokens. This one is unchanged. Not
+        for mirostat, whose state depends on how likely each token was."""
         other = copy(self)
         if self.has_penalties:
             other.counts = self.counts.copy()

@@ -55,6 +55,16 @@ class Dry:
 
 
 @dataclass(frozen=True, slots=True)
+class Mirostat:
+    """Parameters of sampling.mirostat: `tau` is the surprise to aim at, in bits; `eta` how fast to correct. `version`
+    is 1 or 2."""
+
+    version: int = 2
+    tau: float = 5.0
+    eta: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Sampling parameters of one job, shared by its choices.
 
@@ -84,6 +94,8 @@ class SamplingParams:
     """Further samplers, or another order; None: temperature, min_p, top_k and top_p act in this order."""
     dry: Dry | None = None
     """Penalties of repeated sequences; None: off."""
+    mirostat: Mirostat | None = None
+    """If set, it decides with the temperature which tokens are kept: nothing else that leaves tokens out acts."""
     seed: int = 0
     logprobs: int | None = None
 
@@ -95,6 +107,13 @@ class SamplingParams:
         )
 
     @property
+    def has_chain(self) -> bool:
+        """Whether the token is sampled from the sorted logits: by `shaping` or by `mirostat`."""
+        return self.shaping is not None or self.mirostat is not None
+
+    @property
     def is_greedy(self) -> bool:
         """Whether these parameters always select the most likely token."""
+        if self.mirostat is not None:
+            return self.temperature == 0.0
         return self.temperature == 0.0 or self.top_p == 0.0 or self.top_k == 1

@@ -13,6 +13,7 @@ from onward.sampling.choice import ChoiceSampler
 from onward.sampling.masks import Mask, unpack_mask
 from onward.sampling.outputs import NO_TOKEN_LEFT, NOT_FINITE, Sampled
 from onward.sampling.params import SamplingParams
+from onward.sampling.reference_mirostat import draw_mirostat
 from onward.sampling.reference_shaping import draw
 from onward.sampling.rng import uniform
 
@@ -55,18 +56,22 @@ class ReferenceSampler:
             if final.max() == -np.inf:
                 results.append(Sampled(NO_TOKEN_LEFT, float("nan"), ()))
                 continue
-            shaping = choice.params.shaping
-            token = (
-                decide(final, choice).token
-                if shaping is None
-                else draw(final, choice.params, shaping, choice.choice, choice.position)
-            )
-            results.append(sampled(raw, token, choice.params.logprobs))
+            results.append(sampled(raw, _token(final, choice), choice.params.logprobs))
         return results
 
     def score(self, logits: NDArray[np.float32], first_row: int, targets: Sequence[int], top: int) -> list[Sampled]:
         """Score targets[i] by logits[first_row + i]; `logits` is float32 [num_rows, vocab_size]."""
         return [sampled(logits[first_row + i], target, top) for i, target in enumerate(targets)]
+
+
+def _token(row: NDArray[np.float32], choice: ChoiceSampler) -> int:
+    """Return a token sampled from one edited row (float32 [vocab_size])."""
+    params = choice.params
+    if params.mirostat is not None:
+        return draw_mirostat(row, choice, params.mirostat)
+    if params.shaping is not None:
+        return draw(row, params, params.shaping, choice.choice, choice.position)
+    return decide(row, choice).token
 
 
 def most_likely(row: NDArray[np.float32], count: int) -> NDArray[np.intp]:

@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from onward.sampling.choice import WORK_ITEM_DTYPE, ChoiceSampler
 from onward.sampling.kernels import entry_point
 from onward.sampling.masks import Mask, stack_masks
+from onward.sampling.mirostat import draw_mirostat
 from onward.sampling.outputs import Sampled
+from onward.sampling.params import Shaping
 from onward.sampling.reference import edited, most_likely
 from onward.sampling.shaping import draw
 from onward.sampling.sorting import SortBuffers, sort_descending
@@ -136,10 +138,10 @@ class Sampler:
     ) -> list[Sampled]:
         """Sample one token from logits[rows[i]] for each choices[i]. Several may use the same row.
 
-        `logits` is float32 [num_rows, vocab_size]; neither it nor the choices are mutated. The ids in banned[i] have
-        a logit of -inf for this token, and so have those that masks[i] (masks.py) does not allow, beside what the
-        choice itself bans and allows; reported log-probabilities stay raw. A row that is not finite, or from which
-        no token is left, does not change the other results. Raises ValueError if the arguments differ in length,
+        `logits` is float32 [num_rows, vocab_size]; neither it nor the choices are mutated, except `next_mu`. The ids in
+        banned[i] have a logit of -inf for this token, and so have those that masks[i] (masks.py) does not allow, beside
+        what the choice itself bans and allows; reported log-probabilities stay raw. A row that is not finite, or from
+        which no token is left, does not change the other results. Raises ValueError if the arguments differ in length,
         `logits` has another shape or dtype, or an edited id is outside of the vocabulary; IndexError for a row that
         does not exist.
         """
@@ -155,7 +157,7 @@ class Sampler:
             self._lay_out_edits(items, choices, banned)
         if masks or any(choice.params.allowed_tokens for choice in choices):
             self._lay_out_masks(items, choices, masks)
-        if any(choice.params.shaping is not None for choice in choices):
+        if any(choice.params.has_chain for choice in choices):
             self._draw_shaped(logits, items, rows, choices, banned, masks)
         return self._run(logits, items, rows, [choice.num_top for choice in choices])
 
@@ -223,16 +225,14 @@ class Sampler:
 
         Rows without a token are left to the kernels, which report why.
         """
-        shaped = [i for i, choice in enumerate(choices) if choice.params.shaping is not None]
+        shaped = [i for i, choice in enumerate(choices) if choice.params.has_chain]
 
         def draw_some(which: Sequence[int], buffers: SortBuffers) -> None:
             for i in which:
                 choice, raw = choices[i], logits[rows[i]]
                 row = edited(raw, choice, banned[i], masks[i] if masks else None)
-                shaping = choice.params.shaping
-                if shaping is not None and np.isfinite(raw.max()) and row.max() > -np.inf:
-                    token = draw(row, choice.params, shaping, choice.choice, choice.position, buffers)
-                    items["target_token"][i] = token
+                if np.isfinite(raw.max()) and row.max() > -np.inf:
+                    items["target_token"][i] = _draw(row, choice, buffers)
 
         parts = self._parts(len(shaped))
         self._threads.run(
@@ -327,6 +327,14 @@ class Sampler:
         ids = most_likely(row, num_top)
         logprobs = (row[ids].astype(np.float64) - normalizer).astype(np.float32)
         return tuple(zip(ids.tolist(), logprobs.tolist(), strict=True))
+
+
+def _draw(row: NDArray[np.float32], choice: ChoiceSampler, buffers: SortBuffers) -> int:
+    """Return a token sampled from an edited row by the choice's chain of samplers."""
+    params = choice.params
+    if params.mirostat is not None:
+        return draw_mirostat(row, choice, params.mirostat, buffers)
+    return draw(row, params, params.shaping or Shaping(), choice.choice, choice.position, buffers)
 
 
 def _failed(token: int) -> Sampled:

@@ -23,6 +23,7 @@ UNCOMMON = frozenset(
         "xtc",
         "dynatemp",
         "dry",
+        "mirostat",
         "samplers",
         "constraint",
     )

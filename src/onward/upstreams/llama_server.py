@@ -27,6 +27,7 @@ LACKS = frozenset(
         "epsilon_cutoff",
         "eta_cutoff",
         "dry",
+        "mirostat",
         "constraint",
         "repetition_penalty_with_bias",
     )

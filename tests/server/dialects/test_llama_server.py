@@ -12,7 +12,7 @@ from onward.completions.sampling_params import sampling_params
 from onward.completions.token_rules import NO_RULES
 from onward.protocol.dialects.llama_server import COMPLETION, INFILL, check_llama_request
 from onward.protocol.request import CompletionRequest, InfillContext
-from onward.sampling.params import SamplingParams
+from onward.sampling.params import Mirostat, SamplingParams
 from onward.server.app import make_app
 from onward.server.dialects.line_limits import LineLimits
 from onward.server.dialects.llama_reply import selected
@@ -155,7 +155,7 @@ async def test_what_is_typed_at_the_cursor_shares_all_that_is_before_it() -> Non
     ("fields", "message"),
     [
         ({"prompt": "x", "temperature": "hot"}, "Invalid type for 'temperature'"),
-        ({"prompt": "x", "mirostat": 2}, "'mirostat' does not support 2"),
+        ({"prompt": "x", "mirostat": 3}, "Invalid 'mirostat'"),
         ({"prompt": "x", "frobnicate": 1}, "Unrecognized request argument supplied: frobnicate"),
         ({"prompt": ["a", "b"]}, "'prompt' has several prompts"),
         ({}, "Missing required parameter: 'prompt'"),
@@ -245,6 +245,12 @@ def test_samplers_act_in_the_order_of_llama_server_and_only_if_listed(
     assert (params.top_k, params.top_p) == ((40, 0.95) if order else (0, 1))
     assert params.min_p == (0.05 if "min_p" in acts else 0)
     assert params.temperature == (0.8 if "temperature" in acts else 1)
+
+
+def test_nothing_else_leaves_tokens_out_beside_mirostat_as_in_llama_server() -> None:
+    params = params_of({"prompt": "x", "mirostat": 2, "mirostat_tau": 3, "top_k": 1, "xtc_probability": 1})
+    assert params.mirostat == Mirostat(2, 3.0, 0.1) and params.temperature == 0.8 and not params.is_greedy
+    assert (params.top_k, params.top_p, params.min_p, params.shaping) == (0, 1, 0, None)
 
 
 def test_the_usual_order_needs_no_sort() -> None:

@@ -100,7 +100,7 @@ async def test_without_a_prompt_the_model_is_loaded() -> None:
         ({"model": "toy", "prompt": "x", "context": [1, 2]}, "'context' does not support"),
         ({"model": "toy", "prompt": "x", "keep_alive": 0}, "'keep_alive' does not support 0"),
         ({"model": "toy", "prompt": "x", "options": {"frob": 1}}, "Unknown parameter: 'options.frob'"),
-        ({"model": "toy", "prompt": "x", "options": {"mirostat": 1}}, "'options.mirostat' does not support 1"),
+        ({"model": "toy", "prompt": "x", "options": {"mirostat": 3}}, "Invalid 'options.mirostat'"),
     ],
 )
 def test_invalid_requests_have_ollamas_errors(fields: dict[str, Any], message: str) -> None:
