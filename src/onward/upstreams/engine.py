@@ -11,7 +11,7 @@ import asyncio
 import atexit
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from collections.abc import Sequence as ReadOnly
 from contextlib import aclosing, contextmanager, suppress
 
@@ -30,6 +30,8 @@ log = logging.getLogger("onward.engine")
 MAX_ATTEMPTS = 3
 """Requests in a row that bring no token before a choice fails."""
 STOP_SECONDS = 5.0
+END_SECONDS = 0.25
+"""How long the end of an answer may take behind its last token before its connection is closed instead."""
 
 
 class UpstreamEngine:
@@ -155,6 +157,7 @@ class UpstreamEngine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
         if self._pool is not None:
             await self._pool.close()
         self._loop.stop()
@@ -240,7 +243,8 @@ class UpstreamEngine:
     async def _take_segment(self, run: _Run, state: ChoiceRun, address: Address) -> bool:
         """Take the tokens of one segment. Returns whether the choice has ended. Raises UpstreamError."""
         assert self._pool is not None
-        async with aclosing(address.upstream.generate(state.next_segment())) as parts:
+        segment, num_before = state.next_segment(), len(state.generated)
+        async with aclosing(address.upstream.generate(segment)) as parts:
             async for part in parts:
                 if part.is_broken:
                     state.ask_in_one_piece()
@@ -249,6 +253,9 @@ class UpstreamEngine:
                 if part.tokens:
                     self._pool.worked(address)
                 if ended:
+                    num_taken = len(state.generated) - num_before
+                    if num_taken >= segment.max_tokens or state.generated[-1] in segment.end_tokens:
+                        await _read_end(parts)
                     return True
         return False
 
@@ -352,6 +359,15 @@ class UpstreamEngine:
         with self._lock:
             if self._state.status not in ("stopped", "crashed"):
                 self._state = state
+
+
+async def _read_end(parts: AsyncGenerator[Part]) -> None:
+    """Read what follows the last token, so that the connection can be used again. If tokens follow, it cannot."""
+    with suppress(UpstreamError, TimeoutError):
+        async with asyncio.timeout(END_SECONDS):
+            async for part in parts:
+                if part.tokens:
+                    return
 
 
 class _Run:

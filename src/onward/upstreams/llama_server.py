@@ -12,6 +12,7 @@ as were generated.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
@@ -91,19 +92,20 @@ class LlamaServer:
                 answer["completion_probabilities"] = [await self._probabilities(segment, answer)]
             yield Part(self._tokens(answer, segment), _num_cached(answer))
             return
-        known = 0
-        async for event in self._connection.stream("/completion", body):
-            tokens = self._tokens(event, segment)
-            num_computed = event.get("tokens_predicted")
-            if isinstance(num_computed, int) and num_computed > known + len(tokens):
-                yield Part(is_broken=True)
-                return
-            known += len(tokens)
-            if tokens:
-                yield Part(tokens, _num_cached(event))
-            if event.get("stop") is True:
-                return
-        raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
+        known, has_ended = 0, False
+        async with aclosing(self._connection.stream("/completion", body)) as events:
+            async for event in events:
+                tokens = self._tokens(event, segment)
+                num_computed = event.get("tokens_predicted")
+                if isinstance(num_computed, int) and num_computed > known + len(tokens):
+                    yield Part(is_broken=True)
+                    return
+                known += len(tokens)
+                if tokens:
+                    yield Part(tokens, _num_cached(event))
+                has_ended = has_ended or event.get("stop") is True
+        if not has_ended:
+            raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
 
     async def score(self, tokens: tuple[int, ...], top: int) -> list[Sampled | None]:
         raise UpstreamError("llama-server does not score prompts.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from onward.sampling.outputs import Sampled
@@ -68,21 +69,23 @@ class SGLang:
             raise self._malformed() from None
 
     async def generate(self, segment: Segment) -> AsyncGenerator[Part]:
-        known = 0
-        async for event in self._connection.stream("/generate", request_body(segment)):
-            try:
-                meta: Any = event["meta_info"]
-                part, known = self._part(event, meta, known, segment)
-                finish = meta.get("finish_reason")
-            except (KeyError, IndexError, TypeError, ValueError):
-                raise self._malformed() from None
-            if part.tokens:
-                yield part
-            if finish is not None:
-                if finish.get("type") == "abort":
+        known, has_ended = 0, False
+        async with aclosing(self._connection.stream("/generate", request_body(segment))) as events:
+            async for event in events:
+                try:
+                    meta: Any = event["meta_info"]
+                    part, known = self._part(event, meta, known, segment)
+                    finish = meta.get("finish_reason")
+                    is_abort = finish is not None and finish.get("type") == "abort"
+                except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+                    raise self._malformed() from None
+                if part.tokens:
+                    yield part
+                if is_abort:
                     raise UpstreamError(f"{self._connection.url} gave the request up: {finish.get('message')}")
-                return
-        raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
+                has_ended = has_ended or finish is not None
+        if not has_ended:
+            raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
 
     def _part(self, event: Fields, meta: Any, known: int, segment: Segment) -> tuple[Part, int]:
         """Return the new tokens of an event, and how many there are in all."""

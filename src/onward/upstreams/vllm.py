@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from onward.sampling.outputs import Sampled
@@ -74,25 +75,28 @@ class VLLM:
         return found
 
     async def generate(self, segment: Segment) -> AsyncGenerator[Part]:
-        async for event in self._connection.stream("/v1/completions", request_body(segment, self._model)):
-            try:
-                choices: Any = event["choices"]
-                if not choices:
-                    continue
-                choice = choices[0]
-                if choice.get("token_ids") is None:
-                    raise UpstreamError(
-                        f"{self._connection.url} does not return token ids: vLLM 0.10.2 or newer is needed."
-                    )
-                ids = [int(token) for token in choice["token_ids"]]
-                part = Part(_tokens(ids, choice.get("logprobs"), segment.sampling.logprobs))
-            except (KeyError, IndexError, TypeError, ValueError):
-                raise self._malformed() from None
-            if part.tokens:
-                yield part
-            if choice.get("finish_reason") is not None:
-                return
-        raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
+        has_ended = False
+        body = request_body(segment, self._model)
+        async with aclosing(self._connection.stream("/v1/completions", body)) as events:
+            async for event in events:
+                try:
+                    choices: Any = event["choices"]
+                    if not choices:
+                        continue
+                    part = self._part(choices[0], segment)
+                    has_ended = has_ended or choices[0].get("finish_reason") is not None
+                except (KeyError, IndexError, TypeError, ValueError):
+                    raise self._malformed() from None
+                if part.tokens:
+                    yield part
+        if not has_ended:
+            raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
+
+    def _part(self, choice: Any, segment: Segment) -> Part:
+        if choice.get("token_ids") is None:
+            raise UpstreamError(f"{self._connection.url} does not return token ids: vLLM 0.10.2 or newer is needed.")
+        ids = [int(token) for token in choice["token_ids"]]
+        return Part(_tokens(ids, choice.get("logprobs"), segment.sampling.logprobs))
 
     def _malformed(self) -> UpstreamError:
         return UpstreamError(f"{self._connection.url} sent tokens in another form than vLLM does.")
