@@ -68,6 +68,7 @@ class JobOptions(SamplingOptions, total=False):
     min_tokens: int
     prediction: Sequence[int]
     grammar: str
+    salt: str
 
 
 class ToyEngine(Engine):
@@ -151,6 +152,7 @@ def make_job(
     min_tokens: int = 0,
     prediction: Sequence[int] = (),
     grammar: str = "",
+    salt: str = "",
     **sampling: Unpack[SamplingOptions],
 ) -> Job:
     """A job with an id of its own, and with a request of its own unless one is passed."""
@@ -172,6 +174,7 @@ def make_job(
         prediction=tuple(prediction),
         client=client,
         grammar=grammar,
+        salt=salt,
     )
 
 

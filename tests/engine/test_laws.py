@@ -175,6 +175,40 @@ def test_law_3_cached_scores_with_too_few_alternatives_are_not_reused() -> None:
     assert after.jobs[few_again.id].bits == run_alone(few).bits
 
 
+def test_law_3_prompts_share_prefixes_only_with_those_of_the_same_salt() -> None:
+    """Full blocks, parts of them and tails, also with scores; no salt is a salt like others."""
+    prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:130]
+    half = [*prompt[:50], *b"another way to go on"]
+    engine = make_engine()
+    alone = run_alone(make_job(prompt, max_tokens=3, score_top=1)).bits
+    for salt in ("", "one", "two"):
+        cold, warm, parted = (
+            make_job(tokens, max_tokens=3, score_top=1, salt=salt) for tokens in (prompt, prompt, half)
+        )
+        for job, num_cached in ((cold, 0), (warm, 126), (parted, 48)):
+            result = run(engine, [job]).jobs[job.id]
+            assert result.num_cached_tokens == num_cached
+            assert job is parted or result.bits == alone
+
+
+def test_law_3_prompts_of_other_salts_do_not_wait_for_a_prefix_that_is_being_computed() -> None:
+    """Waiting would show, by the time to the first token, that another one is computing the same prompt."""
+    prompt = TOKENIZER.encode(STORY * 6, add_special_tokens=True)[:300]
+    engine = make_engine()
+    jobs = [make_job(prompt, max_tokens=2, salt=salt) for salt in ("one", "one", "two", "")]
+    results = run(engine, jobs)
+    cached = [results.jobs[job.id].num_reused_tokens for job in jobs]
+    assert (cached[0], cached[2], cached[3]) == (0, 0, 0) and cached[1] > 250
+    assert len({str(results.jobs[job.id].bits) for job in jobs}) == 1
+
+
+def test_what_a_salt_has_cached_is_evicted_with_its_root() -> None:
+    engine = make_engine(blocks=8, context=192)
+    for number in range(12):
+        run(engine, [make_job(STORY, max_tokens=2, salt=str(number))])
+    assert engine.cache.pool.num_cached <= 8
+
+
 def test_law_3_without_sharing_nothing_is_reused_and_no_byte_changes() -> None:
     job = make_job(STORY, max_tokens=8)
     engine = make_engine(share=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .servers import ABSENT
+from .servers import ABSENT, Server
 from .table import Area, counts
 
 AREA = Area("All parameters, all kinds of values", "§2")
@@ -20,6 +20,7 @@ GENERATION = (
 INTEGERS: dict[str, tuple[int | None, int | None]] = {
     "best_of": (0, 20),
     "logprobs": (0, None),
+    "n_probs": (0, None),
     "max_tokens": (0, None),
     "n": (1, 128),
     "seed": (-(2**63), 2**63 - 1),
@@ -78,7 +79,7 @@ BOOLEANS = (
     "disable_any_whitespace",
 )
 STRINGS = (
-    *("model", "suffix", "user", "$schema"),
+    *("model", "suffix", "user", "cache_salt", "$schema"),
     *("regex", "grammar", "whitespace_pattern", "guided_regex", "guided_grammar", "guided_whitespace_pattern", "ebnf"),
 )
 DEFAULTS: dict[str, Any] = {
@@ -246,6 +247,25 @@ AREA.same(
     source="spec/completions §2.14",
 )
 AREA.same("$schema", "$schema: has no effect on the completion", {"$schema": "https://e.x/s"}, {}, source=EXTENSION)
+
+
+@AREA.law("cache_salt", '"cache_salt": "a", "a" and "b"', source=EXTENSION)
+def salts_divide_the_cache(server: Server) -> None:
+    """Only requests with the same cache_salt share prefixes; the completion is the same."""
+    answers = [server.ask(prompt="salted " * 9, cache_salt=salt) for salt in ("a", "a", "b")]
+    cached = [answer.usage["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+    assert cached[0] == cached[2] == 0 < cached[1]
+    assert answers[0].choices == answers[1].choices == answers[2].choices
+
+
+AREA.same(
+    "n_probs",
+    "n_probs: another name of logprobs",
+    {"n_probs": 3, "max_tokens": 4},
+    {"logprobs": 3, "max_tokens": 4},
+    source=EXTENSION,
+)
+AREA.same("n_probs.0", "n_probs: 0 means no log probabilities", {"n_probs": 0}, {}, source=EXTENSION)
 AREA.same("suffix.empty", "suffix: an empty string means none", {"suffix": ""}, {}, weak="Not recorded (§2.12).")
 
 wrong_types("logit_bias", "an object", (dict,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
@@ -178,8 +179,14 @@ def _plan_prompt(
         pending=pending,
         prediction=prediction,
         repeatable=request.seed is not None or sampling.is_greedy,
+        salt=_salt(request),
     )
     return PlannedPrompt(job, text, visible, token_bytes, max(1, len(job_prompt) - num_implicit))
+
+
+def _salt(request: CompletionRequest) -> str:
+    """Return a digest of the request's salt: short, and not the secret itself."""
+    return hashlib.blake2b(request.cache_salt.encode(), digest_size=16).hexdigest() if request.cache_salt else ""
 
 
 def _max_tokens(request: CompletionRequest, num_prompt_tokens: int, model: ServedModel) -> int:

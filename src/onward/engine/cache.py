@@ -37,7 +37,7 @@ class KVCache:
         if not self.share_prefixes:
             return []
         prompt = sequence.job.prompt
-        nodes = self.tree.match(prompt, shareable_tokens(len(prompt)) // self.block_tokens)
+        nodes = self.tree.match(prompt, shareable_tokens(len(prompt)) // self.block_tokens, sequence.job.salt)
         for index, node in enumerate(nodes):
             if _num_usable_tokens(node, sequence) < self.block_tokens:
                 return nodes[:index]
@@ -126,7 +126,7 @@ class KVCache:
         if not self.share_prefixes:
             return
         full = min(sequence.computed, sequence.prompt_length) // self.block_tokens
-        nodes = self.tree.insert(sequence.job.prompt, sequence.blocks[:full])
+        nodes = self.tree.insert(sequence.job.prompt, sequence.blocks[:full], sequence.job.salt)
         for index, node in enumerate(nodes):
             own = sequence.blocks[index]
             if node.block != own:
@@ -136,7 +136,7 @@ class KVCache:
         begin = full * self.block_tokens
         if not sequence.is_prefilling and sequence.prompt_length - begin >= self.min_shared_tokens:
             rest = sequence.job.prompt[begin:]
-            nodes.append(self.tree.insert_tail(nodes, rest, sequence.blocks[full]))
+            nodes.append(self.tree.insert_tail(nodes, rest, sequence.blocks[full], sequence.job.salt))
         if sequence.wants_scores:
             _keep_scores(sequence, nodes, self.block_tokens)
         for node, own in zip(nodes, sequence.blocks, strict=False):
@@ -149,10 +149,10 @@ class KVCache:
         sequence.blocks = []
         sequence.computed = 0
 
-    def discard(self, prompt: ReadOnly[int]) -> None:
+    def discard(self, prompt: ReadOnly[int], salt: str) -> None:
         """Remove all blocks from the cache that hold the beginning of `prompt` or continue it, because they may be
         damaged. Sequences that use one keep it."""
-        for node in self.tree.below(prompt):
+        for node in self.tree.below(prompt, salt):
             self.pool.evict(node.block)
 
     def check(self, sequences: list[Sequence]) -> None:
@@ -166,7 +166,7 @@ class KVCache:
             return 0, None
         begin = len(nodes) * self.block_tokens
         end = min(begin + self.block_tokens, shareable_tokens(sequence.prompt_length))
-        for common, node in self.tree.nearest(nodes, sequence.job.prompt[begin:end]):
+        for common, node in self.tree.nearest(nodes, sequence.job.prompt[begin:end], sequence.job.salt):
             common = min(common, _num_usable_tokens(node, sequence))
             if common >= self.min_shared_tokens:
                 self.pool.touch(node.block)

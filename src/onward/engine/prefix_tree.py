@@ -1,7 +1,8 @@
 """A radix tree over prompt prefixes: each node is one KV block that prefill computed.
 
 Only those are shared: keys and values from decode steps differ from those of prefill in their last bits
-(docs/explanation/determinism.md), and a cached prefix must equal a computed one.
+(docs/explanation/determinism.md), and a cached prefix must equal a computed one. Each salt (`engine.job.Job.salt`) has
+a root of its own: prompts of different salts share nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class Node:
     """One cached block, full or a tail. A tail is the partly filled block at the end of a prompt: it has no children,
     after its tokens come those that its sequence generated, and no sibling begins with its tokens.
 
-    `scores` are the log-probabilities of the block's first tokens, as many as a request has scored.
+    `scores` are the log-probabilities of the block's first tokens, as many as a request has scored. A root has no
+    block, and the `salt` of all below it.
     """
 
     key: BlockKey
@@ -32,6 +34,7 @@ class Node:
     order: list[BlockKey] = field(default_factory=list)
     """The keys of `children`, sorted."""
     scores: PackedScores | None = None
+    salt: str = ""
 
 
 class PrefixTree:
@@ -40,13 +43,14 @@ class PrefixTree:
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
-        self._root = Node((), -1, None)
+        self._roots: dict[str, Node] = {}
+        """By salt: those below which there are blocks."""
         self._by_block: dict[int, Node] = {}
 
-    def match(self, tokens: ReadOnly[int], limit: int) -> list[Node]:
+    def match(self, tokens: ReadOnly[int], limit: int, salt: str = "") -> list[Node]:
         """Return the nodes of the longest cached prefix of `tokens`, at most `limit` full blocks. Modifies nothing."""
         path: list[Node] = []
-        node = self._root
+        node = self._root(salt)
         for key in self._keys(tokens, limit):
             child = node.children.get(key)
             if child is None:
@@ -55,33 +59,33 @@ class PrefixTree:
             node = child
         return path
 
-    def nearest(self, path: ReadOnly[Node], tokens: BlockKey) -> list[tuple[int, Node]]:
+    def nearest(self, path: ReadOnly[Node], tokens: BlockKey, salt: str = "") -> list[tuple[int, Node]]:
         """Return the one or two children of `path`'s last node that have the longest common prefix with `tokens`, each
         as (its length, node), the longest first. Modifies nothing."""
-        node = path[-1] if path else self._root
+        node = path[-1] if path else self._root(salt)
         index = bisect_left(node.order, tokens)  # in sorted order, the key with the longest common prefix is adjacent
         near = [node.children[key] for key in node.order[max(0, index - 1) : index + 1]]
         return sorted(((_common_length(tokens, each.key), each) for each in near), key=lambda found: -found[0])
 
-    def insert(self, tokens: ReadOnly[int], blocks: ReadOnly[int]) -> list[Node]:
+    def insert(self, tokens: ReadOnly[int], blocks: ReadOnly[int], salt: str = "") -> list[Node]:
         """Add `blocks`, which contain the full blocks of `tokens` from the first on. Returns the nodes of the path.
 
         Where the tree already has a block for the same prefix, it keeps that one.
         """
         path: list[Node] = []
-        node = self._root
+        node = self._root(salt)
         for key, block in zip(self._keys(tokens, len(blocks)), blocks, strict=False):
             node = node.children.get(key) or self._add(node, key, block)
             path.append(node)
         return path
 
-    def insert_tail(self, path: ReadOnly[Node], tokens: BlockKey, block: int) -> Node:
+    def insert_tail(self, path: ReadOnly[Node], tokens: BlockKey, block: int, salt: str = "") -> Node:
         """Add the block of a prompt's last `tokens`, fewer than a full block's. Returns its node, or that of another
         block that begins with the same tokens; then nothing is added."""
-        for common, node in self.nearest(path, tokens):
+        for common, node in self.nearest(path, tokens, salt):
             if common == len(tokens):
                 return node
-        return self._add(path[-1] if path else self._root, tokens, block)
+        return self._add(path[-1] if path else self._root(salt), tokens, block)
 
     def superseded(self, node: Node) -> Node | None:
         """Return the tail with which `node` begins, if there is one. After an insertion the caller must evict it."""
@@ -91,11 +95,12 @@ class PrefixTree:
         before = siblings[index - 1] if index else ()
         return node.parent.children[before] if before and node.key[: len(before)] == before else None
 
-    def below(self, tokens: ReadOnly[int]) -> list[Node]:
+    def below(self, tokens: ReadOnly[int], salt: str = "") -> list[Node]:
         """Return the nodes of the first block of `tokens` and of all that continue it, those before their parents. With
         fewer tokens than a block, those that begin with them. Modifies nothing."""
         first = tuple(tokens[: self._block_tokens])
-        found = [self._root.children[key] for key in self._root.order if key[: len(first)] == first]
+        root = self._root(salt)
+        found = [root.children[key] for key in root.order if key[: len(first)] == first]
         for node in found:  # grows
             found += node.children.values()
         return found[::-1]
@@ -107,6 +112,8 @@ class PrefixTree:
         assert node.parent is not None
         del node.parent.children[node.key]
         del node.parent.order[bisect_left(node.parent.order, node.key)]
+        if node.parent.parent is None and not node.parent.children:
+            del self._roots[node.parent.salt]
 
     @property
     def blocks(self) -> set[int]:
@@ -116,7 +123,8 @@ class PrefixTree:
     def check(self) -> None:
         """Raise AssertionError if nodes, parents and the index of blocks are inconsistent. For tests."""
         seen: dict[int, Node] = {}
-        stack = [self._root]
+        stack = list(self._roots.values())
+        assert all(root.children and root.salt == salt for salt, root in self._roots.items()), "a root without blocks"
         while stack:
             node = stack.pop()
             assert node.order == sorted(node.children), "sorted keys differ from the children"
@@ -129,7 +137,13 @@ class PrefixTree:
                 stack.append(child)
         assert seen == self._by_block, "the block index differs from the tree"
 
+    def _root(self, salt: str) -> Node:
+        """Return the root of a salt: a new one, which `_add` keeps, if there is nothing below it."""
+        return self._roots.get(salt) or Node((), -1, None, salt=salt)
+
     def _add(self, parent: Node, key: BlockKey, block: int) -> Node:
+        if parent.parent is None:
+            self._roots[parent.salt] = parent
         node = Node(key, block, parent, is_full=len(key) == self._block_tokens)
         parent.children[key] = node
         parent.order.insert(bisect_left(parent.order, key), key)

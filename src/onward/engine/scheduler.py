@@ -112,7 +112,7 @@ class Scheduler:
     def add(self, job: Job, grammar: Compiled | None = None) -> None:
         """Queue a job, with its compiled grammar if it has one. One sequence computes its prompt; the other choices are
         forked from it."""
-        hashes = hash_blocks(job.prompt, self.cache.block_tokens) if self.cache.share_prefixes else ()
+        hashes = hash_blocks(job.prompt, self.cache.block_tokens, job.salt) if self.cache.share_prefixes else ()
         first, *others = job.unfinished_choices
         leader = Sequence(job, first, next(self._ids), hashes)
         leader.forks_pending = others

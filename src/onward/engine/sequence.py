@@ -162,10 +162,10 @@ def shareable_tokens(prompt_length: int) -> int:
     return max(0, prompt_length - 2)
 
 
-def hash_blocks(prompt: tuple[int, ...], block_tokens: int) -> tuple[int, ...]:
-    """Return a hash per shareable full block of a prompt, each over the block and all before it."""
+def hash_blocks(prompt: tuple[int, ...], block_tokens: int, salt: str) -> tuple[int, ...]:
+    """Return a hash per shareable full block of a prompt, each over the salt, the block and all before it."""
     hashes: list[int] = []
-    prefix_hash = 0
+    prefix_hash = hash(salt)
     for index in range(shareable_tokens(len(prompt)) // block_tokens):
         prefix_hash = hash((prefix_hash, prompt[index * block_tokens : (index + 1) * block_tokens]))
         hashes.append(prefix_hash)

@@ -170,7 +170,7 @@ class Engine:
         for request in self._failures:
             self.scheduler.cancel(request)
         for sequence in failing:
-            self.cache.discard(sequence.job.prompt)
+            self.cache.discard(sequence.job.prompt, sequence.job.salt)
         events += [Failed(job, *reason) for job, reason in reasons.items()]
         self._failures = {}
 

@@ -118,6 +118,15 @@ OWN_EXTENSIONS = (
         "never changed.",
     ),
     Parameter(
+        name="cache_salt",
+        kind="string",
+        origin="extension",
+        group="prompt",
+        example="hq9Tbb1pZz0gWm5xJb1t0w",
+        help="Share cached prefixes of the prompt only with requests that have the same secret, so that nobody else "
+        "can find out by the time to the first token, or by `cached_tokens`, what was asked. It changes no token.",
+    ),
+    Parameter(
         name="prediction",
         kind="prediction",
         origin="extension",
@@ -262,6 +271,11 @@ DIALECTS = (
     _alias("custom_token_bans", "banned_tokens", "Aphrodite"),
     _alias("allowed_tokens", "allowed_token_ids", "TabbyAPI"),
     _alias("n_predict", "max_tokens", "llama.cpp"),
+    replace(
+        _alias("n_probs", "logprobs", "llama.cpp"),
+        strict_maximum=None,
+        help="llama.cpp's name for `logprobs`, with the same answer; but 0 means none, as it does there.",
+    ),
     _alias("repeat_penalty", "repetition_penalty", "llama.cpp"),
     _fixed("cache_prompt", True, "llama.cpp", "`true` (the prefix cache is always used)"),
     Parameter(

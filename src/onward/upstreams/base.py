@@ -24,6 +24,7 @@ UNCOMMON = frozenset(
         "dynatemp",
         "dry",
         "mirostat",
+        "cache_salt",
         "samplers",
         "constraint",
     )

@@ -29,6 +29,7 @@ LACKS = frozenset(
         "eta_cutoff",
         "dry",
         "mirostat",
+        "cache_salt",
         "constraint",
         "repetition_penalty_with_bias",
     )
