@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import codecs
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -45,6 +46,8 @@ class StandIn:
         self.build = "b1"
         self.adds_space = False
         self.is_incremental = False
+        self.connections: list[socket.socket] = []
+        """All that were opened."""
         self.was_left = threading.Event()
         """Set when a client closed its connection before the end of its answer."""
         self.release = threading.Event()
@@ -64,9 +67,13 @@ class StandIn:
         self._thread.start()
 
     def close(self) -> None:
+        """End, and cut all connections."""
         self.release.set()
         self._server.shutdown()
         self._server.server_close()
+        for connection in self.connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def tokens_of(self, body: dict[str, Any]) -> Iterator[int]:
         """The tokens that a request generates, up to and with the end token."""
@@ -85,6 +92,15 @@ class StandIn:
 
 class _Handler(BaseHTTPRequestHandler):
     server_state: StandIn
+    protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        self.server_state.connections.append(self.connection)
+
+    def handle(self) -> None:
+        with suppress(OSError):  # it was cut
+            super().handle()
 
     def log_message(self, *arguments: object) -> None:
         pass
@@ -124,6 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(503)
         elif fault == "hang":
             state.release.wait(30)
+            self.close_connection = True
         elif self.path == "/v1/completions":
             self._vllm(body, fault)
         elif self.path == "/generate":
@@ -143,12 +160,11 @@ class _Handler(BaseHTTPRequestHandler):
             meta["input_top_logprobs"] = [None if i == 0 else others for i in range(len(prompt))]
             self._json({"text": "", "output_ids": [], "meta_info": meta})
             return
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
-        self.end_headers()
+        self._begin_stream()
         made: list[int] = []
         for count in range(1, params["max_new_tokens"] + 1):
             if fault == "half" and count == 3:
+                self.close_connection = True
                 return
             token = self.server_state.script([*prompt, *made])
             if token in params["stop_token_ids"] and count <= params["min_new_tokens"]:
@@ -166,7 +182,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._event({"text": "?", "output_ids": shown, "meta_info": meta})
             if finish:
                 break
-        self.wfile.write(b"data: [DONE]\n\n")
+        self._chunk(b"data: [DONE]\n\n")
+        self._chunk(b"")
 
     def _vllm(self, body: dict[str, Any], fault: str) -> None:
         assert body["return_tokens_as_token_ids"] and body["return_token_ids"]
@@ -176,12 +193,11 @@ class _Handler(BaseHTTPRequestHandler):
             logprobs["token_logprobs"][0] = logprobs["top_logprobs"][0] = None
             self._json({"choices": [{"text": "", "logprobs": logprobs, "token_ids": [1], "finish_reason": "length"}]})
             return
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream; charset=utf-8")
-        self.end_headers()
+        self._begin_stream()
         tokens = list(body["prompt"])
         for count in range(1, body["max_tokens"] + 1):
             if fault == "half" and count == 3:
+                self.close_connection = True
                 return
             token = self.server_state.script(tokens)
             if token in body["stop_token_ids"] and count <= body["min_tokens"]:
@@ -199,7 +215,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._event({"choices": [choice]})
             if finish:
                 break
-        self.wfile.write(b"data: [DONE]\n\n")
+        self._chunk(b"data: [DONE]\n\n")
+        self._chunk(b"")
 
     def _vllm_logprobs(self, tokens: Sequence[int], body: dict[str, Any]) -> dict[str, list[Any]]:
         others = {f"token_id:{other}": -1.0 - other / 1000 for other in range(body["logprobs"])}
@@ -217,13 +234,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(answer | ({"completion_probabilities": probabilities} if "n_probs" in body else {}))
 
     def _stream(self, body: dict[str, Any], fault: str) -> None:
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
-        self.end_headers()
+        self._begin_stream()
         content = b""
         try:
             for count, token in enumerate(self.server_state.tokens_of(body), 1):
                 if fault == "half" and count == 3:
+                    self.close_connection = True
                     return
                 content += b"" if token == END else TOKENIZER.token_bytes(token)
                 if is_incomplete(content):
@@ -237,15 +253,26 @@ class _Handler(BaseHTTPRequestHandler):
                     while not self.server_state.release.wait(0.02):
                         self._event({"tokens": [], "stop": False})
             self._event({"tokens": [], "tokens_predicted": count, "stop": True, "stop_type": "limit"})
+            self._chunk(b"")
         except OSError:
             self.server_state.was_left.set()
+            raise
 
     def _entry(self, token: int, body: dict[str, Any]) -> dict[str, Any]:
         others = [{"id": other, "logprob": -1.0 - other / 1000} for other in range(min(body["n_probs"], 300))]
         return {"id": token, "logprob": -0.5, "top_logprobs": others}
 
     def _event(self, event: dict[str, Any]) -> None:
-        self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        self._chunk(b"data: " + json.dumps(event).encode() + b"\n\n")
+
+    def _begin_stream(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream; charset=utf-8")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+
+    def _chunk(self, content: bytes) -> None:
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(content), content))
         self.wfile.flush()
 
     def _json(self, value: object, status: int = 200) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -57,6 +58,42 @@ def loads(backend: EmbeddedBackend) -> list[int]:
     engine = backend.served["there"].engine
     assert isinstance(engine, UpstreamEngine) and engine._pool is not None
     return [engine._pool._router.load(address.url) for address in engine._pool.addresses]
+
+
+def test_streams_of_a_server_that_dies_go_on_at_others(servers: list[StandIn]) -> None:
+    async def test(backend: EmbeddedBackend) -> None:
+        first = await home(backend, servers)
+        content, begun = TEXT.encode(), threading.Event()
+
+        def pausing(tokens: Sequence[int]) -> int:
+            if len(tokens) == len(PROMPT) + 5:
+                begun.set()
+                first.release.wait(30)
+            return content[len(tokens) - len(PROMPT)]
+
+        first.script = pausing
+        answers = [asyncio.create_task(complete(backend, max_tokens=len(TEXT), n=2)) for _ in range(3)]
+        await until(begun.is_set)
+        await asyncio.to_thread(first.close)
+        texts = [choice.text for answer in answers for choice in (await answer).choices]
+        assert texts == [TEXT] * 6
+        await until(lambda: detail(backend) == "2 of 3 engines answer.")
+        await until(lambda: loads(backend) == [0, 0, 0])
+
+    on(servers, test)
+
+
+@pytest.mark.parametrize("kind", ["llama", "vllm", "sglang"])
+@pytest.mark.parametrize("ends", [True, False])
+def test_connections_are_used_again(kind: str, ends: bool) -> None:
+    async def test(backend: EmbeddedBackend) -> None:
+        for _ in range(5):
+            assert (await complete(backend, max_tokens=30 if ends else 3)).choices[0].text == TEXT[: 30 if ends else 3]
+
+    with stand_in(kind) as server:
+        spell(server, TEXT)
+        on(server, test)
+        assert len(server.requests) == 5 and len(server.connections) <= 2
 
 
 @pytest.mark.parametrize("fault", ["half", "busy", "html", "hang", "other model"])
