@@ -69,6 +69,7 @@ class JobOptions(SamplingOptions, total=False):
     prediction: Sequence[int]
     grammar: str
     salt: str
+    priority: int
 
 
 class ToyEngine(Engine):
@@ -153,6 +154,7 @@ def make_job(
     prediction: Sequence[int] = (),
     grammar: str = "",
     salt: str = "",
+    priority: int = 0,
     **sampling: Unpack[SamplingOptions],
 ) -> Job:
     """A job with an id of its own, and with a request of its own unless one is passed."""
@@ -175,6 +177,7 @@ def make_job(
         client=client,
         grammar=grammar,
         salt=salt,
+        priority=priority,
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from onward.engine.events import Decoded
 from onward.engine.job import Job
 
-from .harness import Results, ToyEngine, make_engine, make_job, run_alone
+from .harness import Results, ToyEngine, finished_jobs, make_engine, make_job, run, run_alone
 
 BUSY, SMALL = 1, 2
 """Numbers of two clients."""
@@ -194,3 +194,67 @@ def test_law_2_and_4_whatever_clients_send_everything_ends_with_its_own_bits(dat
         if n not in cancelled:
             assert results.jobs[job.id].bits == run_alone(job, context=320).bits
     assert engine.cache.pool.num_used == 0
+
+
+# --- priorities --------------------------------------------------------------------------------------------------
+
+LONG = [97 + number % 25 for number in range(1500)]
+
+
+def order_of(jobs: list[Job]) -> list[int]:
+    """The indices of the jobs in the order in which they end, one at a time. Their results are those that they have
+    alone."""
+    engine = make_engine(rows=1, blocks=512)
+    events = []
+    for job in jobs:
+        engine.add(job)
+    while not engine.idle:
+        events += engine.step()
+        engine.check()
+    numbers = {job.id: index for index, job in enumerate(jobs)}
+    return [numbers[job] for job in finished_jobs(events)]
+
+
+def test_of_a_clients_waiting_requests_those_with_the_lowest_priority_number_begin_first() -> None:
+    jobs = [
+        make_job(f"{n}", max_tokens=3, priority=priority) for n, priority in enumerate((5, 0, -1, 0, 2**63 - 1, -1))
+    ]
+    assert order_of(jobs) == [2, 5, 1, 3, 0, 4]
+
+
+@pytest.mark.parametrize("urgent", ["short", "long"])
+def test_priorities_hold_between_short_and_long_prompts(urgent: str) -> None:
+    short = [make_job(f"{n}", max_tokens=2, priority=-(urgent == "short")) for n in range(3)]
+    long = [make_job([98 + n, *LONG], max_tokens=2, priority=-(urgent == "long")) for n in range(3)]
+    expected = [0, 2, 4, 1, 3, 5] if urgent == "short" else [1, 3, 5, 0, 2, 4]
+    assert order_of([job for pair in zip(short, long, strict=True) for job in pair]) == expected
+
+
+@pytest.mark.parametrize("priority", [-1000, 1000])
+def test_a_priority_places_no_request_before_those_of_other_clients(priority: int) -> None:
+    """The other client's request begins when it would without priorities."""
+    steps = []
+    for each in (0, priority):
+        engine = make_engine(rows=2)
+        for number in range(12):
+            engine.add(make_job(f"{number}", client=BUSY, max_tokens=20, ignore_end=True, priority=each))
+        engine.step()
+        steps.append(steps_until_first_token(engine, make_job("small", client=SMALL, max_tokens=1)))
+    assert steps[0] == steps[1]
+
+
+def test_requests_of_all_priorities_end_and_cancelled_ones_leave_nothing() -> None:
+    engine = make_engine(rows=3, blocks=512)
+    jobs = [make_job(f"{n}", client=n % 2, priority=n % 5 - 2, choices=2, max_tokens=9, seed=n) for n in range(20)]
+    gone = {jobs[n].id for n in (3, 8, 19)}
+
+    def cancel(step: int) -> None:
+        if step == 4:
+            for job in gone:
+                engine.cancel(engine.jobs[job].request)
+
+    results = run(engine, jobs, before_step=cancel)
+    for job in jobs:
+        if job.id not in gone:
+            assert results.jobs[job.id].bits == run_alone(job).bits
+    assert engine.idle and engine.cache.pool.num_used == 0

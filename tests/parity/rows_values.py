@@ -36,6 +36,7 @@ INTEGERS: dict[str, tuple[int | None, int | None]] = {
     "dry_range": (-1, None),
     "mirostat": (0, 2),
     "mirostat_mode": (0, 2),
+    "priority": (-(2**63), 2**63 - 1),
 }
 NUMBERS: dict[str, tuple[float, float]] = {
     "frequency_penalty": (-2, 2),
@@ -115,6 +116,7 @@ DEFAULTS: dict[str, Any] = {
     "dry_multiplier": 0,
     "mirostat": 0,
     "mirostat_mode": 0,
+    "priority": 0,
     "dry_base": 1.75,
     "dry_allowed_length": 2,
     "dry_penalty_last_n": -1,
@@ -132,7 +134,7 @@ NULLABLE = (
     *("dry_sequence_breakers", "samplers"),
     *("response_format", "json_schema", "choice", "guided_json", "guided_choice", "structured_outputs"),
     "guided_decoding_backend",
-    *("priority", "spaces_between_special_tokens"),
+    "spaces_between_special_tokens",
 )
 NAMES = {
     float: "a decimal number",
@@ -359,7 +361,6 @@ AREA.served(
 for name, value, words in (
     ("return_hidden_states", True, "does not support true. Only false is supported."),
     ("use_beam_search", True, "does not support true. Only false is supported."),
-    ("priority", 1, "does not support 1. Only 0 is supported."),
     ("length_penalty", 2, "does not support 2. Only 1 is supported."),
     ("cache_prompt", False, "does not support false. Only true is supported."),
     ("keep_alive", 0, "does not support 0. Only a time other than zero is supported."),
@@ -387,7 +388,6 @@ for name, value in (
     ("token_healing", False),
     ("no_repeat_ngram_size", 0),
     ("stop_token_ids", []),
-    ("priority", 0),
     ("spaces_between_special_tokens", True),
     ("spaces_between_special_tokens", False),
     ("cache_prompt", True),

@@ -187,7 +187,6 @@ def test_an_unknown_inner_field_is_named(path: str) -> None:
         ("return_hidden_states", 0, "0", "false"),
         ("use_beam_search", True, "true", "false"),
         ("cache_prompt", False, "false", "true"),
-        ("priority", 1, "1", "0"),
         ("truncate_prompt_tokens", 0, "0", "-1 or a positive number"),
         ("keep_alive", 0, "0", "a time other than zero"),
         ("keep_alive", "0s", "0s", "a time other than zero"),

@@ -22,7 +22,7 @@ EXTENSIONS = {
     "mirostat_tau", "mirostat_eta", "samplers", "temperature_last",
     "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "skip_special_tokens",
     "include_stop_str_in_output", "return_tokens_as_token_ids", "max_completion_tokens", "add_special_tokens",
-    "prediction", "cache_salt", "$schema",
+    "prediction", "cache_salt", "priority", "$schema",
     "response_format", "json_schema", "json_object", "regex", "choice", "grammar", "whitespace_pattern",
     "disable_any_whitespace",
 }  # fmt: skip

@@ -70,6 +70,7 @@ FEATURES: dict[str, Feature] = {
     "mirostat": _named("mirostat", lambda request: request.mirostat > 0),
     "samplers": _named("samplers", lambda request: request.samplers is not None or request.temperature_last),
     "cache_salt": _named("cache_salt", lambda request: request.cache_salt is not None),
+    "priority": _named("priority", lambda request: request.priority != 0),
     "constraint": Feature(None, "constrained output", lambda request: request.constraint is not None),
 }
 """What `EngineInfo.lacks` may name."""

@@ -180,6 +180,7 @@ def _plan_prompt(
         prediction=prediction,
         repeatable=request.seed is not None or sampling.is_greedy,
         salt=_salt(request),
+        priority=request.priority,
     )
     return PlannedPrompt(job, text, visible, token_bytes, max(1, len(job_prompt) - num_implicit))
 

@@ -1,10 +1,10 @@
 """Admission: who joins the running batch, and when.
 
 Short and long prompts wait in separate queues, so that long ones do not delay a short one. In both queues the clients
-that hold fewer rows come first, and requests of a client take turns. Where another client holds many more rows or much
-more memory, some of it is taken back (`rows.Reclaim`). If the request whose turn it is does not fit in memory even so,
-nothing is admitted before it, so that large requests do not starve. A prompt whose prefix another sequence is computing
-waits for that prefix (law 3).
+that hold fewer rows come first; of a client's requests those with the lowest priority number, and equal ones take
+turns. Where another client holds many more rows or much more memory, some of it is taken back (`rows.Reclaim`). If the
+request whose turn it is does not fit in memory even so, nothing is admitted before it, so that large requests do not
+starve. A prompt whose prefix another sequence is computing waits for that prefix (law 3).
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class Admission:
         self._returning = returning
         self._reclaim = reclaim
         turns = count()
-        self._queues = tuple(WaitingQueue(turns, rows, is_short=is_short) for is_short in (True, False))
+        self._queues: list[WaitingQueue] = []
+        self._queues += [WaitingQueue(turns, rows, self._queues, is_short=is_short) for is_short in (True, False)]
         self._out_of_memory = False
         """Whether the request whose turn it is did not fit in memory in this step: then nothing is admitted."""
 
@@ -176,7 +177,7 @@ class Admission:
         if self._out_of_memory:
             return None
         preempted = self._returning.preempted
-        num_rows, _ = min((queue.turn for queue in queues), default=NEVER)
+        num_rows, *_ = min((queue.turn for queue in queues), default=NEVER)
         if preempted and self._rows.held_by(preempted[0].job.client) <= num_rows:
             if self._rows.is_full:
                 return None

@@ -30,10 +30,10 @@ class Job:
     the request ignores them). `rules` and `pending` (the bytes of an incomplete character at the prompt's end) are for
     finding stop sequences. `prediction` are tokens that the caller expects: they can make the job faster, and never
     change a token. `repeatable`: whether the same request returns the same result again, because it has a seed or is
-    greedy. `salt`: only jobs with the same one share prompt prefixes. `grammar` (see `constraints.grammar`) is what
-    every choice's text must match; "": anything. `resume`: for a job that was submitted before and whose Prefilled was
-    delivered, the state of each choice, None for a finished one; tokens sampled before are replayed and not reported
-    again.
+    greedy. `priority`: of a client's waiting requests, those with the lowest number are admitted first. `salt`: only
+    jobs with the same one share prompt prefixes. `grammar` (see `constraints.grammar`) is what every choice's text must
+    match; "": anything. `resume`: for a job that was submitted before and whose Prefilled was delivered, the state of
+    each choice, None for a finished one; tokens sampled before are replayed and not reported again.
 
     msgspec can encode it.
     """
@@ -55,6 +55,7 @@ class Job:
     client: int = 0
     grammar: str = ""
     salt: str = ""
+    priority: int = 0
 
     @property
     def unfinished_choices(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""The waiting queues: sequences that have not run yet, by client and request."""
+"""The waiting queues: sequences that have not run yet, by client, priority and request."""
 
 from __future__ import annotations
 
@@ -13,26 +13,30 @@ from onward.engine.sequence import Sequence
 MAX_CANDIDATES_PER_REQUEST = 8
 """Waiting sequences of a request that are considered for admission, when the first ones wait for a shared prefix."""
 
-Turn = tuple[float, float]
-"""When it is a queue's turn, lowest first: the rows that the client of its first request holds, then a number."""
-NEVER: Turn = (math.inf, math.inf)
+Turn = tuple[float, bool, float]
+"""When it is a queue's turn, lowest first: the rows that the client of its first request holds, whether that client has
+a request of a lower priority number in another queue, then a number."""
+NEVER: Turn = (math.inf, True, math.inf)
 
 _Requests = OrderedDict[int, tuple[int, deque[Sequence]]]
-"""The turn and the sequences of each request of a client, in the order of turns."""
+"""The turn and the sequences of each request of a client with one priority, in the order of turns."""
 
 
 class WaitingQueue:
     """Waiting sequences of one kind, short or long. Engine thread only.
 
-    Clients that hold fewer rows come first; requests of a client take turns. `turns` numbers the turns of requests,
-    across all queues that share it.
+    Clients that hold fewer rows come first; of a client's requests those with the lowest priority number, and among
+    equal ones they take turns. Priorities of different clients are not compared. `turns` numbers the turns of requests,
+    across all queues that share it; `queues` are those queues, this one included.
     """
 
-    def __init__(self, turns: count[int], rows: RowLedger, *, is_short: bool) -> None:
+    def __init__(self, turns: count[int], rows: RowLedger, queues: list[WaitingQueue], *, is_short: bool) -> None:
         self.is_short = is_short
         self._turns = turns
         self._rows = rows
-        self._clients: dict[int, _Requests] = {}
+        self._queues = queues
+        self._clients: dict[int, dict[int, _Requests]] = {}
+        """By client and priority. None is empty."""
         self._num_waiting = 0
 
     def __len__(self) -> int:
@@ -40,9 +44,10 @@ class WaitingQueue:
 
     def __iter__(self) -> Iterator[Sequence]:
         """Yield all sequences, in no particular order."""
-        for requests in self._clients.values():
-            for _, sequences in requests.values():
-                yield from sequences
+        for priorities in self._clients.values():
+            for requests in priorities.values():
+                for _, sequences in requests.values():
+                    yield from sequences
 
     @property
     def turn(self) -> Turn:
@@ -59,9 +64,14 @@ class WaitingQueue:
         """The client whose turn it is."""
         return min(self._clients, key=self._turn_of, default=None)
 
+    def first_priority(self, client: int) -> float:
+        """The lowest priority number of the client's requests; infinity if it has none here."""
+        return min(self._clients.get(client, ()), default=math.inf)
+
     def add(self, sequence: Sequence) -> None:
         """Append a sequence to those of its request."""
-        requests = self._clients.setdefault(sequence.job.client, OrderedDict())
+        priorities = self._clients.setdefault(sequence.job.client, {})
+        requests = priorities.setdefault(sequence.job.priority, OrderedDict())
         request = sequence.job.request
         if request not in requests:
             requests[request] = next(self._turns), deque()
@@ -70,31 +80,41 @@ class WaitingQueue:
 
     def cancel(self, request: int) -> None:
         """Remove a request's sequences."""
-        for client, requests in list(self._clients.items()):
-            if request in requests:
-                self._num_waiting -= len(requests.pop(request)[1])
-                if not requests:
-                    del self._clients[client]
+        for client, priorities in list(self._clients.items()):
+            for priority, requests in list(priorities.items()):
+                if request in requests:
+                    self._num_waiting -= len(requests.pop(request)[1])
+                    self._drop_empty(client, priority)
 
     def candidates(self) -> Iterator[Sequence]:
         """Yield the first few sequences of each request that may take another row, in the order of turns."""
         for client in sorted(self._clients, key=self._turn_of):
-            for request, (_, sequences) in self._clients[client].items():
-                if self._rows.has_room(request):
-                    yield from islice(sequences, MAX_CANDIDATES_PER_REQUEST)
+            for _, requests in sorted(self._clients[client].items()):
+                for request, (_, sequences) in requests.items():
+                    if self._rows.has_room(request):
+                        yield from islice(sequences, MAX_CANDIDATES_PER_REQUEST)
 
     def take(self, sequence: Sequence) -> None:
-        """Remove a sequence, after which it is the turn of its client's next request. Invalidates iterators of
-        `candidates`."""
+        """Remove a sequence, after which it is the turn of its client's next request of that priority. Invalidates
+        iterators of `candidates`."""
         client, request = sequence.job.client, sequence.job.request
-        requests = self._clients[client]
+        requests = self._clients[client][sequence.job.priority]
         _, sequences = requests.pop(request)
         sequences.remove(sequence)
         self._num_waiting -= 1
         if sequences:
             requests[request] = next(self._turns), sequences
-        if not requests:
-            del self._clients[client]
+        self._drop_empty(client, sequence.job.priority)
 
     def _turn_of(self, client: int) -> Turn:
-        return self._rows.held_by(client), next(iter(self._clients[client].values()))[0]
+        priority = self.first_priority(client)
+        is_behind = any(queue.first_priority(client) < priority for queue in self._queues)
+        number, _ = next(iter(self._clients[client][int(priority)].values()))
+        return self._rows.held_by(client), is_behind, number
+
+    def _drop_empty(self, client: int, priority: int) -> None:
+        priorities = self._clients[client]
+        if not priorities[priority]:
+            del priorities[priority]
+        if not priorities:
+            del self._clients[client]

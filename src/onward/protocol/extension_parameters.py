@@ -127,6 +127,16 @@ OWN_EXTENSIONS = (
         "can find out by the time to the first token, or by `cached_tokens`, what was asked. It changes no token.",
     ),
     Parameter(
+        name="priority",
+        kind="integer",
+        default=0,
+        origin="extension",
+        group="other",
+        example=-1,
+        help="Of a client's own requests that wait for a place in the batch, those with the lowest number begin first; "
+        "equal ones take turns. It does not place a request before those of other clients, and interrupts none.",
+    ),
+    Parameter(
         name="prediction",
         kind="prediction",
         origin="extension",
@@ -256,7 +266,6 @@ DIALECTS = (
     _alias("no_stop_trim", "include_stop_str_in_output", "SGLang"),
     _fixed("return_hidden_states", False, "SGLang", "`false`"),
     _fixed("use_beam_search", False, "vLLM", "`false`"),
-    _fixed("priority", 0, "vLLM", "0 (requests of one client are served in order)"),
     replace(
         _fixed("spaces_between_special_tokens", True, "vLLM", ""),
         only=(True, False),

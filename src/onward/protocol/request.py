@@ -62,6 +62,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: bool = False
     return_tokens_as_token_ids: bool = False
     add_special_tokens: bool = True
+    priority: int = 0
     cache_salt: str | None = None
     prediction: str | None = None
     stop_token_ids: tuple[int, ...] = ()

@@ -25,6 +25,7 @@ UNCOMMON = frozenset(
         "dry",
         "mirostat",
         "cache_salt",
+        "priority",
         "samplers",
         "constraint",
     )

@@ -30,6 +30,7 @@ LACKS = frozenset(
         "dry",
         "mirostat",
         "cache_salt",
+        "priority",
         "constraint",
         "repetition_penalty_with_bias",
     )
