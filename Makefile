@@ -27,6 +27,11 @@ $(VENV)/.dev: pyproject.toml $(BIN)/onward
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+# Half a gigabyte, so only for the slow tests; without it, those of the cluster are skipped, and say so.
+$(VENV)/.cluster: pyproject.toml $(VENV)/.dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cluster]' && touch $@ || \
+		echo "Ray could not be installed: the tests of the cluster are skipped"
+
 install: $(VENV)/.dev  ## Make .venv with what serving, tests and checks need
 
 serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS="--port 8123" passes flags on)
@@ -35,7 +40,7 @@ serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS
 test: $(VENV)/.dev  ## Run the fast tests (some minutes on two cores)
 	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -o faulthandler_timeout=300 $(ARGS)
 
-test-all: $(VENV)/.dev playground/node_modules/.done  ## Run all tests, slow ones too
+test-all: $(VENV)/.dev $(VENV)/.cluster playground/node_modules/.done  ## Run all tests, slow ones too
 	$(BIN)/python -m pytest -m "" $(ARGS)
 
 coverage: $(VENV)/.dev  ## Run the fast tests with coverage; fail below the floor in pyproject.toml

@@ -25,19 +25,20 @@ class ServerProcess(NamedTuple):
 
 
 @contextmanager
-def served(*flags: str, model: str = "toy", module: str = "onward") -> Iterator[str]:
+def served(*flags: str, model: str | None = "toy", module: str = "onward") -> Iterator[str]:
     """The base URL (`http://127.0.0.1:PORT`) of a server that is ready. Ended by SIGTERM.
 
-    `module` is a program that takes the arguments of `onward`.
+    `model` None: the flags say which. `module` is a program that takes the arguments of `onward`.
     """
     with server_process(*flags, model=model, module=module) as server:
         yield server.url
 
 
 @contextmanager
-def server_process(*flags: str, model: str = "toy", module: str = "onward") -> Iterator[ServerProcess]:
+def server_process(*flags: str, model: str | None = "toy", module: str = "onward") -> Iterator[ServerProcess]:
     """As `served`, with the process."""
-    command = [sys.executable, "-m", module, "serve", "--port", "0", "--model", model, "--drain", "2", *flags]
+    command = [sys.executable, "-m", module, "serve", "--port", "0", "--drain", "2", *flags]
+    command += [] if model is None else ["--model", model]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     said: list[str] = []

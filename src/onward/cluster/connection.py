@@ -65,6 +65,13 @@ def connect(address: str) -> None:
         raise SetupError(f"The Ray cluster at {address} cannot be joined: {_first_line(error)}") from None
 
 
+def disconnect() -> None:
+    """Leave the cluster that this process has joined."""
+    import ray
+
+    ray.shutdown()
+
+
 def _is_important(record: logging.LogRecord) -> bool:
     """Ray Serve sets the level of its logger itself, and reports what it does."""
     return record.levelno >= logging.WARNING

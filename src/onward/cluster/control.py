@@ -37,10 +37,10 @@ def deploy(models: Sequence[ModelConfig], progress: Callable[[str], None], timeo
         for name, model in zip(names, models, strict=True)
     ]
     serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
-    _wait(names, progress, timeout_seconds)
+    wait_until_running(names, progress, timeout_seconds)
 
 
-def _wait(names: Sequence[str], progress: Callable[[str], None], timeout_seconds: float) -> None:
+def wait_until_running(names: Sequence[str], progress: Callable[[str], None], timeout_seconds: float) -> None:
     """Wait until applications run. Raises SetupError if one cannot, or has not in time."""
     deadline, shown = time.monotonic() + timeout_seconds, ""
     begun = time.monotonic()

@@ -18,6 +18,10 @@ from onward.cluster.transport import OnMembers, Refused, ReplicaLost
 ROUTE_SECONDS = 10.0
 """How long a call may wait for a replica: those that fit were there when it was made."""
 POLL_SECONDS = 1.0
+NO_REPLICA = (
+    "no replica took the call; a cluster that was started without authentication needs RAY_AUTH_MODE=disabled on this "
+    "machine too, if this account has a token in ~/.ray"
+)
 
 
 class RayTransport:
@@ -68,7 +72,7 @@ class RayTransport:
             while not (await asyncio.wait({first}, timeout=POLL_SECONDS))[0]:
                 waited += POLL_SECONDS
                 if route.replica is None and waited >= ROUTE_SECONDS:
-                    raise ReplicaLost("no replica took the call")
+                    raise ReplicaLost(NO_REPLICA)
             item: bytes = first.result()
             return item
         finally:

@@ -75,7 +75,7 @@ def status(session: Session, address: str) -> None:
 
 
 def down(session: Session, address: str, keep_ray: bool) -> None:
-    from onward.cluster.connection import address_of_cluster, connect
+    from onward.cluster.connection import address_of_cluster, connect, disconnect
     from onward.cluster.control import remove_all
     from onward.cluster.local_ray import stop_head
     from onward.settings import cache_folder
@@ -83,6 +83,7 @@ def down(session: Session, address: str, keep_ray: bool) -> None:
     connect(address)
     found = address_of_cluster()
     has_others = remove_all(_say)
+    disconnect()
     if has_others or keep_ray:
         _say("Ray goes on running.")
     elif stop_head(found, cache_folder()):
