@@ -91,6 +91,11 @@ class CreateParams(TypedDict, total=False):
     dry_sequence_breakers: list[str] | None
     repeat_last_n: int | None
     samplers: list[str] | None
+    mirostat: int | None
+    mirostat_tau: float | None
+    mirostat_eta: float | None
+    cache_salt: str | None
+    priority: int | None
     temperature_last: bool | None
     response_format: ResponseFormat | None
     json_schema: dict[str, Any] | str | bool | None
