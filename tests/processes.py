@@ -37,8 +37,8 @@ def served(*flags: str, model: str | None = "toy", module: str = "onward") -> It
 @contextmanager
 def server_process(*flags: str, model: str | None = "toy", module: str = "onward") -> Iterator[ServerProcess]:
     """As `served`, with the process."""
-    command = [sys.executable, "-m", module, "serve", "--port", "0", "--drain", "2", *flags]
-    command += [] if model is None else ["--model", model]
+    models = [] if model is None else ["--model", model]  # before those of the flags: the first one is the default
+    command = [sys.executable, "-m", module, "serve", "--port", "0", *models, "--drain", "2", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     said: list[str] = []
