@@ -13,6 +13,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LEVELS = {
     "errors": 0,
     "machine": 0,
+    "loop_thread": 0,
     "offload": 0,
     "values": 0,
     "settings": 0,

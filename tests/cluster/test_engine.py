@@ -18,7 +18,7 @@ from onward.cluster.flight import GROUP_CHOICES, MAX_STRIKES
 from onward.cluster.members import Members
 from onward.completions.fold import fold_whole
 from onward.completions.plan import ServedModel
-from onward.engine.client import EngineState
+from onward.engine.client import EngineCounts, EngineState
 from onward.errors import ApiError, EngineStopped
 from onward.protocol.decode import check_request
 from onward.protocol.models import Model
@@ -207,7 +207,7 @@ def test_without_replicas_requests_wait_and_are_then_refused(monkeypatch: pytest
             assert client.state.status == "recovering"
             transport.add(LocalReplica("b"))
             assert (await waiting).choices
-            assert client.state == EngineState()
+            assert client.state == EngineState(engines=EngineCounts(1, 1))
             transport.kill("b")
             with pytest.raises(EngineStopped):
                 await complete(backend, prompt="x", max_tokens=3)

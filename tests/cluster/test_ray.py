@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -92,6 +94,15 @@ def test_a_cluster_answers_as_one_process_does(face: str, undisturbed: dict[int,
     assert get(face, "/v1/models")["data"][0]["id"] == "toy"
     assert get(face, "/health")["status"] == "ready"
     wait_for("the replicas' reports", lambda: metric(face, "onward_engine_decode_tokens_total") > 5_000)
+
+
+def test_a_server_with_another_token_says_what_to_do(cluster: SimulatedCluster) -> None:
+    """Ray itself drops what the replicas send, and says nothing."""
+    environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
+    command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--cluster", cluster.address]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=GUARD_SECONDS)
+    assert ran.returncode == 1
+    assert "set RAY_AUTH_MODE=disabled" in ran.stderr
 
 
 def test_random_deaths_of_replicas_and_nodes_change_no_byte(

@@ -206,7 +206,7 @@ def test_a_privileged_port_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyP
 
 def test_the_ready_line_of_several_models_on_ipv6() -> None:
     listener = bind("::1", 0)
-    line = ready_line(settings(host="::1", model=("a", "b")), listener)
+    line = ready_line(["a", "b"], settings(host="::1"), listener)
     assert line == f"Onward is ready at http://[::1]:{listener.getsockname()[1]}/v1 (models: a, b)"
     listener.close()
 

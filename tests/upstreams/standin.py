@@ -68,12 +68,12 @@ class StandIn:
 
     def close(self) -> None:
         """End, and cut all connections."""
-        self.release.set()
         self._server.shutdown()
         self._server.server_close()
         for connection in self.connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+        self.release.set()  # only now: nothing that waits may still be answered
 
     def tokens_of(self, body: dict[str, Any]) -> Iterator[int]:
         """The tokens that a request generates, up to and with the end token."""

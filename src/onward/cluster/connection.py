@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,16 @@ from onward.errors import SetupError
 
 PREFIX = "onward-"
 """Of the names of Onward's applications on Ray Serve, before the model's name."""
+CONNECT_SECONDS = 5.0
 MISSING = "A cluster needs Ray, which is not installed: pip install 'onward[cluster]'."
 
 
 TOKEN = Path("~/.ray/auth_token")
 """The secret without which the ports of a Ray with authentication answer nobody. Ray reads it there."""
+
+
+class NoCluster(SetupError):
+    """There is no Ray cluster at the address, or this machine is no node of it."""
 
 
 def use_token() -> None:
@@ -41,10 +47,12 @@ def make_token() -> None:
 
 
 def connect(address: str) -> None:
-    """Join the Ray cluster at HOST:PORT, or the one of this machine ("auto"), as a driver. Raises SetupError.
+    """Join the Ray cluster at HOST:PORT, or the one of this machine ("auto"), as a driver.
 
-    This machine must be a node of it. May be called again for the same address.
+    This machine must be a node of it. May be called again for the same address. Raises SetupError, NoCluster.
     """
+    if address != "auto":
+        _check_port(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     use_token()
     try:
@@ -57,7 +65,7 @@ def connect(address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:
-        raise SetupError(
+        raise NoCluster(
             f"There is no Ray cluster at {address}, or this machine is not one of its nodes: {_first_line(error)} "
             "`onward cluster up` starts one, `onward cluster add-node ADDRESS` joins one."
         ) from None
@@ -70,6 +78,19 @@ def disconnect() -> None:
     import ray
 
     ray.shutdown()
+
+
+def _check_port(address: str) -> None:
+    """Raise SetupError unless something listens at HOST:PORT: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        raise SetupError(f"{address!r} is not an address: pass HOST:PORT, as `onward cluster up` prints it, or auto.")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise NoCluster(
+            f"Nothing answers at {address} ({error}). `onward cluster up` starts a cluster and prints its address."
+        ) from None
 
 
 def _is_important(record: logging.LogRecord) -> bool:

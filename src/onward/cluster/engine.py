@@ -10,7 +10,7 @@ import asyncio
 import atexit
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as ReadOnly
 from contextlib import AsyncExitStack, aclosing, suppress
 
@@ -24,12 +24,14 @@ from onward.engine.client import Deliver, EngineInfo, EngineLoad, EngineState, R
 from onward.engine.events import FailureKind
 from onward.engine.job import Job
 from onward.errors import EngineStopped
+from onward.loop_thread import LoopThread
 
 log = logging.getLogger("onward.engine")
 
 PATIENCE_SECONDS = 30.0
 """How long jobs wait for a replica that can compute them. Later requests are refused until there is one."""
-STOP_SECONDS = 5.0
+RETRY_SECONDS = 0.05
+"""Before the first attempt at another replica; longer before later ones, when several were lost in a row."""
 
 
 class ClusterEngine:
@@ -43,8 +45,8 @@ class ClusterEngine:
         self._transport = transport
         self._members = members
         self._info = info
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=f"onward-{name}", daemon=True)
+        self._thread = LoopThread(f"onward-{name}")
+        self._loop = self._thread.loop
         self._deliver: Deliver = lambda events: None
         self._lock = threading.Lock()
         """Held while jobs are submitted, and while the state changes to one that refuses them."""
@@ -68,7 +70,7 @@ class ClusterEngine:
         self._deliver = deliver
         atexit.register(self.stop)
         self._thread.start()
-        self._transport.watch(lambda members: self._call(self._update, members))
+        self._transport.watch(lambda members: self._thread.call(self._update, members))
 
     @property
     def info(self) -> EngineInfo:
@@ -82,7 +84,8 @@ class ClusterEngine:
     @property
     def load(self) -> EngineLoad:
         """That of all replicas, as they reported it last, whoever sent them their jobs."""
-        return msgspec.structs.replace(self._load, recoveries=self._recoveries)
+        counts = self._recoveries
+        return msgspec.structs.replace(self._load, recoveries=counts, num_moved=counts.num_resumed_requests)
 
     @property
     def num_flights(self) -> int:
@@ -96,10 +99,10 @@ class ClusterEngine:
             self._loop.call_soon_threadsafe(self._begin, list(jobs), self._info.fingerprint)
 
     def cancel(self, request: int) -> None:
-        self._call(self._cancel, request)
+        self._thread.call(self._cancel, request)
 
     def cancel_choice(self, job: int, choice: int) -> None:
-        self._call(self._cancel_choice, job, choice)
+        self._thread.call(self._cancel_choice, job, choice)
 
     def stop(self) -> None:
         with self._lock:
@@ -107,23 +110,10 @@ class ClusterEngine:
             self._state = EngineState("stopped")
         if is_first:
             self._transport.close()
-        if self._thread.is_alive():
-            self._call(self._end)
-            self._thread.join(STOP_SECONDS)
+        self._thread.stop(self._end)
         atexit.unregister(self.stop)
 
-    def _call(self, function: Callable[..., object], *arguments: object) -> None:
-        with suppress(RuntimeError):  # the event loop has ended
-            self._loop.call_soon_threadsafe(function, *arguments)
-
     # The event loop.
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
 
     @property
     def _is_given_up(self) -> bool:
@@ -138,18 +128,18 @@ class ClusterEngine:
         before, self._info = self._info, self._members.serves(self._info)
         if before.fingerprint != self._info.fingerprint:
             log.info("%s: the cluster serves %s now, after %s", self._name, self._info.fingerprint, before.fingerprint)
-        self._load = self._members.load()
-        if self._members.fit:
+        counts = self._members.counts
+        self._load = msgspec.structs.replace(self._members.load(), engines=counts)
+        if counts.num_answering:
             self._absent_since = None
-            self._set_state(EngineState())
-        elif self._absent_since is None:
-            self._absent_since = self._loop.time()
-            unfit = self._members.num_unfit
-            reason = (
-                f"{unfit} replicas serve another model than this server was started with" if unfit else "no replica"
-            )
-            log.warning("%s: the cluster has no replica for this server: %s", self._name, reason)
-            self._set_state(EngineState("recovering", reason))
+            self._set_state(EngineState(engines=counts))
+        else:
+            reason = "its replicas serve another model than this server was started with"
+            reason = reason if counts.num_engines else "it has no replica"
+            self._set_state(EngineState("recovering", reason, counts))
+            if self._absent_since is None:
+                self._absent_since = self._loop.time()
+                log.warning("%s: the cluster cannot compute: %s", self._name, reason)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -222,7 +212,7 @@ class ClusterEngine:
         if not flight.has_ended:
             flight.replica = route.replica
             self._lost(flight, reason or "", counts=counts)
-            await asyncio.sleep(0.05 * flight.num_strikes)
+            await asyncio.sleep(RETRY_SECONDS * max(1, flight.num_strikes))
 
     def _lost(self, flight: Flight, reason: str, *, counts: bool) -> None:
         """A flight goes on elsewhere, or ends if it is the cause of losses."""
@@ -273,11 +263,3 @@ class ClusterEngine:
         for flight in list(self._flights):
             if not flight.has_ended:
                 self._fail(flight, "stopped", "the server is stopping")
-        self._loop.create_task(self._close())
-
-    async def _close(self) -> None:
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._loop.stop()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as ReadOnly
 
 from onward.cluster.messages import Route
-from onward.engine.events import Decoded, Event, Failed
+from onward.engine.events import Decoded, Event, Failed, FailureKind
 from onward.engine.job import Job
 from onward.engine.journal import Journal
 from onward.routing.prefix import prefix_keys
@@ -119,9 +119,9 @@ class Flight:
             del self._journals[job]
         return True
 
-    def fail(self, kind: str, reason: str) -> list[Event]:
+    def fail(self, kind: FailureKind, reason: str) -> list[Event]:
         """End all jobs; return an event for each."""
-        events: list[Event] = [Failed(job, kind, reason) for job in self._journals]  # type: ignore[arg-type]
+        events: list[Event] = [Failed(job, kind, reason) for job in self._journals]
         self._journals.clear()
         return events
 

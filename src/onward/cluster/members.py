@@ -9,10 +9,8 @@ from dataclasses import dataclass
 import msgspec
 
 from onward.cluster.messages import ReplicaInfo
-from onward.engine.client import DraftCounts, EngineInfo, EngineLoad
+from onward.engine.client import TOTALS, DraftCounts, EngineCounts, EngineInfo, EngineLoad
 
-TOTALS = ("num_preemptions", "num_steps", "num_prefill_tokens", "num_decode_tokens", "num_cached_tokens")
-"""Fields of EngineLoad that are counted from a replica's start, besides `drafts`."""
 GAUGES = ("num_running", "num_waiting", "num_blocks", "num_used_blocks", "num_cached_blocks")
 
 
@@ -56,8 +54,9 @@ class Members:
         }
 
     @property
-    def num_unfit(self) -> int:
-        return len(self._members) - len(self.fit)
+    def counts(self) -> EngineCounts:
+        """How many replicas there are, and how many of them are fit."""
+        return EngineCounts(len(self.fit), len(self._members))
 
     def with_fingerprint(self, fingerprint: str) -> list[str]:
         """Return the names of the fit replicas that compute these results."""
@@ -88,5 +87,4 @@ def _started(member: Member) -> float:
 def _sum(loads: list[EngineLoad], names: tuple[str, ...]) -> EngineLoad:
     """Return a load with the sums of these fields and of the counts of drafts."""
     sums = {name: sum(getattr(load, name) for load in loads) for name in names}
-    drafts = {name: sum(getattr(load.drafts, name) for load in loads) for name in DraftCounts.__struct_fields__}
-    return EngineLoad(**sums, drafts=DraftCounts(**drafts))
+    return EngineLoad(**sums, drafts=sum((load.drafts for load in loads), DraftCounts()))

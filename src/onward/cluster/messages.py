@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,6 +11,8 @@ from onward.engine.client import EngineInfo, EngineLoad
 from onward.engine.events import Event
 from onward.engine.job import Job
 from onward.errors import SetupError
+
+T = TypeVar("T")
 
 PROTOCOL = 1
 """Raised with every change of these messages, of jobs or of events. Faces use replicas with the same number only."""
@@ -90,10 +92,7 @@ def encode_jobs(jobs: list[Job]) -> bytes:
 
 def decode_jobs(payload: bytes) -> list[Job]:
     """Raises BrokenMessage."""
-    try:
-        return _jobs.decode(payload)
-    except msgspec.MsgspecError as error:
-        raise BrokenMessage(f"the jobs of a face cannot be read: {error}") from None
+    return _decoded(_jobs, payload)
 
 
 def encode_events(events: list[Event]) -> bytes:
@@ -103,7 +102,11 @@ def encode_events(events: list[Event]) -> bytes:
 
 def decode_events(payload: bytes) -> list[Event]:
     """Raises BrokenMessage."""
+    return _decoded(_events, payload)
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[T], payload: bytes) -> T:
     try:
-        return _events.decode(payload)
+        return decoder.decode(payload)
     except msgspec.MsgspecError as error:
-        raise BrokenMessage(f"the events of a replica cannot be read: {error}") from None
+        raise BrokenMessage(f"what the other side has sent cannot be read: {error}") from None

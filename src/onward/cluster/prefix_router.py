@@ -12,6 +12,9 @@ from onward.cluster.messages import ReplicaInfo, Route, decode_load
 from onward.errors import SetupError
 from onward.routing.router import Router
 
+MAX_RANKED = 3
+"""Replicas that are offered for a call. The second matters only where the first dies just then."""
+
 
 class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray is not always installed where types are checked
     """Ranks replicas by `routing.router.Router` for calls with a `Route` as their second argument.
@@ -59,7 +62,7 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray is not always in
         fit = {
             name for name in by_name if (info := self._infos.get(name)) and info.engine.fingerprint == route.fingerprint
         }
-        ranked = self._prefixes.rank(route.keys, route.size, fit - set(route.avoid) or fit)
+        ranked = self._prefixes.rank(route.keys, route.size, fit - set(route.avoid) or fit, MAX_RANKED)
         return [[by_name[name]] for name in ranked]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:

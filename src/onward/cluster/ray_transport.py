@@ -18,10 +18,6 @@ from onward.cluster.transport import OnMembers, Refused, ReplicaLost
 ROUTE_SECONDS = 10.0
 """How long a call may wait for a replica: those that fit were there when it was made."""
 POLL_SECONDS = 1.0
-NO_REPLICA = (
-    "no replica took the call; a cluster that was started without authentication needs RAY_AUTH_MODE=disabled on this "
-    "machine too, if this account has a token in ~/.ray"
-)
 
 
 class RayTransport:
@@ -67,12 +63,13 @@ class RayTransport:
     async def _first(self, calls: Any, route: Route) -> bytes:
         """Wait for the first item. It may wait long at a replica, but not for one."""
         first = asyncio.ensure_future(anext(calls))
+        first.add_done_callback(lambda done: done.cancelled() or done.exception())
         waited = 0.0
         try:
             while not (await asyncio.wait({first}, timeout=POLL_SECONDS))[0]:
                 waited += POLL_SECONDS
                 if route.replica is None and waited >= ROUTE_SECONDS:
-                    raise ReplicaLost(NO_REPLICA)
+                    raise ReplicaLost("no replica took the call")
             item: bytes = first.result()
             return item
         finally:

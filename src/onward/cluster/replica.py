@@ -21,8 +21,8 @@ from onward.errors import EngineStopped
 log = logging.getLogger("onward.engine")
 
 FRAME_SECONDS = 0.03
-"""How long events of a call are collected before they are sent: each item of a stream costs both sides about 0.3 ms,
-whatever it holds. The first events of a call are sent at once."""
+"""How long events of a call are collected before they are sent: each item of a stream has a cost of its own in
+Ray, whatever it holds. The first events of a call are sent at once."""
 FRAME_TOKENS = 32
 """Tokens with which an item is sent earlier."""
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from onward.cluster.config import ENGINE_SETTINGS
 from onward.cluster.connection import PREFIX, applications, connect
 from onward.cluster.engine import ClusterEngine
 from onward.cluster.members import Member, Members
+from onward.cluster.messages import ReplicaInfo, Route, encode_jobs
+from onward.cluster.transport import ReplicaLost
 from onward.errors import SetupError
 from onward.models.resolve import ResolvedModel, resolve
+from onward.routing.prefix import prefix_keys
 from onward.runtimes.base import Progress
 from onward.settings import Settings
 
@@ -21,6 +26,9 @@ if TYPE_CHECKING:
     from onward.cluster.ray_transport import RayTransport
     from onward.engine.model import Tokenizer
 
+FACE_SETTINGS = {"cache_dir", "cache_size", "offline"}
+"""Settings of replicas that this server has too: for the files of tokenizers."""
+ANSWER_SECONDS = 10.0
 START_SECONDS = 300.0
 """How long to wait for the first replica of an application that is being deployed."""
 
@@ -30,14 +38,33 @@ def connect_models(
 ) -> list[tuple[ResolvedModel, Tokenizer, ClusterEngine]]:
     """Join the cluster of the settings; return its models. `on_failure` closes what was opened. Raises SetupError."""
     address = settings.cluster or "auto"
-    if settings.model != Settings().model:
-        raise SetupError("--cluster serves the models of the cluster: leave --model out, or put it into cluster.toml.")
+    _refuse_settings(settings)
     progress(f"Joining the Ray cluster at {address}")
     connect(address)
     found = applications()
     if not found:
         raise SetupError(f"The Ray cluster at {address} serves no model of Onward: run `onward cluster up` first.")
-    return [_connect(name, settings, progress, on_failure) for name in sorted(found)]
+    served = [_connect(name, settings, progress, on_failure) for name in sorted(found)]
+    names = [model.id for model, _, _ in served]
+    for name, _ in settings.tokenizer:
+        if name not in names:
+            raise SetupError(f"--tokenizer {name}=… names no model of the cluster, which serves {', '.join(names)}.")
+    return served
+
+
+def _refuse_settings(settings: Settings) -> None:
+    """Raise SetupError for a setting that would have no effect: it is one of the replicas."""
+    defaults = Settings()
+    if settings.model != defaults.model:
+        raise SetupError("--cluster serves the models of the cluster: leave --model out, or put it into cluster.toml.")
+    if settings.lora:
+        raise SetupError("Replicas have no adapters: serve --lora without --cluster.")
+    for name in ENGINE_SETTINGS:
+        if name not in FACE_SETTINGS and getattr(settings, name) != getattr(defaults, name):
+            flag = "--" + name.replace("_", "-")
+            raise SetupError(
+                f"{flag} is a setting of the replicas: put {name} into cluster.toml, and leave it out here."
+            )
 
 
 def _connect(
@@ -59,10 +86,27 @@ def _connect(
             f"The tokenizer of {word} on this machine is not that of the cluster's {info.model_id}: pass "
             f"--tokenizer {info.model_id}=MODEL with the same model."
         )
+    asyncio.run(_check_answers(transport, info))
     members = Members(vocabulary, info.engine.context_length)
     engine = ClusterEngine(info.model_id, transport, info.engine, members)
     on_failure.callback(engine.stop)
     return replace(found, id=info.model_id), tokenizer, engine
+
+
+async def _check_answers(transport: RayTransport, info: ReplicaInfo) -> None:
+    """Make an empty call. Raises SetupError if nothing comes back: Ray drops what does not have the right token, and
+    neither side hears of it."""
+    route = Route(0, prefix_keys(()), 1, info.engine.fingerprint)
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS), aclosing(transport.run(encode_jobs([]), route)) as items:
+            async for _ in items:
+                pass
+    except (TimeoutError, ReplicaLost):
+        raise SetupError(
+            "The cluster's replicas do not answer this machine. If the cluster was started without authentication "
+            "and this account has a token in ~/.ray, set RAY_AUTH_MODE=disabled; otherwise see whether a firewall is "
+            "between them."
+        ) from None
 
 
 def _first_members(application: str, transport: RayTransport) -> Mapping[str, Member]:

@@ -18,13 +18,12 @@ from onward.cluster.deployment import DEPLOYMENT, deployment_options
 from onward.cluster.messages import PROTOCOL, ReplicaInfo
 from onward.cluster.replica import EngineReplica
 from onward.compose.backend import start_engine
+from onward.engine_clients.worker import EXIT_CRASHED
 
 if TYPE_CHECKING:
     from onward.engine.model import Vocabulary
 
 log = logging.getLogger("onward.engine")
-
-EXIT_CRASHED = 70
 
 
 def build(model: dict[str, Any]) -> Application:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as ReadOnly
+from operator import add
 from typing import Literal, Protocol
 
 import msgspec
@@ -86,6 +87,9 @@ class DraftCounts(msgspec.Struct, frozen=True, array_like=True):
     def total(self) -> int:
         return sum(msgspec.structs.astuple(self))
 
+    def __add__(self, other: DraftCounts) -> DraftCounts:
+        return DraftCounts(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
+
 
 class RecoveryCounts(msgspec.Struct, frozen=True, array_like=True):
     """How often an engine was lost and started again since the server's start, by why: it ended by itself (crash), did
@@ -134,6 +138,9 @@ class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
     engines: EngineCounts | None = None
     num_moved: int = 0
 
+
+TOTALS = ("num_preemptions", "num_steps", "num_prefill_tokens", "num_decode_tokens", "num_cached_tokens")
+"""The fields of EngineLoad that are totals since the start, besides `drafts`."""
 
 Report = Event | EngineInfo | EngineState | EngineLoad
 """All that comes up from an engine."""

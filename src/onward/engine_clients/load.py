@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from onward.engine.client import DraftCounts, EngineLoad
-
-TOTALS = (
-    "num_preemptions",
-    "num_steps",
-    "num_prefill_tokens",
-    "num_decode_tokens",
-    "num_cached_tokens",
-)
-"""The fields of EngineLoad that are totals since the start, besides `drafts`."""
+from onward.engine.client import TOTALS, EngineLoad
 
 
 class LoadHistory:
@@ -28,16 +19,10 @@ class LoadHistory:
         lost = self._lost
         if lost.num_steps:
             totals = {name: getattr(lost, name) + getattr(load, name) for name in TOTALS}
-            load = msgspec.structs.replace(load, **totals, drafts=_add(lost.drafts, load.drafts))
+            load = msgspec.structs.replace(load, **totals, drafts=lost.drafts + load.drafts)
         self.current = load
 
     def engine_lost(self) -> None:
         """The current engine is gone, with its sequences and its KV cache."""
         totals = {name: getattr(self.current, name) for name in TOTALS}
         self._lost = self.current = EngineLoad(**totals, drafts=self.current.drafts, num_blocks=self.current.num_blocks)
-
-
-def _add(left: DraftCounts, right: DraftCounts) -> DraftCounts:
-    """Return the sums of all counts."""
-    names = DraftCounts.__struct_fields__
-    return DraftCounts(*(getattr(left, name) + getattr(right, name) for name in names))

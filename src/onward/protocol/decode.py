@@ -113,8 +113,8 @@ class _CheckedFields:
         arguments = dict(self.own)
         for row, value in self.aliased:
             assert row.alias_of is not None
-            if row.name == "n_probs" and value == 0:
-                continue  # llama.cpp's "none"; `logprobs: 0` asks for those of the generated tokens
+            if row.unset is not None and value == row.unset:
+                continue
             if row.overrides or row.alias_of not in arguments:
                 arguments[row.alias_of] = value
         if arguments.get("best_of") == 0:

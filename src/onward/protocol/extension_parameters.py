@@ -283,6 +283,7 @@ DIALECTS = (
     replace(
         _alias("n_probs", "logprobs", "llama.cpp"),
         strict_maximum=None,
+        unset=0,
         help="llama.cpp's name for `logprobs`, with the same answer; but 0 means none, as it does there.",
     ),
     _alias("repeat_penalty", "repetition_penalty", "llama.cpp"),

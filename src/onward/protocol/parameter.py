@@ -49,7 +49,7 @@ class Parameter:
     strict profile; in the others, larger values are lowered to `cap`. `alias_of` is the name of the parameter that this
     one is an alias of: if both are present, the parameter itself wins, unless the alias `overrides` it. `dialect` is
     the name of the server that uses this field. Where not `has_effect`, the field is checked and has no meaning here,
-    as its help says.
+    as its help says. `unset` is a value with which an alias counts as left out.
     """
 
     name: str
@@ -72,6 +72,7 @@ class Parameter:
     only: tuple[object, ...] = ()
     inner: tuple[Parameter, ...] = ()
     has_effect: bool = True
+    unset: object = None
 
     @property
     def nullable(self) -> bool:

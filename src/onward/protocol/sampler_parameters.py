@@ -98,8 +98,8 @@ SAMPLER_PARAMETERS = (
         name="mirostat", kind="integer", default=0, minimum=0, maximum=2, origin="extension", group="sampling",
         example=2,
         help="Mirostat 1 or 2: leave out more or fewer unlikely tokens, so that the surprise of the sampled ones stays "
-        "near `mirostat_tau`. As in llama.cpp, no other sampler leaves tokens out then: beside it act `temperature`, "
-        "penalties, `dry_multiplier`, biases and bans. 0 means off.",
+        "near `mirostat_tau`. As in llama.cpp, no other sampler leaves tokens out then. Beside it act `temperature`, "
+        "biases and bans, and, other than there, penalties and `dry_multiplier`. 0 means off.",
     ),
     _sampler("mirostat_tau", 5, 0, 100, 3, "The surprise, in bits, that `mirostat` aims at."),
     _sampler("mirostat_eta", 0.1, 0, 1, 0.2, "How much of each token's deviation from it `mirostat` corrects."),

@@ -9,7 +9,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import uvicorn
@@ -182,7 +182,9 @@ class Service:
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         try:
             await self._wait_until_started(serving)
-            print_or_log(ready_line(self._settings, self._listener))
+            # The settings do not know the models of a cluster.
+            names = list(self._backend.health().models) if self._settings.cluster else served_names(self._settings)
+            print_or_log(ready_line(names, self._settings, self._listener))
             systemd.notify(systemd.READY)
             await _wait_for_first(
                 serving,
@@ -319,10 +321,9 @@ def print_or_log(line: str) -> None:
         log.info(line)
 
 
-def ready_line(settings: Settings, listener: socket.socket) -> str:
+def ready_line(names: Sequence[str], settings: Settings, listener: socket.socket) -> str:
     """Return the line that is printed when the server accepts requests."""
     port = listener.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    names = served_names(settings)
     noun = "model" if len(names) == 1 else "models"
     return f"Onward is ready at http://{host}:{port}/v1 ({noun}: {', '.join(names)})"

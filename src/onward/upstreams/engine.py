@@ -14,12 +14,14 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from collections.abc import Sequence as ReadOnly
 from contextlib import aclosing, contextmanager, suppress
+from functools import partial
 
 from onward.engine.client import Deliver, EngineInfo, EngineLoad, EngineState
 from onward.engine.events import Decoded, Event, Failed, FailureKind, Prefilled
 from onward.engine.job import Job
 from onward.engine.model import Vocabulary
 from onward.errors import EngineStopped, SetupError
+from onward.loop_thread import LoopThread
 from onward.sampling.outputs import Sampled
 from onward.upstreams.base import Part, Upstream, UpstreamError
 from onward.upstreams.choice import ChoiceRun
@@ -29,7 +31,6 @@ log = logging.getLogger("onward.engine")
 
 MAX_ATTEMPTS = 3
 """Requests in a row that bring no token before a choice fails."""
-STOP_SECONDS = 5.0
 END_SECONDS = 0.25
 """How long the end of an answer may take behind its last token before its connection is closed instead."""
 
@@ -56,8 +57,8 @@ class UpstreamEngine:
         self._vocabulary = vocabulary
         self._context_length = context_length
         self._fingerprint = fingerprint
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=f"onward-{name}", daemon=True)
+        self._thread = LoopThread(f"onward-{name}")
+        self._loop = self._thread.loop
         self._deliver: Deliver = lambda events: None
         self._lock = threading.Lock()
         """Held while jobs are submitted, and while the state changes to one that refuses them."""
@@ -75,7 +76,7 @@ class UpstreamEngine:
         atexit.register(self.stop)
         self._thread.start()
         try:
-            asyncio.run_coroutine_threadsafe(self._connect(check), self._loop).result()
+            self._thread.run(self._connect(check))
         except UpstreamError as error:
             self.stop()
             raise SetupError(f"The engine of {self._name} cannot be used: {error}") from None
@@ -121,46 +122,23 @@ class UpstreamEngine:
             self._loop.call_soon_threadsafe(self._begin, list(jobs))
 
     def cancel(self, request: int) -> None:
-        self._call(self._cancel, request)
+        self._thread.call(self._cancel, request)
 
     def cancel_choice(self, job: int, choice: int) -> None:
-        self._call(self._cancel_choice, job, choice)
+        self._thread.call(self._cancel_choice, job, choice)
 
     def stop(self) -> None:
         with self._lock:
             if self._state.status == "running" or self._state.status == "recovering":
                 self._state = EngineState("stopped")
-        if self._thread.is_alive():
-            self._call(self._end)
-            self._thread.join(STOP_SECONDS)
+        self._thread.stop(partial(self._fail_all, "stopped", "the engine was stopped"), self._close)
         atexit.unregister(self.stop)
-
-    def _call(self, function: Callable[..., object], *arguments: object) -> None:
-        with suppress(RuntimeError):  # the event loop has ended
-            self._loop.call_soon_threadsafe(function, *arguments)
 
     # The event loop.
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
-
-    def _end(self) -> None:
-        self._fail_all("stopped", "the engine was stopped")
-        self._loop.create_task(self._close())
-
     async def _close(self) -> None:
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._loop.shutdown_asyncgens()
         if self._pool is not None:
             await self._pool.close()
-        self._loop.stop()
 
     def _begin(self, jobs: list[Job]) -> None:
         for job in jobs:

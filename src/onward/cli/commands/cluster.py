@@ -24,7 +24,7 @@ def up(
     session: Session, config: str | None, model: tuple[str, ...], replicas: int, address: str | None, port: int,
     num_cpus: int | None, num_gpus: int | None, wait: float,
 ) -> None:  # fmt: skip
-    from onward.cluster.connection import address_of_cluster, connect, make_token
+    from onward.cluster.connection import NoCluster, address_of_cluster, connect, make_token
     from onward.cluster.control import deploy, describe
     from onward.cluster.local_ray import record_head, start_head
     from onward.settings import cache_folder
@@ -32,9 +32,11 @@ def up(
     models = _models(config, model, replicas)
     if address is None:
         make_token()
-    if address is not None:
-        connect(address)
-    elif not _is_running():
+    try:
+        connect(address or "auto")
+    except NoCluster:
+        if address is not None:
+            raise
         _say(f"Starting Ray on this machine, port {port}")
         start_head(port, {"num_cpus": num_cpus, "num_gpus": num_gpus})
         connect("auto")
@@ -50,19 +52,6 @@ def up(
             f"Add a machine (run there): onward cluster add-node {found}"
         ),
     )
-
-
-def _is_running() -> bool:
-    """Whether this machine is a node of a cluster already; joins it."""
-    from onward.cluster.connection import connect
-
-    try:
-        connect("auto")
-    except SetupError as error:
-        if error.__cause__ is None and "no Ray cluster" in str(error):
-            return False
-        raise
-    return True
 
 
 def status(session: Session, address: str) -> None:
