@@ -25,9 +25,13 @@ class Server:
 
 
 @contextmanager
-def serve(model: str, *flags: str, program: Sequence[str] = (sys.executable, "-m", "onward")) -> Iterator[Server]:
-    """Start a server, yield it when it is ready, and stop it on exit. Raises BenchmarkError if it does not start."""
-    command = [*program, "serve", "--port", "0", "--drain", "1", "--model", model, *flags]
+def serve(
+    model: str | None, *flags: str, program: Sequence[str] = (sys.executable, "-m", "onward")
+) -> Iterator[Server]:
+    """Start a server, yield it when it is ready, and stop it on exit. `model` None: the flags say what is served.
+    Raises BenchmarkError if it does not start."""
+    models = [] if model is None else ["--model", model]
+    command = [*program, "serve", "--port", "0", "--drain", "1", *models, *flags]
     with tempfile.TemporaryFile("w+") as log:  # a pipe that nobody reads would block the server when full
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:

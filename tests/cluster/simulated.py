@@ -72,6 +72,7 @@ class _Orders:
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self._workers = [self._add() for _ in range(nodes)]
+        self._frozen: list[Any] = []
         import ray
 
         ray.init(address=self._cluster.address, log_to_driver=False, configure_logging=False)
@@ -100,6 +101,13 @@ class _Orders:
         target = serve.RunTarget(target=build_sleeping(**arguments), name=APPLICATION, route_prefix=None)
         serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
 
+    def serve(self, **table: Any) -> None:
+        """Serve one model, as a table of cluster.toml says, as `onward cluster up` does."""
+        from onward.cluster.config import parse_config
+        from onward.cluster.control import deploy
+
+        deploy(parse_config({"model": [table]}, "the test"), lambda words: None, 120.0)
+
     def add_node(self) -> None:
         """Add a node."""
         self._workers.append(self._add())
@@ -110,6 +118,20 @@ class _Orders:
         self._workers.remove(node)
         self._cluster.remove_node(node, allow_graceful=False)
         return len(self._workers)
+
+    def freeze_node(self, seed: int) -> None:
+        """Stop all processes of a node, as if its cable were pulled: its connections stay open, and nothing comes."""
+        node = random.Random(seed).choice(self._workers)
+        self._workers.remove(node)
+        self._frozen.append(node)
+        raylets = {process.process.pid for process in node.all_processes.get("raylet", [])}
+        for pid in [*_children_of(raylets), *raylets]:
+            os.kill(pid, signal.SIGSTOP)
+
+    def kill_frozen(self) -> None:
+        """Kill the nodes that were frozen."""
+        while self._frozen:
+            self._cluster.remove_node(self._frozen.pop(), allow_graceful=False)
 
     def kill_replica(self, seed: int) -> int:
         """Kill the process of a replica; returns how many there were."""
@@ -137,16 +159,7 @@ class _Orders:
             for node in self._cluster.list_all_nodes()
             for process in node.all_processes.get("raylet", [])
         }
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (path / "cmdline").read_bytes()
-                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            if words.startswith(b"ray::ServeReplica") and parent in parents:
-                found.append(int(path.name))
-        return found
+        return [pid for pid, words in _children_of(parents).items() if words.startswith(b"ray::ServeReplica")]
 
     def end(self) -> None:
         """Stop every process."""
@@ -154,6 +167,20 @@ class _Orders:
 
         ray.shutdown()
         self._cluster.shutdown()
+
+
+def _children_of(parents: set[int]) -> dict[int, bytes]:
+    """Return the command lines of the children of processes, by their ids."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes()
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent in parents:
+            found[int(path.name)] = words
+    return found
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import msgspec
+from ray import serve
 
 from onward.cluster.config import ModelConfig
 from onward.cluster.deployment import DEPLOYMENT, deployment_options
@@ -46,7 +47,7 @@ class SleepingReplica(EngineReplica):
         engine = sleeping_engine(seconds, fingerprint, max_rows)
         vocabulary = vocabulary_digest(ToyTokenizer())
         info = ReplicaInfo(PROTOCOL, "toy", "toy", 1, vocabulary, engine.info, time.time())
-        super().__init__(engine, info)
+        super().__init__(engine, info, name=serve.get_replica_context().replica_id.unique_id)
 
     def record_replica_metadata(self) -> dict[str, Any]:
         return {**super().record_replica_metadata(), "pid": os.getpid()}
@@ -54,8 +55,6 @@ class SleepingReplica(EngineReplica):
 
 def build_sleeping(*, seconds: float, fingerprint: str, max_rows: int = 64, **config: Any) -> Any:
     """Return the application of sleeping replicas. `config`: fields of a ModelConfig."""
-    from ray import serve
-
     model = msgspec.convert({"model": "toy", "engine": {"max_rows": max_rows}, **config}, ModelConfig)
     deployment = serve.deployment(SleepingReplica, name=DEPLOYMENT).options(**deployment_options(model))
     return deployment.bind(seconds, fingerprint, max_rows)

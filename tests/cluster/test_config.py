@@ -11,6 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from onward.cluster.config import parse_config, read_config
+from onward.cluster.control import to_remove
 from onward.cluster.deployment import application_name, deployment_options, serve_config
 from onward.cluster.manifests import ray_service, serve_yaml
 from onward.errors import SetupError
@@ -166,6 +167,15 @@ def test_names_of_applications() -> None:
     assert application_name("storyteller") == "onward-storyteller"
     assert application_name("/models/My Model/q4.gguf") == "onward-q4.gguf"
     assert application_name("hf.co/org/Name:Q4_K_M") == "onward-Name-Q4_K_M"
+
+
+def test_models_that_are_not_named_are_removed_only_when_asked() -> None:
+    running = ["onward-old", "onward-new"]
+    with pytest.raises(SetupError, match=r"also serves old, .* --remove-others .* --keep-others"):
+        to_remove(running, ["onward-new"], "ask")
+    assert to_remove(running, ["onward-new"], "remove") == ["onward-old"]
+    assert to_remove(running, ["onward-new"], "keep") == []
+    assert to_remove(running, ["onward-new", "onward-old", "onward-more"], "ask") == []
 
 
 def test_the_files_for_other_tools_hold_the_same_cluster(tmp_path: Path) -> None:

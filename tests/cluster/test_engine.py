@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
+from onward.cluster import channels, outbox
 from onward.cluster import engine as cluster_engine
-from onward.cluster import replica as replica_module
 from onward.cluster.engine import ClusterEngine
 from onward.cluster.flight import GROUP_CHOICES, MAX_STRIKES
 from onward.cluster.members import Members
@@ -42,8 +42,8 @@ REQUESTS: list[dict[str, Any]] = [
 @pytest.fixture(autouse=True)
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams have many items, so that replicas are lost between many of them."""
-    monkeypatch.setattr(replica_module, "FRAME_TOKENS", 2)
-    monkeypatch.setattr(replica_module, "FRAME_SECONDS", 0.002)
+    monkeypatch.setattr(outbox, "FRAME_SECONDS", 0.002)
+    monkeypatch.setattr(outbox, "URGENT_SECONDS", 0.001)
 
 
 @asynccontextmanager
@@ -103,14 +103,14 @@ def test_law_2_replicas_that_die_change_no_byte(seed: int, expected: list[list[A
     async def run() -> None:
         draw = random.Random(seed)
         names = iter(f"replica-{index}" for index in range(100))
-        first = [LocalReplica(next(names), dies_after=draw.randrange(6)) for _ in range(3)]
+        first = [LocalReplica(next(names), dies_after=draw.randrange(6), is_slow=True) for _ in range(3)]
         async with cluster(*first) as (backend, transport, client):
 
             async def replace_the_dead() -> None:
                 while True:
                     await asyncio.sleep(0.01)
                     while len(transport.replicas) < 3:
-                        transport.add(LocalReplica(next(names), dies_after=draw.randrange(5, 60)))
+                        transport.add(LocalReplica(next(names), dies_after=draw.randrange(5, 60), is_slow=True))
 
             replacing = asyncio.create_task(replace_the_dead())
             found = await asyncio.gather(*(complete(backend, **fields) for fields in REQUESTS))
@@ -138,6 +138,34 @@ def test_a_job_that_ends_every_replica_is_ended_itself() -> None:
             for replica in transport.replicas.values():
                 replica.lost.clear()
             assert (await complete(backend, prompt="fine", max_tokens=5)).choices
+
+    asyncio.run(run())
+
+
+def test_a_replica_that_falls_silent_loses_its_requests_and_gets_no_new_ones(
+    monkeypatch: pytest.MonkeyPatch, expected: list[list[Any]]
+) -> None:
+    """Its connection stands, and nothing comes."""
+    monkeypatch.setattr(channels, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(outbox, "HEARTBEAT_SECONDS", 0.02)
+
+    async def run() -> None:
+        async with cluster(LocalReplica("a", is_slow=True), LocalReplica("b", is_slow=True)) as (backend, transport, _):
+            running = asyncio.create_task(complete(backend, **REQUESTS[0]))
+            while not transport.calls:
+                await asyncio.sleep(0.001)
+            silent = transport.calls[0]
+            transport.replicas[silent].is_connected.clear()
+            assert bytes_of(await running) == expected[0]
+            assert transport.channels.silent == (silent,)
+            first = len(transport.calls)
+            for number in range(6):
+                await complete(backend, prompt=f"number {number}", max_tokens=3)
+            assert silent not in transport.calls[first:]
+            transport.replicas[silent].is_connected.set()
+            async with asyncio.timeout(10):
+                while transport.channels.silent:
+                    await asyncio.sleep(0.01)
 
     asyncio.run(run())
 

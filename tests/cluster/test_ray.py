@@ -129,6 +129,23 @@ def test_random_deaths_of_replicas_and_nodes_change_no_byte(
     wait_for("the end of cancelled requests", lambda: metric(face, "onward_engine_running") == 0)
 
 
+def test_a_node_that_is_cut_off_without_a_word_changes_no_byte(
+    cluster: SimulatedCluster, face: str, undisturbed: dict[int, Folded]
+) -> None:
+    wait_for("replicas", lambda: cluster.order("count_replicas") == 3)
+    clients = Clients(face, "toy", undisturbed, count=16, seed=4)
+    wait_for("streams", lambda: clients.num_events > 1_000)
+    cluster.order("add_node")
+    cluster.order("freeze_node", seed=1)
+    before = clients.num_compared
+    wait_for("streams that end", lambda: clients.num_compared >= before + 60)
+    clients.stop()
+    cluster.order("kill_frozen")
+    assert clients.problems == []
+    assert metric(face, "onward_engine_poisoned_requests_total") == 0
+    wait_for("replicas", lambda: cluster.order("count_replicas") == 3)
+
+
 def test_a_client_that_leaves_ends_its_work_at_the_replica(face: str) -> None:
     before = metric(face, "onward_engine_decode_tokens_total")
     fields = {"prompt": "x", "max_tokens": 1800, "ignore_eos": True, "stream": True, "n": 2}

@@ -104,10 +104,11 @@ class Answer:
 
 
 class Server:
-    """One `onward serve` process."""
+    """One `onward serve` process. `model` None: the flags say what is served."""
 
-    def __init__(self, *flags: str, model: str = "toy") -> None:
-        command = [sys.executable, "-m", "onward", "serve", "--model", model, "--port", "0"]
+    def __init__(self, *flags: str, model: str | None = "toy") -> None:
+        models = [] if model is None else ["--model", model]
+        command = [sys.executable, "-m", "onward", "serve", *models, "--port", "0"]
         quiet = ["--no-access-log", "--log-level", "warning"]
         self._process = subprocess.Popen(
             [*command, *quiet, *flags],

@@ -189,3 +189,31 @@ def test_memory_is_bounded() -> None:
     for index in range(100):
         router.begin("a", prefix_keys([index]))
     assert len(router._holders) == 10
+
+
+def test_no_job_waits_for_a_row_while_another_replica_has_one() -> None:
+    router = Router()
+    router.set_replicas(["a", "b"], {"a": 12, "b": 12})
+    keys = prefix_keys([1])  # all jobs have the same prefix
+    for _ in range(24):
+        router.begin(router.rank(keys)[0], keys)
+    assert router.load("a") == router.load("b") == 12
+    home = router.rank(keys)[0]
+    for _ in range(3):  # all rows are taken: the prefix counts again
+        assert router.rank(keys)[0] == home
+        router.begin(home, keys)
+
+
+def test_a_report_from_before_the_end_of_jobs_is_not_the_load_of_others() -> None:
+    router = Router(["a"])
+    keys = prefix_keys([1])
+    for _ in range(5):
+        router.begin("a", keys)
+    router.reported("a", 5)
+    for _ in range(4):
+        router.end("a")
+    for _ in range(2):
+        router.reported("a", 5)
+        assert router.load("a") == 1
+    router.reported("a", 5)
+    assert router.load("a") == 5

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,15 +13,20 @@ from onward.cluster.connection import PREFIX, applications
 from onward.cluster.deployment import application_name, build_application
 from onward.errors import SetupError
 
+Others = Literal["ask", "keep", "remove"]
+
 POLL_SECONDS = 1.0
 GRACE_SECONDS = 2.0
 """How long a deployment may be reported as running that was replaced just now."""
 
 
-def deploy(models: Sequence[ModelConfig], progress: Callable[[str], None], timeout_seconds: float) -> None:
-    """Make the cluster that this process has joined serve these models and no others, and wait until it does.
+def deploy(
+    models: Sequence[ModelConfig], progress: Callable[[str], None], timeout_seconds: float, others: Others = "ask"
+) -> None:
+    """Make the cluster that this process has joined serve these models, and wait until it does.
 
-    Replicas of a model that changes are replaced one after the other; streams end on the old ones. Raises SetupError.
+    Replicas of a model that changes are replaced one after the other; streams end on the old ones. `others`: what
+    becomes of models that it serves besides. Raises SetupError, for "ask" where there are any.
     """
     from ray import serve
 
@@ -29,7 +34,7 @@ def deploy(models: Sequence[ModelConfig], progress: Callable[[str], None], timeo
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise SetupError(f"Two models are named {twice[0].removeprefix(PREFIX)}: a cluster serves each name once.")
     serve.start(proxy_location="Disabled")
-    for name in applications().keys() - set(names):
+    for name in to_remove(applications(), names, others):
         progress(f"Removing {name.removeprefix(PREFIX)}")
         serve.delete(name)
     targets = [
@@ -38,6 +43,18 @@ def deploy(models: Sequence[ModelConfig], progress: Callable[[str], None], timeo
     ]
     serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
     wait_until_running(names, progress, timeout_seconds)
+
+
+def to_remove(running: Iterable[str], names: Sequence[str], others: Others) -> list[str]:
+    """Return the applications that are to be removed where `names` are deployed. Raises SetupError for "ask"."""
+    found = sorted(set(running) - set(names))
+    if found and others == "ask":
+        shown = ", ".join(name.removeprefix(PREFIX) for name in found)
+        raise SetupError(
+            f"The cluster also serves {shown}, which you have not named. Pass --remove-others to stop serving that, or "
+            "--keep-others to leave it as it is. Nothing was changed."
+        )
+    return found if others == "remove" else []
 
 
 def wait_until_running(names: Sequence[str], progress: Callable[[str], None], timeout_seconds: float) -> None:

@@ -186,7 +186,7 @@ class ClusterEngine:
 
     async def _run_call(self, flight: Flight, trial: AsyncExitStack) -> None:
         """Have one replica compute what is left of a flight, until it has ended or that replica is lost. Progress ends
-        its trial. Raises Refused."""
+        its trial. Raises Refused, and ReplicaLost if no replica takes it for long."""
         jobs, route = flight.begin_call()
         if set(self._members.with_fingerprint(flight.fingerprint)) <= set(route.avoid):
             flight.forget_losses()
@@ -206,7 +206,9 @@ class ClusterEngine:
                     if flight.has_ended or stopped is not None:
                         break
         except ReplicaLost as lost:
-            reason = str(lost)
+            reason, counts = str(lost), lost.is_strike
+            if route.replica is None and flight.is_unroutable():
+                raise
         except BrokenMessage as broken:
             raise Refused(f"{broken}: do all machines run the same version of Onward?") from None
         if not flight.has_ended:

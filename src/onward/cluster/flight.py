@@ -17,6 +17,8 @@ GROUP_CHOICES = 16
 one."""
 MAX_STRIKES = 4
 """Replicas that may be lost in a row, without an event in between, before it is taken for the jobs' own doing."""
+MAX_UNROUTED = 12
+"""Calls in a row that no replica took, after which there is none to wait for: half a minute."""
 SUSPECT_STRIKES = 2
 """From here on a flight is tried beside no other suspect: what ends replicas is found, and what was lost beside it is
 not blamed."""
@@ -35,6 +37,7 @@ class Flight:
         self.replica: str | None = None
         """The replica of the last call."""
         self.num_strikes = 0
+        self._num_unrouted = 0
         self._lost_at: tuple[str, ...] = ()
         """Replicas that were lost, or gave the jobs back, since the last event."""
         self._keys = prefix_keys(jobs[0].prompt)
@@ -96,7 +99,7 @@ class Flight:
                 del self._journals[event.job]
             accepted.append(event)
         if accepted:
-            self.num_strikes, self._lost_at = 0, ()
+            self.num_strikes, self._num_unrouted, self._lost_at = 0, 0, ()
         return accepted, lost
 
     def lost(self, *, counts: bool = True) -> None:
@@ -104,6 +107,11 @@ class Flight:
         self.num_strikes += counts
         if self.replica is not None:
             self._lost_at = (*self._lost_at, self.replica)
+
+    def is_unroutable(self) -> bool:
+        """Count a call that no replica took; return whether it was the last one to make."""
+        self._num_unrouted += 1
+        return self._num_unrouted >= MAX_UNROUTED
 
     def forget_losses(self) -> None:
         """Let replicas be tried again that were avoided: there are no others."""

@@ -14,12 +14,16 @@ from onward.errors import SetupError
 
 T = TypeVar("T")
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised with every change of these messages, of jobs or of events. Faces use replicas with the same number only."""
+
+Frame = list[tuple[int, bytes]]
+"""The events of calls, each encoded; empty ones are the end of a call."""
 
 _encoder = msgspec.msgpack.Encoder()
 _jobs: msgspec.msgpack.Decoder[list[Job]] = msgspec.msgpack.Decoder(list[Job])
 _events: msgspec.msgpack.Decoder[list[Event]] = msgspec.msgpack.Decoder(list[Event])
+_frame: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
 
 class BrokenMessage(Exception):
@@ -32,7 +36,7 @@ class Route:
     `routing.prefix`; `size`: choices in all.
 
     Only replicas with `fingerprint` come into question, none of `avoid`, and if `only` is set, no other one. The
-    router sets `replica` to the one that it chose, before the call is sent.
+    router sets `replica` to the one that it chose, before the call is sent. `face`: the listener for the events.
     """
 
     call: int
@@ -41,6 +45,7 @@ class Route:
     fingerprint: str
     avoid: tuple[str, ...] = ()
     only: str | None = None
+    face: str = ""
     replica: str | None = field(default=None, compare=False)
 
 
@@ -96,13 +101,23 @@ def decode_jobs(payload: bytes) -> list[Job]:
 
 
 def encode_events(events: list[Event]) -> bytes:
-    """Return one item of a call's stream."""
+    """Return events of one call."""
     return _encoder.encode(events)
 
 
 def decode_events(payload: bytes) -> list[Event]:
     """Raises BrokenMessage."""
     return _decoded(_events, payload)
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """Return one item of a replica's stream."""
+    return _encoder.encode(frame)
+
+
+def decode_frame(payload: bytes) -> Frame:
+    """Raises BrokenMessage."""
+    return _decoded(_frame, payload)
 
 
 def _decoded(decoder: msgspec.msgpack.Decoder[T], payload: bytes) -> T:

@@ -43,7 +43,7 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray is not always in
             members[name] = Member(name, info, load)
             self._prefixes.reported(name, load.num_running + load.num_waiting)
         self._infos = {name: member.info for name, member in members.items()}
-        self._prefixes.set_replicas(members)
+        self._prefixes.set_replicas(members, {name: info.engine.max_rows for name, info in self._infos.items()})
         watchers.publish(self.app_name, members)
 
     async def choose_replicas(
@@ -73,6 +73,7 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray is not always in
         route.replica = name = replica_id.unique_id
         self._running[pending_request.metadata.internal_request_id] = name, route.size
         self._prefixes.begin(name, route.keys, route.size)
+        watchers.routed(route.call, name)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """A call has ended, whether well or not."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from ray import serve
@@ -11,13 +12,10 @@ from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
 from onward.cluster import watchers
+from onward.cluster.channels import Channels
 from onward.cluster.deployment import DEPLOYMENT
 from onward.cluster.messages import BrokenMessage, Route
 from onward.cluster.transport import OnMembers, Refused, ReplicaLost
-
-ROUTE_SECONDS = 10.0
-"""How long a call may wait for a replica: those that fit were there when it was made."""
-POLL_SECONDS = 1.0
 
 
 class RayTransport:
@@ -25,55 +23,67 @@ class RayTransport:
 
     def __init__(self, application: str) -> None:
         self._application = application
+        self._channels = Channels(self._listen_to)
         handle: Any = serve.get_deployment_handle(DEPLOYMENT, application)
         # The first call of `options` starts the router, which begins to hear of replicas.
-        self._run = handle.options(method_name="run", stream=True)
+        self._run = handle.options(method_name="run")
+        self._listen = handle.options(method_name="listen", stream=True)
         self._cancel_choice = handle.options(method_name="cancel_choice")
 
     def watch(self, on_members: OnMembers) -> None:
         watchers.watch(self._application, on_members)
 
     async def run(self, payload: bytes, route: Route) -> AsyncGenerator[bytes]:
-        calls = self._run.remote(payload, route)
-        try:
-            item = await self._first(calls, route)
-            while True:
-                yield item
-                item = await anext(calls)
-        except StopAsyncIteration:
-            return
-        except RayTaskError as error:
-            if isinstance(error.cause, BrokenMessage):
-                raise Refused(str(error.cause)) from None
-            raise ReplicaLost(_sentence(error)) from None
-        except (RayError, RayServeException) as error:
-            raise ReplicaLost(_sentence(error)) from None
-        finally:
-            calls.cancel()
+        loop, channels = asyncio.get_running_loop(), self._channels
+        route.avoid = (*route.avoid, *channels.silent)
+
+        def attach(replica: str) -> None:
+            loop.call_soon_threadsafe(channels.attach, route.call, replica)
+
+        with watchers.following(route.call, attach):
+            async with aclosing(channels.stream(route, lambda: self._call(payload, route))) as items:
+                async for item in items:
+                    yield item
 
     async def cancel_choice(self, route: Route, job: int, choice: int) -> None:
-        try:
+        with _losses():
             await self._cancel_choice.remote(route.call, job, choice, route)
-        except (RayError, RayServeException) as error:
-            raise ReplicaLost(_sentence(error)) from None
 
     def close(self) -> None:
         watchers.unwatch(self._application)
+        self._channels.close()
 
-    async def _first(self, calls: Any, route: Route) -> bytes:
-        """Wait for the first item. It may wait long at a replica, but not for one."""
-        first = asyncio.ensure_future(anext(calls))
-        first.add_done_callback(lambda done: done.cancelled() or done.exception())
-        waited = 0.0
+    async def _call(self, payload: bytes, route: Route) -> None:
+        """Have a replica run a call to its end; cancel it with this task. Raises ReplicaLost, Refused."""
+        response = self._run.remote(payload, route)
         try:
-            while not (await asyncio.wait({first}, timeout=POLL_SECONDS))[0]:
-                waited += POLL_SECONDS
-                if route.replica is None and waited >= ROUTE_SECONDS:
-                    raise ReplicaLost("no replica took the call")
-            item: bytes = first.result()
-            return item
+            with _losses():
+                await response
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
+
+    async def _listen_to(self, replica: str, route: Route) -> AsyncGenerator[bytes]:
+        frames = self._listen.remote(route)
+        try:
+            with _losses():
+                async for frame in frames:
+                    yield frame
         finally:
-            first.cancel()
+            frames.cancel()
+
+
+@contextmanager
+def _losses() -> Iterator[None]:
+    """Raise the errors of Ray as ReplicaLost and Refused."""
+    try:
+        yield
+    except RayTaskError as error:
+        if isinstance(error.cause, BrokenMessage):
+            raise Refused(str(error.cause)) from None
+        raise ReplicaLost(_sentence(error)) from None
+    except (RayError, RayServeException) as error:
+        raise ReplicaLost(_sentence(error)) from None
 
 
 def _sentence(error: Exception) -> str:

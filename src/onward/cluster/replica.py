@@ -13,40 +13,45 @@ from typing import Any
 
 from msgspec.structs import replace as replace_struct
 
-from onward.cluster.messages import ReplicaInfo, Route, decode_jobs, encode_events, encode_load
+from onward.cluster.messages import ReplicaInfo, Route, decode_jobs, encode_load
+from onward.cluster.outbox import Outbox
 from onward.engine.client import EngineClient
 from onward.engine.events import Decoded, Event, Failed
 from onward.errors import EngineStopped
 
 log = logging.getLogger("onward.engine")
 
-FRAME_SECONDS = 0.03
-"""How long events of a call are collected before they are sent: each item of a stream has a cost of its own in
-Ray, whatever it holds. The first events of a call are sent at once."""
-FRAME_TOKENS = 32
-"""Tokens with which an item is sent earlier."""
+
+LISTENER_SECONDS = 30.0
+"""How long the events of calls that have ended are kept for a face that does not listen yet."""
 
 
 class EngineReplica:
     """Serves calls from an engine that it owns and starts. Its methods run on one event loop, that of the first call;
     events arrive on a thread of the engine.
 
-    Jobs get ids of the replica's own, because those of different faces are alike. `exit` ends the process when the
-    engine has crashed for good: Ray starts another one.
+    `name`: that of the replica where it is addressed. Each face that makes calls listens once to the events of all of
+    them. Jobs get ids of the replica's own, because those of different faces are alike. `exit` ends the process when
+    the engine has crashed for good: Ray starts another one.
     """
 
-    def __init__(self, engine: EngineClient, info: ReplicaInfo, exit: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, engine: EngineClient, info: ReplicaInfo, *, name: str, exit: Callable[[], None] = lambda: None
+    ) -> None:
         self._engine = engine
         self._info = info
+        self._name = name
         self._exit = exit
         self._ids = itertools.count(1)
         self._calls: dict[int, _Call] = {}
         """By the replica's id of each live job."""
+        self._outboxes: dict[str, Outbox] = {}
+        """By face."""
         self._loop: asyncio.AbstractEventLoop | None = None
         engine.start(self._deliver)
 
-    async def run(self, payload: bytes, route: Route) -> AsyncGenerator[bytes]:
-        """Run the jobs of a call; yield their events, several steps' at a time. They are cancelled with the iterator.
+    async def run(self, payload: bytes, route: Route) -> None:
+        """Run the jobs of a call until they have ended; `listen` has their events. They are cancelled with the task.
 
         Raises BrokenMessage.
         """
@@ -54,20 +59,41 @@ class EngineReplica:
         jobs = decode_jobs(payload)
         request = next(self._ids)
         numbers = {next(self._ids): job for job in jobs}
+        outbox = self._outboxes.setdefault(route.face, Outbox())
+        outbox.num_calls += 1
         jobs_of_call = {number: (job.id, len(job.unfinished_choices)) for number, job in numbers.items()}
-        call = _Call(route.call, jobs_of_call)
+        call = _Call(route.call, jobs_of_call, outbox)
         self._calls.update(dict.fromkeys(numbers, call))
         try:
             self._engine.submit([replace(job, id=number, request=request) for number, job in numbers.items()])
-            while events := await call.take():
-                yield encode_events(events)
+            await call.wait()
         except EngineStopped as stopped:
-            yield encode_events([Failed(job.id, "stopped", stopped.message) for job in jobs])
+            call.fail(stopped.message)
         finally:
             for number in numbers:
                 self._calls.pop(number, None)
             if not call.has_ended or call.has_cancelled:  # an engine may not have had that choice yet
                 self._engine.cancel(request)
+            outbox.end(route.call)
+            outbox.num_calls -= 1
+            if not outbox.has_listener:  # it may be on its way
+                self._loop.call_later(LISTENER_SECONDS, self._forget, route.face)
+
+    async def listen(self, route: Route) -> AsyncGenerator[bytes]:
+        """Yield frames with the events of all calls of a face, and empty ones as a sign of life; end when it has had no
+        call for a while. A face listens once at a time. Raises LookupError if another replica is meant.
+        """
+        if route.only != self._name:
+            raise LookupError(f"replica {route.only} is gone")
+        self._loop = asyncio.get_running_loop()
+        outbox = self._outboxes.setdefault(route.face, Outbox())
+        outbox.has_listener = True
+        try:
+            while not outbox.is_idle:
+                yield await outbox.take()
+        finally:
+            outbox.has_listener = False
+            self._forget(route.face)
 
     async def cancel_choice(self, call: int, job: int, choice: int, route: Route) -> None:
         """Cancel a choice of a call's job. Unknown and finished ones are ignored. `route` has led to this replica."""
@@ -96,6 +122,12 @@ class EngineReplica:
         """Stop the engine. Blocks."""
         self._engine.stop()
 
+    def _forget(self, face: str) -> None:
+        """Drop an outbox that nobody uses any more."""
+        outbox = self._outboxes.get(face)
+        if outbox is not None and not outbox.num_calls and not outbox.has_listener:
+            del self._outboxes[face]
+
     def _deliver(self, events: ReadOnly[Event]) -> None:
         """Receive the events of one step, on a thread of the engine."""
         if self._loop is not None:
@@ -110,23 +142,27 @@ class EngineReplica:
 
 
 class _Call:
-    """The events of one call that were not sent yet. `jobs`: the face's id and the number of unfinished choices of
-    each job, by the replica's id."""
+    """What is left of a call. `jobs`: the face's id and the number of unfinished choices of each job, by the replica's
+    id."""
 
-    def __init__(self, id: int, jobs: dict[int, tuple[int, int]]) -> None:
+    def __init__(self, id: int, jobs: dict[int, tuple[int, int]], outbox: Outbox) -> None:
         self.id = id
+        self._outbox = outbox
         self._ids = {number: job for number, (job, _) in jobs.items()}
         self._unfinished = {number: choices for number, (_, choices) in jobs.items()}
-        self._events: list[Event] = []
-        self._num_tokens = 0
-        self._arrived = asyncio.Event()
-        self._is_due = asyncio.Event()
-        self._is_first = True
+        self._ended = asyncio.Event()
+        self._has_tokens = False
         self.has_cancelled = False
+        if not jobs:
+            self._ended.set()
 
     @property
     def has_ended(self) -> bool:
         return not self._unfinished
+
+    async def wait(self) -> None:
+        """Wait until all jobs have ended."""
+        await self._ended.wait()
 
     def job_of(self, number: int) -> int:
         """Return the face's id of a job."""
@@ -142,36 +178,22 @@ class _Call:
         number = event.job
         if number not in self._unfinished:
             return
-        self._events.append(replace_struct(event, job=self._ids[number]))
-        self._arrived.set()
+        self._outbox.add(self.id, replace_struct(event, job=self._ids[number]), is_first=not self._has_tokens)
         if isinstance(event, Decoded):
-            self._num_tokens += len(event.tokens)
+            self._has_tokens = True
             if event.finish_reason:
                 self._end_choices(number, 1)
         elif isinstance(event, Failed):
             self._end_choices(number, self._unfinished[number])
-        if self._num_tokens >= FRAME_TOKENS:
-            self._is_due.set()
+
+    def fail(self, reason: str) -> None:
+        """All jobs end: the engine has stopped."""
+        for number in list(self._unfinished):
+            self.add(Failed(number, "stopped", reason))
 
     def _end_choices(self, number: int, num_choices: int) -> None:
         self._unfinished[number] -= num_choices
         if self._unfinished[number] <= 0:
             del self._unfinished[number]
         if self.has_ended:
-            self._arrived.set()
-            self._is_due.set()
-
-    async def take(self) -> list[Event]:
-        """Wait for events, and return those that are due together; nothing after the last ones."""
-        if self.has_ended and not self._events:
-            return []
-        await self._arrived.wait()
-        if not self._is_first:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._is_due.wait(), FRAME_SECONDS)
-        self._is_first = self._is_first and self._num_tokens == 0
-        events, self._events = self._events, []
-        self._num_tokens = 0
-        self._arrived.clear()
-        self._is_due.clear()
-        return events
+            self._ended.set()

@@ -13,7 +13,14 @@ OnMembers = Callable[[Mapping[str, Member]], None]
 
 
 class ReplicaLost(Exception):
-    """A call has lost its replica, or could not reach one. The text is a sentence for the log."""
+    """A call has lost its replica, or could not reach one. The text is a sentence for the log.
+
+    `is_strike`: whether the call may have been the cause.
+    """
+
+    def __init__(self, text: str, *, is_strike: bool = True) -> None:
+        super().__init__(text)
+        self.is_strike = is_strike
 
 
 class Refused(Exception):

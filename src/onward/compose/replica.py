@@ -50,7 +50,8 @@ class OnwardReplica(EngineReplica):
             engine=served.engine.info,
             started=time.time(),
         )
-        super().__init__(served.engine, info, exit=lambda: os._exit(EXIT_CRASHED))
+        name = serve.get_replica_context().replica_id.unique_id
+        super().__init__(served.engine, info, name=name, exit=lambda: os._exit(EXIT_CRASHED))
 
     def __del__(self) -> None:
         """Called by Ray Serve when the replica has been drained."""

@@ -9,7 +9,7 @@ replicas' own caches do: the next prompt with that prefix goes to the replica th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from math import ceil
 
@@ -35,8 +35,11 @@ class Router:
         self._ring = Ring(names)
         self._own: dict[str, int] = {}
         self._others: dict[str, int] = {}
-        self._total = self._own_total = 0
-        """The loads of all replicas on the ring, and what of them was counted here."""
+        self._peaks: dict[str, tuple[int, int]] = {}
+        """The most that was counted here for a replica before its last report, and since."""
+        self._rows: Mapping[str, int] = {}
+        self._total = self._own_total = self._total_rows = 0
+        """The loads of all replicas on the ring, what of them was counted here, and their rows."""
         self._holders: OrderedDict[int, tuple[str, ...]] = OrderedDict()
         self._max_remembered = max_remembered
 
@@ -49,21 +52,29 @@ class Router:
         """The load of a replica, 0 for one that is not known."""
         return self._own.get(name, 0) + self._others.get(name, 0)
 
-    def set_replicas(self, names: Iterable[str]) -> None:
+    def set_replicas(self, names: Iterable[str], rows: Mapping[str, int] | None = None) -> None:
         """These are the replicas now. Loads of those that stay are kept, and so is what `begin` counted for those
-        that leave, until `end`: one that comes back still has it."""
+        that leave, until `end`: one that comes back still has it. `rows`: how many choices each computes at a time,
+        where that is known of all.
+        """
+        self._rows = rows or {}
+        self._total_rows = sum(self._rows.values())
         ring = self._ring.changed(names)
         if ring is self._ring:
             return
         self._ring = ring
         self._own = {name: load for name, load in self._own.items() if load}
         self._others = {name: load for name, load in self._others.items() if name in ring.names}
+        self._peaks = {name: load for name, load in self._peaks.items() if name in ring.names}
         self._total, self._own_total = self._sums(ring.names)
 
     def reported(self, name: str, load: int) -> None:
-        """A replica has that load in all; what exceeds the load counted here is that of others."""
+        """A replica had that load in all, some time since the report before its last one; what exceeds the load counted
+        here since then is that of others."""
         before = self.load(name)
-        self._others[name] = max(0, load - self._own.get(name, 0))
+        own, peaks = self._own.get(name, 0), self._peaks.get(name, (0, 0))
+        self._others[name] = max(0, load - max(own, *peaks))
+        self._peaks[name] = peaks[1], own
         if name in self._ring.names:
             self._total += self.load(name) - before
 
@@ -84,11 +95,14 @@ class Router:
         if not possible:
             return []
         bound, own_bound = self._bounds(possible, size)
+        has_free_rows = self._has_free_rows(possible, size)
         free: dict[str, None] = {}
         full: dict[str, None] = {}
         for name in chain(self._known_holders(keys, possible), self._ring.walk(keys[0])):
             if name in possible:
-                has_room = self.load(name) + size <= bound and self._own.get(name, 0) + size <= own_bound
+                load = self.load(name) + size
+                has_room = load <= bound and self._own.get(name, 0) + size <= own_bound
+                has_room = has_room and not (has_free_rows and load > max(size, self._rows[name]))
                 (free if has_room else full).setdefault(name)
                 if len(free) == limit:
                     return list(free)
@@ -97,6 +111,8 @@ class Router:
     def begin(self, name: str, keys: Collection[int], size: int = 1) -> None:
         """A job of `size` choices begins on a replica. To be followed by one `end`."""
         self._own[name] = self._own.get(name, 0) + size
+        before_report, since = self._peaks.get(name, (0, 0))
+        self._peaks[name] = before_report, max(self._own[name], since)
         if name in self._ring.names:
             self._total += size
             self._own_total += size
@@ -127,6 +143,14 @@ class Router:
         mean, own_mean = (total + size) / len(possible), (own + size) / len(possible)
         bound = max(MIN_BOUND, size, ceil(LOAD_FACTOR * mean))
         return bound, max(size, ceil(MIN_BOUND * share), ceil(LOAD_FACTOR * own_mean))
+
+    def _has_free_rows(self, possible: Collection[str], size: int) -> bool:
+        """Return whether some replica has rows for a job, so that it need not wait for those of another."""
+        if not self._rows:
+            return False
+        if len(possible) == len(self._ring.names):
+            return self._total + size <= self._total_rows
+        return self._sums(possible)[0] + size <= sum(self._rows[name] for name in possible)
 
     def _sums(self, names: Iterable[str]) -> tuple[int, int]:
         """Return the load of replicas in all, and what of it was counted here."""

@@ -22,13 +22,15 @@ DEFAULT_PORT = 6379
 
 def up(
     session: Session, config: str | None, model: tuple[str, ...], replicas: int, address: str | None, port: int,
-    num_cpus: int | None, num_gpus: int | None, wait: float,
+    num_cpus: int | None, num_gpus: int | None, wait: float, remove_others: bool, keep_others: bool,
 ) -> None:  # fmt: skip
     from onward.cluster.connection import NoCluster, address_of_cluster, connect, make_token
     from onward.cluster.control import deploy, describe
     from onward.cluster.local_ray import record_head, start_head
     from onward.settings import cache_folder
 
+    if remove_others and keep_others:
+        raise SetupError("Pass --remove-others or --keep-others, not both.")
     models = _models(config, model, replicas)
     if address is None:
         make_token()
@@ -41,8 +43,10 @@ def up(
         start_head(port, {"num_cpus": num_cpus, "num_gpus": num_gpus})
         connect("auto")
         record_head(address_of_cluster(), cache_folder())
+    else:
+        _say(f"Joined the Ray cluster at {address_of_cluster()}")
     found = address_of_cluster()
-    deploy(models, _say, wait)
+    deploy(models, _say, wait, "remove" if remove_others else "keep" if keep_others else "ask")
     emit(
         session.output,
         {"address": found, **describe()},
@@ -162,7 +166,7 @@ _COMMANDS = [
         "up", up,
         "Have a cluster serve models: start Ray on this machine, unless it runs, and as many replicas as CLUSTER.TOML "
         "says. Run it again after a change of the file: replicas are replaced one after the other, and running "
-        "streams end where they are.",
+        "streams end where they are. A model that the cluster serves besides is only removed if you say so.",
         [
             _config_argument(), *_model_options(),
             _address_option(HERE, None),
@@ -171,6 +175,8 @@ _COMMANDS = [
             *_node_options(),
             click.Option(["--wait"], type=click.FloatRange(0), default=600.0, metavar="SECONDS",
                          help="How long to wait for the replicas. Default: 600."),
+            click.Option(["--remove-others"], is_flag=True, help="Stop serving models that are not named."),
+            click.Option(["--keep-others"], is_flag=True, help="Go on serving models that are not named."),
         ],
         can_connect=False,
     ),
