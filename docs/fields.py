@@ -43,6 +43,21 @@ SERVERS = {
     "xtc_probability dry_multiplier dry_base dry_allowed_length dry_sequence_breakers dry_range dry_max_ngram "
     "dry_max_occurrences dry_early_exit_match_len dynatemp_min dynatemp_max dynatemp_exponent nsigma skew "
     "custom_token_bans token_ban_ranges sampler_priority",
+    "llama-server (`tools/server/server-schema.cpp`, `oaicompat_completion_params_parse`)": "model prompt stop stream "
+    "stream_options n_predict max_tokens n n_cmpl seed temperature dynatemp_range dynatemp_exponent top_k top_p min_p "
+    "top_n_sigma typical_p xtc_probability xtc_threshold repeat_last_n repeat_penalty presence_penalty "
+    "frequency_penalty penalize_nl dry_multiplier dry_base dry_allowed_length dry_penalty_last_n "
+    "dry_sequence_breakers mirostat mirostat_tau mirostat_eta adaptive_target adaptive_decay samplers min_keep "
+    "logit_bias ignore_eos grammar json_schema logprobs n_probs post_sampling_probs return_tokens response_fields "
+    "timings_per_token return_progress verbose cache_prompt n_cache_reuse n_keep n_discard n_indent t_max_prompt_ms "
+    "t_max_predict_ms id_slot lora backend_sampling sse_ping_interval echo best_of suffix",
+    "KoboldCpp (`generate`, after its `transform_genparams`)": "prompt memory images audio negative_prompt "
+    "guidance_scale max_context_length max_length temperature top_k top_a top_p min_p typical tfs nsigma rep_pen "
+    "rep_pen_range rep_pen_slope presence_penalty mirostat mirostat_tau mirostat_eta dry_multiplier dry_base "
+    "dry_allowed_length dry_penalty_last_n dry_sequence_breakers xtc_threshold xtc_probability sampler_order "
+    "sampler_seed stop_sequence ban_eos_token bypass_eos grammar grammar_retain_state genkey trim_stop dynatemp_range "
+    "dynatemp_exponent smoothing_factor smoothing_curve adaptive_target adaptive_decay logit_bias render_special "
+    "banned_strings banned_tokens custom_token_bans reasoning_effort",
 }
 
 _ABSENT = "refused: this server does not have it"
@@ -58,8 +73,10 @@ _OF_OTHERS = (
     "generate_window negative_prompt banned_strings smoothing_curve "
     "token_ban_ranges dry_max_ngram dry_max_occurrences "
     "dry_early_exit_match_len max_temp min_temp temp_exponent "
-    "dynatemp_min dynatemp_max logprob_token_ids"
+    "dynatemp_min dynatemp_max logprob_token_ids adaptive_target adaptive_decay min_keep n_keep n_discard "
+    "rep_pen_slope images audio guidance_scale bypass_eos"
 )
+_OF_ONE_ENGINE = "refused: it concerns the inside of that engine"
 REASONS: dict[str, str] = {
     **dict.fromkeys(_OF_SEVERAL_MACHINES.split(), _ONE_PROCESS),
     **dict.fromkeys(_OF_OTHERS.split(), _ABSENT),
@@ -80,6 +97,29 @@ REASONS: dict[str, str] = {
     "rep_pen": "refused: send `repetition_penalty`",
     "sampler_priority": "refused: send `samplers`",
     "add_bos_token": "refused: send `add_special_tokens`",
+    "n_cmpl": "refused: send `n`",
+    "penalize_nl": "refused: llama.cpp has removed it; `logit_bias` keeps the newline token as it is",
+    "post_sampling_probs": "refused: log-probabilities are those of the raw distribution",
+    "return_tokens": "refused: send `return_token_ids`",
+    "response_fields": "refused: answers have the fields of this API",
+    "timings_per_token": "refused: `/completion` of the llama-server dialect has timings",
+    "return_progress": "refused: a stream begins with its first token",
+    "verbose": "refused: answers have the fields of this API",
+    "n_indent": "refused: `/infill` of the llama-server dialect has it",
+    "t_max_prompt_ms": "refused: `/infill` of the llama-server dialect has it",
+    "t_max_predict_ms": "refused: `/infill` of the llama-server dialect has it",
+    **dict.fromkeys(["n_cache_reuse", "id_slot", "backend_sampling", "sse_ping_interval"], _OF_ONE_ENGINE),
+    "lora": "refused: an adapter is a `model` of its own",
+    "memory": "refused: put it before the prompt",
+    "max_context_length": "refused: send `truncate_prompt_tokens`",
+    "rep_pen_range": "refused: send `repeat_last_n`",
+    "sampler_order": "refused: send `samplers`",
+    "sampler_seed": "refused: send `seed`",
+    "grammar_retain_state": "refused: a grammar begins anew with each completion",
+    "genkey": "refused: a request ends with its connection",
+    "trim_stop": "refused: send `include_stop_str_in_output`",
+    "render_special": "refused: send `skip_special_tokens`",
+    "reasoning_effort": "refused: completions have no reasoning of their own",
     "speculative_ngram": "refused: drafts are chosen by their cost, and change no token",
 }
 
@@ -99,6 +139,15 @@ def fields_page(note: str) -> Iterator[str]:
         "milliseconds for each token that is sampled, which all clients of the model wait for (`python -m "
         "benchmarks.sampling`). `temperature`, `top_p`, `top_k` and `min_p` in their usual order take less than a "
         "tenth of that."
+    )
+    yield (
+        "`logprobs: -1` (the whole vocabulary) is refused: vLLM's completions refuse it too, and one token of a model "
+        "with 150,000 would be an answer of several megabytes. `prompt_logprobs` is refused because `echo` with "
+        "`logprobs` has the same values in the shape of this API."
+    )
+    yield (
+        "llama-server's fields are those of the version in llama-cpp-python 0.3.36. text-generation-inference has its "
+        "own path, which is one of the dialects."
     )
     for server, names in SERVERS.items():
         yield f"## {server}"

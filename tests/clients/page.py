@@ -1,13 +1,17 @@
-"""Writes docs/reference/clients.md: the table that the last run printed, with versions."""
+"""Writes docs/reference/clients.md and the clients of README: the table that the last run printed, with versions."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from .report import Report
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "clients.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "clients.md"
+README = ROOT / "README.md"
+IN_README = re.compile(r"(?<=<!-- clients: written by make clients -->\n).*?(?=<!-- /clients -->)", re.DOTALL)
 HEAD = """\
 # Clients that work with Onward
 
@@ -41,3 +45,12 @@ def write_page(reports: Sequence[Report], python: str) -> None:
         f"\n**{report.client}**: " + "; ".join(name for name, _ in report.checks) + ".\n" for report in reports
     )
     PAGE.write_text(f"{HEAD}{rows}\nPython {python}.\n{TAIL}{lists}", encoding="utf-8")
+    README.write_text(IN_README.sub(lambda _: readme_table(), README.read_text()), encoding="utf-8")
+
+
+def readme_table() -> str:
+    """Return the table for README: the clients of the page that were installed and passed, and their versions."""
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]*) \| \d+ \| passed \|$", PAGE.read_text(), re.MULTILINE)
+    return "| client | version |\n|---|---|\n" + "".join(
+        f"| {name} | {version} |\n" for name, version in rows if ", its r" not in name
+    )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from .page import IN_README, README, readme_table
 from .run import CLIENTS, Bench, Installed, Shaped, bench, run_client
 
 
@@ -13,6 +14,12 @@ from .run import CLIENTS, Bench, Installed, Shaped, bench, run_client
 def on() -> Iterator[Bench]:
     with bench() as running:
         yield running
+
+
+def test_the_readme_has_the_clients_of_the_last_run() -> None:
+    found = IN_README.search(README.read_text())
+    assert found is not None and found[0] == readme_table()
+    assert found[0].count("\n") > 20
 
 
 @pytest.mark.parametrize(
