@@ -173,7 +173,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, default=32, help="rows of an engine, and clients per replica (default 32)")
     parser.add_argument("--overhead-clients", type=int, nargs="+", default=[8, 32], metavar="N",
                         help="clients of the comparison with one process (default 8 32)")  # fmt: skip
-    parser.add_argument("--out", type=int, default=64, help="tokens per completion (default 64)")
+    parser.add_argument("--out", type=int, default=128, help="tokens per completion (default 128)")
     parser.add_argument("--waves", type=int, default=3, help="requests per client (default 3)")
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds (default 3)")
     parser.add_argument("--json", type=Path, help="write the figures here")

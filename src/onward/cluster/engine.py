@@ -21,7 +21,7 @@ from onward.cluster.members import Member, Members
 from onward.cluster.messages import BrokenMessage, decode_events, encode_jobs
 from onward.cluster.transport import Refused, ReplicaLost, Transport
 from onward.engine.client import Deliver, EngineInfo, EngineLoad, EngineState, RecoveryCounts
-from onward.engine.events import FailureKind
+from onward.engine.events import Event, FailureKind
 from onward.engine.job import Job
 from onward.errors import EngineStopped
 from onward.loop_thread import LoopThread
@@ -54,6 +54,7 @@ class ClusterEngine:
         self._load = EngineLoad()
         self._recoveries = RecoveryCounts()
         # What follows is used on the event loop only.
+        self._events: list[Event] = []
         self._flights: dict[Flight, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         """Set, and replaced, when the replicas change."""
@@ -200,7 +201,7 @@ class ClusterEngine:
                     events, stopped = flight.accept(decode_events(frame))
                     if events:
                         await trial.aclose()
-                        self._deliver(events)
+                        self._emit(events)
                     if stopped is not None:
                         reason, counts = stopped, False
                     if flight.has_ended or stopped is not None:
@@ -239,7 +240,18 @@ class ClusterEngine:
         """End a flight's jobs, each with an event."""
         is_expected = self._state.status == "stopped"
         log.log(logging.INFO if is_expected else logging.ERROR, "%s: a request failed: %s", self._name, reason)
-        self._deliver(flight.fail(kind, reason))
+        self._emit(flight.fail(kind, reason))
+
+    def _emit(self, events: ReadOnly[Event]) -> None:
+        """Deliver events together with those of other flights in this round of the event loop: a frame has many."""
+        if not self._events:
+            self._loop.call_soon(self._deliver_events)
+        self._events += events
+
+    def _deliver_events(self) -> None:
+        events, self._events = self._events, []
+        if events:
+            self._deliver(events)
 
     def _cancel(self, request: int) -> None:
         for flight, task in list(self._flights.items()):
@@ -265,3 +277,4 @@ class ClusterEngine:
         for flight in list(self._flights):
             if not flight.has_ended:
                 self._fail(flight, "stopped", "the server is stopping")
+        self._deliver_events()
