@@ -41,13 +41,16 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=40, help="requests to each (default 40)")
     parser.add_argument("--tokens", type=int, default=32, help="tokens of each answer (default 32)")
     parser.add_argument("--threads", type=int, default=1, help="threads of llama-server (default 1)")
+    parser.add_argument("--tokenizer", metavar="MODEL", help="where Onward cannot read that of the file")
     arguments = parser.parse_args()
+    flags = ("--tokenizer", f"peer={arguments.tokenizer}") if arguments.tokenizer else ()
     program = peer_build.find("llama-server")
     slots = Slots(1, 1024, arguments.threads)
     times: dict[str, list[tuple[float, float]]] = {"llama-server": [], "Onward": []}
     with serve_peer(program, arguments.model, slots) as peer:
         address = peer.url.removesuffix("/v1")
-        with serve(f"peer={address.replace('http://', 'llama+http://')}") as onward, httpx.Client(timeout=60) as client:
+        upstream = f"peer={address.replace('http://', 'llama+http://')}"
+        with serve(upstream, *flags) as onward, httpx.Client(timeout=60) as client:
             for number in range(arguments.rounds + 3):
                 draw = random.Random(number)
                 prompt, other = (draw.choices(range(300, 3000), k=PROMPT_TOKENS) for _ in range(2))
