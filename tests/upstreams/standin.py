@@ -93,6 +93,8 @@ class StandIn:
 class _Handler(BaseHTTPRequestHandler):
     server_state: StandIn
     protocol_version = "HTTP/1.1"
+    is_spent = False
+    """Whether the next request on this connection is lost: llama-server closes it behind a stream, unannounced."""
 
     def setup(self) -> None:
         super().setup()
@@ -101,6 +103,12 @@ class _Handler(BaseHTTPRequestHandler):
     def handle(self) -> None:
         with suppress(OSError):  # it was cut
             super().handle()
+
+    def parse_request(self) -> bool:
+        if self.is_spent:
+            self.close_connection = True
+            return False
+        return super().parse_request()
 
     def log_message(self, *arguments: object) -> None:
         pass
@@ -146,6 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == "/generate":
             self._sglang(body, fault)
         elif body["stream"]:
+            self.is_spent = True
             self._stream(body, fault)
         else:
             self._whole(body, fault)

@@ -93,7 +93,9 @@ def test_connections_are_used_again(kind: str, ends: bool) -> None:
     with stand_in(kind) as server:
         spell(server, TEXT)
         on(server, test)
-        assert len(server.requests) == 5 and len(server.connections) <= 2
+        assert len(server.requests) == 5
+        num_streams = 5 if kind == "llama" else 1  # llama-server closes a connection behind each stream
+        assert len(server.connections) <= num_streams + 1
 
 
 @pytest.mark.parametrize("fault", ["half", "busy", "html", "hang", "other model"])

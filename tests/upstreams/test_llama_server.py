@@ -117,6 +117,17 @@ def test_a_stream_that_is_lost_goes_on_where_it_was(server: StandIn, faults: lis
     assert (choice.text, choice.finish_reason) == ("nothing is lost or doubled", "stop")
 
 
+def test_no_request_is_lost_to_a_connection_that_closes_behind_a_stream(
+    server: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(backend: EmbeddedBackend) -> None:
+        for _ in range(3):
+            assert (await complete(backend, max_tokens=3)).choices[0].finish_reason == "length"
+
+    on(server, test)
+    assert len(server.requests) == 3 and not [each for each in caplog.records if each.levelname == "WARNING"]
+
+
 @pytest.mark.parametrize("fault", ["html", "refuse", "other model"])
 def test_an_answer_that_makes_no_sense_fails_the_request_alone(server: StandIn, fault: str) -> None:
     async def test(backend: EmbeddedBackend) -> None:

@@ -46,12 +46,14 @@ class Connection:
             response = await self._client.post(path, content=msgspec.json.encode(body), headers=_JSON)
         return self._object(response.status_code, response.content)
 
-    async def stream(self, path: str, body: Fields) -> AsyncGenerator[Fields]:
+    async def stream(self, path: str, body: Fields, *, is_last: bool = False) -> AsyncGenerator[Fields]:
         """Yield the objects of an answer of server-sent events. Raises UpstreamError, also if it ends too early for a
-        line to be complete. Read it to its end, so that the connection can be used again."""
+        line to be complete. Read it to its end, so that the connection can be used again; not if it `is_last` there,
+        for servers that close it after a stream without saying so."""
         is_done = False
+        headers, content = _LAST if is_last else _JSON, msgspec.json.encode(body)
         with Faults(self.url):
-            async with self._client.stream("POST", path, content=msgspec.json.encode(body), headers=_JSON) as response:
+            async with self._client.stream("POST", path, content=content, headers=headers) as response:
                 if response.status_code != 200:
                     self._object(response.status_code, await response.aread())
                 if not response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -91,6 +93,7 @@ class Connection:
 
 
 _JSON = {"content-type": "application/json"}
+_LAST = {**_JSON, "connection": "close"}
 
 
 def _reason(error: object) -> str:
