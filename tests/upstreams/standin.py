@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_state: StandIn
     protocol_version = "HTTP/1.1"
     is_spent = False
-    """Whether the next request on this connection is lost: llama-server closes it behind a stream, unannounced."""
+    """Whether the next request here gets no answer: llama-server closes a connection after a stream, unannounced."""
 
     def setup(self) -> None:
         super().setup()

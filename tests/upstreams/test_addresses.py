@@ -94,8 +94,8 @@ def test_connections_are_used_again(kind: str, ends: bool) -> None:
         spell(server, TEXT)
         on(server, test)
         assert len(server.requests) == 5
-        num_streams = 5 if kind == "llama" else 1  # llama-server closes a connection behind each stream
-        assert len(server.connections) <= num_streams + 1
+        for_streams = 5 if kind == "llama" else 1  # llama-server closes the connection after each stream
+        assert len(server.connections) <= for_streams + 1  # one for what is asked at the start
 
 
 @pytest.mark.parametrize("fault", ["half", "busy", "html", "hang", "other model"])

@@ -117,7 +117,7 @@ def test_a_stream_that_is_lost_goes_on_where_it_was(server: StandIn, faults: lis
     assert (choice.text, choice.finish_reason) == ("nothing is lost or doubled", "stop")
 
 
-def test_no_request_is_lost_to_a_connection_that_closes_behind_a_stream(
+def test_no_request_is_lost_to_a_connection_that_closes_after_a_stream(
     server: StandIn, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(backend: EmbeddedBackend) -> None:

@@ -46,12 +46,12 @@ class Connection:
             response = await self._client.post(path, content=msgspec.json.encode(body), headers=_JSON)
         return self._object(response.status_code, response.content)
 
-    async def stream(self, path: str, body: Fields, *, is_last: bool = False) -> AsyncGenerator[Fields]:
+    async def stream(self, path: str, body: Fields, *, keep_alive: bool = True) -> AsyncGenerator[Fields]:
         """Yield the objects of an answer of server-sent events. Raises UpstreamError, also if it ends too early for a
-        line to be complete. Read it to its end, so that the connection can be used again; not if it `is_last` there,
-        for servers that close it after a stream without saying so."""
+        line to be complete. Read it to its end, so that the connection can be used again. Without `keep_alive` it is
+        not: for servers that close it after a stream without announcing it."""
         is_done = False
-        headers, content = _LAST if is_last else _JSON, msgspec.json.encode(body)
+        headers, content = _JSON if keep_alive else _JSON_AND_CLOSE, msgspec.json.encode(body)
         with Faults(self.url):
             async with self._client.stream("POST", path, content=content, headers=headers) as response:
                 if response.status_code != 200:
@@ -93,7 +93,7 @@ class Connection:
 
 
 _JSON = {"content-type": "application/json"}
-_LAST = {**_JSON, "connection": "close"}
+_JSON_AND_CLOSE = {**_JSON, "connection": "close"}
 
 
 def _reason(error: object) -> str:

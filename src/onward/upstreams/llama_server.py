@@ -5,8 +5,8 @@ with `tokens_predicted` one or more ahead. Such a stream is broken off there (`P
 the rest in one piece, whose `tokens` are complete. The log-probability of such a token is missing there too: it is read
 from the list of the most likely ones at its position. Log-probabilities with `n_probs` are of the raw distribution.
 
-It closes a connection behind each stream without announcing it: a request that is sent there at that moment is lost, so
-each stream has a connection of its own.
+It closes the connection after each stream without announcing it, and a request that is sent there just then gets no
+answer: each stream has a connection of its own.
 
 Penalties count the last `repeat_last_n` tokens, also of the prompt: they are used for one token at a time, with as many
 as were generated.
@@ -98,7 +98,7 @@ class LlamaServer:
             yield Part(self._tokens(answer, segment), _num_cached(answer))
             return
         known, has_ended = 0, False
-        async with aclosing(self._connection.stream("/completion", body, is_last=True)) as events:
+        async with aclosing(self._connection.stream("/completion", body, keep_alive=False)) as events:
             async for event in events:
                 tokens = self._tokens(event, segment)
                 num_computed = event.get("tokens_predicted")
