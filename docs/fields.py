@@ -58,6 +58,8 @@ SERVERS = {
     "sampler_seed stop_sequence ban_eos_token bypass_eos grammar grammar_retain_state genkey trim_stop dynatemp_range "
     "dynatemp_exponent smoothing_factor smoothing_curve adaptive_target adaptive_decay logit_bias render_special "
     "banned_strings banned_tokens custom_token_bans reasoning_effort",
+    "text-generation-inference (`router/src/lib.rs`, `CompletionRequest`)": "model prompt max_tokens temperature top_p "
+    "stream seed suffix repetition_penalty frequency_penalty stop",
 }
 
 _ABSENT = "refused: this server does not have it"
@@ -81,7 +83,6 @@ REASONS: dict[str, str] = {
     **dict.fromkeys(_OF_SEVERAL_MACHINES.split(), _ONE_PROCESS),
     **dict.fromkeys(_OF_OTHERS.split(), _ABSENT),
     "truncation_side": "refused: `truncate_prompt_tokens` keeps the last tokens",
-    "prompt_logprobs": "refused: `echo` with `logprobs` returns them",
     "request_id": "refused: answers have an `X-Request-ID` of their own",
     "rid": "refused: answers have an `X-Request-ID` of their own",
     "return_token_offsets": "refused: `text_offset` of `logprobs` has them",
@@ -142,12 +143,11 @@ def fields_page(note: str) -> Iterator[str]:
     )
     yield (
         "`logprobs: -1` (the whole vocabulary) is refused: vLLM's completions refuse it too, and one token of a model "
-        "with 150,000 would be an answer of several megabytes. `prompt_logprobs` is refused because `echo` with "
-        "`logprobs` has the same values in the shape of this API."
+        "with 150,000 would be an answer of several megabytes. `prompt_logprobs: -1` is refused likewise."
     )
     yield (
-        "llama-server's fields are those of the version in llama-cpp-python 0.3.36. text-generation-inference has its "
-        "own path, which is one of the dialects."
+        "llama-server's fields are those of the version in llama-cpp-python 0.3.36. text-generation-inference ignores "
+        "unknown fields; its own path is one of the dialects."
     )
     for server, names in SERVERS.items():
         yield f"## {server}"

@@ -10,9 +10,9 @@ import json
 from onward.protocol.schema import openapi
 
 READ = (
-    "CompletionChunk", "Choice", "Logprobs", "Usage", "PromptTokensDetails", "CompletionTokensDetails", "Error",
-    "Model", "ModelList", "TokenizeRequest", "TokenizeResponse", "DetokenizeRequest", "DetokenizeResponse",
-    "TokenizerInfo",
+    "CompletionChunk", "Choice", "Logprobs", "PromptLogprob", "Usage", "PromptTokensDetails",
+    "CompletionTokensDetails", "Error", "Model", "ModelList", "TokenizeRequest", "TokenizeResponse",
+    "DetokenizeRequest", "DetokenizeResponse", "TokenizerInfo",
 )  # fmt: skip
 
 

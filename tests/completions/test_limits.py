@@ -89,6 +89,8 @@ def test_planning_stops_at_the_limit() -> None:
         ({"logprobs": 4, "n": 2, "best_of": 3}, 3 * 4 * 10 * 5),
         ({"logprobs": 4, "echo": True}, 4 * (10 + 8) * 5),
         ({"logprobs": 4, "echo": True, "n": 3}, 3 * 4 * (10 + 8) * 5),
+        ({"prompt_logprobs": 2}, 4 * 8 * 3),
+        ({"prompt_logprobs": 2, "logprobs": 4, "n": 3}, 3 * 4 * (10 * 5 + 8 * 3)),
     ],
 )
 def test_the_log_probabilities_of_an_answer_are_limited(fields: dict[str, Any], num_logprobs: int) -> None:

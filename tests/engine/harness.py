@@ -64,6 +64,7 @@ class JobOptions(SamplingOptions, total=False):
     max_tokens: int
     rules: TextRules | None
     score_top: int | None
+    score_ranks: bool
     ignore_end: bool
     min_tokens: int
     prediction: Sequence[int]
@@ -149,6 +150,7 @@ def make_job(
     max_tokens: int = 16,
     rules: TextRules | None = None,
     score_top: int | None = None,
+    score_ranks: bool = False,
     ignore_end: bool = False,
     min_tokens: int = 0,
     prediction: Sequence[int] = (),
@@ -173,6 +175,7 @@ def make_job(
         end_tokens=frozenset() if ignore_end else frozenset({END}),
         min_tokens=min_tokens,
         score_top=score_top,
+        score_ranks=score_ranks,
         prediction=tuple(prediction),
         client=client,
         grammar=grammar,

@@ -42,7 +42,7 @@ def again(job: Job) -> Job:
 @pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 34, 63, 64, 65, 66, 97, 200])
 def test_law_2_a_seeded_job_returns_the_same_bytes_alone_and_beside_31_others(length: int) -> None:
     prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:length]
-    job = make_job(prompt, choices=3, max_tokens=24, score_top=2)
+    job = make_job(prompt, choices=3, max_tokens=24, score_top=2, score_ranks=True)
     alone = run_alone(job).bits
     rng = random.Random(length)
     for _ in range(3):
@@ -78,7 +78,7 @@ def test_law_3_a_cached_prompt_returns_the_same_bytes_and_is_not_computed_again(
 ) -> None:
     prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:length]
     engine = make_engine()
-    first, second = (make_job(prompt, score_top=score_top, max_tokens=3) for _ in range(2))
+    first, second = (make_job(prompt, score_top=score_top, score_ranks=score_top == 0, max_tokens=3) for _ in range(2))
     cold = run(engine, [first]).jobs[first.id]
     before = engine.model.evaluated_tokens
     warm = run(engine, [second]).jobs[second.id]
@@ -175,6 +175,22 @@ def test_law_3_cached_scores_with_too_few_alternatives_are_not_reused() -> None:
     assert after.jobs[few_again.id].bits == run_alone(few).bits
 
 
+def test_law_3_cached_scores_without_ranks_are_not_reused_for_ranks_and_both_are_kept() -> None:
+    prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:130]
+    engine = make_engine()
+
+    def reused(score_top: int, *, score_ranks: bool) -> int:
+        job = make_job(prompt, score_top=score_top, score_ranks=score_ranks, max_tokens=1)
+        result = run(engine, [job]).jobs[job.id]
+        assert result.bits == run_alone(job).bits
+        assert all((score.rank > 0) == score_ranks for score in result.prompt_scores[1:] if score is not None)
+        return result.num_reused_tokens
+
+    assert reused(4, score_ranks=False) == 0
+    assert reused(1, score_ranks=True) == 0
+    assert min(reused(4, score_ranks=False), reused(4, score_ranks=True), reused(1, score_ranks=False)) > 0
+
+
 def test_law_3_prompts_share_prefixes_only_with_those_of_the_same_salt() -> None:
     """Full blocks, parts of them and tails, also with scores; no salt is a salt like others."""
     prompt = TOKENIZER.encode(STORY * 4, add_special_tokens=True)[:130]
@@ -261,6 +277,7 @@ def test_law_4_random_jobs_in_scarce_memory_end_and_equal_the_same_jobs_alone(da
             seed=data.draw(st.integers(0, 3)),
             client=data.draw(st.integers(0, 2)),
             score_top=data.draw(st.sampled_from([None, None, 0, 1, 3])),
+            score_ranks=data.draw(st.booleans()),
         )
         for _ in range(data.draw(st.integers(1, 6)))
     ]

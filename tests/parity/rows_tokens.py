@@ -69,6 +69,13 @@ TOKENS.served(
         lambda answer: answer.choices[0]["token_ids"] == [122, 122] and answer.logprobs["tokens"] == [],
     ),
 )
+TOKENS.refused(
+    "prompt_logprobs.stream",
+    "prompt_logprobs are not streamed",
+    {"prompt_logprobs": 1, "stream": True},
+    "Setting 'prompt_logprobs' and 'stream' at the same time is not supported.…",
+    param="prompt_logprobs",
+)
 TOKENS.same(
     "truncate_prompt_tokens",
     "truncate_prompt_tokens keeps the last tokens of a prompt",
@@ -118,3 +125,16 @@ def streamed_ids(server: Server) -> None:
         assert [token for part in parts for token in part["token_ids"]] == choice["token_ids"]
         prompts = [part["prompt_token_ids"] for part in parts if "prompt_token_ids" in part]
         assert prompts == [choice["prompt_token_ids"]]
+
+
+@TOKENS.law("prompt_logprobs", '"prompt_logprobs": 2 beside echo and logprobs', source="spec/completions §10")
+def scored_prompt(server: Server) -> None:
+    """Its numbers are those of the echoed prompt, by token id, with ranks and texts; null for the first token."""
+    answer = server.ask(prompt="abc", prompt_logprobs=2, echo=True, logprobs=2, max_tokens=0, n=2)
+    for choice in answer.choices:
+        first, *entries = choice["prompt_logprobs"]
+        assert first is None and [next(iter(entry)) for entry in entries] == ["98", "99"]
+        for index, entry in enumerate(entries, 1):
+            logprobs = {each["decoded_token"]: each["logprob"] for each in entry.values()}
+            assert logprobs == choice["logprobs"]["top_logprobs"][index]
+            assert {1, 2} <= {each["rank"] for each in entry.values()}

@@ -29,6 +29,7 @@ INTEGERS: dict[str, tuple[int | None, int | None]] = {
     "max_completion_tokens": (0, None),
     "n_predict": (0, None),
     "truncate_prompt_tokens": (-1, None),
+    "prompt_logprobs": (0, 20),
     "repeat_last_n": (-1, None),
     "penalty_range": (-1, None),
     "dry_allowed_length": (1, 64),

@@ -16,6 +16,7 @@ from onward.protocol.response import (
     Completion,
     CompletionTokensDetails,
     Logprobs,
+    PromptLogprob,
     PromptTokensDetails,
     Usage,
 )
@@ -44,6 +45,11 @@ def logprobs(num_tokens: int, num_top: int | None, name: str = "x") -> Logprobs:
     )
 
 
+def prompt_logprobs(num_tokens: int, num_top: int, name: str = "x") -> list[dict[int, PromptLogprob] | None]:
+    entry = {rank: PromptLogprob(-0.1 * rank, rank + 1, f"{name}{rank}") for rank in range(num_top + 1)}
+    return [None, *[entry] * num_tokens][:num_tokens]
+
+
 choices_lists = st.lists(
     st.builds(
         Choice,
@@ -51,6 +57,9 @@ choices_lists = st.lists(
         index=st.integers(0, 5),
         logprobs=st.none() | st.builds(logprobs, st.integers(0, 5), st.none() | st.integers(0, 3), texts),
         finish_reason=st.none() | st.just("stop"),
+        prompt_token_ids=st.just(msgspec.UNSET) | st.just([1, 2]),
+        prompt_logprobs=st.just(msgspec.UNSET)
+        | st.builds(prompt_logprobs, st.integers(0, 5), st.integers(0, 3), texts),
     ),
     max_size=4,
 )
@@ -81,6 +90,8 @@ def test_the_parts_of_a_chunk_are_its_encoding(choices: list[Choice], model: str
 @pytest.mark.parametrize("num_top", [None, 0, 1, 20])
 def test_many_tokens_are_encoded_in_slices(num_tokens: int, num_top: int | None) -> None:
     choices = [Choice(text="a", index=index, logprobs=logprobs(num_tokens, num_top)) for index in range(2)]
+    if num_top is not None:
+        choices[1].prompt_logprobs = prompt_logprobs(num_tokens, num_top)
     expected = encode_completion(completion(choices))
     parts = list(completion_parts(completion(deepcopy(choices))))
     assert b"".join(parts) == expected
@@ -110,3 +121,4 @@ def test_values_are_counted() -> None:
     assert num_values([Choice(text="x" * 16_000, index=0)]) == 1001
     assert num_values([Choice(text="", index=0, logprobs=logprobs(100, 20))]) == 1 + 100 * 43
     assert num_values([Choice(text="", index=0, logprobs=logprobs(100, None))] * 2) == 2 + 200 * 3
+    assert num_values([Choice(text="", index=0, prompt_logprobs=prompt_logprobs(100, 4))]) == 1 + 100 * 21

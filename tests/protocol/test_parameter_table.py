@@ -15,7 +15,8 @@ OPENAI = {
     "presence_penalty", "seed", "stop", "stream", "stream_options", "suffix", "temperature", "top_p", "user",
 }  # fmt: skip
 EXTENSIONS = {
-    "allowed_token_ids", "bad_words", "ban_eos_token", "banned_tokens", "return_token_ids", "stop_token_ids",
+    "allowed_token_ids", "bad_words", "ban_eos_token", "banned_tokens", "return_token_ids", "prompt_logprobs",
+    "stop_token_ids",
     "truncate_prompt_tokens", "top_n_sigma", "typical_p", "tfs", "top_a", "epsilon_cutoff", "eta_cutoff",
     "xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent", "dry_multiplier", "dry_base",
     "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "repeat_last_n", "mirostat",

@@ -106,6 +106,21 @@ def test_scored_and_sampled_logprobs_are_the_same_bits() -> None:
         assert sampler.score(row.reshape(1, -1), 0, [sampled.token], 5) == [sampled]
 
 
+@pytest.mark.parametrize("size", [1, 7, 512, 513, 3000])
+def test_the_rank_of_a_scored_token_is_its_place_in_the_ranking(size: int) -> None:
+    """Also of equally likely tokens, of impossible ones, and at the bounds of blocks."""
+    row = np.round(normal(size, seed=size))
+    row[:: max(2, size // 3)] = -np.inf
+    row[0] = row[size // 2] = 3.0
+    order = np.lexsort((np.arange(size), -row)).tolist()
+    targets = [token for token in (0, 1, size // 2, 511, 512, size - 1, order[0], order[-1]) if token < size]
+    logits = np.stack([row] * len(targets))
+    for kind in (Sampler, ReferenceSampler):
+        plain, ranked = (kind(size).score(logits, 0, targets, 2, with_ranks=ranks) for ranks in (False, True))
+        assert [one.rank for one in ranked] == [order.index(token) + 1 for token in targets]
+        assert plain == [one._replace(rank=0) for one in ranked]
+
+
 def test_scores_use_consecutive_rows() -> None:
     logits = normal(30, rows=6)
     scored = Sampler(30).score(logits, 2, [4, 4, 9], 1)

@@ -200,7 +200,11 @@ class _Handler(BaseHTTPRequestHandler):
             prompt = body["prompt"]
             logprobs = self._vllm_logprobs(prompt, body)
             logprobs["token_logprobs"][0] = logprobs["top_logprobs"][0] = None
-            self._json({"choices": [{"text": "", "logprobs": logprobs, "token_ids": [1], "finish_reason": "length"}]})
+            choice: dict[str, Any] = {"text": "", "logprobs": logprobs, "token_ids": [1], "finish_reason": "length"}
+            if "prompt_logprobs" in body:
+                ranked = [{str(token): {"logprob": -0.5, "rank": 7, "decoded_token": "?"}} for token in prompt]
+                choice["prompt_logprobs"] = [None, *ranked[1:]]
+            self._json({"choices": [choice]})
             return
         self._begin_stream()
         tokens = list(body["prompt"])
@@ -214,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
             tokens.append(token)
             ends = token in body["stop_token_ids"]
             finish = "stop" if ends else "length" if count == body["max_tokens"] else None
-            choice: dict[str, Any] = {"index": 0, "text": "?", "token_ids": [token], "finish_reason": finish}
+            choice = {"index": 0, "text": "?", "token_ids": [token], "finish_reason": finish}
             if fault == "old version":
                 del choice["token_ids"]
             if fault == "other model":

@@ -200,6 +200,7 @@ def test_a_client_that_leaves_ends_the_work_there(server: StandIn) -> None:
     ("fields", "param"),
     [
         ({"echo": True, "logprobs": 1}, "echo"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs"),
         ({"allowed_token_ids": [5]}, "allowed_token_ids"),
         ({"tfs": 0.5}, "tfs"),
         ({"dry_multiplier": 1}, "dry_multiplier"),

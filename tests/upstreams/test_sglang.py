@@ -79,6 +79,7 @@ def test_an_answer_that_makes_no_sense_fails_the_request_alone(server: StandIn, 
         ({"top_p": 0.9, "min_p": 0.1}, "top_p"),
         ({"repetition_penalty": 1.5}, "repetition_penalty"),
         ({"allowed_token_ids": [5]}, "allowed_token_ids"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
     ],
 )
 def test_what_it_does_not_have_is_refused_by_name(server: StandIn, fields: dict[str, Any], param: str) -> None:

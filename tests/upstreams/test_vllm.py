@@ -52,6 +52,17 @@ def test_prompts_are_scored(server: StandIn) -> None:
     assert len(ask(server, max_tokens=0, echo=True, logprobs=1, n=2).choices) == 2
 
 
+def test_ranks_of_prompt_tokens_are_those_of_the_list_or_its_own(server: StandIn) -> None:
+    def ranks(num_top: int) -> list[dict[int, int]]:
+        [choice] = ask(server, prompt=[0, 1, 9], max_tokens=0, prompt_logprobs=num_top).choices
+        assert server.requests[-1]["prompt_logprobs"] == server.requests[-1]["logprobs"] == num_top
+        assert isinstance(choice.prompt_logprobs, list) and choice.prompt_logprobs[0] is None
+        return [{token: each.rank for token, each in (entry or {}).items()} for entry in choice.prompt_logprobs[1:]]
+
+    assert ranks(0) == [{1: 7}, {9: 7}]
+    assert ranks(2) == [{1: 2, 0: 1}, {9: 1, 0: 2}]
+
+
 def test_a_stream_that_is_lost_goes_on_where_it_was(server: StandIn) -> None:
     spell(server, "nothing is lost or doubled")
     server.faults = ["half", "busy"]

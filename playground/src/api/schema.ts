@@ -46,6 +46,10 @@ export interface components {
             token_ids?: number[];
             /** @description Only with `return_token_ids`, in a stream in a choice's first chunk: the prompt's tokens. */
             prompt_token_ids?: number[];
+            /** @description Only with `prompt_logprobs`: an entry per token of the model's whole prompt, as in `prompt_token_ids`; null for the first one. By token id: the prompt's token, then the most likely ones. */
+            prompt_logprobs?: ({
+                [key: string]: components["schemas"]["PromptLogprob"];
+            } | null)[];
         };
         /**
          * Logprobs
@@ -62,6 +66,18 @@ export interface components {
             } | null)[] | null;
             /** @description The start of each token, in Unicode code points from the start of prompt and completion. */
             text_offset: number[];
+        };
+        /**
+         * PromptLogprob
+         * @description A token in a place of the prompt.
+         */
+        PromptLogprob: {
+            /** @description The natural logarithm of its probability there; -9999 for none. */
+            logprob: number;
+            /** @description Its place among all tokens there, from 1 for the most likely one; of equally likely ones, the lowest id comes first. */
+            rank: number;
+            /** @description Its text, as in `tokens` of `logprobs`. */
+            decoded_token: string;
         };
         /**
          * Usage

@@ -126,7 +126,7 @@ def _sets_usage(fields: dict[str, Any]) -> bool:
 
 def _can_stream(fields: dict[str, Any]) -> bool:
     n, best_of = fields.get("n") or 1, fields.get("best_of") or 1
-    return isinstance(n, int) and isinstance(best_of, int) and best_of <= n
+    return isinstance(n, int) and isinstance(best_of, int) and best_of <= n and fields.get("prompt_logprobs") is None
 
 
 def _printer(call: Call) -> Printer:

@@ -73,6 +73,7 @@ class CreateParams(TypedDict, total=False):
     bad_words: list[str] | None
     ban_eos_token: bool | None
     truncate_prompt_tokens: int | None
+    prompt_logprobs: int | None
     return_token_ids: bool | None
     top_n_sigma: float | None
     typical_p: float | None

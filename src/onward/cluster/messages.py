@@ -14,7 +14,7 @@ from onward.errors import SetupError
 
 T = TypeVar("T")
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised with every change of these messages, of jobs or of events. Faces use replicas with the same number only."""
 
 Frame = list[tuple[int, bytes]]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from onward.completions.filters import ContentFilters, FilterStream
 from onward.completions.logprobs import LogprobsBuilder, extend
 from onward.completions.plan import Plan, PlannedPrompt
+from onward.completions.prompt_logprobs import PromptLogprobs, PromptLogprobsBuilder
 from onward.completions.reasoning import Markers, ReasoningCounter
 from onward.completions.text_deltas import ChoiceText, TextDelta
 from onward.engine.events import Decoded, Event, Prefilled
@@ -45,9 +46,10 @@ class _PromptState:
     first_index: int
     logprobs: Logprobs | None = None
     """The echoed prompt's log probabilities, which its choices share, until the last one has them."""
+    prompt_logprobs: PromptLogprobs | None = None
+    """Those that the request asked for by this name, likewise."""
     texts: dict[int, ChoiceText | None] = field(default_factory=dict)
     """The text of each choice, None once it has ended."""
-    echoed: set[int] = field(default_factory=set)
     begun: set[int] = field(default_factory=set)
     """Choices whose first part has been returned."""
     candidates: dict[int, _Candidate] = field(default_factory=dict)
@@ -79,6 +81,11 @@ class ChoiceStream:
             else LogprobsBuilder(
                 request.logprobs, request.return_tokens_as_token_ids, vocabulary.token_bytes, self._filters
             )
+        )
+        self._prompt_builder = (
+            None
+            if request.prompt_logprobs is None
+            else PromptLogprobsBuilder(request.prompt_logprobs, vocabulary.token_bytes, self._filters)
         )
         self._prompts = {
             prompt.job.id: _PromptState(prompt, index * request.n) for index, prompt in enumerate(plan.prompts)
@@ -115,9 +122,9 @@ class ChoiceStream:
 
     def num_logprobs(self, events: Iterable[Event]) -> int:
         """Return how many log probabilities of prompts the events contain, for `prepare`."""
-        if self._builder is None:
-            return 0
-        per_token = 1 + (self._request.logprobs or 0)
+        per_token = 0 if self._prompt_builder is None else self._prompt_builder.num_per_token
+        if self._request.echo and self._builder is not None:
+            per_token += 1 + (self._request.logprobs or 0)
         return sum(len(event.scores) * per_token for event in events if isinstance(event, Prefilled) and event.scores)
 
     def prepare(self, events: Iterable[Event]) -> None:
@@ -125,7 +132,7 @@ class ChoiceStream:
         than for other events. May run on another thread while nothing else uses this object."""
         for event in events:
             if isinstance(event, Prefilled) and event.scores:
-                self._prompt_logprobs(self._prompts[event.job], event.scores)
+                self._score_prompt(self._prompts[event.job], event.scores)
 
     def accept(self, events: Iterable[Prefilled | Decoded]) -> list[Choice]:
         """Process events of this plan's jobs and return the partial choices that they complete."""
@@ -135,7 +142,7 @@ class ChoiceStream:
             if isinstance(event, Prefilled):
                 self._cached_tokens += event.num_cached_tokens
                 if event.scores is not None:
-                    self._prompt_logprobs(state, event.scores)
+                    self._score_prompt(state, event.scores)
             else:
                 choices += self._decoded(state, event)
         return choices
@@ -219,8 +226,9 @@ class ChoiceStream:
         self._num_tokens[choice] = delta.num_completion_tokens
         text = delta.text
         logprobs = None if self._builder is None else self._builder.generated(self._listed(delta.records))
-        if self._request.echo and delta.choice not in state.echoed:
-            state.echoed.add(delta.choice)
+        is_first = delta.choice not in state.begun
+        state.begun.add(delta.choice)
+        if self._request.echo and is_first:
             text = state.prompt.text + text
             logprobs = self._with_prompt(state, logprobs)
         if delta.finish_reason:
@@ -234,29 +242,35 @@ class ChoiceStream:
                 Choice(text="", index=index, logprobs=closing, finish_reason="stop"),
             ]
         if self._request.return_token_ids:
-            self._add_token_ids(state, delta, parts)
+            for part in parts:
+                part.token_ids = []
+            parts[0].token_ids = [record.token for record in delta.records]
+        if is_first:
+            self._add_prompt(state, parts[0])
         return parts
 
     def _listed(self, records: list[TokenRecord]) -> list[TokenRecord]:
         """Return the records that `logprobs` lists: those after the end of the text only with `echo`."""
         return records if self._request.echo else [record for record in records if not record.is_terminator]
 
-    def _add_token_ids(self, state: _PromptState, delta: TextDelta, parts: list[Choice]) -> None:
-        """Add the ids of a delta's tokens to its first part, and to a choice's first part those of the prompt."""
-        for part in parts:
-            part.token_ids = []
-        parts[0].token_ids = [record.token for record in delta.records]
-        if delta.choice not in state.begun:
-            state.begun.add(delta.choice)
-            parts[0].prompt_token_ids = list(state.prompt.job.prompt)
+    def _add_prompt(self, state: _PromptState, part: Choice) -> None:
+        """Add to a choice's first part what the request wants to know of the prompt's tokens."""
+        if self._request.return_token_ids:
+            part.prompt_token_ids = list(state.prompt.job.prompt)
+        if state.prompt_logprobs is not None:
+            part.prompt_logprobs = list(state.prompt_logprobs)
+            if len(state.begun) == self._request.candidates:
+                state.prompt_logprobs = None  # of megabytes
 
-    def _prompt_logprobs(self, state: _PromptState, scores: Sequence[Sampled | None]) -> None:
+    def _score_prompt(self, state: _PromptState, scores: Sequence[Sampled | None]) -> None:
         """Build the log probabilities of a prompt, unless they have been built."""
-        if state.logprobs is None and self._builder is not None:
-            prompt = state.prompt
+        prompt = state.prompt
+        if state.logprobs is None and self._request.echo and self._builder is not None:
             state.logprobs = self._builder.prompt(
                 prompt.tokens, prompt.token_bytes, scores[prompt.num_implicit_tokens :]
             )
+        if state.prompt_logprobs is None and self._prompt_builder is not None:
+            state.prompt_logprobs = self._prompt_builder.build(scores)
 
     def _with_prompt(self, state: _PromptState, logprobs: Logprobs | None) -> Logprobs | None:
         """Return the prompt's log probabilities followed by those of the completion."""
@@ -265,7 +279,7 @@ class ChoiceStream:
         whole = self._builder.empty()
         extend(whole, state.logprobs)
         extend(whole, logprobs)
-        if len(state.echoed) == self._request.candidates:
+        if len(state.begun) == self._request.candidates:
             state.logprobs = None  # of megabytes
         return whole
 

@@ -37,6 +37,11 @@ def _named(parameter: str, is_needed: Callable[[CompletionRequest], bool]) -> Fe
 
 FEATURES: dict[str, Feature] = {
     "prompt_logprobs": Feature(
+        "prompt_logprobs",
+        "ranks of the prompt's tokens (`prompt_logprobs`)",
+        lambda request: request.prompt_logprobs is not None,
+    ),
+    "echo_logprobs": Feature(
         "echo",
         "log-probabilities of the prompt's tokens (`echo` with `logprobs`)",
         lambda request: request.echo and request.logprobs is not None,

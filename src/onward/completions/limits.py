@@ -37,7 +37,8 @@ class RequestLimits:
         self._check_logprobs(request, num_prompts * request.candidates * request.max_tokens)
 
     def check_prompts(self, num_prompts: int, num_tokens: int, request: CompletionRequest) -> None:
-        """Raise InvalidRequest if the prompts have too many tokens together, or echo too many log probabilities.
+        """Raise InvalidRequest if the prompts have too many tokens together, or too many log probabilities are returned
+        for them.
 
         `num_tokens` is that of all prompts, or of those that have been tokenized so far.
         """
@@ -48,20 +49,23 @@ class RequestLimits:
                 param="prompt",
             )
         echoed = num_tokens * request.n if request.echo else 0
-        self._check_logprobs(request, num_prompts * request.candidates * request.max_tokens + echoed)
+        generated = num_prompts * request.candidates * request.max_tokens
+        self._check_logprobs(request, generated + echoed, num_tokens * request.n)
 
-    def _check_logprobs(self, request: CompletionRequest, num_tokens: int) -> None:
-        """Raise InvalidRequest if `num_tokens` tokens have too many log probabilities: their own and alternatives."""
-        if request.logprobs is None:
-            return
-        num_logprobs = num_tokens * (1 + request.logprobs)
+    def _check_logprobs(self, request: CompletionRequest, num_tokens: int, num_scored: int = 0) -> None:
+        """Raise InvalidRequest if there are too many log probabilities: those of `num_tokens` tokens with `logprobs`,
+        and of `num_scored` with `prompt_logprobs`."""
+        wanted = [("logprobs", request.logprobs, num_tokens), ("prompt_logprobs", request.prompt_logprobs, num_scored)]
+        parts = [(count * (1 + top), name, top, count) for name, top, count in wanted if top is not None]
+        num_logprobs = sum(part[0] for part in parts)
         if num_logprobs > self.max_answer_logprobs:
+            _, name, top, count = max(parts)
+            lower = f"'{name}', 'max_tokens' or 'n'" if name == "logprobs" else f"'{name}' or 'n'"
             raise InvalidRequest(
-                f"The answer to this request could contain {num_logprobs} log probabilities ({num_tokens} tokens, each "
-                f"with its own and {request.logprobs} alternatives), but this server returns at most "
-                f"{self.max_answer_logprobs} per request. Lower 'logprobs', 'max_tokens' or 'n', or send "
-                "fewer prompts.",
-                param="logprobs",
+                f"The answer to this request could contain {num_logprobs} log probabilities ({count} tokens, each "
+                f"with its own and {top} alternatives), but this server returns at most "
+                f"{self.max_answer_logprobs} per request. Lower {lower}, or send fewer prompts.",
+                param=name,
             )
 
 

@@ -175,7 +175,8 @@ def _plan_prompt(
         rules=_rules(request),
         end_tokens=_end_tokens(request, model),
         min_tokens=request.min_tokens,
-        score_top=request.logprobs if request.echo else None,
+        score_top=_score_top(request),
+        score_ranks=request.prompt_logprobs is not None,
         pending=pending,
         prediction=prediction,
         repeatable=request.seed is not None or sampling.is_greedy,
@@ -183,6 +184,12 @@ def _plan_prompt(
         priority=request.priority,
     )
     return PlannedPrompt(job, text, visible, token_bytes, max(1, len(job_prompt) - num_implicit))
+
+
+def _score_top(request: CompletionRequest) -> int | None:
+    """Return with how many alternatives the prompt's tokens are scored; None if they are not."""
+    wanted = (request.prompt_logprobs, request.logprobs if request.echo else None)
+    return max((top for top in wanted if top is not None), default=None)
 
 
 def _salt(request: CompletionRequest) -> str:

@@ -185,25 +185,29 @@ def _num_usable_tokens(node: Node, sequence: Sequence) -> int:
     """Return how many of a block's first tokens the sequence can use: only those with scores if it wants scores."""
     if not sequence.wants_scores:
         return len(node.key)
-    assert sequence.job.score_top is not None
-    return len(node.scores) if node.scores is not None and node.scores.top >= sequence.job.score_top else 0
+    top, with_ranks = sequence.job.score_top, sequence.job.score_ranks
+    assert top is not None
+    return len(node.scores) if node.scores is not None and node.scores.has(top, with_ranks=with_ranks) else 0
 
 
 def _cached_scores(sequence: Sequence, nodes: list[Node]) -> Scores:
     scores: Scores = []
     for node in nodes:
         assert node.scores is not None and sequence.job.score_top is not None
-        scores += node.scores.unpack(sequence.job.score_top)
+        scores += node.scores.unpack(sequence.job.score_top, with_ranks=sequence.job.score_ranks)
     return scores
 
 
 def _keep_scores(sequence: Sequence, nodes: list[Node], block_tokens: int) -> None:
     """Store the sequence's scores with its blocks where they cover more tokens than those stored before, or as many
-    with more alternatives: a sequence that wants scores cannot use the blocks after one whose scores are incomplete."""
-    scores, top = sequence.scores, sequence.job.score_top
+    with more alternatives or with ranks: a sequence that wants scores cannot use the blocks after one whose scores are
+    incomplete."""
+    scores, top, with_ranks = sequence.scores, sequence.job.score_top, sequence.job.score_ranks
     assert scores is not None and top is not None
     for index, node in enumerate(nodes):
         begin = index * block_tokens
         count = min(len(scores) - begin, len(node.key))
-        if count > 0 and (node.scores is None or (len(node.scores), node.scores.top) < (count, top)):
-            node.scores = pack(scores[begin : begin + count], top)
+        known = node.scores
+        if count > 0 and (known is None or (len(known), known.has(top, with_ranks=with_ranks)) < (count, True)):
+            packed = pack(scores[begin : begin + count], top, with_ranks=with_ranks)
+            node.scores = packed if known is None else packed.joined(known)

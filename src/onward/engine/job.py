@@ -26,14 +26,15 @@ class Job:
     `prompt` has at least one id, all ids are in the vocabulary, and `len(prompt) + max_tokens` is at most the context
     length. `id` is unique per engine; jobs of one request share `request`, and requests take turns in admission.
     `client` is a number for whoever sent the request: clients share the rows of the batch. `score_top`: score every
-    prompt token with that many alternatives; None: do not score. `end_tokens` finish a choice when sampled (empty if
-    the request ignores them). `rules` and `pending` (the bytes of an incomplete character at the prompt's end) are for
-    finding stop sequences. `prediction` are tokens that the caller expects: they can make the job faster, and never
-    change a token. `repeatable`: whether the same request returns the same result again, because it has a seed or is
-    greedy. `priority`: of a client's waiting requests, those with the lowest number are admitted first. `salt`: only
-    jobs with the same one share prompt prefixes. `grammar` (see `constraints.grammar`) is what every choice's text must
-    match; "": anything. `resume`: for a job that was submitted before and whose Prefilled was delivered, the state of
-    each choice, None for a finished one; tokens sampled before are replayed and not reported again.
+    prompt token with that many alternatives; None: do not score. `score_ranks`: count the tokens' ranks too.
+    `end_tokens` finish a choice when sampled (empty if the request ignores them). `rules` and `pending` (the bytes of
+    an incomplete character at the prompt's end) are for finding stop sequences. `prediction` are tokens that the caller
+    expects: they can make the job faster, and never change a token. `repeatable`: whether the same request returns the
+    same result again, because it has a seed or is greedy. `priority`: of a client's waiting requests, those with the
+    lowest number are admitted first. `salt`: only jobs with the same one share prompt prefixes. `grammar` (see
+    `constraints.grammar`) is what every choice's text must match; "": anything. `resume`: for a job that was submitted
+    before and whose Prefilled was delivered, the state of each choice, None for a finished one; tokens sampled before
+    are replayed and not reported again.
 
     msgspec can encode it.
     """
@@ -48,6 +49,7 @@ class Job:
     end_tokens: frozenset[int]
     min_tokens: int = 0
     score_top: int | None = None
+    score_ranks: bool = False
     pending: bytes = b""
     prediction: tuple[int, ...] = ()
     repeatable: bool = True

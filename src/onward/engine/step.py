@@ -217,7 +217,7 @@ class Engine:
         assert scores is not None and top is not None
         targets = sequence.job.prompt[len(scores) : scheduled.end + 1]
         if targets:
-            scores += self._sampler.score(logits, first_row, targets, top)
+            scores += self._sampler.score(logits, first_row, targets, top, with_ranks=sequence.job.score_ranks)
             self._note_failures(sequence, scores[-len(targets) :])
 
     def _prompt_computed(self, sequence: Sequence, events: list[Event]) -> list[Sequence]:

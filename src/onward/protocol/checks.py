@@ -313,14 +313,16 @@ def check_token_biases(row: Parameter, value: object, path: str, profile: Profil
 def check_fields_together(request: CompletionRequest) -> CompletionRequest:
     """Return the request unchanged if its fields are compatible. Raises InvalidRequest.
 
-    Rejected are `best_of` below `n`, streaming with `best_of` above `n` (spec/completions §2.5), `min_tokens` above
-    `max_tokens`, and several constraints. `best_of` equal to `n` can be streamed: nothing is ranked.
+    Rejected are `best_of` below `n`, streaming with `best_of` above `n` (spec/completions §2.5) or `prompt_logprobs`,
+    `min_tokens` above `max_tokens`, and several constraints. `best_of` equal to `n` can be streamed: nothing is ranked.
     """
     best_of = request.best_of
     if best_of is not None and best_of < request.n:
         raise refusals.best_of_below_n(request.n, best_of)
     if best_of is not None and best_of > request.n and request.stream:
         raise refusals.best_of_streamed(request.n, best_of)
+    if request.prompt_logprobs is not None and request.stream:
+        raise refusals.prompt_logprobs_streamed()
     if request.truncate_prompt_tokens == 0:
         raise refusals.unsupported_value("truncate_prompt_tokens", 0, "-1 or a positive number")
     _check_order(request.samplers or ())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from onward.protocol.response import Choice, Chunk, Completion, Logprobs
+from onward.protocol.response import Choice, Chunk, Completion, Logprobs, PromptLogprob
 
 MIN_PART_BYTES = 131_072
 """Parts are at least as large, except for the last one."""
@@ -44,7 +44,12 @@ def chunk_parts(chunk: Chunk) -> Iterator[bytes]:
 def num_values(choices: list[Choice]) -> int:
     """Return about how many numbers and strings the choices contain, a long text counted as several."""
     return sum(
-        1 + len(choice.text) // 16 + _num_logprob_values(choice.logprobs) + _num_token_ids(choice) for choice in choices
+        1
+        + len(choice.text) // 16
+        + _num_logprob_values(choice.logprobs)
+        + _num_token_ids(choice)
+        + len(choice.prompt_logprobs or ()) * _values_per_entry(choice.prompt_logprobs or ())
+        for choice in choices
     )
 
 
@@ -54,6 +59,10 @@ def _num_token_ids(choice: Choice) -> int:
 
 def _num_logprob_values(logprobs: Logprobs | None) -> int:
     return 0 if logprobs is None else len(logprobs.tokens) * _values_per_token(logprobs)
+
+
+def _values_per_entry(entries: Sequence[dict[int, PromptLogprob] | None]) -> int:
+    return 1 + 4 * max(len(entries[-1] or ()) if entries else 0, 1)
 
 
 def _values_per_token(logprobs: Logprobs) -> int:
@@ -97,30 +106,40 @@ def _with_choices(head: bytes, choices: list[Choice], layout: _Layout, end: byte
 
 def _choice(choice: Choice, layout: _Layout) -> Iterator[bytes]:
     logprobs, choice.logprobs = choice.logprobs, None
+    scored, choice.prompt_logprobs = choice.prompt_logprobs, msgspec.UNSET
     whole = layout.apply(_ENCODER.encode(choice), 2)
-    if logprobs is None:
-        yield whole
-        return
-    before, key, after = whole.partition(b'"logprobs"' + layout.colon)
-    assert key
-    yield before + key + b"{"
+    if logprobs is not None:
+        before, key, whole = whole.partition(b'"logprobs"' + layout.colon)
+        assert key
+        yield before + key
+        yield from _logprobs(logprobs, layout)
+        whole = whole.removeprefix(b"null")
+    if isinstance(scored, list):
+        closing = layout.line(2) + b"}"
+        yield whole.removesuffix(closing) + b"," + layout.line(3) + b'"prompt_logprobs"' + layout.colon
+        yield from _list(scored, max(1, _SLICE_VALUES // _values_per_entry(scored)), layout, 3)
+        whole = closing
+    yield whole
+
+
+def _logprobs(logprobs: Logprobs, layout: _Layout) -> Iterator[bytes]:
     num_tokens = max(1, _SLICE_VALUES // _values_per_token(logprobs))
     for index, name in enumerate(logprobs.__struct_fields__):
-        yield (b"," if index else b"") + layout.line(4) + b'"' + name.encode() + b'"' + layout.colon
-        yield from _list(getattr(logprobs, name), num_tokens, layout)
-    yield layout.line(3) + b"}" + after.removeprefix(b"null")
+        yield (b"," if index else b"{") + layout.line(4) + b'"' + name.encode() + b'"' + layout.colon
+        yield from _list(getattr(logprobs, name), num_tokens, layout, 4)
+    yield layout.line(3) + b"}"
 
 
-def _list(values: list[Any] | None, step: int, layout: _Layout) -> Iterator[bytes]:
-    """Yield a list at depth 4, `step` entries at a time, which are released."""
+def _list(values: list[Any] | None, step: int, layout: _Layout, depth: int) -> Iterator[bytes]:
+    """Yield a list at a depth, `step` entries at a time, which are released."""
     if not values:
         yield b"null" if values is None else b"[]"
         return
-    closing = layout.line(4) + b"]"
+    closing = layout.line(depth) + b"]"
     for start in range(0, len(values), step):
         part = values[start : start + step]
         values[start : start + step] = [None] * len(part)
-        yield (b"," if start else b"[") + layout.apply(_ENCODER.encode(part), 4)[1 : -len(closing)]
+        yield (b"," if start else b"[") + layout.apply(_ENCODER.encode(part), depth)[1 : -len(closing)]
     yield closing
 
 

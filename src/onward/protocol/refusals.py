@@ -198,6 +198,14 @@ def best_of_streamed(n: int, best_of: int) -> InvalidRequest:
     )
 
 
+def prompt_logprobs_streamed() -> InvalidRequest:
+    return InvalidRequest(
+        "Setting 'prompt_logprobs' and 'stream' at the same time is not supported. Set 'echo' and 'logprobs' to stream "
+        "the log probabilities of a prompt.",
+        param="prompt_logprobs",
+    )
+
+
 def stream_options_without_stream() -> InvalidRequest:
     return InvalidRequest(
         "The 'stream_options' parameter is only allowed when 'stream' is enabled.", param="stream_options"

@@ -71,6 +71,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     bad_words: tuple[str, ...] = ()
     ban_eos_token: bool = False
     truncate_prompt_tokens: int | None = None
+    prompt_logprobs: int | None = None
     return_token_ids: bool = False
     top_n_sigma: float = -1.0
     typical_p: float = 1.0

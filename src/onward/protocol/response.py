@@ -14,7 +14,7 @@ class WireObject(msgspec.Struct):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object as dicts and lists, as on the wire."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
+        plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
         return plain
 
     def to_json(self, *, indent: int | None = 2) -> str:
@@ -42,6 +42,15 @@ class Logprobs(WireObject, kw_only=True):
     text_offset: list[int]
 
 
+class PromptLogprob(WireObject, gc=False):
+    """One token that may stand in a place of the prompt: a log probability, the token's rank among all there, from 1,
+    and its text as in `Logprobs.tokens`."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
 class Choice(WireObject, kw_only=True):
     """One choice, complete, or the part of it in one chunk."""
 
@@ -53,6 +62,9 @@ class Choice(WireObject, kw_only=True):
     """With `return_token_ids`: the generated tokens of this choice or part, with those that ended it."""
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     """With `return_token_ids`, in the first part of a choice: the tokens that the model was prompted with."""
+    prompt_logprobs: list[dict[int, PromptLogprob] | None] | msgspec.UnsetType = msgspec.UNSET
+    """With `prompt_logprobs`, in the first part of a choice: an entry per token that the model was prompted with, by
+    token id the token itself, then the most likely ones; None for the first."""
 
 
 class PromptTokensDetails(WireObject, kw_only=True):

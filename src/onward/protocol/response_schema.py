@@ -42,6 +42,15 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
         "`content_filter`. Null in all chunks of a choice but the last.",
         "token_ids": "Only with `return_token_ids`: the generated tokens, with those that ended the text.",
         "prompt_token_ids": "Only with `return_token_ids`, in a stream in a choice's first chunk: the prompt's tokens.",
+        "prompt_logprobs": "Only with `prompt_logprobs`: an entry per token of the model's whole prompt, as in "
+        "`prompt_token_ids`; null for the first one. By token id: the prompt's token, then the most likely ones.",
+    },
+    "PromptLogprob": {
+        "": "A token in a place of the prompt.",
+        "logprob": "The natural logarithm of its probability there; -9999 for none.",
+        "rank": "Its place among all tokens there, from 1 for the most likely one; of equally likely ones, the lowest "
+        "id comes first.",
+        "decoded_token": "Its text, as in `tokens` of `logprobs`.",
     },
     "Logprobs": {
         "": "Four arrays of equal length, with one entry per token.",
@@ -79,7 +88,7 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
     "ModelList": {"": "All model names."},
 }
 
-OPTIONAL = ("token_ids", "prompt_token_ids")
+OPTIONAL = ("token_ids", "prompt_token_ids", "prompt_logprobs")
 """Fields that only requests which ask for them get; otherwise, only chunks omit fields."""
 
 
@@ -107,7 +116,7 @@ def _describe(schema: Schema, descriptions: dict[str, str]) -> None:
 def completion_schema() -> Schema:
     """Return the document at /openai/schemas/Completion.json: a Completion as returned by /openai/v1/completions."""
     definitions = response_schemas("#/$defs/{name}")
-    names = ("Choice", "Logprobs", "Usage", "PromptTokensDetails", "CompletionTokensDetails")
+    names = ("Choice", "Logprobs", "PromptLogprob", "Usage", "PromptTokensDetails", "CompletionTokensDetails")
     completion = definitions["Completion"]
     link = {
         "description": "The URL of this schema, on paths under /openai.",

@@ -64,6 +64,18 @@ TOKEN_PARAMETERS = (
         "counts. -1: as many as the context has room for beside `max_tokens`.",
     ),
     Parameter(
+        name="prompt_logprobs",
+        kind="integer",
+        minimum=0,
+        maximum=20,
+        origin="extension",
+        group="output",
+        example=1,
+        help="Return the log probability and the rank of each token of the model's whole prompt, and of this many of "
+        "the most likely ones in its place, as `prompt_logprobs` of each choice, by token id; null for the first "
+        "token. Not with `stream`; `echo` with `logprobs` streams them by their text.",
+    ),
+    Parameter(
         name="return_token_ids",
         kind="boolean",
         default=False,

@@ -33,6 +33,7 @@ WORK_ITEM_DTYPE = np.dtype(
         ("bans_start", np.int64),  # edits[bans_start:edits_end] are (banned token, unused)
         ("edits_end", np.int64),
         ("mask", np.int64),  # row of the step's masks; 0: all tokens are allowed
+        ("with_rank", np.int64),  # 1: count the token's rank among the raw logits
     ],
     align=True,
 )

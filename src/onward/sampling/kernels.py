@@ -18,6 +18,7 @@ Shapes and dtypes, with N work items, P rows of logits, B blocks of the vocabula
     tokens        int64 [N]                  results, written, as are
     logprobs      float32 [N]
     normalizers   float64 [N]
+    ranks         int64 [N]                  0 where the item does not ask for it
     top_ids       int64 [N, K]
     top_logprobs  float32 [N, K]
 
@@ -33,7 +34,7 @@ import numpy as np
 
 from onward.sampling.compilation import cached, source_digest
 from onward.sampling.outputs import NO_TOKEN_LEFT, NOT_FINITE
-from onward.sampling.top_k import find_top_k, first_token_with, top_k_bound
+from onward.sampling.top_k import find_top_k, first_token_with, rank_of, top_k_bound
 from onward.sampling.vocab_blocks import (
     BLOCK_TOKENS,
     NEGATIVE_INFINITY,
@@ -204,6 +205,7 @@ def run(
     tokens: Any,
     logprobs: Any,
     normalizers: Any,
+    ranks: Any,
     top_ids: Any,
     top_logprobs: Any,
 ) -> Any:
@@ -242,6 +244,7 @@ def run(
             known_mass = row_mass if can_use_row_mass else 0.0
             tokens[i] = sample_token(final_row, final_maxima, final_maximum, item, masses, known_mass, weights)
         normalizers[i] = maximum + np.log(row_mass) if item.num_top >= 0 else np.nan
+        ranks[i] = rank_of(row, maxima[0], tokens[i]) if item.with_rank else 0
         k = min(max(item.num_top, 0), top_ids.shape[1])
         logprobs[i] = gather_logprobs(row, maxima[0], normalizers[i], tokens[i], top_ids[i, :k], top_logprobs[i, :k])
     return num_failed

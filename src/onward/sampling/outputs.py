@@ -22,8 +22,10 @@ class Sampled(NamedTuple):
     -inf is possible; NaN if the job requested no log-probabilities (`SamplingParams.logprobs` is None).
     Where no token can be sampled, `token` is NOT_FINITE or NO_TOKEN_LEFT, and the rest is NaN and ().
     `top` holds the most likely (id, logprob) pairs, best first, ties by lower id; () if none were requested.
+    `rank` is the token's place in that order of the whole vocabulary, from 1; 0 where it was not counted.
     """
 
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+    rank: int = 0

@@ -59,9 +59,20 @@ class ReferenceSampler:
             results.append(sampled(raw, _token(final, choice), choice.params.logprobs))
         return results
 
-    def score(self, logits: NDArray[np.float32], first_row: int, targets: Sequence[int], top: int) -> list[Sampled]:
+    def score(
+        self,
+        logits: NDArray[np.float32],
+        first_row: int,
+        targets: Sequence[int],
+        top: int,
+        *,
+        with_ranks: bool = False,
+    ) -> list[Sampled]:
         """Score targets[i] by logits[first_row + i]; `logits` is float32 [num_rows, vocab_size]."""
-        return [sampled(logits[first_row + i], target, top) for i, target in enumerate(targets)]
+        scored = [sampled(logits[first_row + i], target, top) for i, target in enumerate(targets)]
+        if not with_ranks:
+            return scored
+        return [one._replace(rank=rank_of(logits[first_row + i], one.token)) for i, one in enumerate(scored)]
 
 
 def _token(row: NDArray[np.float32], choice: ChoiceSampler) -> int:
@@ -83,6 +94,11 @@ def most_likely(row: NDArray[np.float32], count: int) -> NDArray[np.intp]:
     bound = np.partition(row, row.size - count)[row.size - count]
     candidates = np.flatnonzero(row >= bound)
     return candidates[np.argsort(-row[candidates], kind="stable")][:count]
+
+
+def rank_of(row: NDArray[np.float32], token: int) -> int:
+    """Return the place of `token` in the ranking of `row` (float32 [vocab_size]), from 1."""
+    return int((np.lexsort((np.arange(row.size), -row)) == token).argmax()) + 1
 
 
 def log_normalizer(raw: NDArray[np.float32]) -> float:

@@ -46,6 +46,7 @@ class ResultBuffers:
     tokens: NDArray[np.int64]
     logprobs: NDArray[np.float32]
     normalizers: NDArray[np.float64]
+    ranks: NDArray[np.int64]
     top_ids: NDArray[np.int64]
     top_logprobs: NDArray[np.float32]
 
@@ -55,6 +56,7 @@ class ResultBuffers:
             np.empty(num_items, np.int64),
             np.empty(num_items, np.float32),
             np.empty(num_items, np.float64),
+            np.empty(num_items, np.int64),
             np.empty((num_items, MAX_KERNEL_TOP), np.int64),
             np.empty((num_items, MAX_KERNEL_TOP), np.float32),
         )
@@ -65,6 +67,7 @@ class ResultBuffers:
             self.tokens[part],
             self.logprobs[part],
             self.normalizers[part],
+            self.ranks[part],
             self.top_ids[part],
             self.top_logprobs[part],
         )
@@ -161,8 +164,17 @@ class Sampler:
             self._draw_shaped(logits, items, rows, choices, banned, masks)
         return self._run(logits, items, rows, [choice.num_top for choice in choices])
 
-    def score(self, logits: NDArray[np.float32], first_row: int, targets: Sequence[int], top: int) -> list[Sampled]:
-        """Score targets[i] by the distribution in logits[first_row + i], with the `top` most likely tokens beside it.
+    def score(
+        self,
+        logits: NDArray[np.float32],
+        first_row: int,
+        targets: Sequence[int],
+        top: int,
+        *,
+        with_ranks: bool = False,
+    ) -> list[Sampled]:
+        """Score targets[i] by the distribution in logits[first_row + i], with the `top` most likely tokens beside it,
+        and `with_ranks` with their ranks.
 
         `logits` is float32 [num_rows, vocab_size] and is not mutated. Raises as `sample`, and ValueError for a target
         outside of the vocabulary.
@@ -174,9 +186,14 @@ class Sampler:
         items["row"] = rows
         items["target_token"] = targets
         items["num_top"] = top
+        items["with_rank"] = with_ranks
         if len(targets) and not 0 <= min(targets) <= max(targets) < self._vocab_size:
             raise ValueError("a token to score is outside of the vocabulary")
-        return self._run(logits, items, rows, [max(0, top)] * len(targets))
+        scored = self._run(logits, items, rows, [max(0, top)] * len(targets))
+        if not with_ranks:
+            return scored
+        ranks = self._results.ranks[: len(targets)].tolist()
+        return [one._replace(rank=rank) if one.token >= 0 else one for one, rank in zip(scored, ranks, strict=True)]
 
     def _allocate(self, num_items: int) -> None:
         """Make `_items` and `_results` large enough."""

@@ -42,6 +42,24 @@ def count_at_or_above(row: Any, maxima: Any, value: Any, limit: Any) -> Any:
 
 
 @compiled()
+def rank_of(row: Any, maxima: Any, token: Any) -> Any:
+    """Return the place of `token` in the ranking of the row, from 1 (int64)."""
+    value, rank = row[token], 1
+    for k in range(maxima.size):
+        if not maxima[k] >= value:
+            continue
+        start, end = k * BLOCK_TOKENS, min((k + 1) * BLOCK_TOKENS, row.size)
+        ties_end = min(max(token, start), end)  # lower ids may equal `value`
+        found: Any = np.int32(0)
+        for i in range(start, ties_end):
+            found += np.int32(row[i] >= value)
+        for i in range(ties_end, end):
+            found += np.int32(row[i] > value)
+        rank += found
+    return rank
+
+
+@compiled()
 def top_k_bound(row: Any, maxima: Any, maximum: Any, count: Any) -> Any:
     """Return (value, token), float32 and int64, such that exactly `count` tokens rank above; 0 < count < row.size.
 

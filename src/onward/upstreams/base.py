@@ -118,9 +118,9 @@ class Upstream(Protocol):
         """Compute a segment. Closing the generator ends the work. Raises UpstreamError."""
         ...
 
-    async def score(self, tokens: tuple[int, ...], top: int) -> list[Sampled | None]:
+    async def score(self, tokens: tuple[int, ...], top: int, *, with_ranks: bool) -> list[Sampled | None]:
         """Return the log-probability of each token, None for the first, with the `top` most likely ones. Not called
-        where `lacks` has "prompt_logprobs". Raises UpstreamError."""
+        where `lacks` has "echo_logprobs", nor `with_ranks` where it has "prompt_logprobs". Raises UpstreamError."""
         ...
 
     async def close(self) -> None:

@@ -216,7 +216,8 @@ class UpstreamEngine:
             return
         async with run.scoring:
             if not run.is_prefilled:
-                self._prefilled(run, 0, await upstream.score(run.job.prompt, run.job.score_top))
+                top, with_ranks = run.job.score_top, run.job.score_ranks
+                self._prefilled(run, 0, await upstream.score(run.job.prompt, top, with_ranks=with_ranks))
 
     async def _take_segment(self, run: _Run, state: ChoiceRun, address: Address) -> bool:
         """Take the tokens of one segment. Returns whether the choice has ended. Raises UpstreamError."""

@@ -24,6 +24,7 @@ from onward.upstreams.connection import Connection, Fields
 
 LACKS = frozenset(
     (
+        "echo_logprobs",
         "prompt_logprobs",
         "allowed_token_ids",
         "tfs",
@@ -112,7 +113,7 @@ class LlamaServer:
         if not has_ended:
             raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
 
-    async def score(self, tokens: tuple[int, ...], top: int) -> list[Sampled | None]:
+    async def score(self, tokens: tuple[int, ...], top: int, *, with_ranks: bool) -> list[Sampled | None]:
         raise UpstreamError("llama-server does not score prompts.")
 
     async def _probabilities(self, segment: Segment, answer: Fields) -> Fields:

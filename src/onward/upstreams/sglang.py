@@ -3,7 +3,8 @@
 `ignore_eos` is always set and the end tokens of the job are `stop_token_ids`, so that both sides mean the same end.
 Streams report all tokens so far, or, with `--incremental-streaming-output`, the new ones: `completion_tokens` says
 which. Log-probabilities of generated tokens are computed behind temperature, penalties and biases: they are refused
-where one of these is in use. Its filters act together on the whole distribution: requests with several are refused.
+where one of these is in use. It does not report ranks of a prompt's tokens. Its filters act together on the whole
+distribution: requests with several are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from onward.sampling.outputs import Sampled
 from onward.upstreams.base import UNCOMMON, Part, Segment, Traits, UpstreamError, UpstreamInfo
 from onward.upstreams.connection import Connection, Fields
 
-LACKS = UNCOMMON | {"raw_logprobs", "several_filters", "allowed_token_ids"}
+LACKS = UNCOMMON | {"prompt_logprobs", "raw_logprobs", "several_filters", "allowed_token_ids"}
 NUM_SLOTS = 256
 """Choices that are sent at the same time: SGLang queues what its `--max-running-requests` has no room for."""
 BAN = -10_000.0
@@ -52,7 +53,7 @@ class SGLang:
             raise UpstreamError(f"{self._connection.url} does not tokenize as SGLang does.")
         return tokens
 
-    async def score(self, tokens: tuple[int, ...], top: int) -> list[Sampled | None]:
+    async def score(self, tokens: tuple[int, ...], top: int, *, with_ranks: bool) -> list[Sampled | None]:
         body: Fields = {
             "input_ids": list(tokens),
             "sampling_params": {"max_new_tokens": 0, "temperature": 0.0},

@@ -56,7 +56,7 @@ class VLLM:
             raise UpstreamError(f"{self._connection.url} does not tokenize as vLLM does.")
         return tokens
 
-    async def score(self, tokens: tuple[int, ...], top: int) -> list[Sampled | None]:
+    async def score(self, tokens: tuple[int, ...], top: int, *, with_ranks: bool) -> list[Sampled | None]:
         body: Fields = {
             "model": self._model,
             "prompt": list(tokens),
@@ -66,13 +66,15 @@ class VLLM:
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
         }
+        if with_ranks:
+            body["prompt_logprobs"] = top
         answer = await self._connection.post("/v1/completions", body)
         try:
-            logprobs = answer["choices"][0]["logprobs"]  # type: ignore[index]
-            found = _scored(list(tokens), logprobs, top, first_is_none=True)
+            choice: Any = answer["choices"][0]  # type: ignore[index]
+            found = _scored(list(tokens), choice["logprobs"], top, first_is_none=True)
+            return _ranked(found, choice["prompt_logprobs"]) if with_ranks else found
         except (KeyError, IndexError, TypeError, ValueError):
             raise self._malformed() from None
-        return found
 
     async def generate(self, segment: Segment) -> AsyncGenerator[Part]:
         has_ended = False
@@ -141,6 +143,18 @@ def _tokens(ids: list[int], logprobs: Any, num_top: int | None) -> list[Sampled]
     if num_top is None:
         return [Sampled(token, math.nan, ()) for token in ids]
     return [one for one in _scored(ids, logprobs, num_top) if one is not None]
+
+
+def _ranked(scored: list[Sampled | None], entries: Any) -> list[Sampled | None]:
+    """Return prompt tokens with their ranks: that in `top`, or for others vLLM's own."""
+    found: list[Sampled | None] = []
+    for one, entry in zip(scored, entries, strict=True):
+        if one is None:
+            found.append(None)
+            continue
+        places = {token: place for place, (token, _) in enumerate(one.top, 1)}
+        found.append(one._replace(rank=places.get(one.token) or int(entry[str(one.token)]["rank"])))
+    return found
 
 
 def _scored(ids: list[int], logprobs: Any, num_top: int, *, first_is_none: bool = False) -> list[Sampled | None]:

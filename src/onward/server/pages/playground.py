@@ -15,7 +15,7 @@ from onward.server.pages.layout import COMMON_HEADERS
 
 _OWN_CONTROLS = frozenset(
     {"model", "prompt", "suffix", "prediction", "stream", "stream_options", "echo", "logprobs"}
-    | {"return_token_ids", "return_tokens_as_token_ids"}
+    | {"return_token_ids", "return_tokens_as_token_ids", "prompt_logprobs"}
 )
 """Parameters that other parts of the page than its settings send, or that would change what it reads."""
 
