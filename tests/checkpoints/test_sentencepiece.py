@@ -15,14 +15,14 @@ from onward.checkpoints.sentencepiece import read_sentence_piece
 from onward.errors import CheckpointError, ModelFolderError
 from onward.runtimes.openvino.format import OpenVINOFormat
 from onward.runtimes.openvino.safetensors_format import SafetensorsFormat
-from onward.runtimes.sentencepiece_folder import sentence_piece_problem
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
+from onward.runtimes.tokenizer_folder import made_tokenizer_problem
 from tests.checkpoints.making import FUZZ, with_bytes
 from tests.checkpoints.test_tokenizer import PIECES, SENTENCE_PIECE, tokenizer
 
-TEXTS = ["ab", " ab", "a b  ab", "aä🙂", "b<tool>ab", "", "a\n\tb", "<s>ab</s>"]
-BPE = {3: 2, 40: 0, 41: 1, 42: 2, 43: -1}
-"""Of TrainerSpec, by field: BPE, and the special tokens of SENTENCE_PIECE; no padding."""
+TEXTS = ["ab", " ab", "a b  ab", "aä🙂", "b<tool>", "", "a\n\tb", "<s>ab</s>"]
+BPE = {3: 2, 35: 1, 40: 0, 41: 1, 42: 2, 43: -1}
+"""Of TrainerSpec, by field: BPE, bytes for what is unknown, and the special tokens of SENTENCE_PIECE; no padding."""
 PLAIN = {3: 1, 4: 0, 5: 1}
 """Of NormalizerSpec: a space before a text, spaces are kept, and written as ▁."""
 
@@ -97,7 +97,7 @@ def test_the_configuration_adds_tokens_and_decides_about_the_start_token(tmp_pat
     assert found.implicit_prefix(add_special_tokens=True) == 0
     assert size in found.end_tokens and found.is_special(size) and not found.is_special(size + 1)
     assert found.is_special(0)
-    assert sentence_piece_problem(made) is None
+    assert made_tokenizer_problem(made) is None
 
 
 def test_no_space_before_a_text_where_the_file_says_so(tmp_path: Path) -> None:
@@ -126,11 +126,11 @@ def test_tokenizer_json_comes_first(tmp_path: Path) -> None:
         (message([(1, message([(1, b"a"), (2, b"score")]))]), "not a SentencePiece model"),
         (message([(1, message([(1, b"a"), (2, float("nan"))]))]), "score is not a number"),
         (message([(1, message([(1, b"a"), (3, 9)]))]), "kind 9"),
-        (model_bytes({**BPE, 3: 1}), "by unigram.*it does by BPE.*save_pretrained"),
-        (model_bytes({}), "by unigram"),
+        (model_bytes({**BPE, 3: 3}), "by words.*by BPE or unigram.*save_pretrained"),
+        (model_bytes({**BPE, 3: 4}), "by characters"),
+        (MODEL + message([(5, message([(2, b"map")]))]), "rewrites the text of tokens"),
         (model_bytes({**BPE, 24: 1}), "behind words"),
-        (model_bytes(normalizer={**PLAIN, 2: b"map"}), "normalises characters"),
-        (model_bytes(normalizer={3: 1}), "drops spaces"),
+        (model_bytes(normalizer={**PLAIN, 2: b"map"}), "rules of normalisation that are cut off"),
         (model_bytes(normalizer={**PLAIN, 5: 0}), "leaves spaces"),
     ],
 )

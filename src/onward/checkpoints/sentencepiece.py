@@ -11,24 +11,27 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from onward.checkpoints.character_map import CharacterMap
 from onward.checkpoints.cursor import MAX_ARRAY_STRINGS, Value
-from onward.checkpoints.token_kinds import BYTE, NORMAL
+from onward.checkpoints.normalization import Rules
+from onward.checkpoints.token_kinds import BYTE, NORMAL, USER_DEFINED
 from onward.errors import CheckpointError
 
 MAX_MODEL_BYTES = 64_000_000
 """Of a file: ten times the largest known one, with 262,000 tokens."""
+ADVICE = "Save tokenizer.json beside it: `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)`, transformers."
 _MAX_DIGITS = 10
 """Bytes of a variable-length number."""
 _NUMBER, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 """Kinds of fields on the wire."""
-_PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
+_PIECE, _TRAINER, _NORMALIZER, _DENORMALIZER = 1, 2, 3, 5
 """Fields of ModelProto."""
-_BPE = 2
-_MODEL_TYPES = {1: "unigram", _BPE: "BPE", 3: "words", 4: "characters"}
-"""Of TrainerSpec.model_type, 1 by default."""
-_MODEL_TYPE, _SPACE_AFTER, _UNKNOWN, _START, _END = 3, 24, 40, 41, 42
+UNIGRAM, BPE = 1, 2
+_MODEL_TYPES = {3: "words", 4: "characters"}
+"""Of TrainerSpec.model_type, UNIGRAM by default."""
+_MODEL_TYPE, _SPACE_AFTER, _BYTES_OF_UNKNOWN, _UNKNOWN, _START, _END = 3, 24, 35, 40, 41, 42
 """Fields of TrainerSpec."""
-_CHARACTER_MAP, _SPACE_BEFORE, _SQUEEZES, _ESCAPES = 2, 3, 4, 5
+_CHARACTER_MAP, _SPACE_BEFORE, _DROPS_SPACES, _ESCAPES = 2, 3, 4, 5
 """Fields of NormalizerSpec."""
 
 Field = int | bytes
@@ -43,6 +46,24 @@ class SentencePieces:
     kinds: list[int] = field(default_factory=list)
     trainer: dict[int, Field] = field(default_factory=dict)
     normalizer: dict[int, Field] = field(default_factory=dict)
+    denormalizer: dict[int, Field] = field(default_factory=dict)
+    rules: Rules = field(default_factory=Rules)
+    """How a text is rewritten before it is cut."""
+
+    @property
+    def is_unigram(self) -> bool:
+        """Whether the most probable tokens are chosen, instead of merging pairs."""
+        return self.trainer.get(_MODEL_TYPE, UNIGRAM) == UNIGRAM
+
+    @property
+    def has_byte_tokens(self) -> bool:
+        """Whether what has no token becomes a token per byte."""
+        return bool(self.trainer.get(_BYTES_OF_UNKNOWN))
+
+    def texts(self, kind: int) -> dict[str, int]:
+        """Return the tokens of a kind by their text."""
+        each = enumerate(zip(self.tokens, self.kinds, strict=True))
+        return {text: token for token, (text, found) in each if found == kind}
 
     def add(self, text: str, score: float, kind: int) -> None:
         """Add a token behind the others."""
@@ -57,7 +78,7 @@ class SentencePieces:
             "tokenizer.ggml.tokens": self.tokens,
             "tokenizer.ggml.scores": self.scores,
             "tokenizer.ggml.token_type": self.kinds,
-            "tokenizer.ggml.add_space_prefix": bool(self.normalizer.get(_SPACE_BEFORE, True)),
+            "tokenizer.ggml.add_space_prefix": self.rules.has_space_before,
         }
         for name, number, default in (("unknown", _UNKNOWN, 0), ("bos", _START, 1), ("eos", _END, 2)):
             token = self.trainer.get(number, default)
@@ -69,10 +90,11 @@ class SentencePieces:
 def read_sentence_piece(content: bytes, where: str) -> SentencePieces:
     """Return what a `tokenizer.model` contains. `where` names the file in messages.
 
-    Raises CheckpointError for a file that is broken, or that cuts text by other rules than BPE without normalisation.
+    Raises CheckpointError for a file that is broken, or whose rules Onward does not follow.
     """
     model = _read(content, where)
     _require_known_rules(model, where)
+    model.rules = _rules(model, where)
     return model
 
 
@@ -88,6 +110,8 @@ def _read(content: bytes, where: str) -> SentencePieces:
                 model.trainer |= dict(_fields(value))
             elif number == _NORMALIZER:
                 model.normalizer |= dict(_fields(value))
+            elif number == _DENORMALIZER:
+                model.denormalizer |= dict(_fields(value))
     except (ValueError, struct.error) as error:
         raise CheckpointError(f"{where} is not a SentencePiece model ({error}): download it again.") from None
     if not model.tokens:
@@ -108,27 +132,38 @@ def _add_piece(model: SentencePieces, piece: dict[int, Field]) -> None:
     model.add(text.decode(), number, kind)
 
 
+def _rules(model: SentencePieces, where: str) -> Rules:
+    stated = model.normalizer
+    content = stated.get(_CHARACTER_MAP)
+    try:
+        replaced = CharacterMap(content) if isinstance(content, bytes) and content else None
+    except ValueError as error:
+        raise CheckpointError(f"{where} is broken (it has {error}): download it again.") from None
+    return Rules(
+        replaced,
+        bool(stated.get(_DROPS_SPACES, 1)),
+        bool(stated.get(_SPACE_BEFORE, 1)),
+        tuple(model.texts(USER_DEFINED)),
+    )
+
+
 def _require_known_rules(model: SentencePieces, where: str) -> None:
     """Raise CheckpointError for rules that would make other tokens of a text."""
-    kind = model.trainer.get(_MODEL_TYPE, 1)
-    if kind != _BPE:
+    kind = model.trainer.get(_MODEL_TYPE, UNIGRAM)
+    if kind not in (UNIGRAM, BPE):
         rule = _MODEL_TYPES.get(kind if isinstance(kind, int) else 0, str(kind))
-        raise CheckpointError(f"{where} cuts text by {rule}, which Onward does not do: it does by BPE. {_ADVICE}")
+        raise CheckpointError(
+            f"{where} cuts text by {rule}, which Onward does not do: it does by BPE or unigram. {ADVICE}"
+        )
     normalizer, trainer = model.normalizer, model.trainer
     others = {
-        "normalises characters ('precompiled_charsmap')": normalizer.get(_CHARACTER_MAP),
-        "drops spaces ('remove_extra_whitespaces')": normalizer.get(_SQUEEZES, 1),
         "leaves spaces as they are ('escape_whitespaces')": not normalizer.get(_ESCAPES, 1),
         "puts spaces behind words ('treat_whitespace_as_suffix')": trainer.get(_SPACE_AFTER),
+        "rewrites the text of tokens ('denormalizer_spec')": model.denormalizer.get(_CHARACTER_MAP),
     }
     for rule, applies in others.items():
         if applies:
-            raise CheckpointError(f"{where} {rule}, which Onward does not do. {_ADVICE}")
-
-
-_ADVICE = (
-    "Save tokenizer.json beside it: `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)`, transformers."
-)
+            raise CheckpointError(f"{where} {rule}, which Onward does not do. {ADVICE}")
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, Field]]:

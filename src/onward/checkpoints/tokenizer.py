@@ -82,14 +82,16 @@ class _Vocabulary:
         return value if isinstance(value, bool) else default
 
 
-def tokenizer_files(parameters: Parameters) -> TokenizerFiles:
-    """Return the tokenizer that a file's metadata describe. Raises CheckpointError for one that cannot be built."""
+def tokenizer_files(parameters: Parameters, *, has_model: bool = True) -> TokenizerFiles:
+    """Return the tokenizer that a file's metadata describe. `has_model`: whether it turns texts into tokens; else it
+    has the vocabulary only. Raises CheckpointError for one that cannot be built.
+    """
     kind = parameters.text("tokenizer.ggml.model", whole_name=True)
     vocabulary = _Vocabulary(parameters)
     if kind == "gpt2":
         pipeline = _byte_level(vocabulary)
     elif kind == "llama":
-        pipeline = _sentence_piece(vocabulary)
+        pipeline = _sentence_piece(vocabulary) if has_model else _words(vocabulary)
     else:
         raise CheckpointError(
             f"{parameters.where} has a tokenizer of the kind {kind!r}, which Onward cannot build: it builds 'gpt2' "
@@ -159,6 +161,23 @@ def _stated_merges(vocabulary: _Vocabulary) -> list[list[str]]:
     return pairs
 
 
+def _words(vocabulary: _Vocabulary) -> dict[str, Any]:
+    """SentencePiece's tokens as a list of words."""
+    unknown = vocabulary.special("unknown_token_id")
+    model = {"type": "WordLevel", "vocab": vocabulary.ids, "unk_token": vocabulary.tokens[unknown or 0]}
+    return {"normalizer": None, "pre_tokenizer": None, "decoder": _SENTENCE_PIECE_DECODER, "model": model}
+
+
+_SENTENCE_PIECE_DECODER: dict[str, Any] = {
+    "type": "Sequence",
+    "decoders": [
+        {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ],
+}
+
+
 def _sentence_piece(vocabulary: _Vocabulary) -> dict[str, Any]:
     """SentencePiece's BPE: what its scores prefer is merged first, and what has no token becomes bytes."""
     steps: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}]
@@ -168,15 +187,10 @@ def _sentence_piece(vocabulary: _Vocabulary) -> dict[str, Any]:
     unknown = vocabulary.special("unknown_token_id")
     model = _bpe(vocabulary, merges)
     model |= {"unk_token": vocabulary.tokens[unknown or 0], "fuse_unk": True, "byte_fallback": True}
-    decoders = [
-        {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-    ]
     return {
         "normalizer": {"type": "Sequence", "normalizers": steps},
         "pre_tokenizer": None,
-        "decoder": {"type": "Sequence", "decoders": decoders},
+        "decoder": _SENTENCE_PIECE_DECODER,
         "model": model,
     }
 

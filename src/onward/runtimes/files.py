@@ -19,13 +19,17 @@ TOKENIZER = "tokenizer.json"
 CONFIG = "config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 SENTENCE_PIECE = "tokenizer.model"
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
 ADDED_TOKENS = "added_tokens.json"
-"""These two count where tokenizer.json is missing."""
+"""These count where tokenizer.json is missing."""
+SPECIAL_TOKENS = "special_tokens_map.json"
+GENERATION_CONFIG = "generation_config.json"
 TOKENIZER_FILES = (
-    TOKENIZER, SENTENCE_PIECE, ADDED_TOKENS, TOKENIZER_CONFIG, "special_tokens_map.json", "generation_config.json",
+    TOKENIZER, SENTENCE_PIECE, VOCABULARY, MERGES, ADDED_TOKENS, TOKENIZER_CONFIG, SPECIAL_TOKENS, GENERATION_CONFIG,
     CONFIG,
 )  # fmt: skip
-"""All files from which a tokenizer is built; only one of the first two is required."""
+"""All files from which a tokenizer is built; the first one is enough, or the second, or the third and fourth."""
+_TEKKEN = "tekken.json"
 
 MAX_JSON_BYTES = 8_000_000
 """Of a configuration. The largest known ones, tokenizer_config.json with all added tokens, have two million."""
@@ -144,7 +148,7 @@ def _syntax_problem(content: bytes) -> str | None:
 
 def tokenizer_problem(folder: Path) -> str | None:
     """Return what is wrong with the folder's tokenizer.json, None if it can be parsed, or is not needed."""
-    if has_sentence_piece_only(folder):
+    if tokenizer_source(folder) != TOKENIZER:
         return None
     try:
         read_tokenizer(folder / TOKENIZER)
@@ -153,9 +157,13 @@ def tokenizer_problem(folder: Path) -> str | None:
     return None
 
 
-def has_sentence_piece_only(folder: Path) -> bool:
-    """Return whether a folder has tokenizer.model, but no tokenizer.json."""
-    return present(folder, (TOKENIZER, SENTENCE_PIECE)) == [folder / SENTENCE_PIECE]
+def tokenizer_source(folder: Path) -> str:
+    """Return the name of the file that a folder's tokenizer is in: tokenizer.json, else tokenizer.model, else
+    vocab.json if merges.txt is beside it; tokenizer.json where there is none of them."""
+    names = [path.name for path in present(folder, (TOKENIZER, SENTENCE_PIECE, VOCABULARY, MERGES))]
+    if not names or names == [MERGES] or names == [VOCABULARY]:
+        return TOKENIZER
+    return names[0]
 
 
 def missing_tokenizer(folder: Path) -> str:
@@ -163,6 +171,11 @@ def missing_tokenizer(folder: Path) -> str:
     command = "`AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)`"
     if (folder / TOKENIZER).is_symlink():
         return missing_file(folder / TOKENIZER)
+    if present(folder, (_TEKKEN,)):
+        return (
+            f"{folder} has {_TEKKEN}, which Onward does not read, and no {TOKENIZER}: download {TOKENIZER} from a "
+            f"repository of the same model, or save it there with {command}, transformers."
+        )
     return f"{folder} has no {TOKENIZER}: save it there with {command}."
 
 

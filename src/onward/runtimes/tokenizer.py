@@ -16,15 +16,16 @@ from onward.errors import InvalidRequest, ModelFolderError, OnwardError
 from onward.residency import trim_heap
 from onward.runtimes.files import (
     CONFIG,
-    SENTENCE_PIECE,
+    GENERATION_CONFIG,
+    SPECIAL_TOKENS,
     TOKENIZER,
     TOKENIZER_CONFIG,
-    has_sentence_piece_only,
     read_object,
     read_tokenizer,
+    tokenizer_source,
 )
-from onward.runtimes.sentencepiece_folder import sentence_piece_files
 from onward.runtimes.token_bytes import BytesOf, Pipeline, UnknownDecoder, bytes_function
+from onward.runtimes.tokenizer_folder import Encode, made_tokenizer
 
 MIN_LONG_TEXT_CHARACTERS = 4096
 """Longer texts are encoded by the library's batch call, the only one that releases the interpreter lock: a megabyte
@@ -54,6 +55,8 @@ class TokenizerContent:
     """tokenizer_config.json over special_tokens_map.json."""
     configs: list[dict[str, Any]]
     """generation_config.json and config.json."""
+    encode: Encode | None = None
+    """What turns texts into tokens where the library only knows the vocabulary."""
 
 
 class HuggingFaceTokenizer:
@@ -71,6 +74,7 @@ class HuggingFaceTokenizer:
         """
         content = _read_folder(source) if isinstance(source, Path) else source
         path = content.path
+        self._own_encode = content.encode
         with _reported(path):
             self._read_vocabulary(path, content.tokenizer)
             self._read_names(content.names, content.configs)
@@ -119,6 +123,8 @@ class HuggingFaceTokenizer:
         return [*self._prefix, *ids] if add_special_tokens else ids
 
     def _encode(self, text: str) -> list[int]:
+        if self._own_encode is not None:
+            return self._own_encode(text.encode("utf-8", "replace").decode())
         if len(text) > MIN_LONG_TEXT_CHARACTERS:
             [encoded] = self._library.encode_batch_fast([text], add_special_tokens=False)
         else:
@@ -202,12 +208,13 @@ def _reported(path: Path) -> Iterator[None]:
 
 
 def _read_folder(folder: Path) -> TokenizerContent:
-    names = read_object(folder / "special_tokens_map.json") | read_object(folder / TOKENIZER_CONFIG)
-    configs = [read_object(folder / name) for name in ("generation_config.json", CONFIG)]
-    if has_sentence_piece_only(folder):
-        made = sentence_piece_files(folder)
+    names = read_object(folder / SPECIAL_TOKENS) | read_object(folder / TOKENIZER_CONFIG)
+    configs = [read_object(folder / name) for name in (GENERATION_CONFIG, CONFIG)]
+    if (source := tokenizer_source(folder)) != TOKENIZER:
+        made = made_tokenizer(folder)
+        files = made.files
         return TokenizerContent(
-            folder / SENTENCE_PIECE, made.tokenizer, made.configuration | names, [*configs, made.generation]
+            folder / source, files.tokenizer, files.configuration | names, [*configs, files.generation], made.encode
         )
     return TokenizerContent(folder / TOKENIZER, read_tokenizer(folder / TOKENIZER), names, configs)
 

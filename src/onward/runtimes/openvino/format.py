@@ -44,13 +44,13 @@ class OpenVINOFormat:
         return present(path, self.patterns)
 
     def problems(self, path: Path) -> list[str]:
-        from onward.runtimes.sentencepiece_folder import sentence_piece_problem
+        from onward.runtimes.tokenizer_folder import made_tokenizer_problem
 
         found = [
             file_problem(path / GRAPH),
             file_problem(path / WEIGHTS),
             tokenizer_problem(path),
-            sentence_piece_problem(path),
+            made_tokenizer_problem(path),
         ]
         found += [json_problem(each) for each in present(path, [CONFIG])]
         return [problem for problem in found if problem]

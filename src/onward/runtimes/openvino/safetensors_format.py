@@ -39,12 +39,12 @@ class SafetensorsFormat:
         return [*_weights(path), *present(path, [INDEX, *TOKENIZER_FILES])]
 
     def problems(self, path: Path) -> list[str]:
-        from onward.runtimes.sentencepiece_folder import sentence_piece_problem
+        from onward.runtimes.tokenizer_folder import made_tokenizer_problem
 
         found = [
             file_problem(path / CONFIG) or json_problem(path / CONFIG),
             tokenizer_problem(path),
-            sentence_piece_problem(path),
+            made_tokenizer_problem(path),
         ]
         found += [file_problem(part) for part in _weights(path)]
         return [problem for problem in found if problem] or contents_problem(path)

@@ -1,0 +1,221 @@
+"""Folders without tokenizer.json, as older checkpoints have them: `tokenizer.model`, or `vocab.json` and `merges.txt`,
+as the files that they lack."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from onward.checkpoints.cursor import Value
+from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.sentencepiece import ADVICE, MAX_MODEL_BYTES, SentencePieces, read_sentence_piece
+from onward.checkpoints.sentencepiece_encoder import SentencePieceEncoder, needs_encoder
+from onward.checkpoints.token_kinds import CONTROL, NORMAL, USER_DEFINED
+from onward.checkpoints.tokenizer import TokenizerFiles, tokenizer_files
+from onward.errors import CheckpointError, ModelFolderError
+from onward.runtimes.files import (
+    ADDED_TOKENS,
+    CONFIG,
+    GENERATION_CONFIG,
+    MAX_TOKENIZER_BYTES,
+    MERGES,
+    SENTENCE_PIECE,
+    SPECIAL_TOKENS,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    VOCABULARY,
+    read_bounded,
+    read_object,
+    tokenizer_source,
+)
+
+Encode = Callable[[str], list[int]]
+_MAX_DIGITS = 10
+"""Of a token id."""
+_STARTING_CLASSES = ("Llama", "CodeLlama", "Gemma")
+"""Classes of transformers for tokenizer.model that put the start token before every text; others do not."""
+_RULES = {"gpt2": "gpt-2", "qwen2": "qwen2", "qwen3": "qwen2", "starcoder2": "starcoder", "granite": "refact"}
+"""How models whose tokenizer is vocab.json and merges.txt cut a text, by `model_type`. The files do not say so, and
+those of other types follow several rules."""
+_NORMALISING = ("qwen2", "qwen3")
+"""Of these, those that compose characters (NFC)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeTokenizer:
+    """The files that a folder lacks. `encode`: what turns texts into tokens where the library cannot."""
+
+    files: TokenizerFiles
+    encode: Encode | None = None
+
+
+def made_tokenizer(folder: Path) -> MadeTokenizer:
+    """Return the tokenizer of a folder without tokenizer.json, with what its configuration adds. Raises
+    ModelFolderError."""
+    return _of_sentence_piece(folder) if tokenizer_source(folder) == SENTENCE_PIECE else _of_merges(folder)
+
+
+def made_tokenizer_problem(folder: Path) -> str | None:
+    """Return what is wrong with the files that a folder has instead of tokenizer.json, None if they can be used, or are
+    not needed."""
+    try:
+        if tokenizer_source(folder) != TOKENIZER:
+            made_tokenizer(folder)
+    except ModelFolderError as problem:
+        return str(problem)
+    return None
+
+
+def _of_sentence_piece(folder: Path) -> MadeTokenizer:
+    path = folder / SENTENCE_PIECE
+    found = read_sentence_piece(read_bounded(path, MAX_MODEL_BYTES), str(path))
+    has_encoder = needs_encoder(found)
+    encoder = SentencePieceEncoder(found, str(path)) if has_encoder else None
+    num_stated = len(found.tokens)
+    _add(folder, found, SENTENCE_PIECE)
+    metadata = {"general.architecture": SENTENCE_PIECE, **found.metadata()}
+    stated = read_object(folder / TOKENIZER_CONFIG).get("tokenizer_class")
+    metadata["tokenizer.ggml.add_bos_token"] = stated is None or str(stated).startswith(_STARTING_CLASSES)
+    files = tokenizer_files(Parameters(metadata, str(path)), has_model=not has_encoder)
+    if encoder is None:
+        return MadeTokenizer(files)
+    literals = {
+        text: token
+        for token, (text, kind) in enumerate(zip(found.tokens, found.kinds, strict=True))
+        if text and (kind == CONTROL or token >= num_stated)
+    }
+    return MadeTokenizer(files, _around(literals, encoder.encode))
+
+
+def _around(literals: Mapping[str, int], encode: Encode) -> Encode:
+    """Return what encodes a text with literals in it, which are tokens; `encode` does what is between them."""
+    if not literals:
+        return encode
+    pattern = re.compile(f"({'|'.join(re.escape(text) for text in sorted(literals, key=len, reverse=True))})")
+
+    def encode_all(text: str) -> list[int]:
+        found: list[int] = []
+        for index, part in enumerate(pattern.split(text)):
+            found += [literals[part]] if index % 2 else encode(part)
+        return found
+
+    return encode_all
+
+
+def _of_merges(folder: Path) -> MadeTokenizer:
+    kind = read_object(folder / CONFIG).get("model_type")
+    rule = _RULES.get(kind) if isinstance(kind, str) else None
+    if rule is None:
+        raise CheckpointError(
+            f"{folder} has {VOCABULARY} and {MERGES}, but no {TOKENIZER}: how a model of the type {str(kind)[:40]!r} "
+            f"cuts text is not in them. {ADVICE}"
+        )
+    if read_object(folder / TOKENIZER_CONFIG).get("add_prefix_space"):
+        raise CheckpointError(
+            f"{folder} puts a space before texts ('add_prefix_space'), which Onward does not do. {ADVICE}"
+        )
+    found = _Tokens(*_read_vocabulary(folder / VOCABULARY))
+    _add(folder, found, VOCABULARY)
+    metadata: dict[str, Value] = {
+        "general.architecture": VOCABULARY,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": rule,
+        "tokenizer.ggml.tokens": found.tokens,
+        "tokenizer.ggml.token_type": found.kinds,
+        "tokenizer.ggml.merges": _read_merges(folder / MERGES),
+    }
+    files = tokenizer_files(Parameters(metadata, str(folder)))
+    if kind in _NORMALISING:
+        whole = msgspec.json.decode(files.tokenizer, type=dict[str, Any])
+        files = replace(files, tokenizer=msgspec.json.encode(whole | {"normalizer": {"type": "NFC"}}))
+    return MadeTokenizer(replace(files, configuration={}))  # names and ids come from the folder's own files
+
+
+@dataclass(slots=True)
+class _Tokens:
+    """A vocabulary by id."""
+
+    tokens: list[str]
+    kinds: list[int]
+
+    def add(self, text: str, score: float, kind: int) -> None:
+        self.tokens.append(text)
+        self.kinds.append(kind)
+
+
+def _read_vocabulary(path: Path) -> tuple[list[str], list[int]]:
+    try:
+        ids = msgspec.json.decode(read_bounded(path, MAX_TOKENIZER_BYTES), type=dict[str, int])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise CheckpointError(f"{path} is not a JSON object of tokens and their ids: download it again.") from None
+    tokens = sorted(ids, key=lambda text: ids[text])
+    if [ids[text] for text in tokens] != list(range(len(tokens))):
+        raise CheckpointError(f"{path} is broken (its ids have gaps, or are there twice): download it again.")
+    return tokens, [NORMAL] * len(tokens)
+
+
+def _read_merges(path: Path) -> list[str]:
+    """Return one merge per line; the first line may be a comment."""
+    try:
+        lines = read_bounded(path, MAX_TOKENIZER_BYTES).decode().split("\n")
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{path} is not text: download it again.") from None
+    if lines[0].startswith("#version"):
+        lines = lines[1:]
+    return [line.rstrip("\r") for line in lines if line.strip()]
+
+
+def _add(folder: Path, found: SentencePieces | _Tokens, name: str) -> None:
+    """Add the tokens that a folder's configuration adds, and mark those that it names as special. `name` is the file of
+    the others. Raises ModelFolderError."""
+    for token, (text, kind) in sorted(_added(folder).items()):
+        if token == len(found.tokens):
+            found.add(text, 0.0, kind)
+        elif token > len(found.tokens) or found.tokens[token] != text:
+            raise CheckpointError(
+                f"{folder} adds the token {text[:40]!r} as {token}, where {name} has another one, or none "
+                f"before it (it has {len(found.tokens)}): copy or download the folder again."
+            )
+        elif kind == CONTROL:
+            found.kinds[token] = CONTROL
+    special = _named(folder)
+    for config in (read_object(folder / GENERATION_CONFIG), read_object(folder / CONFIG)):
+        for key in ("bos_token_id", "eos_token_id"):
+            stated = config.get(key)
+            ids = [each for each in (stated if isinstance(stated, list) else [stated]) if type(each) is int]
+            special |= {found.tokens[token] for token in ids if 0 <= token < len(found.tokens)}
+    for token, text in enumerate(found.tokens):
+        if text in special:
+            found.kinds[token] = CONTROL
+
+
+def _added(folder: Path) -> dict[int, tuple[str, int]]:
+    """Return text and kind of the tokens that the folder's configuration adds or names, by id."""
+    found: dict[int, tuple[str, int]] = {}
+    for text, token in read_object(folder / ADDED_TOKENS).items():
+        if type(token) is int and token >= 0:
+            found[token] = text, USER_DEFINED
+    named = read_object(folder / TOKENIZER_CONFIG).get("added_tokens_decoder")
+    for number, entry in (named if isinstance(named, dict) else {}).items():
+        content = entry.get("content") if isinstance(entry, dict) else None
+        if isinstance(content, str) and number.isdecimal() and len(number) < _MAX_DIGITS:
+            found[int(number)] = content, CONTROL if entry.get("special") else USER_DEFINED
+    return found
+
+
+def _named(folder: Path) -> set[str]:
+    """Return the tokens that the folder names for a use, which makes them special."""
+    found: set[str] = set()
+    for name in (SPECIAL_TOKENS, TOKENIZER_CONFIG):
+        for key, value in read_object(folder / name).items():
+            if not key.endswith(("_token", "_special_tokens")):
+                continue
+            for each in value if isinstance(value, list) else [value]:
+                literal = each.get("content") if isinstance(each, dict) else each
+                found |= {literal} if isinstance(literal, str) else set()
+    return found

@@ -1,0 +1,104 @@
+"""Folders with vocab.json and merges.txt, or with tekken.json, and no tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.errors import ModelFolderError
+from onward.runtimes.openvino.safetensors_format import SafetensorsFormat
+from onward.runtimes.tokenizer import HuggingFaceTokenizer
+from tests.checkpoints.making import LETTERS, letters_tokenizer
+from tests.checkpoints.test_tokenizer import tokenizer
+
+DIGITS = ["1", "2", "12", "Ġ12"]
+VOCABULARY = [*LETTERS, "Ġ", "ab", "abc", "Ã", "©", "Ã©", "Ì", "ģ", *DIGITS, "<|endoftext|>"]
+MERGES_TEXT = "#version: 0.2\na b\nab c\nÃ ©\n1 2\nĠ 12\n"
+END = len(VOCABULARY) - 1
+
+
+def folder(path: Path, kind: str | None = "gpt2", **files: object) -> Path:
+    names = {
+        "vocab": {text: token for token, text in enumerate(VOCABULARY)},
+        "config": {"model_type": kind, "eos_token_id": END},
+        **files,
+    }
+    for name, value in names.items():
+        (path / f"{name}.json").write_text(json.dumps(value))
+    (path / "merges.txt").write_text(MERGES_TEXT)
+    return path
+
+
+def pieces(found: HuggingFaceTokenizer, text: str) -> list[str]:
+    return [VOCABULARY[token] for token in found.encode(text, add_special_tokens=True)]
+
+
+@pytest.mark.parametrize(("kind", "numbers"), [("gpt2", ["Ġ12"]), ("starcoder2", ["Ġ", "1", "2"])])
+def test_text_is_cut_by_the_rule_of_the_model_type(kind: str, numbers: list[str], tmp_path: Path) -> None:
+    found = HuggingFaceTokenizer(folder(tmp_path, kind))
+    assert pieces(found, "abcab 12<|endoftext|>") == ["abc", "ab", *numbers, "<|endoftext|>"]
+    assert found.is_special(END) and found.end_tokens == {END} and found.implicit_prefix(add_special_tokens=True) == 0
+
+
+def test_token_ids_are_those_of_a_gguf_file_with_the_same_vocabulary(tmp_path: Path) -> None:
+    stated = letters_tokenizer()
+    expected = tokenizer({**stated, "tokenizer.ggml.tokens": VOCABULARY,
+                          "tokenizer.ggml.token_type": [1] * END + [3], "tokenizer.ggml.eos_token_id": END,
+                          "tokenizer.ggml.merges": MERGES_TEXT.splitlines()[1:]})  # fmt: skip
+    found = HuggingFaceTokenizer(folder(tmp_path))
+    for text in ("abcab ba", "ab 12 <|endoftext|>c", "é", ""):
+        assert found.encode(text, add_special_tokens=True) == expected.encode(text, add_special_tokens=True)
+
+
+def test_qwen_composes_characters(tmp_path: Path) -> None:
+    assert pieces(HuggingFaceTokenizer(folder(tmp_path, "qwen2")), "\u00e9") == ["Ã©"]
+    assert HuggingFaceTokenizer(tmp_path).encode("e\u0301", add_special_tokens=False) == [VOCABULARY.index("Ã©")]
+
+
+def test_the_configuration_adds_and_names_tokens(tmp_path: Path) -> None:
+    made = folder(
+        tmp_path,
+        "qwen2",
+        added_tokens={"<tool>": END + 1},
+        tokenizer_config={"added_tokens_decoder": {str(END + 2): {"content": "<|im_end|>", "special": True}}},
+        special_tokens_map={"eos_token": "<|im_end|>", "additional_special_tokens": [{"content": "<tool>"}]},
+    )
+    found = HuggingFaceTokenizer(made)
+    assert found.encode("ab<tool><|im_end|>", add_special_tokens=True)[-2:] == [END + 1, END + 2]
+    assert found.is_special(END + 1) and found.end_tokens == {END, END + 2}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"kind": "llama"}, "type 'llama' cuts text is not in them.*save_pretrained"),
+        ({"kind": None}, "type 'None' cuts text"),
+        ({"vocab": {"a": 0, "b": 2}}, "its ids have gaps"),
+        ({"vocab": {"a": 0, "b": 0}}, "there twice"),
+        ({"vocab": {"a": "0"}}, "not a JSON object of tokens"),
+        ({"vocab": [1]}, "not a JSON object of tokens"),
+        ({"vocab": {"x": 0}}, "which are not tokens"),
+        ({"tokenizer_config": {"add_prefix_space": True}}, "puts a space before texts"),
+        ({"added_tokens": {"<gap>": END + 2}}, "adds the token '<gap>'"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
+    made = folder(tmp_path, **changed)
+    with pytest.raises(ModelFolderError, match=words):
+        HuggingFaceTokenizer(made)
+    assert any(problem for problem in SafetensorsFormat().problems(made))
+
+
+def test_one_of_the_two_files_alone_is_no_tokenizer(tmp_path: Path) -> None:
+    (folder(tmp_path) / "vocab.json").unlink()
+    with pytest.raises(ModelFolderError, match=r"no tokenizer\.json"):
+        HuggingFaceTokenizer(tmp_path)
+
+
+def test_tekken_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "tekken.json").write_text("{}")
+    with pytest.raises(ModelFolderError, match=r"has tekken\.json, which Onward does not read.*save_pretrained"):
+        HuggingFaceTokenizer(tmp_path)
