@@ -21,6 +21,9 @@ GELU_TANH = ("gemma3", "starcoder2", "gpt2")
 class Reference:
     """A decoder. `metadata` as in a GGUF file, `tensors` by GGUF's names."""
 
+    long_rope = "short"
+    """Which of LongRoPE's factors count, if there are any: `short` or `long`."""
+
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> None:
         self.kind = metadata["general.architecture"]
         self.stated = {name.removeprefix(f"{self.kind}."): value for name, value in metadata.items()}
@@ -138,7 +141,7 @@ class Reference:
         else:
             frequencies = frequencies / self.stated.get("rope.scaling.factor", 1.0)
         angles = np.arange(len(node))[:, None] * frequencies
-        for name in ("rope_freqs.weight", "rope_factors_short.weight"):
+        for name in ("rope_freqs.weight", f"rope_factors_{self.long_rope}.weight"):
             if name in self.tensors:
                 angles = angles / self.tensors[name]
         cosine, sine = magnitude * np.cos(angles)[:, None], magnitude * np.sin(angles)[:, None]
@@ -159,12 +162,16 @@ class Reference:
         for name, turns in (("fast", 32.0), ("slow", 1.0)):
             turns = self.stated.get(f"rope.scaling.yarn_beta_{name}", turns)
             ends.append(2 * len(frequencies) * np.log(original / (turns * 2 * np.pi)) / (2 * np.log(base)))
-        first, last = max(np.floor(ends[0]), 0), min(np.ceil(ends[1]), 2 * len(frequencies) - 1)
+        if self.stated.get("rope.scaling.truncate", True):
+            ends = [np.floor(ends[0]), np.ceil(ends[1])]
+        first, last = max(ends[0], 0), min(ends[1], 2 * len(frequencies) - 1)
+        share = self.stated.get("rope.scaling.yarn_ext_factor", 1.0)
         found = frequencies.copy()
         for pair, frequency in enumerate(frequencies):
-            kept = 1 - min(max((pair - first) / (last - first), 0), 1)
+            kept = (1 - min(max((pair - first) / (last - first), 0), 1)) * share
             found[pair] = frequency * kept + frequency / factor * (1 - kept)
-        return found, self.stated.get("rope.scaling.yarn_attn_factor", 0.1 * np.log(factor) + 1)
+        less = 0.1 * self.stated.get("rope.scaling.yarn_log_multiplier", 0.0) * np.log(factor) + 1
+        return found, self.stated.get("rope.scaling.yarn_attn_factor", (0.1 * np.log(factor) + 1) / less)
 
     def norm(self, hidden: Array, name: str) -> Array:
         if self.kind in LAYER_NORM:

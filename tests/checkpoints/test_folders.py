@@ -67,15 +67,6 @@ def test_yarn_states_its_magnitude_in_three_ways(stated: dict[str, float], magni
     assert found["rope.scaling.yarn_attn_factor"] == pytest.approx(magnitude)
 
 
-def test_phi_3_with_a_long_context_is_used_up_to_the_first_one(tmp_path: Path) -> None:
-    metadata, tensors = write_folder(tmp_path / "m", "phi3")
-    scaling = {"type": "longrope", "short_factor": [1.5] * 8, "long_factor": [9.0] * 8}
-    change(tmp_path / "m", rope_scaling=scaling, original_max_position_embeddings=512, max_position_embeddings=4096)
-    tensors["rope_factors_short.weight"] = np.full(8, 1.5, np.float32)
-    metadata["phi3.rope.scaling.attn_factor"] = float(np.sqrt(1 + np.log(8) / np.log(512)))
-    check_logits(SafetensorsFormat(), tmp_path / "m", metadata, tensors, cache=tmp_path)
-
-
 def test_a_folder_is_served_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONWARD_CACHE_DIR", str(tmp_path / "cache"))
     write_folder(tmp_path / "Tiny-0.5B", "llama")
@@ -100,7 +91,7 @@ def change(folder: Path, **changed: Any) -> None:
         ({"num_local_experts": 8}, "mixture of experts"),
         ({"hidden_act": "relu"}, "activation 'relu'"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "'dynamic'"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "truncate": False}}, "'truncate' is false"),
+        ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0] * 8}}, "not completely"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 0.5}}, "YaRN, but its numbers are impossible"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": "much"}}, "not completely"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "not completely"),

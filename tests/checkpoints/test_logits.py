@@ -4,6 +4,7 @@ reference."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from onward.engine.model import Row
-from onward.runtimes.base import ModelFormat
+from onward.runtimes.base import LoadedModel, ModelFormat
 from onward.runtimes.openvino.gguf_format import GGUFFormat
 from onward.runtimes.options import RuntimeOptions
 from tests.checkpoints.making import floats, write_gguf
@@ -39,19 +40,29 @@ def check_logits(
     *,
     cache: Path,
     adapter: Path | None = None,
-) -> None:
-    """Compare a model with the reference, which gets the checkpoint by GGUF's names."""
+    asked: int | None = None,
+    served: int = CONTEXT,
+    long_rope: str = "short",
+) -> LoadedModel:
+    """Compare a model with the reference, which gets the checkpoint by GGUF's names. Returns the closed model.
+
+    `asked` and `served` are contexts; `long_rope`: see Reference.
+    """
     tokens = np.random.default_rng(3).integers(0, len(tensors["token_embd.weight"]), NUM_TOKENS).tolist()
-    expected = log_softmax(Reference(metadata, tensors).logits(tokens))
+    reference = Reference(metadata, tensors)
+    reference.long_rope = long_rope
+    expected = log_softmax(reference.logits(tokens))
     options = RuntimeOptions(threads=1, precision="exact", kv_memory=8_000_000, cache_dir=cache, adapter=adapter)
-    model = kind.load(path, options, lambda line: None).model
+    loaded = kind.load(path, replace(options, context_length=asked), lambda line: None)
+    model = loaded.model
     try:
         found = log_softmax(model.evaluate([Row(0, tokens, 0, range(model.shape.blocks_for(NUM_TOKENS)), NUM_TOKENS)]))
-        assert model.context_length == CONTEXT
+        assert model.context_length == served
     finally:
         model.close()
     assert expected.min() < -8  # the model has opinions: nearly equal logits would agree with anything
     assert np.abs(found - expected).max() < MAX_DIFFERENCE
+    return loaded
 
 
 @pytest.fixture(params=ARCHITECTURES)

@@ -24,6 +24,11 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "rope.scaling.type": "yarn", "rope.scaling.factor": 8.0, "rope.scaling.original_context_length": 64,
         "rope.scaling.yarn_beta_fast": 16.0, "rope.scaling.yarn_beta_slow": 2.0, "rope.scaling.yarn_attn_factor": 1.3,
     },
+    "qwen3, yarn": {
+        "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
+        "rope.scaling.truncate": False, "rope.scaling.yarn_ext_factor": 0.75,
+        "rope.scaling.yarn_log_multiplier": 0.5,
+    },
     "qwen2": {"rope.freq_base": 1_000_000.0},
     "qwen3": {"attention.key_length": 32},
     "gemma3": {"attention.key_length": 32, "attention.sliding_window": 16, "rope.freq_base": 1_000_000.0},

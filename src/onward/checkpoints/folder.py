@@ -15,6 +15,7 @@ from onward.checkpoints.config import metadata_of
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
+from onward.checkpoints.rope_scaling import factor_lists
 from onward.checkpoints.safetensors import read_safetensors
 from onward.checkpoints.tensor import Tensor, vector
 from onward.checkpoints.tensor_names import SKIPPED, gguf_name
@@ -42,7 +43,9 @@ def read_folder(folder: Path) -> tuple[tuple[Path, ...], Parameters, dict[str, T
     metadata = metadata_of(read_object(folder / CONFIG), str(folder / CONFIG))
     parameters = Parameters(metadata, str(folder))
     paths = folder_paths(folder)
-    tensors = _named(parameters, _tensors(paths)) | _factors(parameters)
+    tensors = _named(parameters, _tensors(paths))
+    for name, factors in factor_lists(parameters).items():
+        tensors[name] = vector(name, np.asarray(factors, np.float32))
     has_pairs = parameters.architecture in PAIRED_IN_FOLDERS
     return (*paths, folder / CONFIG), parameters, arranged(parameters, tensors, has_pairs=has_pairs)
 
@@ -105,12 +108,3 @@ def with_kinds_apart(parameters: Parameters, tensor: Tensor) -> Tensor:
     if tensor.shape[0] % (3 * heads):
         return tensor
     return tensor.selected(np.arange(tensor.shape[0]).reshape(heads, 3, -1).swapaxes(0, 1).reshape(-1))
-
-
-def _factors(parameters: Parameters) -> dict[str, Tensor]:
-    """Return the factors of frequencies that the configuration states, under the names of those in GGUF files."""
-    stated = parameters.list_of(float, f"{parameters.architecture}.rope.scaling.factors")
-    if stated is None:
-        return {}
-    name = "rope_factors_short.weight" if parameters.has("rope.scaling.attn_factor") else "rope_freqs.weight"
-    return {name: vector(name, np.asarray(stated, np.float32))}

@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.checkpoints.parameters import Parameters
 from onward.errors import CheckpointError
 
-_FACTORS = "rope.scaling.factors"
+_FACTORS, _LONG_FACTORS = "rope.scaling.factors", "rope.scaling.long_factors"
+SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
+"""LongRoPE's factors, as tensors: for the context of the first training, and for longer ones."""
 
 
 def rope_metadata(stated: Mapping[str, Any], sizes: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return base, rotated dimensions and scaling. `sizes`: what is known already, by GGUF's names.
 
-    Factors of the frequencies are a list of numbers under `rope.scaling.factors`. Raises CheckpointError.
+    Factors of the frequencies are lists of numbers under names that `factor_lists` knows. Raises CheckpointError.
     """
     found: dict[str, Any] = {}
     scaling, local = _scaling(stated, where)
@@ -92,8 +95,6 @@ def _yarn(scaling: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
     original = scaling.get("original_max_position_embeddings") or stated["max_position_embeddings"]
     longest = stated.get("max_position_embeddings", original)
     factor = float(scaling.get("factor") or longest / original)
-    if scaling.get("truncate") is False:
-        raise ValueError("'truncate' is false, which Onward does not compute")
     magnitude, share, less = (scaling.get(name) for name in ("attention_factor", "mscale", "mscale_all_dim"))
     if magnitude is None:
         magnitude = yarn_magnitude(factor, share) / yarn_magnitude(factor, less) if share and less else None
@@ -105,6 +106,7 @@ def _yarn(scaling: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
         "rope.scaling.yarn_attn_factor": yarn_magnitude(factor, 1.0) if magnitude is None else float(magnitude),
         "rope.scaling.yarn_beta_fast": float(scaling.get("beta_fast") or 32.0),
         "rope.scaling.yarn_beta_slow": float(scaling.get("beta_slow") or 1.0),
+        "rope.scaling.truncate": scaling.get("truncate") is not False,
     }
 
 
@@ -122,15 +124,23 @@ class Yarn:
     original: int
     fast: float = 32.0
     slow: float = 1.0
+    share: float = 1.0
+    """How much of the frequencies that are kept is kept; the rest is stretched as well."""
+    is_rounded: bool = True
+    """Whether the mix begins and ends at whole pairs of dimensions."""
 
     def factors(self, base: float, rotated: int) -> NDArray[np.float64]:
         """Return by what each frequency is divided, [rotated / 2]. Raises ValueError for impossible numbers."""
         if not (1 <= self.factor < 1e6 and self.original > 0 and base > 1 and 0 < self.slow <= self.fast):
             raise ValueError("its numbers are impossible")
-        low = max(math.floor(self._pair_that_turns(self.fast, base, rotated)), 0)
-        high = min(math.ceil(self._pair_that_turns(self.slow, base, rotated)), rotated - 1)
-        stretched = np.clip((np.arange(rotated // 2) - low) / max(high - low, 1e-3), 0.0, 1.0)
-        found: NDArray[np.float64] = 1.0 / (stretched / self.factor + (1.0 - stretched))
+        if not 0 <= self.share <= 1:
+            raise ValueError("its share ('yarn_ext_factor') is not between 0 and 1")
+        low, high = (self._pair_that_turns(times, base, rotated) for times in (self.fast, self.slow))
+        if self.is_rounded:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, rotated - 1)
+        kept = self.share * (1.0 - np.clip((np.arange(rotated // 2) - low) / max(high - low, 1e-3), 0.0, 1.0))
+        found: NDArray[np.float64] = 1.0 / ((1.0 - kept) / self.factor + kept)
         return found
 
     def _pair_that_turns(self, times: float, base: float, rotated: int) -> float:
@@ -139,7 +149,7 @@ class Yarn:
 
 
 def _long(scaling: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
-    """LongRoPE within the context that the model was first trained for, where the short factors apply."""
+    """LongRoPE's two lists of factors, and the context that the model was first trained for."""
     original = scaling.get("original_max_position_embeddings", stated.get("original_max_position_embeddings"))
     longest = stated["max_position_embeddings"]
     if original is None:
@@ -152,4 +162,13 @@ def _long(scaling: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
         "rope.scaling.original_context_length": int(original),
         "rope.scaling.attn_factor": float(magnitude),
         _FACTORS: [float(each) for each in scaling["short_factor"]],
+        _LONG_FACTORS: [float(each) for each in scaling["long_factor"]],
     }
+
+
+def factor_lists(parameters: Parameters) -> dict[str, list[object]]:
+    """Return the lists of factors that `rope_metadata` found, by the names of such tensors. Raises CheckpointError."""
+    short, long = (parameters.list_of(float, f"{parameters.architecture}.{name}") for name in (_FACTORS, _LONG_FACTORS))
+    if short is None:
+        return {}
+    return {"rope_freqs.weight": short} if long is None else {SHORT_FACTORS: short, LONG_FACTORS: long}

@@ -189,10 +189,21 @@ def stated_context(config: dict[str, Any]) -> int | None:
     return None
 
 
+def _original_context(config: dict[str, Any]) -> int | None:
+    """Return the context of the first training, where positions are scaled for a longer one."""
+    key = "original_max_position_embeddings"
+    for part in (config, config.get("rope_scaling"), config.get("rope_parameters")):
+        if isinstance(part, dict) and type(stated := part.get(key)) is int:
+            return stated
+    return None
+
+
 def config_facts(folder: Path) -> dict[str, int | str]:
     """Return what config.json states, as `ModelFormat.facts`. Raises ModelFolderError for a broken file."""
     config = read_object(folder / CONFIG)
     context_length = stated_context(config)
     named = {"vocabulary": config.get("vocab_size"), "kind": config.get("model_type")}
     facts: dict[str, int | str] = {} if context_length is None else {"context_length": context_length}
+    if (original := _original_context(config)) is not None:
+        facts["original_context_length"] = original
     return facts | {key: value for key, value in named.items() if isinstance(value, int | str)}

@@ -17,11 +17,11 @@ from onward.errors import CheckpointError, SetupError
 from onward.runtimes.base import Progress
 from onward.runtimes.files import CONFIG
 from onward.runtimes.openvino.conversion_cache import FOLDER, PART, is_complete, mark_used, remove_old_parts, shrink
-from onward.runtimes.openvino.file_names import GRAPH
+from onward.runtimes.openvino.file_names import GRAPH, LONGEST_CONTEXT
 from onward.runtimes.openvino.fingerprint import content_digests
 from onward.runtimes.openvino.graphs.architecture import Architecture
 from onward.runtimes.openvino.graphs.decoder import build_decoder
-from onward.runtimes.openvino.graphs.table import architecture_of
+from onward.runtimes.openvino.graphs.table import architecture_of, has_long_positions
 from onward.runtimes.openvino.graphs.weights import Weights, graph_bytes
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.options import RuntimeOptions
@@ -100,7 +100,7 @@ def _checked(checkpoint: Checkpoint, options: RuntimeOptions) -> tuple[Checkpoin
     _require_possible(options)
     if options.adapter is not None:
         checkpoint = merged(checkpoint, options.adapter)
-    return checkpoint, architecture_of(checkpoint)
+    return checkpoint, architecture_of(checkpoint, options.context_length)
 
 
 def _require_possible(options: RuntimeOptions) -> None:
@@ -113,7 +113,10 @@ def _require_possible(options: RuntimeOptions) -> None:
 def _content(checkpoint: Checkpoint, options: RuntimeOptions) -> str:
     """Return a digest of the files' contents, the revision of the conversion, and the options that change it."""
     digests = content_digests(checkpoint.paths, options.cache_dir)
-    return hashlib.sha256("\0".join([*digests, str(REVISION), options.precision, options.weights]).encode()).hexdigest()
+    facts = [str(REVISION), options.precision, options.weights]
+    if has_long_positions(checkpoint, options.context_length):
+        facts.append("long positions")
+    return hashlib.sha256("\0".join([*digests, *facts]).encode()).hexdigest()
 
 
 @contextmanager
@@ -148,6 +151,8 @@ def _write(checkpoint: Checkpoint, found: Architecture, folder: Path, options: R
     except RuntimeError as error:
         raise SetupError(f"The converted model could not be written to {folder.parent} ({error}).") from None
     configuration = {"model_type": found.name, "max_position_embeddings": found.context_length}
+    if (longest := checkpoint.parameters.integer("context_length", minimum=1)) > found.context_length:
+        configuration[LONGEST_CONTEXT] = longest
     (folder / CONFIG).write_text(json.dumps(configuration), encoding="utf-8")
 
 

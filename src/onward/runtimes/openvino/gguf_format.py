@@ -60,6 +60,9 @@ class GGUFFormat:
             "context_length": parameters.integer("context_length"),
             "kind": parameters.architecture,
         }
+        original = parameters.whole(f"{parameters.architecture}.rope.scaling.original_context_length")
+        if isinstance(original, int):
+            found["original_context_length"] = original
         if (name := FILE_TYPES.get(file_type if isinstance(file_type, int) else -1)) is not None:
             found["quantisation"] = name
         return found | ({"vocabulary": len(tokens)} if isinstance(tokens, list) else {})

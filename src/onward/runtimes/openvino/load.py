@@ -17,7 +17,7 @@ from onward.runtimes.openvino import kv_cache
 from onward.runtimes.openvino.batch import INPUTS, Batch
 from onward.runtimes.openvino.configuration import computes_float32, configuration
 from onward.runtimes.openvino.evaluator import Evaluator, Lane
-from onward.runtimes.openvino.file_names import GRAPH, WEIGHTS
+from onward.runtimes.openvino.file_names import GRAPH, LONGEST_CONTEXT, WEIGHTS
 from onward.runtimes.openvino.fingerprint import fingerprint, with_facts
 from onward.runtimes.openvino.graph import last_line, read_paged
 from onward.runtimes.openvino.invariance import (
@@ -197,8 +197,13 @@ def _trial_step(lane: Lane, cache: KVCache, folder: Path) -> int:
 
 def _context_length(folder: Path, options: RuntimeOptions) -> tuple[int, list[str]]:
     """Return the tokens per sequence, and a note where they had to be assumed. Raises SetupError."""
-    stated = stated_context(read_object(folder / CONFIG))
+    config = read_object(folder / CONFIG)
+    stated, longest = stated_context(config), config.get(LONGEST_CONTEXT)
     if stated is not None:
-        return options.context_within(stated, folder.name), []
+        notes = [
+            f"The context is the {stated} tokens of the model's first training. It takes up to {longest} with the "
+            f"positions of its second one, if --context-length asks for more than {stated}."
+        ]
+        return options.context_within(stated, folder.name), notes if type(longest) is int else []
     length = options.context_length or _ASSUMED_CONTEXT
     return length, [f"config.json does not state a context length; assuming {length} tokens."]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Set
 
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.rope_scaling import LONG_FACTORS, SHORT_FACTORS
 from onward.errors import CheckpointError
 from onward.runtimes.openvino.graphs.architecture import Architecture
 
@@ -35,7 +36,6 @@ _OTHER_TENSORS = {
 }  # fmt: skip
 """With those of the blocks, all tensors that graphs of every architecture are made from."""
 _PLACES = "position_embd.weight"
-_LONG_ROPE = {"rope_factors_short.weight", "rope_factors_long.weight"}
 
 
 def require_computable(parameters: Parameters, known: Set[str]) -> None:
@@ -90,7 +90,7 @@ def _norms(found: Architecture) -> list[str]:
 def _require_known(found: Architecture, checkpoint: Checkpoint) -> None:
     """Raise CheckpointError for a tensor that the graph would leave out: the result would be another model's."""
     others = _OTHER_TENSORS | ({_PLACES} if found.rope is None else set())
-    others |= _LONG_ROPE if found.name == "phi3" else set()
+    others |= {SHORT_FACTORS, LONG_FACTORS} if found.rope else set()
     unread = set() if found.has_norms_before else {"attn_norm", "ffn_norm"}
     unread |= set() if found.has_norms_after else {"post_attention_norm", "post_ffw_norm"}
     for name in checkpoint.tensors:

@@ -13,7 +13,7 @@ import numpy as np
 
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.parameters import Parameters
-from onward.checkpoints.rope_scaling import Yarn, yarn_magnitude
+from onward.checkpoints.rope_scaling import LONG_FACTORS, SHORT_FACTORS, Yarn, yarn_magnitude
 from onward.errors import CheckpointError
 from onward.runtimes.openvino.graphs.architecture import Activation, Architecture, Norm, Rope
 from onward.runtimes.openvino.graphs.check import checked, require_computable
@@ -25,8 +25,16 @@ _SMOLLM3_PATTERN = 4
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_tanh"}
 
 
-def architecture_of(checkpoint: Checkpoint) -> Architecture:
-    """Return the architecture of a checkpoint. Raises CheckpointError for one that Onward does not compute."""
+def architecture_of(checkpoint: Checkpoint, context_length: int | None = None) -> Architecture:
+    """Return the architecture of a checkpoint, for contexts of up to so many tokens.
+
+    LongRoPE's models (arXiv 2402.13753) have two sets of positions: one for the context that they were trained for
+    first, one for a longer context, which is worse within the first. Their authors change to the second one when a
+    sequence becomes longer, which makes all keys before wrong; here the longest context that was asked for decides, as
+    in llama.cpp. None: the first one.
+
+    Raises CheckpointError for an architecture that Onward does not compute.
+    """
     parameters = checkpoint.parameters
     make = _TABLE.get(parameters.architecture)
     if make is None:
@@ -35,7 +43,7 @@ def architecture_of(checkpoint: Checkpoint) -> Architecture:
             f"computes {', '.join(sorted(_TABLE))}."
         )
     require_computable(parameters, _SCALED.get(parameters.architecture, frozenset()))
-    return checked(make(checkpoint), checkpoint)
+    return checked(_with_long_positions(make(checkpoint), checkpoint, context_length), checkpoint)
 
 
 def _llama(checkpoint: Checkpoint) -> Architecture:
@@ -59,18 +67,45 @@ def _gemma3(checkpoint: Checkpoint) -> Architecture:
 
 
 def _phi3(checkpoint: Checkpoint) -> Architecture:
-    """Phi 3 (modeling_phi3.py). Those for long contexts have two lists of factors; the short one holds up to the
-    context of the first training, which is where Onward stops."""
-    parameters, common = checkpoint.parameters, _common(checkpoint)
-    found = _windowed(common, parameters, [True] * common.num_layers)
-    factors = checkpoint.tensors.get("rope_factors_short.weight")
-    if factors is None or found.rope is None:
+    """Phi 3 (modeling_phi3.py): a window on all layers where there is one."""
+    found = _common(checkpoint)
+    return _windowed(found, checkpoint.parameters, [True] * found.num_layers)
+
+
+def has_long_positions(checkpoint: Checkpoint, context_length: int | None) -> bool:
+    """Return whether a context of so many tokens needs LongRoPE's long factors. Raises CheckpointError."""
+    original = first_context(checkpoint)
+    return original is not None and (context_length or 0) > original
+
+
+def _with_long_positions(found: Architecture, checkpoint: Checkpoint, context_length: int | None) -> Architecture:
+    """Return the architecture with LongRoPE's factors for a context, if it has them. Raises CheckpointError."""
+    original = first_context(checkpoint)
+    if original is None or found.rope is None:
         return found
+    is_long = has_long_positions(checkpoint, context_length)
+    factors = {name: checkpoint.tensor(name).floats().reshape(-1) for name in (SHORT_FACTORS, LONG_FACTORS)}
+    if any(len(each) != found.rope.size // 2 for each in factors.values()):
+        sizes = " and ".join(str(len(each)) for each in factors.values())
+        raise CheckpointError(
+            f"{checkpoint.parameters.where} has {sizes} factors of positions instead of {found.rope.size // 2}."
+        )
     rope = replace(
-        found.rope, factors=factors.floats().reshape(-1), magnitude=parameters.real("rope.scaling.attn_factor", 1.0)
+        found.rope,
+        factors=factors[LONG_FACTORS if is_long else SHORT_FACTORS],
+        magnitude=checkpoint.parameters.real("rope.scaling.attn_factor", 1.0),
     )
-    original = parameters.integer("rope.scaling.original_context_length", found.context_length, minimum=1)
-    return replace(found, rope=rope, context_length=min(original, found.context_length))
+    return replace(found, rope=rope, context_length=found.context_length if is_long else original)
+
+
+def first_context(checkpoint: Checkpoint) -> int | None:
+    """Return the tokens up to which LongRoPE's short factors are used, None for a model that has one set of positions.
+    Raises CheckpointError."""
+    parameters = checkpoint.parameters
+    if not {SHORT_FACTORS, LONG_FACTORS} & set(checkpoint.tensors):
+        return None
+    longest = parameters.integer("context_length", minimum=1)
+    return min(longest, parameters.integer("rope.scaling.original_context_length", longest, minimum=1))
 
 
 def _starcoder2(checkpoint: Checkpoint) -> Architecture:
@@ -169,7 +204,7 @@ def _activation(parameters: Parameters, default: Activation) -> Activation:
 def _rope(checkpoint: Checkpoint, size: int) -> Rope:
     parameters = checkpoint.parameters
     kind = parameters.text("rope.scaling.type", "none")
-    is_long = kind == "longrope" and "rope_factors_short.weight" in checkpoint.tensors
+    is_long = kind == "longrope" and SHORT_FACTORS in checkpoint.tensors
     if kind == "yarn":
         return _yarn(parameters, size)
     if kind not in ("none", "linear") and not is_long:
@@ -189,6 +224,9 @@ def _rope(checkpoint: Checkpoint, size: int) -> Rope:
 def _yarn(parameters: Parameters, size: int) -> Rope:
     """YaRN, by llama.cpp's names. Raises CheckpointError."""
     base, factor = parameters.real("rope.freq_base", 10_000.0), parameters.real("rope.scaling.factor")
+    share = parameters.real("rope.scaling.yarn_ext_factor", 1.0)
+    if share < 0:  # llama.cpp's way to say that the file leaves it open
+        share = 1.0
     rule = Yarn(
         factor,
         parameters.integer(
@@ -196,18 +234,17 @@ def _yarn(parameters: Parameters, size: int) -> Rope:
         ),
         parameters.real("rope.scaling.yarn_beta_fast", 32.0),
         parameters.real("rope.scaling.yarn_beta_slow", 1.0),
+        share,
+        is_rounded=parameters.switch("rope.scaling.truncate", True),
     )
-    if parameters.real("rope.scaling.yarn_ext_factor", 1.0) != 1.0:
-        raise CheckpointError(
-            f"{parameters.where} mixes its positions by a share of YaRN ('rope.scaling.yarn_ext_factor'), which Onward "
-            "does not compute."
-        )
     try:
         factors = rule.factors(base, size)
     except ValueError as error:
         raise CheckpointError(f"{parameters.where} scales its positions by YaRN, but {error}.") from None
-    less = yarn_magnitude(factor, parameters.real("rope.scaling.yarn_log_multiplier", 0.0))
-    magnitude = parameters.real("rope.scaling.yarn_attn_factor", yarn_magnitude(factor, 1.0) / less)
+    whole = yarn_magnitude(factor, 1.0) / yarn_magnitude(
+        factor, parameters.real("rope.scaling.yarn_log_multiplier", 0.0)
+    )
+    magnitude = parameters.real("rope.scaling.yarn_attn_factor", whole if share else 1.0)
     magnitude *= parameters.real("rope.scaling.attn_factor", 1.0)
     return Rope(size, base, factors=factors.astype(np.float32), magnitude=magnitude)
 
