@@ -5,6 +5,7 @@ Every field is either in the table or has a reason in REASONS: `fields_page` rai
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from onward.protocol.parameter import Parameter
@@ -31,18 +32,27 @@ SERVERS = {
     "extra_key cache_salt priority custom_labels",
     "TabbyAPI (`common/sampling.py`)": "max_tokens max_length min_tokens min_length generate_window stop stop_sequence "
     "banned_strings banned_tokens custom_token_bans allowed_tokens allowed_token_ids token_healing temperature "
-    "temperature_last smoothing_factor top_k top_p top_a min_p tfs typical typical_p skew frequency_penalty "
-    "presence_penalty repetition_penalty rep_pen penalty_range repetition_decay dry_multiplier dry_base "
-    "dry_allowed_length dry_range dry_sequence_breakers mirostat_mode mirostat_tau mirostat_eta add_bos_token "
+    "temperature_last smoothing_factor top_k top_p top_a min_p tfs typical typical_p skew xtc_probability "
+    "xtc_threshold frequency_penalty presence_penalty repetition_penalty rep_pen penalty_range repetition_range "
+    "repetition_penalty_range rep_pen_range repetition_decay dry_multiplier dry_base dry_allowed_length dry_range "
+    "dry_penalty_last_n dry_sequence_breakers mirostat_mode mirostat mirostat_tau mirostat_eta add_bos_token "
     "ban_eos_token ignore_eos skip_special_tokens logit_bias negative_prompt json_schema regex_pattern "
-    "grammar_string speculative_ngram cfg_scale max_temp min_temp temp_exponent",
-    "Aphrodite (`endpoints/openai/protocol.py`, sampling)": "best_of use_beam_search top_k min_p top_a tfs eta_cutoff "
-    "epsilon_cutoff typical_p smoothing_factor smoothing_curve repetition_penalty no_repeat_ngram_size "
-    "length_penalty early_stopping ignore_eos min_tokens stop_token_ids skip_special_tokens "
+    "grammar_string speculative_ngram cfg_scale max_temp min_temp temp_exponent dynatemp_high dynatemp_low "
+    "dynatemp_exponent logprobs top_logprobs adaptive_target adaptive_decay loop_detect_window model prompt stream "
+    "stream_options response_format n best_of echo suffix user max_completion_tokens",
+    "Aphrodite (`endpoints/openai/protocol.py`)": _OPENAI
+    + "best_of prompt_embeds allowed_token_ids include_stop_str_in_output add_special_tokens use_beam_search top_k "
+    "min_p top_a tfs eta_cutoff epsilon_cutoff typical_p smoothing_factor smoothing_curve repetition_penalty "
+    "no_repeat_ngram_size length_penalty early_stopping ignore_eos min_tokens stop_token_ids skip_special_tokens "
     "spaces_between_special_tokens truncate_prompt_tokens temperature_last prompt_logprobs xtc_threshold "
     "xtc_probability dry_multiplier dry_base dry_allowed_length dry_sequence_breakers dry_range dry_max_ngram "
     "dry_max_occurrences dry_early_exit_match_len dynatemp_min dynatemp_max dynatemp_exponent nsigma skew "
-    "custom_token_bans token_ban_ranges sampler_priority",
+    "custom_token_bans token_ban_ranges banned_phrases banned_strings sampler_priority sampler_order "
+    "mirostat_mode mirostat_tau mirostat_eta enable_deepconf deepconf_window_size deepconf_threshold "
+    "enable_reasoning_recovery max_recovery_attempts recovery_phrases final_admission response_format guided_json "
+    "guided_regex guided_choice guided_grammar guided_decoding_backend guided_whitespace_pattern priority "
+    "request_id logits_processors return_tokens_as_token_ids return_token_ids cache_salt kv_transfer_params "
+    "aphrodite_xargs",
     "llama-server (`tools/server/server-schema.cpp`, `oaicompat_completion_params_parse`)": "model prompt stop stream "
     "stream_options n_predict max_tokens n n_cmpl seed temperature dynatemp_range dynatemp_exponent top_k top_p min_p "
     "top_n_sigma typical_p xtc_probability xtc_threshold repeat_last_n repeat_penalty presence_penalty "
@@ -69,14 +79,12 @@ _OF_SEVERAL_MACHINES = (
     "disagg_prefill_dp_rank data_parallel_rank"
 )
 _OF_OTHERS = (
-    "prompt_embeds session_id routed_experts_prompt_start "
-    "return_mm_kwargs vllm_xargs repetition_detection thinking_token_budget stream_interval "
-    "return_routed_experts routed_experts_start_len session_params custom_params custom_labels stop_regex "
-    "generate_window negative_prompt banned_strings smoothing_curve "
-    "token_ban_ranges dry_max_ngram dry_max_occurrences "
-    "dry_early_exit_match_len max_temp min_temp temp_exponent "
-    "dynatemp_min dynatemp_max logprob_token_ids adaptive_target adaptive_decay min_keep n_keep n_discard "
-    "rep_pen_slope images audio guidance_scale bypass_eos"
+    "prompt_embeds session_id routed_experts_prompt_start return_mm_kwargs vllm_xargs repetition_detection "
+    "thinking_token_budget stream_interval return_routed_experts routed_experts_start_len session_params "
+    "custom_params custom_labels stop_regex banned_phrases enable_deepconf deepconf_window_size deepconf_threshold "
+    "enable_reasoning_recovery max_recovery_attempts recovery_phrases final_admission aphrodite_xargs "
+    "loop_detect_window generate_window token_ban_ranges dry_max_ngram dry_max_occurrences dry_early_exit_match_len "
+    "max_temp min_temp logprob_token_ids n_keep n_discard images audio bypass_eos"
 )
 _OF_ONE_ENGINE = "refused: it concerns the inside of that engine"
 REASONS: dict[str, str] = {
@@ -90,16 +98,13 @@ REASONS: dict[str, str] = {
     "return_cached_tokens_details": "refused: `usage` always has `cached_tokens`",
     "lora_path": "refused: an adapter is a `model` of its own",
     "custom_logit_processor": "refused: requests cannot bring code",
-    "max_length": "refused: send `max_tokens`",
-    "min_length": "refused: send `min_tokens`",
-    "stop_sequence": "refused: send `stop`",
-    "regex_pattern": "refused: send `regex`",
-    "grammar_string": "refused: send `grammar`",
-    "rep_pen": "refused: send `repetition_penalty`",
-    "sampler_priority": "refused: send `samplers`",
-    "add_bos_token": "refused: send `add_special_tokens`",
+    "logits_processors": "refused: requests cannot bring code",
+    **dict.fromkeys(
+        ["dynatemp_min", "dynatemp_max", "dynatemp_low", "dynatemp_high", "min_temp", "max_temp"],
+        "refused: send `dynatemp_range`",
+    ),
+    "top_logprobs": "refused: send `logprobs`",
     "n_cmpl": "refused: send `n`",
-    "penalize_nl": "refused: llama.cpp has removed it; `logit_bias` keeps the newline token as it is",
     "post_sampling_probs": "refused: log-probabilities are those of the raw distribution",
     "return_tokens": "refused: send `return_token_ids`",
     "response_fields": "refused: answers have the fields of this API",
@@ -112,16 +117,11 @@ REASONS: dict[str, str] = {
     **dict.fromkeys(["n_cache_reuse", "id_slot", "backend_sampling", "sse_ping_interval"], _OF_ONE_ENGINE),
     "lora": "refused: an adapter is a `model` of its own",
     "memory": "refused: put it before the prompt",
-    "max_context_length": "refused: send `truncate_prompt_tokens`",
-    "rep_pen_range": "refused: send `repeat_last_n`",
     "sampler_order": "refused: send `samplers`",
-    "sampler_seed": "refused: send `seed`",
     "grammar_retain_state": "refused: a grammar begins anew with each completion",
     "genkey": "refused: a request ends with its connection",
-    "trim_stop": "refused: send `include_stop_str_in_output`",
     "render_special": "refused: send `skip_special_tokens`",
     "reasoning_effort": "refused: completions have no reasoning of their own",
-    "speculative_ngram": "refused: drafts are chosen by their cost, and change no token",
 }
 
 
@@ -131,7 +131,8 @@ def fields_page(note: str) -> Iterator[str]:
     yield note
     yield (
         "What `/v1/completions` does with the fields that other servers take there, read from their sources. Fields "
-        "that are refused get an error by name, in all profiles but lenient. What [dialects](dialects.md) such as "
+        "that are refused get an error by name, in all profiles but lenient. What front ends such as SillyTavern send "
+        "whether it is used or not is accepted with the value that changes nothing. What [dialects](dialects.md) such as "
         "llama-server's, Ollama's and text-generation-inference's own paths take is listed there."
     )
     yield (
@@ -160,5 +161,7 @@ def answer_to(name: str) -> str:
     if row is None:
         return REASONS[name]
     if row.kind == "fixed":
-        return "only " + " or ".join(f"`{str(value).lower()}`" for value in row.only)
-    return f"acts, as `{row.alias_of}`" if row.alias_of else "acts"
+        return "only " + " or ".join(f"`{json.dumps(value)}`" for value in row.only)
+    if not row.has_effect:
+        return "accepted: it has no meaning here"
+    return f"acts, as `{row.alias_of}`" if row.alias_of and not row.converts else "acts"

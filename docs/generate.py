@@ -132,7 +132,8 @@ TYPES = {
 def type_of(row: Parameter) -> str:
     if row.kind == "fixed":
         return f"only {shown(row.only[0])}" if row.only else "refused"
-    return TYPES.get(row.kind, row.kind)
+    in_text = {None: "", "commas": ", or string with commas", "json": ", or string of JSON"}[row.text]
+    return TYPES.get(row.kind, row.kind) + in_text
 
 
 def range_of(row: Parameter) -> str:

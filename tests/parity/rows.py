@@ -7,6 +7,7 @@ from . import (
     rows_ending,
     rows_errors,
     rows_filters,
+    rows_front_ends,
     rows_output,
     rows_prediction,
     rows_prompt,
@@ -34,6 +35,7 @@ AREAS = (
     rows_errors.AREA,
     rows_routes.ROUTES,
     rows_values.AREA,
+    rows_front_ends.FRONT_ENDS,
 )
 ROWS: tuple[Row, ...] = tuple(row for area in AREAS for row in area.rows)
 ELSEWHERE: dict[int, tuple[str, ...]] = {

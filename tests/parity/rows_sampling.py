@@ -159,6 +159,16 @@ def window_matters(server: Server) -> None:
     assert answers[0] != answers[1]
 
 
+@SAMPLING.law("penalize_nl", '"frequency_penalty": 2, "penalize_nl": false and true', source="spec/completions §10")
+def newline_is_exempt(server: Server) -> None:
+    """Penalties leave the token of a line break as it is, and no other; they count it by default."""
+    fields = {"allowed_token_ids": [10, 97], "frequency_penalty": 2, "max_tokens": 60, "temperature": 0}
+    breaks = fields | {"logit_bias": {"10": 30}}
+    assert server.ask(**breaks, penalize_nl=False).text == "\n" * 60
+    assert "a" in server.ask(**breaks).text
+    assert "\n" in server.ask(**fields, logit_bias={"97": 30}, penalize_nl=False).text
+
+
 SAMPLING.same(
     "top_k.-1",
     "top_k -1 means no limit",

@@ -77,6 +77,7 @@ BOOLEANS = (
     "ban_eos_token",
     "return_token_ids",
     "temperature_last",
+    "penalize_nl",
     "json_object",
     "disable_any_whitespace",
 )
@@ -122,6 +123,7 @@ DEFAULTS: dict[str, Any] = {
     "dry_allowed_length": 2,
     "dry_penalty_last_n": -1,
     "repeat_last_n": -1,
+    "penalize_nl": True,
     "temperature_last": False,
     "json_object": False,
     "disable_any_whitespace": False,

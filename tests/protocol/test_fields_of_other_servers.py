@@ -33,3 +33,7 @@ def test_a_field_acts_or_is_refused_as_the_page_says(name: str) -> None:
 
 def test_a_reason_belongs_to_a_field_of_the_page() -> None:
     assert set(fields.REASONS) <= set(NAMES)
+
+
+def test_what_acts_has_no_reason_to_be_refused() -> None:
+    assert not set(fields.REASONS) & set(BY_NAME)

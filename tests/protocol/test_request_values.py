@@ -10,6 +10,7 @@ import pytest
 from onward.protocol import request as request_module
 from onward.protocol.decode import check_request
 from onward.protocol.request import CompletionRequest
+from onward.protocol.sampler_parameters import SAMPLER_NAMES
 from tests.protocol.decoding import decode_request
 
 INT64_MAX = 2**63 - 1
@@ -165,6 +166,24 @@ def test_the_names_of_the_token_limit_have_a_precedence(fields: dict[str, object
         ({"priority": 0, "spaces_between_special_tokens": False}, {}),
         ({"custom_token_bans": [1], "allowed_tokens": [2]}, {"banned_tokens": (1,), "allowed_token_ids": (2,)}),
         ({"bad_words": ["a", "b c"]}, {"bad_words": ("a", "b c")}),
+        ({"banned_tokens": "1, 2,", "allowed_tokens": ""}, {"banned_tokens": (1, 2)}),
+        ({"dry_sequence_breakers": '["a", "\\n"]'}, {"dry_sequence_breakers": ("a", "\n")}),
+        ({"dry_sequence_breakers": '"a", ":"'}, {"dry_sequence_breakers": ("a", ":")}),
+        ({"dry_range": 0}, {}),
+        ({"dry_range": 9}, {"dry_penalty_last_n": 9}),
+        ({"sampler_seed": -1}, {}),
+        ({"sampler_seed": 7}, {"seed": 7}),
+        ({"repetition_penalty_range": 0}, {}),
+        ({"rep_pen_range": 0, "rep_pen": 2}, {"repeat_last_n": 0, "repetition_penalty": 2.0}),
+        ({"max_length": 9, "min_length": 2}, {"max_tokens": 9, "min_tokens": 2}),
+        ({"add_bos_token": False, "stop_sequence": "x"}, {"add_special_tokens": False, "stop": ("x",)}),
+        ({"grammar_string": ""}, {}),
+        ({"regex_pattern": "a+"}, {"regex": "a+"}),
+        ({"truncation_length": 100}, {"truncate_prompt_tokens": 84}),
+        ({"truncation_length": 100, "max_new_tokens": 30}, {"truncate_prompt_tokens": 70, "max_tokens": 30}),
+        ({"num_ctx": 10}, {"truncate_prompt_tokens": 1}),
+        ({"num_ctx": 50, "truncate_prompt_tokens": 4}, {"truncate_prompt_tokens": 4}),
+        ({"sampler_priority": ["top_p_top_k", "dry"], "samplers": ["top_k"]}, {"samplers": ("top_k",)}),
         ({"cache_prompt": True}, {}),
         ({"keep_alive": "5m"}, {}),
         ({"keep_alive": "1h30m"}, {}),
@@ -180,6 +199,15 @@ def test_the_names_of_the_token_limit_have_a_precedence(fields: dict[str, object
 )
 def test_a_dialect_sets_the_field_that_it_is_an_alias_of(sent: dict[str, object], held: dict[str, object]) -> None:
     assert decode(**sent) == CompletionRequest(model="m", **held)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_an_order_of_text_generation_webui_lets_all_samplers_act(last: bool) -> None:
+    listed = ["temperature", "quadratic_sampling", "top_k", "repetition_penalty", "min_p"]
+    samplers = decode(sampler_priority=listed, temperature_last=last).samplers
+    assert samplers is not None and sorted(samplers) == sorted({*SAMPLER_NAMES} - {"typ_p"})
+    first = ["penalties", "dry", "top_k", "min_p"] if last else ["penalties", "dry", "temperature", "top_k", "min_p"]
+    assert list(samplers[: len(first)]) == first and (samplers[-1] == "temperature") == last
 
 
 @pytest.mark.parametrize(

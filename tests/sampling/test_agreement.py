@@ -53,6 +53,8 @@ def choice_samplers() -> st.SearchStrategy[ChoiceSampler]:
         presence_penalty=st.sampled_from((0.0, 0.0, 2.0, -2.0, 0.3)),
         frequency_penalty=st.sampled_from((0.0, 0.0, 2.0, -2.0, 0.3)),
         repetition_penalty=st.sampled_from((1.0, 1.0, 1.3, 0.01, 100.0)),
+        penalty_last_n=st.sampled_from((-1, -1, 0, 2)),
+        unpenalized_tokens=st.sampled_from(((), (), (0,))),
         logit_bias=st.sampled_from(((), ((0, 100.0),), ((0, -100.0),), ((0, 1.5),))),
         seed=st.integers(0, 2**64 - 1),
     )

@@ -13,6 +13,15 @@ def test_accepting_advances_the_position_and_counts_the_token() -> None:
     assert (sampler.counts.ids.tolist(), sampler.counts.counts.tolist()) == ([5, 9], [3, 1])
 
 
+def test_tokens_that_are_not_penalised_are_not_counted_but_fill_the_window() -> None:
+    sampler = choice(repetition_penalty=2.0, penalty_last_n=3, unpenalized_tokens=(9,))
+    for token in (5, 9, 6, 9, 9):
+        sampler.accept(token)
+    assert sampler.counts.ids.tolist() == [6]
+    sampler.accept(9)
+    assert sampler.counts.ids.tolist() == []
+
+
 def test_counts_of_many_distinct_tokens_are_kept_in_order_of_appearance() -> None:
     sampler = choice(presence_penalty=1.0)
     for token in [*range(100, 0, -1), *range(1, 41)]:

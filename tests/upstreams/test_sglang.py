@@ -80,6 +80,7 @@ def test_an_answer_that_makes_no_sense_fails_the_request_alone(server: StandIn, 
         ({"repetition_penalty": 1.5}, "repetition_penalty"),
         ({"allowed_token_ids": [5]}, "allowed_token_ids"),
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"penalize_nl": False, "presence_penalty": 1}, "penalize_nl"),
     ],
 )
 def test_what_it_does_not_have_is_refused_by_name(server: StandIn, fields: dict[str, Any], param: str) -> None:

@@ -91,6 +91,7 @@ class CreateParams(TypedDict, total=False):
     dry_penalty_last_n: int | None
     dry_sequence_breakers: list[str] | None
     repeat_last_n: int | None
+    penalize_nl: bool | None
     samplers: list[str] | None
     mirostat: int | None
     mirostat_tau: float | None

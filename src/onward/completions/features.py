@@ -61,6 +61,7 @@ FEATURES: dict[str, Feature] = {
         lambda request: request.repetition_penalty != 1 and bool(request.logit_bias),
     ),
     "repeat_last_n": _named("repeat_last_n", lambda request: request.repeat_last_n >= 0 and _has_penalties(request)),
+    "penalize_nl": _named("penalize_nl", lambda request: not request.penalize_nl and _has_penalties(request)),
     "allowed_token_ids": _named("allowed_token_ids", lambda request: bool(request.allowed_token_ids)),
     "bad_words": _named("bad_words", lambda request: bool(request.bad_words)),
     "top_n_sigma": _named("top_n_sigma", lambda request: request.top_n_sigma > 0),

@@ -48,6 +48,7 @@ def sampling_params(
         frequency_penalty=request.frequency_penalty if has_penalties else 0.0,
         repetition_penalty=request.repetition_penalty if has_penalties else 1.0,
         penalty_last_n=request.repeat_last_n,
+        unpenalized_tokens=rules.unpenalized,
         logit_bias=tuple(sorted(request.logit_bias.items())),
         allowed_tokens=rules.allowed,
         banned_tokens=rules.banned,

@@ -15,12 +15,14 @@ MAX_BAD_WORD_CHARACTERS = 1024
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """`allowed` () means all tokens. `sequences` have two tokens at least (see sampling.params)."""
+    """`allowed` () means all tokens. `sequences` have two tokens at least (see sampling.params). Penalties do not count
+    those of `unpenalized`."""
 
     allowed: tuple[int, ...] = ()
     banned: tuple[int, ...] = ()
     sequences: tuple[tuple[int, ...], ...] = ()
     stops: frozenset[int] = frozenset()
+    unpenalized: tuple[int, ...] = ()
 
 
 NO_RULES = TokenRules()
@@ -30,7 +32,7 @@ def token_rules(request: CompletionRequest, tokenizer: Tokenizer, ends: frozense
     """Return the rules of a request. `ends` are the tokens that end its completions without `stop_token_ids`.
 
     Raises InvalidRequest for a token outside of the vocabulary, a word that has too many tokens, and rules that could
-    leave no token to generate.
+    leave no token to generate; and `penalize_nl` where the vocabulary has no line break.
     """
     if not (
         request.stop_token_ids
@@ -38,6 +40,7 @@ def token_rules(request: CompletionRequest, tokenizer: Tokenizer, ends: frozense
         or request.banned_tokens
         or request.bad_words
         or request.ban_eos_token
+        or not request.penalize_nl
     ):
         return NO_RULES
     for name in ("stop_token_ids", "allowed_token_ids", "banned_tokens"):
@@ -51,9 +54,18 @@ def token_rules(request: CompletionRequest, tokenizer: Tokenizer, ends: frozense
         banned=tuple(sorted(banned)),
         sequences=tuple(dict.fromkeys(ids for ids in words if len(ids) > 1)),
         stops=frozenset(request.stop_token_ids),
+        unpenalized=() if request.penalize_nl else (_newline(tokenizer),),
     )
     _check_one_is_left(rules, ends | rules.stops if request.min_tokens else frozenset(), vocab_size)
     return rules
+
+
+def _newline(tokenizer: Tokenizer) -> int:
+    """Return the token of a line break alone, behind a letter: at the start of a text, vocabularies may add a space."""
+    token = tokenizer.encode("a\n", add_special_tokens=False)[-1]
+    if tokenizer.token_bytes(token) != b"\n":
+        raise refusals.unavailable("penalize_nl", "This model has no token for a line break alone.")
+    return token
 
 
 def _check_vocabulary(name: str, tokens: tuple[int, ...], vocab_size: int) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import msgspec
+
 from onward.errors import InvalidRequest
 from onward.protocol import refusals
 from onward.protocol.parameter import Parameter, Profile
@@ -192,6 +194,11 @@ def check_token_ids(row: Parameter, value: object, path: str, profile: Profile) 
 
     The limit of the vocabulary is checked in `completions.token_rules`.
     """
+    if isinstance(value, str) and row.text == "commas":
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        if not all(part.isascii() and part.isdigit() and len(part) <= 18 for part in parts):
+            raise refusals.wrong_type(path, "an array of integers, or integers separated by commas", value)
+        value = [int(part) for part in parts]
     if isinstance(value, (list, tuple)) and not value:
         return ()
     if isinstance(value, (list, tuple)) and row.max_items is not None and len(value) > row.max_items:
@@ -241,6 +248,8 @@ def _typed_object(value: object, path: str, kind: str, profile: Profile) -> dict
 
 def check_strings(row: Parameter, value: object, path: str, profile: Profile) -> tuple[str, ...]:
     """Return an array of strings. Raises InvalidRequest, also for a string that is not one of `row.only`."""
+    if isinstance(value, str) and row.text == "json":
+        value = _array_in_json(value, path)
     if not isinstance(value, (list, tuple)):
         raise refusals.wrong_type(path, "an array of strings", value)
     if row.max_items is not None and len(value) > row.max_items:
@@ -250,6 +259,14 @@ def check_strings(row: Parameter, value: object, path: str, profile: Profile) ->
         if row.only and text not in row.only:
             raise refusals.no_such_value(f"{path}[{index}]", text, "', '".join(map(str, row.only)))
     return texts
+
+
+def _array_in_json(text: str, path: str) -> object:
+    """Return what a string contains, with or without the brackets of an array."""
+    try:
+        return msgspec.json.decode(text if text.lstrip().startswith("[") else f"[{text}]")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise refusals.wrong_type(path, "an array of strings, also in JSON", text) from None
 
 
 def check_snippets(row: Parameter, value: object, path: str, profile: Profile) -> tuple[tuple[str, str], ...]:

@@ -111,12 +111,12 @@ class _CheckedFields:
     def to_arguments(self) -> dict[str, object]:
         """Return arguments for CompletionRequest. A parameter's own name wins over an alias that does not override."""
         arguments = dict(self.own)
-        for row, value in self.aliased:
+        for row, value in sorted(self.aliased, key=lambda pair: pair[0].converts is not None):
             assert row.alias_of is not None
             if row.unset is not None and value == row.unset:
                 continue
             if row.overrides or row.alias_of not in arguments:
-                arguments[row.alias_of] = value
+                arguments[row.alias_of] = value if row.converts is None else row.converts(value, arguments)
         if arguments.get("best_of") == 0:
             arguments["best_of"] = None  # 0 means "not set" (spec/completions §2.5)
         if "top_k" in arguments:

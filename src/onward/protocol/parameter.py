@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,7 +50,9 @@ class Parameter:
     strict profile; in the others, larger values are lowered to `cap`. `alias_of` is the name of the parameter that this
     one is an alias of: if both are present, the parameter itself wins, unless the alias `overrides` it. `dialect` is
     the name of the server that uses this field. Where not `has_effect`, the field is checked and has no meaning here,
-    as its help says. `unset` is a value with which an alias counts as left out.
+    as its help says. `unset` is a value with which an alias counts as left out. `converts` returns the value of the
+    parameter that an alias stands for, from its own value and the request's other fields by name. `text`: a string may
+    stand for an array: of token ids, separated by commas, or of strings, in JSON.
     """
 
     name: str
@@ -73,6 +76,8 @@ class Parameter:
     inner: tuple[Parameter, ...] = ()
     has_effect: bool = True
     unset: object = None
+    converts: Callable[[object, Mapping[str, object]], object] | None = None
+    text: Literal["commas", "json"] | None = None
 
     @property
     def nullable(self) -> bool:

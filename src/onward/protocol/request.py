@@ -92,6 +92,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
     repeat_last_n: int = -1
+    penalize_nl: bool = True
     samplers: tuple[str, ...] | None = None
     temperature_last: bool = False
     # What the text must match: one of the first six at most. Schemas are JSON.

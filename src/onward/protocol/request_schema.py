@@ -58,7 +58,8 @@ def _form(row: Parameter, profile: Profile) -> Schema:
             return {"type": ["string", "null"], "format": "uri-reference"}
         case "token_ids":
             tokens: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}, "maxItems": row.max_items}
-            return {"anyOf": [tokens, {"type": "null"}]}
+            commas: list[Schema] = [{"type": "string", "pattern": "^[0-9 ,]*$"}] if row.text else []
+            return {"anyOf": [tokens, *commas, {"type": "null"}]}
         case "strings":
             return _strings(row)
         case "files":
@@ -150,7 +151,7 @@ def _stop(row: Parameter, profile: Profile) -> Schema:
 def _strings(row: Parameter) -> Schema:
     text: Schema = {"enum": list(row.only)} if row.only else {"type": "string"}
     limit: Schema = {} if row.max_items is None else {"maxItems": row.max_items}
-    return {"type": ["array", "null"], "items": text} | limit
+    return {"type": ["array", *(["string"] if row.text else []), "null"], "items": text} | limit
 
 
 def _files(row: Parameter, profile: Profile, name: str, text: str, other: str) -> Schema:

@@ -89,7 +89,7 @@ SAMPLER_PARAMETERS = (
         example=1024, help="How many of the last tokens DRY looks at, those of the prompt included. -1: all.",
     ),
     Parameter(
-        name="dry_sequence_breakers", kind="strings", max_items=64, origin="extension", group="sampling",
+        name="dry_sequence_breakers", kind="strings", text="json", max_items=64, origin="extension", group="sampling",
         example=["\n", "\""],
         help="A repeated sequence of DRY does not go beyond a token that contains one of these. By default a line "
         "break, a colon, a double quote and an asterisk.",
@@ -107,6 +107,11 @@ SAMPLER_PARAMETERS = (
         name="repeat_last_n", kind="integer", default=-1, minimum=-1, origin="extension", group="sampling", example=64,
         help="`presence_penalty`, `frequency_penalty` and `repetition_penalty` count this many of the last generated "
         "tokens. -1: all; 0: none.",
+    ),
+    Parameter(
+        name="penalize_nl", kind="boolean", default=True, origin="extension", group="sampling", example=False,
+        help="`false`: `presence_penalty`, `frequency_penalty` and `repetition_penalty` leave the token of a line "
+        "break as it is, as in older versions of llama.cpp.",
     ),
     Parameter(
         name="samplers", kind="strings", max_items=32, only=SAMPLER_NAMES, origin="extension", group="sampling",

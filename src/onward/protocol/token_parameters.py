@@ -18,6 +18,7 @@ TOKEN_PARAMETERS = (
     Parameter(
         name="allowed_token_ids",
         kind="token_ids",
+        text="commas",
         max_items=4096,
         origin="extension",
         group="sampling",
@@ -28,6 +29,7 @@ TOKEN_PARAMETERS = (
     Parameter(
         name="banned_tokens",
         kind="token_ids",
+        text="commas",
         max_items=4096,
         origin="extension",
         group="sampling",

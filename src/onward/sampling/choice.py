@@ -171,11 +171,15 @@ class ChoiceSampler:
             self._recent = (*self._recent, token)[-self._num_recent :]
 
     def _count(self, token: int) -> None:
-        self.counts.add(token)
+        unpenalized = self.params.unpenalized_tokens
+        if token not in unpenalized:
+            self.counts.add(token)
         if self._counted is not None:
             self._counted.append(token)
             if len(self._counted) > self.params.penalty_last_n:
-                self.counts.remove(self._counted.popleft())
+                oldest = self._counted.popleft()
+                if oldest not in unpenalized:
+                    self.counts.remove(oldest)
 
     def repetitions(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the tokens that DRY penalises at the choice's position, int64 [n], and what to add to their logits,

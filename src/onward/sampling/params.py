@@ -70,7 +70,8 @@ class SamplingParams:
 
     `seed` is always a number (0 ≤ seed < 2**64), a random one if the request has none. A sampled token is a function
     of (seed, choice, position) and the logits alone. `top_k` 0, `top_p` 1.0 and `min_p` 0.0 mean "off".
-    The penalties count the last `penalty_last_n` generated tokens, all where it is -1.
+    The penalties count the last `penalty_last_n` generated tokens, all where it is -1; those of `unpenalized_tokens`
+    keep their logits.
     `logit_bias` holds (token id, value added to the logit) pairs, sorted by id, without duplicates.
     `allowed_tokens`, if there are any, are the only tokens that may be sampled (sorted, without duplicates);
     `banned_tokens` never are. The last token of each of `banned_sequences`, which have two tokens at least, is banned
@@ -86,6 +87,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     penalty_last_n: int = -1
+    unpenalized_tokens: tuple[int, ...] = ()
     logit_bias: tuple[tuple[int, float], ...] = ()
     allowed_tokens: tuple[int, ...] = ()
     banned_tokens: tuple[int, ...] = ()

@@ -13,6 +13,7 @@ UNCOMMON = frozenset(
     (
         "repetition_penalty",
         "repeat_last_n",
+        "penalize_nl",
         "bad_words",
         "top_n_sigma",
         "typical_p",

@@ -26,6 +26,7 @@ LACKS = frozenset(
     (
         "echo_logprobs",
         "prompt_logprobs",
+        "penalize_nl",
         "allowed_token_ids",
         "tfs",
         "top_a",

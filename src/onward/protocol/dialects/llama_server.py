@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from onward.protocol.dialects.decode import Table, check_fields, table
+from onward.protocol.dialects.llama_front_ends import FRONT_ENDS, NAME
 from onward.protocol.dialects.rows import only, own, same, sampler, unused
 from onward.protocol.parameter import Parameter, Profile
 from onward.protocol.sampler_parameters import SAMPLER_NAMES
 
-NAME = "llama-server"
 UNLIMITED = -1
 
 DEFAULT_SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 """Its order where a request has none."""
-INFILL_SAMPLER = "infill"
-"""It weighs end tokens in another way than this engine does, and is left out."""
+LEFT_OUT = ("infill", "adaptive_p")
+"""Samplers that are left out: the first weighs end tokens in another way than this engine does, the second is off
+without an `adaptive_target`."""
 
 _SAMPLING: tuple[Parameter, ...] = (
     same("temperature", "temperature", NAME, default=0.8),
@@ -35,8 +36,8 @@ _SAMPLING: tuple[Parameter, ...] = (
     own(
         "samplers", "strings", NAME,
         "The samplers that act, in this order; those that are not listed are off. `penalties` and `dry` can only be "
-        "first; `infill` is left out. By default: " + ", ".join(DEFAULT_SAMPLERS) + ".",
-        only=(*SAMPLER_NAMES, INFILL_SAMPLER), max_items=32, example=["top_k", "top_p", "temperature"],
+        "first; `infill` and `adaptive_p` are left out. By default: " + ", ".join(DEFAULT_SAMPLERS) + ".",
+        only=(*SAMPLER_NAMES, *LEFT_OUT), max_items=32, example=["top_k", "top_p", "temperature"],
     ),
     sampler("dynatemp_range", NAME, 0.0, 0),
     sampler("typical_p", NAME, 1.0, 1),
@@ -57,6 +58,7 @@ _SAMPLING: tuple[Parameter, ...] = (
     same("dry_sequence_breakers", "dry_sequence_breakers", NAME),
     same("mirostat_tau", "mirostat_tau", NAME),
     same("mirostat_eta", "mirostat_eta", NAME),
+    same("penalize_nl", "penalize_nl", NAME),
     same(
         "repeat_last_n", "repeat_last_n", NAME, default=64,
         help="How many of the last generated tokens penalties count; those of the prompt never count. -1: all.",
@@ -109,6 +111,7 @@ _COMMON: tuple[Parameter, ...] = (
 COMPLETION: Table = table(
     same("prompt", "prompt", NAME, required=True, help="A string or an array of token ids; or an array of one."),
     *_COMMON,
+    *FRONT_ENDS,
 )
 INFILL: Table = table(
     own("input_prefix", "string", NAME, "The text before the cursor.", example="def add(a, b):\n", default=""),
@@ -127,7 +130,7 @@ def check_llama_request(fields: dict[str, object], rows: Table, profile: Profile
     """Return the checked fields of a request, with the samplers in its own order. Raises InvalidRequest."""
     checked = check_fields(fields, rows, profile)
     samplers = checked.get("samplers", DEFAULT_SAMPLERS)
-    checked["samplers"] = tuple(name for name in samplers if name != INFILL_SAMPLER)
+    checked["samplers"] = tuple(name for name in samplers if name not in LEFT_OUT)
     if checked.get("temperature", 1.0) < 0:
         checked["temperature"] = 0.0
     if checked.get("seed") in (-1, 2**32 - 1):
