@@ -132,8 +132,8 @@ def fields_page(note: str) -> Iterator[str]:
     yield (
         "What `/v1/completions` does with the fields that other servers take there, read from their sources. Fields "
         "that are refused get an error by name, in all profiles but lenient. What front ends such as SillyTavern send "
-        "whether it is used or not is accepted with the value that changes nothing. What [dialects](dialects.md) such as "
-        "llama-server's, Ollama's and text-generation-inference's own paths take is listed there."
+        "whether it is used or not is accepted with the value that changes nothing. What [dialects](dialects.md) such "
+        "as llama-server's, Ollama's and text-generation-inference's own paths take is listed there."
     )
     yield (
         "`top_n_sigma`, `typical_p`, `tfs`, `top_a`, `epsilon_cutoff`, `eta_cutoff`, XTC, `mirostat`, `dynatemp_range` "

@@ -26,16 +26,30 @@ def first_token_with(row: Any, maxima: Any, value: Any) -> Any:
 
 
 @compiled()
+def count_from(block: Any, value: Any) -> Any:
+    """Return how many logits of a block are ≥ value (int32). Loops over slices vectorise, over indices they do not."""
+    found: Any = np.int32(0)
+    for i in range(block.size):
+        found += np.int32(block[i] >= value)
+    return found
+
+
+@compiled()
+def count_above(block: Any, value: Any) -> Any:
+    """Return how many logits of a block are > value (int32)."""
+    found: Any = np.int32(0)
+    for i in range(block.size):
+        found += np.int32(block[i] > value)
+    return found
+
+
+@compiled()
 def count_at_or_above(row: Any, maxima: Any, value: Any, limit: Any) -> Any:
     """Return how many logits are ≥ value (int64). Counting stops after the block that reaches `limit`."""
     total = 0
     for k in range(maxima.size):
         if maxima[k] >= value:
-            block = row[k * BLOCK_TOKENS : min((k + 1) * BLOCK_TOKENS, row.size)]
-            found: Any = np.int32(0)
-            for i in range(block.size):
-                found += np.int32(block[i] >= value)
-            total += found
+            total += count_from(row[k * BLOCK_TOKENS : min((k + 1) * BLOCK_TOKENS, row.size)], value)
             if total >= limit:
                 break
     return total
@@ -50,12 +64,7 @@ def rank_of(row: Any, maxima: Any, token: Any) -> Any:
             continue
         start, end = k * BLOCK_TOKENS, min((k + 1) * BLOCK_TOKENS, row.size)
         ties_end = min(max(token, start), end)  # lower ids may equal `value`
-        found: Any = np.int32(0)
-        for i in range(start, ties_end):
-            found += np.int32(row[i] >= value)
-        for i in range(ties_end, end):
-            found += np.int32(row[i] > value)
-        rank += found
+        rank += count_from(row[start:ties_end], value) + count_above(row[ties_end:end], value)
     return rank
 
 

@@ -45,7 +45,7 @@ COMMON: dict[str, Any] = {
     "api_server": "http://127.0.0.1:8000", "xtc_threshold": 0.1, "xtc_probability": 0, "nsigma": 0, "top_n_sigma": 0,
     "min_keep": 0, "adaptive_target": -0.01, "adaptive_decay": 0.9,
 }  # fmt: skip
-MOST: dict[str, Any] = {
+OTHERS: dict[str, Any] = {
     "rep_pen": 1.2, "rep_pen_range": 0, "repetition_penalty_range": 0, "guidance_scale": 1, "negative_prompt": "",
     "repeat_penalty": 1.2, "repeat_last_n": 0, "n_predict": 20, "num_predict": 20, "num_ctx": 2048, "mirostat": 0,
     "ignore_eos": False, "rep_pen_slope": 1,
@@ -71,7 +71,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
         "/v1/completions",
         only(VLLM, {**COMMON, "n": 1, "best_of": 1, "ignore_eos": False, "spaces_between_special_tokens": True}),
     ),
-    "generic": ("/v1/completions", only(GENERIC, {**COMMON, **MOST})),
+    "generic": ("/v1/completions", only(GENERIC, {**COMMON, **OTHERS})),
     "aphrodite": (
         "/v1/completions",
         {
@@ -83,14 +83,14 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "tabby": (
         "/v1/completions",
         {
-            **COMMON, **MOST, "api_type": "tabby", "n": 1, "repetition_decay": 0, "temperature_last": True,
+            **COMMON, **OTHERS, "api_type": "tabby", "n": 1, "repetition_decay": 0, "temperature_last": True,
             "speculative_ngram": False,
         },
     ),
     "ooba": (
         "/v1/completions",
         {
-            **COMMON, **MOST, "api_type": "ooba", "min_length": 0, "num_beams": 1, "length_penalty": 1,
+            **COMMON, **OTHERS, "api_type": "ooba", "min_length": 0, "num_beams": 1, "length_penalty": 1,
             "early_stopping": False, "sampler_priority": WEBUI_ORDER, "epsilon_cutoff": 0, "eta_cutoff": 0,
             "encoder_repetition_penalty": 1, "no_repeat_ngram_size": 0, "penalty_alpha": 0, "temperature_last": True,
             "do_sample": True,
@@ -99,7 +99,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llamacpp": (
         "/completion",
         {
-            **COMMON, **MOST, "api_type": "llamacpp", "n": 1, "samplers": LLAMA_ORDER, "logit_bias": [],
+            **COMMON, **OTHERS, "api_type": "llamacpp", "n": 1, "samplers": LLAMA_ORDER, "logit_bias": [],
             "grammar": "", "dry_sequence_breakers": BREAKERS,
         },
     ),
