@@ -31,7 +31,7 @@ from onward.sampling.outputs import Sampled
 from tests.engine.harness import make_job
 
 EVENTS: list[Event] = [
-    Prefilled(1, 3, [None, Sampled(5, -0.25, ((5, -0.25), (6, -math.inf)))]),
+    Prefilled(1, 3, [None, Sampled(5, -0.25, ((5, -0.25), (6, -math.inf)), rank=1)]),
     Decoded(1, 0, [Sampled(7, -1.5, ())], "stop", 2, 1),
     Failed(2, "crashed", "why"),
 ]

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from onward.protocol.other_names import alias, fixed
-from onward.protocol.parameter import Parameter
+from onward.protocol.parameter import Kind, Parameter
+from onward.protocol.request import CompletionRequest
 from onward.protocol.sampler_parameters import LOGIT_EDITS, SAMPLER_NAMES
 
 _WEBUI = "text-generation-webui"
@@ -62,7 +63,7 @@ def _order(value: object, others: Mapping[str, object]) -> object:
 
 def _room(value: object, others: Mapping[str, object]) -> object:
     """Return how many tokens of a prompt to keep, so that it and `max_tokens` have as many as `value` together."""
-    max_tokens = others.get("max_tokens", 16)
+    max_tokens = others.get("max_tokens", CompletionRequest().max_tokens)
     assert isinstance(value, int) and isinstance(max_tokens, int)
     return max(1, value - max_tokens)
 
@@ -87,9 +88,17 @@ def _empty(name: str, dialect: str, *values: object) -> Parameter:
     return replace(fixed(name, values[0], dialect, "an empty value"), only=values, default=None)
 
 
-def _unused(name: str, kind: str, dialect: str, why: str, **changes: object) -> Parameter:
-    row = replace(fixed(name, None, dialect, ""), only=(), kind=kind, has_effect=False, help=why)  # type: ignore[arg-type]
-    return replace(row, **changes)  # type: ignore[arg-type]
+def _unused(name: str, kind: Kind, dialect: str, example: object, help: str) -> Parameter:
+    return Parameter(
+        name=name,
+        kind=kind,
+        origin="extension",
+        dialect=dialect,
+        group="other",
+        example=example,
+        has_effect=False,
+        help=help,
+    )
 
 
 FRONT_END_PARAMETERS = (
@@ -145,12 +154,17 @@ FRONT_END_PARAMETERS = (
         only=(-1, -0.01),
         help="A field of llama.cpp. Only -1 and -0.01, its and SillyTavern's value for off, are accepted.",
     ),
-    _unused(
-        "adaptive_decay", "number", "llama.cpp", "A field of llama.cpp. It only concerns `adaptive_target`.",
-        minimum=0, maximum=1, example=0.9,
+    replace(
+        _unused("adaptive_decay", "number", "llama.cpp", 0.9, "It only concerns `adaptive_target`, which is off."),
+        minimum=0,
+        maximum=1,
     ),
-    _unused("api_type", "string", "SillyTavern", "What SillyTavern takes the server for. It has no effect.",
-            example="vllm"),
-    _unused("api_server", "string", "SillyTavern", "The address that SillyTavern has for the server. It has no effect.",
-            example="http://127.0.0.1:8000"),
-)  # fmt: skip
+    _unused("api_type", "string", "SillyTavern", "vllm", "What SillyTavern takes the server for. It has no effect."),
+    _unused(
+        "api_server",
+        "string",
+        "SillyTavern",
+        "http://127.0.0.1:8000",
+        "The address that SillyTavern has for the server. It has no effect.",
+    ),
+)

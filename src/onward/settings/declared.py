@@ -169,7 +169,7 @@ class Settings:
     max_answer_logprobs: int = option(
         1_048_576, "Limits", values.integer(1),
         "Maximum number of log probabilities of one request: tokens of all choices, and of echoed prompts, times one "
-        "plus `logprobs`.", metavar="NUMBER",
+        "plus `logprobs`; tokens of the prompts of all choices times one plus `prompt_logprobs`.", metavar="NUMBER",
     )  # fmt: skip
     resume_window: float = option(
         120.0, "Limits", values.seconds,
