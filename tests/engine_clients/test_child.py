@@ -22,7 +22,7 @@ from onward.engine.client import CancelChoice, Stop, Submit
 from onward.engine.events import Decoded
 from onward.engine_clients.child import ChildEngine, ChildLauncher, SpareProcess, how_it_ended
 from onward.engine_clients.link import StepReport
-from onward.errors import SetupError
+from onward.errors import ModelFolderError, SetupError
 from onward.models.resolve import resolve
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.runtimes.vocabulary import PackedVocabulary
@@ -171,8 +171,9 @@ def test_closing_waits_until_the_process_has_ended_and_leaves_nothing() -> None:
     ],
 )
 def test_an_engine_that_cannot_be_loaded_is_an_error(changes: dict[str, object], words: str) -> None:
-    with pytest.raises(SetupError, match=words):
+    with pytest.raises(SetupError, match=words) as caught:
         ChildLauncher(WORKER, configuration(**changes), vocabulary)(lambda report: None, lambda reason: None)
+    assert isinstance(caught.value, ModelFolderError) == ("path" in changes)
 
 
 def test_a_tokenizer_that_cannot_be_loaded_ends_the_process() -> None:

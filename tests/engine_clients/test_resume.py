@@ -18,7 +18,7 @@ from onward.engine.events import Decoded, Event, Failed, Prefilled
 from onward.engine.job import Job
 from onward.engine_clients.restart import MAX_FRUITLESS_LOSSES
 from onward.engine_clients.supervised import SupervisedEngine
-from onward.errors import EngineStopped, SetupError
+from onward.errors import EngineStopped, ModelFolderError, SetupError
 from onward.runtimes.toy.tokenizer import END
 from onward.sampling.outputs import Sampled
 from onward.text.assembler import TextRules
@@ -476,6 +476,21 @@ def test_an_engine_that_cannot_start_at_first_says_so() -> None:
     with pytest.raises(SetupError, match="does not fit in memory"):
         client.wait_until_ready()
     assert client.state.status == "stopped"
+
+
+def test_files_that_have_changed_are_no_crash_loop(caplog: pytest.LogCaptureFixture) -> None:
+    job = make_job(max_tokens=50, ignore_end=True)
+    with supervised() as engine:
+        engine.client.submit([job])
+        engine.step_until(lambda: decoded(engine) >= 3)
+        engine.launch.failure, engine.launch.failures = ModelFolderError("m.gguf is cut off."), 3
+        engine.launch.link.lose()
+        wait_for(lambda: engine.client.state.status == "crashed", "the end")
+        assert engine.launch.num_failed == 1
+        assert engine.client.load.recoveries.num_failed_starts == 1
+    assert failures(engine) == {job.id: "crashed"}
+    [line] = [record.getMessage() for record in caplog.records if "no other is started" in record.getMessage()]
+    assert "have changed since they were loaded: m.gguf is cut off; 1 request failed" in line
 
 
 def test_totals_go_on_over_restarts_and_recoveries_are_counted() -> None:

@@ -145,13 +145,14 @@ def once(function: Callable[[], None]) -> Callable[[], None]:
 class ToyLaunch:
     """Implements `engine_clients.link.Launch`. `links` are all links so far, the last of which is the current one.
 
-    `failures`: so many of the next launches fail. `lost_at_start`: so many of the next engines are lost before their
-    launch returns. `gate`: launches wait for it. `fingerprint`: that of the next engines.
+    `failures`: so many of the next launches fail, with `failure`. `lost_at_start`: so many of the next engines are lost
+    before their launch returns. `gate`: launches wait for it. `fingerprint`: that of the next engines.
     """
 
     def __init__(self, make: MakeEngine = make_engine) -> None:
         self.links: list[ToyLink] = []
         self.failures = self.lost_at_start = self.num_failed = 0
+        self.failure: Exception = SetupError("the model does not fit in memory")
         self.fingerprint = "fp_toy"
         self.fatal: Callable[[list[Job]], bool] = lambda jobs: False
         self.gate = threading.Event()
@@ -165,7 +166,7 @@ class ToyLaunch:
         if self.failures:
             self.failures -= 1
             self.num_failed += 1
-            raise SetupError("the model does not fit in memory")
+            raise self.failure
         link = ToyLink(self._make(), on_report, on_lost, self.fingerprint)
         link.fatal = self.fatal
         link.report(is_idle=True)  # as an engine's loop does before it waits for the first job

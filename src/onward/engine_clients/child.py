@@ -33,7 +33,7 @@ from onward.engine_clients.messages import (
     split_command,
 )
 from onward.engine_clients.signals import server_signals_blocked
-from onward.errors import SetupError
+from onward.errors import ModelFolderError, SetupError
 
 log = logging.getLogger("onward.engine")
 
@@ -146,6 +146,7 @@ class ChildEngine:
         self._on_lost = on_lost
         self._info: EngineInfo | None = None
         self._reason: str | None = None
+        self._blames_files = False
         """Why the engine ends, if that is known before its process has ended."""
         self._is_closing = False
         self._is_closed = False
@@ -173,7 +174,8 @@ class ChildEngine:
         self._writer.write(lambda: [encode(Describe(vocabulary))], is_large=True)
 
     def wait_until_ready(self) -> None:
-        """Wait until the engine takes commands. Raises SetupError if it cannot start; the process has ended then."""
+        """Wait until the engine takes commands. Raises SetupError if it cannot start, ModelFolderError if the model's
+        files are why; the process has ended then."""
         try:
             self._ready.wait()
         except BaseException:  # Ctrl-C
@@ -182,7 +184,8 @@ class ChildEngine:
         if self._info is None:
             self._thread.join()
             self.close()
-            raise SetupError(self._reason or "The engine could not be started.")
+            kind = ModelFolderError if self._blames_files else SetupError
+            raise kind(self._reason or "The engine could not be started.")
 
     def send(self, command: Command) -> None:
         self._writer.write(lambda: [encode(part) for part in split_command(command)], is_large=is_large(command))
@@ -233,7 +236,10 @@ class ChildEngine:
                 self._ready.set()
             case Logged():
                 _log(message)
-            case CouldNotStart(reason) | Crashed(reason):
+            case CouldNotStart(reason):
+                self._reason = self._reason or reason
+                self._blames_files = message.blames_files
+            case Crashed(reason):
                 self._reason = self._reason or reason
 
     def _wait(self) -> int:

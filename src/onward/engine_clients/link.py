@@ -59,7 +59,8 @@ class EngineLink(Protocol):
 class Launch(Protocol):
     """Starts an engine, again after it was lost. Blocks until it is ready to receive commands.
 
-    Called on a thread that lives as long as the engine. Raises SetupError if the engine cannot start.
+    Called on a thread that lives as long as the engine. Raises SetupError if the engine cannot start,
+    ModelFolderError if that is because of the model's files.
     """
 
     def __call__(self, on_report: OnReport, on_lost: OnLost) -> EngineLink: ...

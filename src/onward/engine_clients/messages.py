@@ -49,9 +49,11 @@ class Progressed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class CouldNotStart(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The engine cannot be loaded. `reason` is a sentence for the operator, as of a SetupError."""
+    """The engine cannot be loaded. `reason` is a sentence for the operator, as of a SetupError; `blames_files`: whether
+    the model's files are why."""
 
     reason: str
+    blames_files: bool = False
 
 
 class Logged(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -23,7 +23,7 @@ from onward.engine_clients.incident import Incident
 from onward.engine_clients.link import EngineLink, Launch, StepReport
 from onward.engine_clients.load import LoadHistory
 from onward.engine_clients.restart import RestartPolicy
-from onward.errors import EngineStopped, SetupError
+from onward.errors import EngineStopped, ModelFolderError, SetupError
 
 log = logging.getLogger("onward.engine")
 
@@ -251,6 +251,9 @@ class SupervisedEngine:
                 self._start_engine()
             except _FingerprintChanged:
                 return "the engine that was started again computes other results: its model or the machine has changed"
+            except ModelFolderError as error:  # waiting does not mend a file
+                self._recoveries = incident.count_failed_start(self._recoveries)
+                return f"the files of its model have changed since they were loaded: {str(error).rstrip('.')}"
             except Exception as error:
                 log.warning("%s: the engine could not be started again: %s", self._name, error)
                 self._recoveries = incident.count_failed_start(self._recoveries)

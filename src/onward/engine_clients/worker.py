@@ -36,7 +36,7 @@ from onward.engine_clients.messages import (
 )
 from onward.engine_clients.reports import ReportSender
 from onward.engine_clients.signals import ignore_server_signals
-from onward.errors import SetupError
+from onward.errors import ModelFolderError, SetupError
 from onward.machine import resident_bytes
 
 if TYPE_CHECKING:  # it imports the sampler, which the loader does beside other work
@@ -89,7 +89,7 @@ def run_worker(load: Load) -> int:
     try:
         engine, info = load(connection, lambda stage: connection.send(Progressed(stage)))
     except SetupError as error:
-        connection.send(CouldNotStart(str(error)))
+        connection.send(CouldNotStart(str(error), isinstance(error, ModelFolderError)))
         return 1
     except MemoryError:
         connection.send(CouldNotStart("The memory does not suffice to load the model."))
