@@ -251,7 +251,7 @@ class SupervisedEngine:
                 self._start_engine()
             except _FingerprintChanged:
                 return "the engine that was started again computes other results: its model or the machine has changed"
-            except ModelFolderError as error:  # waiting does not mend a file
+            except ModelFolderError as error:  # waiting does not repair a file
                 self._recoveries = incident.count_failed_start(self._recoveries)
                 return f"the files of its model have changed since they were loaded: {str(error).rstrip('.')}"
             except Exception as error:
