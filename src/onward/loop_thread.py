@@ -18,7 +18,7 @@ class LoopThread:
     """`loop` runs from `start` until `stop`. All methods may be called on any other thread."""
 
     def __init__(self, name: str) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = _new_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -65,3 +65,13 @@ class LoopThread:
                 await close()
         finally:
             self.loop.stop()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop that other threads wake cheaply, where there is one for this platform."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

@@ -11,13 +11,12 @@ from typing import Any, TypeVar
 
 from onward.cluster.channels import Channels
 from onward.cluster.members import Member
-from onward.cluster.messages import PROTOCOL, ReplicaInfo, Route, decode_frame
+from onward.cluster.messages import PROTOCOL, Calls, ReplicaInfo, Route, decode_frame
 from onward.cluster.replica import EngineReplica
 from onward.cluster.transport import OnMembers, ReplicaLost
 from onward.engine.client import EngineInfo, EngineLoad
 from onward.engine.step import Engine
 from onward.engine.thread import EngineThread
-from onward.routing.router import Router
 from onward.runtimes.toy.model import ToyModel
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.sampling.sampler import Sampler
@@ -68,12 +67,18 @@ class LocalTransport:
 
     def __init__(self, *replicas: LocalReplica) -> None:
         self.replicas = {replica.name: replica for replica in replicas}
-        self.router = Router(self.replicas)
         self.calls: list[str] = []
         """The replica of each call, in order."""
+        self.batches: list[tuple[str, int]] = []
+        """The replica of each batch, and its size."""
         self.cancelled_choices: list[tuple[int, int]] = []
-        self.channels = Channels(self._listen)
+        self.channels = Channels(_Listener(self))
+        self._num_reports = 0
         self._on_members: OnMembers = lambda members: None
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        return self.channels.silent
 
     def watch(self, on_members: OnMembers) -> None:
         self._on_members = on_members
@@ -81,10 +86,11 @@ class LocalTransport:
 
     def report(self) -> None:
         """Report the replicas that are left."""
+        self._num_reports += 1
         members: Mapping[str, Member] = {
-            name: Member(name, replica.member.info, replica.thread.load) for name, replica in self.replicas.items()
+            name: Member(name, replica.member.info, replica.thread.load, self._num_reports)
+            for name, replica in self.replicas.items()
         }
-        self.router.set_replicas(members, {name: member.info.engine.max_rows for name, member in members.items()})
         self._on_members(members)
 
     def kill(self, name: str, *, reports: bool = True) -> None:
@@ -99,31 +105,42 @@ class LocalTransport:
         self.replicas[replica.name] = replica
         self.report()
 
-    async def run(self, payload: bytes, route: Route) -> AsyncGenerator[bytes]:
-        route.avoid = (*route.avoid, *self.channels.silent)
-        async with aclosing(self.channels.stream(route, lambda: self._call(payload, route))) as items:
-            async for item in items:
-                yield item
+    def run(self, call: int, replica: str, payload: bytes) -> AsyncGenerator[bytes]:
+        self.calls.append(replica)
+        return self.channels.stream(call, replica, payload)
 
-    async def _call(self, payload: bytes, route: Route) -> None:
-        fit = {name for name, replica in self.replicas.items() if replica.fingerprint == route.fingerprint}
-        ranked = self.router.rank(route.keys, route.size, fit - set(route.avoid) or fit)
-        if not ranked:
-            raise ReplicaLost("no replica took the call")
-        replica = self.replicas[ranked[0]]
-        route.replica = replica.name
-        self.calls.append(replica.name)
-        self.router.begin(replica.name, route.keys, route.size)
-        self.channels.attach(route.call, replica.name)
-        try:
-            await _unless_lost(replica, replica.replica.run(payload, route))
-        finally:
-            self.router.end(replica.name, route.size)
+    async def cancel_choice(self, call: int, replica: str, job: int, choice: int) -> None:
+        self.cancelled_choices.append((job, choice))
+        await self.named(replica).replica.cancel_choice(call, job, choice, Route(replica, ""))
 
-    async def _listen(self, name: str, route: Route) -> AsyncGenerator[bytes]:
-        replica = self.replicas.get(name)
-        if replica is None:
-            raise ReplicaLost("gone")
+    def named(self, name: str) -> LocalReplica:
+        """Return a replica. Raises ReplicaLost."""
+        if name not in self.replicas:
+            raise ReplicaLost(f"{name} is gone", is_strike=False)
+        return self.replicas[name]
+
+    def close(self) -> None:
+        self.channels.close()
+        for replica in self.replicas.values():
+            replica.thread.stop()
+
+
+class _Listener:
+    """Implements `cluster.channels.Listener`."""
+
+    def __init__(self, transport: LocalTransport) -> None:
+        self._transport = transport
+
+    async def run(self, calls: Calls, route: Route) -> None:
+        self._transport.batches.append((route.replica, len(calls)))
+        replica = self._transport.named(route.replica)
+        await _unless_lost(replica, replica.replica.run(list(calls), route))
+
+    async def cancel(self, calls: list[int], route: Route) -> None:
+        await self._transport.named(route.replica).replica.cancel(calls, route)
+
+    async def listen(self, route: Route) -> AsyncGenerator[bytes]:
+        replica = self._transport.named(route.replica)
         async with aclosing(replica.replica.listen(route)) as frames:
             while True:
                 try:
@@ -135,20 +152,8 @@ class LocalTransport:
                 if replica.dies_after is not None:
                     replica.dies_after -= len(decode_frame(frame))
                     if replica.dies_after < 0:
-                        self.kill(replica.name)
+                        self._transport.kill(replica.name)
                         raise ReplicaLost(f"{replica.name} died")
-
-    async def cancel_choice(self, route: Route, job: int, choice: int) -> None:
-        self.cancelled_choices.append((job, choice))
-        replica = self.replicas.get(route.only or "")
-        if replica is None:
-            raise ReplicaLost("gone")
-        await replica.replica.cancel_choice(route.call, job, choice, route)
-
-    def close(self) -> None:
-        self.channels.close()
-        for replica in self.replicas.values():
-            replica.thread.stop()
 
 
 async def _unless_lost(replica: LocalReplica, work: Coroutine[Any, Any, T]) -> T:

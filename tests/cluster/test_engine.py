@@ -66,7 +66,7 @@ async def cluster(*replicas: LocalReplica) -> AsyncIterator[tuple[EmbeddedBacken
             assert replica.thread.engine.idle
             replica.thread.engine.check()
             assert replica.thread.engine.cache.pool.num_used == 0
-            assert transport.router.load(replica.name) == 0
+            assert client.load_of(replica.name) == 0
     finally:
         await backend.aclose()
 

@@ -1,124 +1,108 @@
-"""The streams of frames that arrive from replicas: one a replica, whatever the number of calls that it runs.
+"""What passes between this process and replicas: one channel per replica, whatever the number of calls that it runs.
 
-A replica that says nothing, not even that it lives, has been cut off: its calls go on elsewhere.
+Calls go out in batches (`batches`), and the events of all of them come back in one stream of frames. A replica that
+says nothing, not even that it lives, has been cut off: its calls go on elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Protocol
 
+from onward.cluster.batches import Batches, Caller
 from onward.cluster.messages import BrokenMessage, Route, decode_frame
-from onward.cluster.transport import Refused, ReplicaLost
+from onward.cluster.transport import ReplicaLost
 
 TICK_SECONDS = 0.5
 SILENT_TICKS = 5
 """Ticks without a frame, in which several heartbeats were due, after which a replica is given up. A tick is a turn of
 this event loop: one that is held up itself blames nobody."""
-ROUTE_SECONDS = 2.5
-"""How long a call may wait for a replica, before it is made again: Ray asks some whether they have room, and one that
-was cut off does not say."""
-END_SECONDS = 10.0
-"""How long after the end of a call its last events may arrive."""
 
-Listen = Callable[[str, Route], AsyncGenerator[bytes]]
-"""Yields the frames of a replica, by its name, for the face of a route. Raises ReplicaLost."""
+
+class Listener(Caller, Protocol):
+    """A `Caller` that listens too."""
+
+    def listen(self, route: Route) -> AsyncGenerator[bytes]:
+        """Yield the frames of a replica for a face. Raises ReplicaLost."""
+        ...
 
 
 class Channels:
-    """Sorts frames by calls. Used on one event loop.
+    """Sorts frames by calls. Used on one event loop."""
 
-    A call carries the name of the listener that its events are for, `Route.face`. It changes when a stream of frames
-    breaks: what the old one had taken never arrives, and must not be waited for.
-    """
-
-    def __init__(self, listen: Listen) -> None:
-        self._listen = listen
-        self._face = secrets.token_hex(8)
+    def __init__(self, replicas: Listener) -> None:
+        self._replicas = replicas
         self._inboxes: dict[int, _Inbox] = {}
-        self._channels: dict[tuple[str, str], _Channel] = {}
-        """By face and replica."""
+        """By call."""
+        self._channels: dict[str, _Channel] = {}
+        """By replica."""
         self._clock: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def silent(self) -> tuple[str, ...]:
         """The replicas that were given up and have not been heard of since."""
-        return tuple({channel.replica for channel in self._channels.values() if channel.is_silent})
+        return tuple(name for name, channel in self._channels.items() if channel.is_silent)
 
-    async def stream(self, route: Route, call: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGenerator[bytes]:
-        """Make a call and yield the events that arrive for it, encoded. `call` runs it to its end at a replica, and
-        raises ReplicaLost or Refused, as this does. Whoever routes it has `attach` called.
-        """
-        self._loop = asyncio.get_running_loop()
-        route.face = self._face
-        inbox = self._inboxes[route.call] = _Inbox(route)
-        running = asyncio.ensure_future(_report(inbox, call))
+    async def stream(self, call: int, replica: str, payload: bytes) -> AsyncGenerator[bytes]:
+        """Have a replica run a call, and yield the events that arrive for it, encoded. Raises ReplicaLost, Refused."""
+        channel = self._open(replica)
+        inbox = self._inboxes[call] = _Inbox(channel)
+        channel.batches.begin(call, payload)
         try:
-            item = await self._first(inbox)
-            while item:
+            while item := await inbox.take():
                 yield item
-                item = await inbox.take()
         finally:
-            running.cancel()
-            del self._inboxes[route.call]
-
-    def attach(self, call: int, replica: str) -> None:
-        """A call was given to a replica: listen to it."""
-        if (inbox := self._inboxes.get(call)) is None:
-            return
-        key = inbox.route.face, replica
-        if (channel := self._channels.get(key)) is None:
-            channel = self._channels[key] = _Channel(inbox.route.face, replica)
-            channel.task = asyncio.ensure_future(self._read(channel))
-        inbox.channel = channel
-        if self._clock is None or self._clock.done():
-            self._clock = asyncio.ensure_future(self._watch())
+            del self._inboxes[call]
+            if not inbox.has_ended and self._channels.get(replica) is channel:
+                channel.batches.cancel(call)
 
     def close(self) -> None:
-        """Stop listening. Any thread."""
+        """Stop listening, and cancel all calls. Any thread."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop has ended, and its tasks
                 self._loop.call_soon_threadsafe(self._stop)
 
     def _stop(self) -> None:
-        tasks = [channel.task for channel in self._channels.values()] + [self._clock]
-        for task in tasks:
-            if task is not None:
-                task.cancel()
+        if self._clock is not None:
+            self._clock.cancel()
+        for channel in list(self._channels.values()):
+            channel.close()
 
-    async def _first(self, inbox: _Inbox) -> bytes:
-        """Wait for the first item. It may wait long at a replica, but not for one."""
-        with suppress(TimeoutError):
-            return await asyncio.wait_for(inbox.take(), ROUTE_SECONDS)
-        if inbox.channel is None:
-            raise ReplicaLost("no replica took the call", is_strike=False)
-        return await inbox.take()
+    def _open(self, replica: str) -> _Channel:
+        """Return the channel of a replica, a new one if there is none."""
+        self._loop = asyncio.get_running_loop()
+        if (channel := self._channels.get(replica)) is None:
+            channel = self._channels[replica] = _Channel(self._replicas, replica, self._fail)
+            channel.task = asyncio.ensure_future(self._read(channel))
+        if self._clock is None or self._clock.done():
+            self._clock = asyncio.ensure_future(self._watch())
+        return channel
 
     async def _read(self, channel: _Channel) -> None:
         """Sort the frames of a replica until it has none for this face, or is lost."""
         reason = "the stream of its frames has ended"
         try:
             while True:
-                route = Route(0, (), 0, "", only=channel.replica, face=channel.face)
-                async with aclosing(self._listen(channel.replica, route)) as frames:
+                async with aclosing(self._replicas.listen(channel.route)) as frames:
                     async for frame in frames:
                         self._sort(channel, frame)
                 if not self._calls_of(channel):  # it ends when there was no call for a while
-                    del self._channels[channel.face, channel.replica]
+                    del self._channels[channel.route.replica]
                     return
         except ReplicaLost as lost:
             reason = str(lost)
         except BrokenMessage as broken:
             reason = str(broken)
         finally:
-            if self._channels.pop((channel.face, channel.replica), None) is not None:
-                if channel.face == self._face:
-                    self._face = secrets.token_hex(8)
+            # What a broken stream had taken never arrives: the next channel has another face.
+            if self._channels.get(channel.route.replica) is channel:
+                del self._channels[channel.route.replica]
                 self._lose(channel, ReplicaLost(reason))
+                channel.batches.close()
 
     def _sort(self, channel: _Channel, frame: bytes) -> None:
         channel.num_ticks = 0
@@ -146,27 +130,38 @@ class Channels:
         for inbox in self._calls_of(channel):
             inbox.put(lost)
 
+    def _fail(self, call: int, failure: Exception) -> None:
+        if (inbox := self._inboxes.get(call)) is not None:
+            inbox.put(failure)
+
 
 class _Channel:
-    """What this process listens to. `num_ticks`: since the last frame."""
+    """What this process sends to a replica and hears of it, as a face of its own. `num_ticks`: since the last frame."""
 
-    def __init__(self, face: str, replica: str) -> None:
-        self.face = face
-        self.replica = replica
+    def __init__(self, replicas: Listener, replica: str, on_failure: Callable[[int, Exception], None]) -> None:
+        self.route = Route(replica, face=secrets.token_hex(8))
+        self.batches = Batches(replicas, self.route, on_failure)
         self.task: asyncio.Task[None] | None = None
         self.num_ticks = 0
         self.is_silent = False
 
+    def close(self) -> None:
+        """Stop listening, and cancel all calls."""
+        self.batches.close()
+        if self.task is not None:
+            self.task.cancel()
+
 
 class _Inbox:
-    """What has arrived for a call."""
+    """What has arrived for a call. `has_ended`: there is nothing to cancel."""
 
-    def __init__(self, route: Route) -> None:
-        self.route = route
-        self.channel: _Channel | None = None
+    def __init__(self, channel: _Channel) -> None:
+        self.channel = channel
+        self.has_ended = False
         self._items: asyncio.Queue[bytes | Exception] = asyncio.Queue()
 
     def put(self, item: bytes | Exception) -> None:
+        self.has_ended = self.has_ended or not item
         self._items.put_nowait(item)
 
     async def take(self) -> bytes:
@@ -175,13 +170,3 @@ class _Inbox:
         if isinstance(item, Exception):
             raise item
         return item
-
-
-async def _report(inbox: _Inbox, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Make a call. Its end arrives in a frame; a failure does not, and a frame can be lost with its stream."""
-    try:
-        await call()
-        await asyncio.sleep(END_SECONDS)
-        raise ReplicaLost("its last events did not arrive", is_strike=False)
-    except (ReplicaLost, Refused) as failure:
-        inbox.put(failure)

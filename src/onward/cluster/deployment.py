@@ -16,9 +16,10 @@ DEPLOYMENT = "Engine"
 """The name of the one deployment of each application."""
 IMPORT_PATH = "onward.compose.replica:build"
 """The builder of an application; its arguments are a ModelConfig as an object of JSON."""
-PREFIX_ROUTER = "onward.cluster.prefix_router:PrefixRouter"
+REPLICA_ROUTER = "onward.cluster.replica_router:ReplicaRouter"
+AUTOSCALING = "onward.cluster.autoscaling:replicas_for_calls"
 MAX_CALLS = 10_000
-"""Calls that a replica takes: its engine queues them. Which replica has room is decided where calls are made."""
+"""Batches of calls that a replica takes: its engine queues them. Which one has room is decided where calls are made."""
 STATS_SECONDS = 1.0
 """How often replicas report their load."""
 LOAD_PER_ROW = 0.7
@@ -42,6 +43,7 @@ def deployment_options(model: ModelConfig) -> dict[str, Any]:
                 "target_ongoing_requests": model.target_requests or rows * LOAD_PER_ROW,
                 "upscale_delay_s": model.upscale_delay_seconds,
                 "downscale_delay_s": model.downscale_delay_seconds,
+                "policy": {"policy_function": AUTOSCALING},
             }
         }
     actor: dict[str, Any] = {"num_cpus": model.cpus, "num_gpus": model.gpus, "resources": model.resources}
@@ -55,7 +57,7 @@ def deployment_options(model: ModelConfig) -> dict[str, Any]:
         "graceful_shutdown_wait_loop_s": 0.5,
         "health_check_period_s": model.health_check_seconds,
         "request_router_config": {
-            "request_router_class": PREFIX_ROUTER,
+            "request_router_class": REPLICA_ROUTER,
             "request_routing_stats_period_s": STATS_SECONDS,
         },
     }

@@ -19,6 +19,7 @@ import msgspec
 from onward.cluster.flight import Flight, split_request
 from onward.cluster.members import Member, Members
 from onward.cluster.messages import BrokenMessage, decode_events, encode_jobs
+from onward.cluster.placement import Placement
 from onward.cluster.transport import Refused, ReplicaLost, Transport
 from onward.engine.client import Deliver, EngineInfo, EngineLoad, EngineState, RecoveryCounts
 from onward.engine.events import Event, FailureKind
@@ -31,7 +32,9 @@ log = logging.getLogger("onward.engine")
 PATIENCE_SECONDS = 30.0
 """How long jobs wait for a replica that can compute them. Later requests are refused until there is one."""
 RETRY_SECONDS = 0.05
-"""Before the first attempt at another replica; longer before later ones, when several were lost in a row."""
+"""Before the second attempt at another replica; longer before later ones. The first is made at once."""
+MAX_LOST_REPLICAS = 1_000
+"""Names of replicas that are remembered, so that each is counted once."""
 
 
 class ClusterEngine:
@@ -61,8 +64,9 @@ class ClusterEngine:
         self._trial = asyncio.Lock()
         """Held by the one suspect that is tried."""
         self._absent_since: float | None = None
-        self._lost_replicas: set[str] = set()
-        """Those that were counted; forgotten when they are no longer reported."""
+        self._placement = Placement()
+        self._lost_replicas: dict[str, None] = {}
+        """Those that were counted, in order."""
 
     # Any thread.
 
@@ -87,6 +91,10 @@ class ClusterEngine:
         """That of all replicas, as they reported it last, whoever sent them their jobs."""
         counts = self._recoveries
         return msgspec.structs.replace(self._load, recoveries=counts, num_moved=counts.num_resumed_requests)
+
+    def load_of(self, replica: str) -> int:
+        """The choices that this client takes a replica to have. Called on the event loop, or when nothing runs."""
+        return self._placement.load(replica)
 
     @property
     def num_flights(self) -> int:
@@ -125,7 +133,7 @@ class ClusterEngine:
     def _update(self, members: Mapping[str, Member]) -> None:
         """These are the replicas now."""
         self._members.update(members)
-        self._lost_replicas &= members.keys()
+        self._placement.update(members)
         before, self._info = self._info, self._members.serves(self._info)
         if before.fingerprint != self._info.fingerprint:
             log.info("%s: the cluster serves %s now, after %s", self._name, self._info.fingerprint, before.fingerprint)
@@ -161,8 +169,13 @@ class ClusterEngine:
                 async with AsyncExitStack() as trial:
                     if flight.is_suspect:
                         await trial.enter_async_context(self._trial)
-                    await self._wait_for_replica(flight)
-                    await self._run_call(flight, trial)
+                    able = await self._wait_for_replicas(flight)
+                    replica = self._placement.choose(flight, able, self._transport.silent)
+                    with self._placement.load_of(flight, replica):
+                        lost = await self._run_call(flight, replica, trial)
+                if lost is not None:
+                    self._lost(flight, lost)
+                    await asyncio.sleep(RETRY_SECONDS * max(0, flight.num_losses - 1))
         except Refused as refused:
             self._fail(flight, "rejected", str(refused))
         except ReplicaLost as lost:
@@ -175,55 +188,53 @@ class ClusterEngine:
         finally:
             self._flights.pop(flight, None)
 
-    async def _wait_for_replica(self, flight: Flight) -> None:
-        """Wait until a replica can compute a flight. Raises ReplicaLost after PATIENCE_SECONDS."""
+    async def _wait_for_replicas(self, flight: Flight) -> list[str]:
+        """Return the replicas that can compute a flight; wait for one.
+
+        Raises ReplicaLost after PATIENCE_SECONDS without any, or with some that do not answer.
+        """
         deadline = self._loop.time() + PATIENCE_SECONDS
-        while not self._members.with_fingerprint(flight.fingerprint):
+        while not (able := self._members.with_fingerprint(flight.fingerprint)):
             left = deadline - self._loop.time()
             if left <= 0:
                 raise ReplicaLost(f"the cluster has no replica any more that computes {flight.fingerprint}")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
+        if flight.lost_since is not None and self._loop.time() - flight.lost_since > PATIENCE_SECONDS:
+            raise ReplicaLost("no replica answers")
+        return able
 
-    async def _run_call(self, flight: Flight, trial: AsyncExitStack) -> None:
-        """Have one replica compute what is left of a flight, until it has ended or that replica is lost. Progress ends
-        its trial. Raises Refused, and ReplicaLost if no replica takes it for long."""
-        jobs, route = flight.begin_call()
-        if set(self._members.with_fingerprint(flight.fingerprint)) <= set(route.avoid):
-            flight.forget_losses()
-            route.avoid = ()
-        reason: str | None = "its stream ended early"
-        counts = True
+    async def _run_call(self, flight: Flight, replica: str, trial: AsyncExitStack) -> ReplicaLost | None:
+        """Have a replica compute what is left of a flight, until it has ended or that replica is lost; return the loss.
+        Progress ends its trial. Raises Refused."""
+        jobs = flight.begin_call(replica)
         try:
-            async with aclosing(self._transport.run(encode_jobs(jobs), route)) as frames:
-                async for frame in frames:
-                    flight.replica = route.replica
-                    events, stopped = flight.accept(decode_events(frame))
+            async with aclosing(self._transport.run(flight.call, replica, encode_jobs(jobs))) as items:
+                async for item in items:
+                    events, stopped = flight.accept(decode_events(item))
                     if events:
                         await trial.aclose()
                         self._emit(events)
+                    if flight.has_ended:
+                        return None
                     if stopped is not None:
-                        reason, counts = stopped, False
-                    if flight.has_ended or stopped is not None:
-                        break
+                        return ReplicaLost(stopped, is_strike=False)
         except ReplicaLost as lost:
-            reason, counts = str(lost), lost.is_strike
-            if route.replica is None and flight.is_unroutable():
-                raise
+            return lost
         except BrokenMessage as broken:
             raise Refused(f"{broken}: do all machines run the same version of Onward?") from None
-        if not flight.has_ended:
-            flight.replica = route.replica
-            self._lost(flight, reason or "", counts=counts)
-            await asyncio.sleep(RETRY_SECONDS * max(1, flight.num_strikes))
+        return ReplicaLost("its stream ended early")
 
-    def _lost(self, flight: Flight, reason: str, *, counts: bool) -> None:
+    def _lost(self, flight: Flight, lost: ReplicaLost) -> None:
         """A flight goes on elsewhere, or ends if it is the cause of losses."""
-        flight.lost(counts=counts)
-        log.warning("%s: a request lost replica %s and goes on elsewhere: %s", self._name, flight.replica, reason)
-        is_news = counts and flight.replica is not None and flight.replica not in self._lost_replicas
-        if is_news and flight.replica is not None:
-            self._lost_replicas.add(flight.replica)
+        flight.lost(self._loop.time(), counts=lost.is_strike)
+        replica = flight.replica or ""
+        log.warning("%s: a request lost replica %s and goes on elsewhere: %s", self._name, replica, lost)
+        is_news = lost.is_strike and replica not in self._lost_replicas
+        if is_news:
+            self._lost_replicas[replica] = None
+            if len(self._lost_replicas) > MAX_LOST_REPLICAS:
+                del self._lost_replicas[next(iter(self._lost_replicas))]
         counted = self._recoveries
         self._recoveries = msgspec.structs.replace(
             counted,
@@ -265,13 +276,13 @@ class ClusterEngine:
                 if flight.has_ended:
                     task.cancel()
                 elif flight.replica is not None:
-                    task = self._loop.create_task(self._cancel_there(flight, job, choice))
+                    task = self._loop.create_task(self._cancel_there(flight.call, flight.replica, job, choice))
                     task.add_done_callback(lambda done: done.cancelled() or done.exception())
                 return
 
-    async def _cancel_there(self, flight: Flight, job: int, choice: int) -> None:
+    async def _cancel_there(self, call: int, replica: str, job: int, choice: int) -> None:
         with suppress(ReplicaLost):
-            await self._transport.cancel_choice(flight.route_to_replica(), job, choice)
+            await self._transport.cancel_choice(call, replica, job, choice)
 
     def _end(self) -> None:
         for flight in list(self._flights):

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Iterable
 from collections.abc import Sequence as ReadOnly
 
-from onward.cluster.messages import Route
 from onward.engine.events import Decoded, Event, Failed, FailureKind
 from onward.engine.job import Job
 from onward.engine.journal import Journal
@@ -17,8 +16,6 @@ GROUP_CHOICES = 16
 one."""
 MAX_STRIKES = 4
 """Replicas that may be lost in a row, without an event in between, before it is taken for the jobs' own doing."""
-MAX_UNROUTED = 12
-"""Calls in a row that no replica took, after which there is none to wait for: half a minute."""
 SUSPECT_STRIKES = 2
 """From here on a flight is tried beside no other suspect: what ends replicas is found, and what was lost beside it is
 not blamed."""
@@ -36,11 +33,15 @@ class Flight:
         self.call = 0
         self.replica: str | None = None
         """The replica of the last call."""
+        self.keys = prefix_keys(jobs[0].prompt)
+        """Those of the first prompt, for its replica; see `routing.prefix`."""
         self.num_strikes = 0
-        self._num_unrouted = 0
-        self._lost_at: tuple[str, ...] = ()
-        """Replicas that were lost, or gave the jobs back, since the last event."""
-        self._keys = prefix_keys(jobs[0].prompt)
+        self.num_losses = 0
+        """Calls in a row that have delivered nothing, whether their replica was lost or gave the jobs back."""
+        self.lost_since: float | None = None
+        """The time of the first of them."""
+        self.lost_at: set[str] = set()
+        """Their replicas."""
         self._journals = {job.id: Journal(job) for job in jobs}
 
     @property
@@ -66,15 +67,11 @@ class Flight:
     def is_poisoned(self) -> bool:
         return self.num_strikes >= MAX_STRIKES
 
-    def begin_call(self) -> tuple[list[Job], Route]:
-        """Return what is left to compute, and the route of a new call."""
-        jobs = [job for journal in self._journals.values() if (job := journal.remaining()) is not None]
+    def begin_call(self, replica: str) -> list[Job]:
+        """A new call begins at a replica. Returns what is left to compute."""
         self.call = secrets.randbits(63)
-        return jobs, Route(self.call, self._keys, self.num_choices, self.fingerprint, self._lost_at)
-
-    def route_to_replica(self) -> Route:
-        """Return the route of a message to the replica of the current call."""
-        return Route(self.call, self._keys, 0, self.fingerprint, only=self.replica)
+        self.replica = replica
+        return [job for journal in self._journals.values() if (job := journal.remaining()) is not None]
 
     def accept(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
         """Record events of the current call. Returns those to deliver, and a reason if its engine was lost.
@@ -99,23 +96,19 @@ class Flight:
                 del self._journals[event.job]
             accepted.append(event)
         if accepted:
-            self.num_strikes, self._num_unrouted, self._lost_at = 0, 0, ()
+            self.num_strikes = self.num_losses = 0
+            self.lost_since = None
+            self.lost_at.clear()
         return accepted, lost
 
-    def lost(self, *, counts: bool = True) -> None:
+    def lost(self, now: float, *, counts: bool = True) -> None:
         """The replica of the current call is lost, or has given the jobs back (`counts` is False: no strike)."""
         self.num_strikes += counts
+        self.num_losses += 1
+        if self.lost_since is None:
+            self.lost_since = now
         if self.replica is not None:
-            self._lost_at = (*self._lost_at, self.replica)
-
-    def is_unroutable(self) -> bool:
-        """Count a call that no replica took; return whether it was the last one to make."""
-        self._num_unrouted += 1
-        return self._num_unrouted >= MAX_UNROUTED
-
-    def forget_losses(self) -> None:
-        """Let replicas be tried again that were avoided: there are no others."""
-        self._lost_at = ()
+            self.lost_at.add(self.replica)
 
     def cancel_choice(self, job: int, choice: int) -> bool:
         """End a choice. Returns whether the replica has to know: the job goes on, and had that choice."""

@@ -16,11 +16,12 @@ GAUGES = ("num_running", "num_waiting", "num_blocks", "num_used_blocks", "num_ca
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A replica that takes calls."""
+    """A replica that takes calls. `report` numbers its reports of its load."""
 
     name: str
     info: ReplicaInfo
     load: EngineLoad
+    report: int = 0
 
 
 class Members:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +17,8 @@ T = TypeVar("T")
 PROTOCOL = 3
 """Raised with every change of these messages, of jobs or of events. Faces use replicas with the same number only."""
 
+Calls = list[tuple[int, bytes]]
+"""The jobs of calls, each encoded. A call is a number that no other call of any face has."""
 Frame = list[tuple[int, bytes]]
 """The events of calls, each encoded; empty ones are the end of a call."""
 
@@ -30,23 +32,12 @@ class BrokenMessage(Exception):
     """Bytes that are not a message of this version."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Route:
-    """What decides which replica gets a call. `call` is a number that no other call of any face has. `keys`: see
-    `routing.prefix`; `size`: choices in all.
+    """Where a message goes: to this replica and to no other, by name. `face` is the listener that events are for."""
 
-    Only replicas with `fingerprint` come into question, none of `avoid`, and if `only` is set, no other one. The
-    router sets `replica` to the one that it chose, before the call is sent. `face`: the listener for the events.
-    """
-
-    call: int
-    keys: tuple[int, ...]
-    size: int
-    fingerprint: str
-    avoid: tuple[str, ...] = ()
-    only: str | None = None
-    face: str = ""
-    replica: str | None = field(default=None, compare=False)
+    replica: str
+    face: str
 
 
 class ReplicaInfo(msgspec.Struct, frozen=True):
@@ -77,17 +68,24 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
             raise SetupError(f"The cluster's replicas cannot be understood: {error}") from None
 
 
-def encode_load(load: EngineLoad) -> dict[str, Any]:
-    """Return the load of a replica as a JSON object."""
-    return {"load": msgspec.to_builtins(load)}
+class LoadReport(msgspec.Struct, frozen=True):
+    """The load of a replica. `number`: of reports so far; the same one arrives with every report of another replica."""
 
+    number: int = 0
+    load: EngineLoad = EngineLoad()
 
-def decode_load(encoded: dict[str, Any]) -> EngineLoad:
-    """Return an empty load for a replica that has not published any, or one that cannot be understood."""
-    try:
-        return msgspec.convert(encoded.get("load"), EngineLoad)
-    except msgspec.ValidationError:
-        return EngineLoad()
+    def encode(self) -> dict[str, Any]:
+        """Return a JSON object: Ray publishes it."""
+        encoded: dict[str, Any] = msgspec.to_builtins(self)
+        return encoded
+
+    @classmethod
+    def decode(cls, encoded: dict[str, Any]) -> LoadReport:
+        """Return an empty load for a replica that has not published any, or one that cannot be understood."""
+        try:
+            return msgspec.convert(encoded, cls)
+        except msgspec.ValidationError:
+            return cls()
 
 
 def encode_jobs(jobs: list[Job]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from ray import serve
@@ -14,7 +14,7 @@ from ray.serve.exceptions import RayServeException
 from onward.cluster import watchers
 from onward.cluster.channels import Channels
 from onward.cluster.deployment import DEPLOYMENT
-from onward.cluster.messages import BrokenMessage, Route
+from onward.cluster.messages import BrokenMessage, Calls, Route
 from onward.cluster.transport import OnMembers, Refused, ReplicaLost
 
 
@@ -23,39 +23,40 @@ class RayTransport:
 
     def __init__(self, application: str) -> None:
         self._application = application
-        self._channels = Channels(self._listen_to)
-        handle: Any = serve.get_deployment_handle(DEPLOYMENT, application)
-        # The first call of `options` starts the router, which begins to hear of replicas.
-        self._run = handle.options(method_name="run")
-        self._listen = handle.options(method_name="listen", stream=True)
-        self._cancel_choice = handle.options(method_name="cancel_choice")
+        self._handle = _Handle(application)
+        self._channels = Channels(self._handle)
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        return self._channels.silent
 
     def watch(self, on_members: OnMembers) -> None:
         watchers.watch(self._application, on_members)
 
-    async def run(self, payload: bytes, route: Route) -> AsyncGenerator[bytes]:
-        loop, channels = asyncio.get_running_loop(), self._channels
-        route.avoid = (*route.avoid, *channels.silent)
+    def run(self, call: int, replica: str, payload: bytes) -> AsyncGenerator[bytes]:
+        return self._channels.stream(call, replica, payload)
 
-        def attach(replica: str) -> None:
-            loop.call_soon_threadsafe(channels.attach, route.call, replica)
-
-        with watchers.following(route.call, attach):
-            async with aclosing(channels.stream(route, lambda: self._call(payload, route))) as items:
-                async for item in items:
-                    yield item
-
-    async def cancel_choice(self, route: Route, job: int, choice: int) -> None:
-        with _losses():
-            await self._cancel_choice.remote(route.call, job, choice, route)
+    async def cancel_choice(self, call: int, replica: str, job: int, choice: int) -> None:
+        await self._handle.cancel_choice(call, job, choice, Route(replica, face=""))
 
     def close(self) -> None:
         watchers.unwatch(self._application)
         self._channels.close()
 
-    async def _call(self, payload: bytes, route: Route) -> None:
-        """Have a replica run a call to its end; cancel it with this task. Raises ReplicaLost, Refused."""
-        response = self._run.remote(payload, route)
+
+class _Handle:
+    """Implements `channels.Listener`: the methods of the replicas of an application."""
+
+    def __init__(self, application: str) -> None:
+        handle: Any = serve.get_deployment_handle(DEPLOYMENT, application)
+        # The first call of `options` starts the router, which begins to hear of replicas.
+        self._run = handle.options(method_name="run")
+        self._listen = handle.options(method_name="listen", stream=True)
+        self._cancel = handle.options(method_name="cancel")
+        self._cancel_choice = handle.options(method_name="cancel_choice")
+
+    async def run(self, calls: Calls, route: Route) -> None:
+        response = self._run.remote(calls, route)
         try:
             with _losses():
                 await response
@@ -63,7 +64,15 @@ class RayTransport:
             response.cancel()
             raise
 
-    async def _listen_to(self, replica: str, route: Route) -> AsyncGenerator[bytes]:
+    async def cancel(self, calls: list[int], route: Route) -> None:
+        with _losses():
+            await self._cancel.remote(calls, route)
+
+    async def cancel_choice(self, call: int, job: int, choice: int, route: Route) -> None:
+        with _losses():
+            await self._cancel_choice.remote(call, job, choice, route)
+
+    async def listen(self, route: Route) -> AsyncGenerator[bytes]:
         frames = self._listen.remote(route)
         try:
             with _losses():
@@ -81,7 +90,7 @@ def _losses() -> Iterator[None]:
     except RayTaskError as error:
         if isinstance(error.cause, BrokenMessage):
             raise Refused(str(error.cause)) from None
-        raise ReplicaLost(_sentence(error)) from None
+        raise ReplicaLost(_sentence(error), is_strike=not isinstance(error.cause, LookupError)) from None
     except (RayError, RayServeException) as error:
         raise ReplicaLost(_sentence(error)) from None
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from typing import Protocol
 
 from onward.cluster.members import Member
-from onward.cluster.messages import Route
 
 OnMembers = Callable[[Mapping[str, Member]], None]
 """Receives all replicas whenever one of them, or its load, changes. Called on any thread."""
@@ -30,22 +29,26 @@ class Refused(Exception):
 class Transport(Protocol):
     """Reaches the replicas of one model. Except for `watch` and `close`, used on one event loop."""
 
+    @property
+    def silent(self) -> Collection[str]:
+        """The replicas of which nothing has been heard for so long that they should get no calls."""
+        ...
+
     def watch(self, on_members: OnMembers) -> None:
         """Begin to report the replicas."""
         ...
 
-    def run(self, payload: bytes, route: Route) -> AsyncGenerator[bytes]:
-        """Run encoded jobs on the replica that `route` leads to, and yield what it sends. `route.replica` is set when
-        the first item arrives, or before ReplicaLost is raised where a replica was chosen. Closing it cancels the jobs.
+    def run(self, call: int, replica: str, payload: bytes) -> AsyncGenerator[bytes]:
+        """Have a replica run encoded jobs as a call, and yield what it sends. Closing it cancels them.
 
-        Raises ReplicaLost, Refused.
+        `call` is a number that no other call of any face has. Raises ReplicaLost, Refused.
         """
         ...
 
-    async def cancel_choice(self, route: Route, job: int, choice: int) -> None:
-        """Have the replica `route.only` cancel a choice of the call. Raises ReplicaLost."""
+    async def cancel_choice(self, call: int, replica: str, job: int, choice: int) -> None:
+        """Have a replica cancel a choice of a call. Raises ReplicaLost."""
         ...
 
     def close(self) -> None:
-        """Stop reporting."""
+        """Stop reporting, and cancel all calls."""
         ...

@@ -1,17 +1,13 @@
-"""Who wants to know the replicas of an application, and where its calls go. Apart from the router, whose class Ray
-pickles with its globals."""
+"""Who wants to know the replicas of an application. Apart from the router, whose class Ray pickles with its globals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 from onward.cluster.members import Member
 
 _watchers: dict[str, Callable[[Mapping[str, Member]], None]] = {}
 _members: dict[str, Mapping[str, Member]] = {}
-_callers: dict[int, Callable[[str], None]] = {}
-"""By call."""
 
 
 def watch(application: str, on_members: Callable[[Mapping[str, Member]], None]) -> None:
@@ -32,19 +28,3 @@ def publish(application: str, members: Mapping[str, Member]) -> None:
     _members[application] = members
     if (on_members := _watchers.get(application)) is not None:
         on_members(members)
-
-
-@contextmanager
-def following(call: int, on_routed: Callable[[str], None]) -> Iterator[None]:
-    """Have `on_routed` called with the replica that a call goes to, before it is sent: on the router's thread."""
-    _callers[call] = on_routed
-    try:
-        yield
-    finally:
-        del _callers[call]
-
-
-def routed(call: int, replica: str) -> None:
-    """A call goes to a replica. Called by its router."""
-    if (on_routed := _callers.get(call)) is not None:
-        on_routed(replica)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack, aclosing
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, aclosing, suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -14,11 +14,10 @@ from onward.cluster.config import ENGINE_SETTINGS
 from onward.cluster.connection import PREFIX, applications, connect
 from onward.cluster.engine import ClusterEngine
 from onward.cluster.members import Member, Members
-from onward.cluster.messages import ReplicaInfo, Route, encode_jobs
+from onward.cluster.messages import encode_jobs
 from onward.cluster.transport import ReplicaLost
 from onward.errors import SetupError
 from onward.models.resolve import ResolvedModel, resolve
-from onward.routing.prefix import prefix_keys
 from onward.runtimes.base import Progress
 from onward.settings import Settings
 
@@ -76,7 +75,8 @@ def _connect(
     progress(f"Waiting for a replica of {application.removeprefix(PREFIX)}")
     transport = RayTransport(application)
     on_failure.callback(transport.close)
-    info = next(iter(_first_members(application, transport).values())).info
+    found_members = _first_members(application, transport)
+    info = next(iter(found_members.values())).info
     word = dict(settings.tokenizer).get(info.model_id) or info.model
     found = resolve(word, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir)
     tokenizer = found.format.load_tokenizer(found.path, settings.cache_dir)
@@ -86,27 +86,27 @@ def _connect(
             f"The tokenizer of {word} on this machine is not that of the cluster's {info.model_id}: pass "
             f"--tokenizer {info.model_id}=MODEL with the same model."
         )
-    asyncio.run(_check_answers(transport, info))
+    asyncio.run(_check_answers(transport, found_members))
     members = Members(vocabulary, info.engine.context_length)
     engine = ClusterEngine(info.model_id, transport, info.engine, members)
     on_failure.callback(engine.stop)
     return replace(found, id=info.model_id), tokenizer, engine
 
 
-async def _check_answers(transport: RayTransport, info: ReplicaInfo) -> None:
-    """Make an empty call. Raises SetupError if nothing comes back: Ray drops what does not have the right token, and
-    neither side hears of it."""
-    route = Route(0, prefix_keys(()), 1, info.engine.fingerprint)
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS), aclosing(transport.run(encode_jobs([]), route)) as items:
-            async for _ in items:
-                pass
-    except (TimeoutError, ReplicaLost):
-        raise SetupError(
-            "The cluster's replicas do not answer this machine. If the cluster was started without authentication "
-            "and this account has a token in ~/.ray, set RAY_AUTH_MODE=disabled; otherwise see whether a firewall is "
-            "between them."
-        ) from None
+async def _check_answers(transport: RayTransport, replicas: Iterable[str]) -> None:
+    """Make an empty call to one replica after the other until something comes back. Raises SetupError if nothing does:
+    Ray drops what does not have the right token, and neither side hears of it."""
+    for replica in replicas:
+        with suppress(TimeoutError, ReplicaLost):
+            async with asyncio.timeout(ANSWER_SECONDS), aclosing(transport.run(0, replica, encode_jobs([]))) as items:
+                async for _ in items:
+                    pass
+                return
+    raise SetupError(
+        "The cluster's replicas do not answer this machine. If the cluster was started without authentication "
+        "and this account has a token in ~/.ray, set RAY_AUTH_MODE=disabled; otherwise see whether a firewall is "
+        "between them."
+    )
 
 
 def _first_members(application: str, transport: RayTransport) -> Mapping[str, Member]:
