@@ -18,6 +18,8 @@ from benchmarks.workload import Workload
 GUARD_SECONDS = 120.0
 TOKENS = (97, 123)
 """Letters: the toy model's tokens are bytes."""
+PROMPT = 64
+"""Tokens per prompt."""
 
 
 class SleepingCluster:
@@ -77,5 +79,5 @@ def wait_for(what: str, is_so: Callable[[], bool]) -> None:
 
 
 def workload(out: int, seed: int) -> Workload:
-    """Return requests for the toy model with prompts of 64 tokens of their own and `out` tokens each."""
-    return Workload("toy", prompt=64, tokens=TOKENS, out=out, seed=seed)
+    """Return requests for the toy model with prompts of PROMPT tokens of their own and `out` tokens each."""
+    return Workload("toy", prompt=PROMPT, tokens=TOKENS, out=out, seed=seed)

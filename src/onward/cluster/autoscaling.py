@@ -9,7 +9,9 @@ CALLS = "onward_calls"
 
 
 def replicas_for_calls(context: Any) -> tuple[float, dict[str, Any]]:
-    """Return the replicas that all calls need, not rounded. `context`: an `AutoscalingContext` of Ray Serve, which applies
-    the limits and delays of its configuration to the result. A replica that has not reported yet has no calls."""
+    """Return the replicas that all calls need, not rounded. A replica that has not reported yet has no calls.
+
+    `context`: an `AutoscalingContext` of Ray Serve, which applies the limits and delays to the result.
+    """
     calls = (context.aggregated_metrics or {}).get(CALLS, {})
     return sum(calls.values()) / context.config.get_target_ongoing_requests(), {}
