@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from onward.cluster.config import parse_config, read_config
 from onward.cluster.control import to_remove
 from onward.cluster.deployment import application_name, deployment_options, serve_config
-from onward.cluster.manifests import ray_service, serve_yaml
+from onward.cluster.manifests import SECRET, ray_service, serve_yaml
 from onward.errors import SetupError
 
 RAY_SERVICE: dict[str, Any] = {
@@ -36,6 +36,12 @@ RAY_SERVICE: dict[str, Any] = {
                     "additionalProperties": False,
                     "properties": {
                         "rayVersion": {"type": "string"},
+                        "enableInTreeAutoscaling": {"type": "boolean"},
+                        "authOptions": {
+                            "type": "object",
+                            "additionalProperties": False,
+                            "properties": {"mode": {"enum": ["disabled", "token"]}, "secretName": {"type": "string"}},
+                        },
                         "headGroupSpec": {"$ref": "#/$defs/head"},
                         "workerGroupSpecs": {"type": "array", "items": {"$ref": "#/$defs/workers"}},
                     },
@@ -187,13 +193,19 @@ def test_the_files_for_other_tools_hold_the_same_cluster(tmp_path: Path) -> None
     manifest = YAML(typ="safe").load(StringIO(ray_service(models, "registry/onward:1")))
     jsonschema.validate(manifest, RAY_SERVICE)
     assert YAML(typ="safe").load(StringIO(manifest["spec"]["serveConfigV2"])) == serve_config(models)
-    pods = [manifest["spec"]["rayClusterConfig"]["headGroupSpec"]] + manifest["spec"]["rayClusterConfig"][
-        "workerGroupSpecs"
-    ]
-    for pod in pods:
-        (container,) = pod["template"]["spec"]["containers"]
+    cluster = manifest["spec"]["rayClusterConfig"]
+    assert cluster["authOptions"] == {"mode": "token", "secretName": SECRET}
+    assert cluster["enableInTreeAutoscaling"]
+    for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
+        (container,) = group["template"]["spec"]["containers"]
         assert container["image"] == "registry/onward:1"
-        assert {"name": "RAY_AUTH_MODE", "value": "token"} in container["env"]
+    first, second = cluster["workerGroupSpecs"]
+    assert (first["groupName"], first["minReplicas"], first["maxReplicas"]) == ("storyteller", 2, 6)
+    assert first["rayStartParams"] == {}
+    assert second["rayStartParams"] == {"resources": '"{\\"big\\": 1.0}"'}
+    (container,) = second["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"cpu": "1", "memory": "8Gi", "nvidia.com/gpu": "1"}
+    assert "8000" not in str(container["readinessProbe"])
 
 
 def test_the_default_is_one_replica() -> None:

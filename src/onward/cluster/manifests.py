@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
+from math import ceil
 from typing import Any
 
 from ruamel.yaml import YAML
 
 from onward.cluster.config import ModelConfig
-from onward.cluster.deployment import serve_config
+from onward.cluster.connection import PREFIX
+from onward.cluster.deployment import application_name, serve_config
 
 HEAD_CPUS, HEAD_MEMORY = 1, "2Gi"
 WORKER_MEMORY = "8Gi"
 SECRET = "onward-ray-token"
 """Name of the Kubernetes secret with Ray's token, which every pod of the cluster and every face gets."""
+SECRET_KEY = "auth_token"
+"""The name of the token in it, which is KubeRay's."""
+AGENT_PORT = 52365
+"""Where Ray's agent on each node says whether the node is well."""
 
 
 def serve_yaml(models: Sequence[ModelConfig]) -> str:
@@ -24,30 +32,18 @@ def serve_yaml(models: Sequence[ModelConfig]) -> str:
 
 
 def ray_service(models: Sequence[ModelConfig], image: str) -> str:
-    """Return a RayService manifest (ray.io/v1) that serves these models on nodes of its own."""
-    cpus = max(1, int(max(model.cpus for model in models)))
-    gpus = int(max(model.gpus for model in models))
-    total = sum((model.max_replicas or model.replicas) for model in models)
-    limits: dict[str, Any] = {"cpu": str(cpus), "memory": WORKER_MEMORY}
-    if gpus:
-        limits["nvidia.com/gpu"] = str(gpus)
-    cluster = {
+    """Return a RayService manifest (ray.io/v1) that serves these models, each on pods with what its replicas need."""
+    cluster: dict[str, Any] = {
         "rayVersion": _ray_version(),
+        "authOptions": {"mode": "token", "secretName": SECRET},  # the operator uses it too, to deploy
         "headGroupSpec": {
             "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
             "template": _pod("ray-head", image, {"cpu": str(HEAD_CPUS), "memory": HEAD_MEMORY}),
         },
-        "workerGroupSpecs": [
-            {
-                "groupName": "engines",
-                "replicas": sum(model.replicas for model in models),
-                "minReplicas": 1,
-                "maxReplicas": total,
-                "rayStartParams": {},
-                "template": _pod("ray-worker", image, limits),
-            }
-        ],
+        "workerGroupSpecs": [_worker_group(model, image) for model in models],
     }
+    if any(model.max_replicas for model in models):
+        cluster["enableInTreeAutoscaling"] = True
     manifest = {
         "apiVersion": "ray.io/v1",
         "kind": "RayService",
@@ -56,18 +52,50 @@ def ray_service(models: Sequence[ModelConfig], image: str) -> str:
     }
     note = (
         f"Written by `onward cluster config --kuberay`. Needs a secret: kubectl create secret generic {SECRET} "
-        "--from-literal=token=$(openssl rand -hex 32)"
+        f"--from-literal={SECRET_KEY}=$(openssl rand -hex 32)"
     )
     return _yaml(manifest, note)
 
 
+def _worker_group(model: ModelConfig, image: str) -> dict[str, Any]:
+    """Return the pods of a model, with room for one replica each."""
+    limits = {"cpu": str(max(1, ceil(model.cpus))), "memory": WORKER_MEMORY}
+    if model.gpus:
+        limits["nvidia.com/gpu"] = str(ceil(model.gpus))
+    parameters = {}
+    if model.resources:  # a word of a shell command, where KubeRay puts it
+        parameters["resources"] = json.dumps(json.dumps(model.resources))
+    pod = _pod("ray-worker", image, limits)
+    # KubeRay's own probe waits for Serve's proxy, which does not run: faces call replicas.
+    pod["spec"]["containers"][0]["readinessProbe"] = {
+        "httpGet": {"path": "/api/local_raylet_healthz", "port": AGENT_PORT},
+        "initialDelaySeconds": 10,
+        "periodSeconds": 5,
+        "timeoutSeconds": 2,
+        "failureThreshold": 10,
+    }
+    return {
+        "groupName": _group_name(model),
+        "replicas": model.replicas,
+        "minReplicas": model.replicas,
+        "maxReplicas": model.max_replicas or model.replicas,
+        "rayStartParams": parameters,
+        "template": pod,
+    }
+
+
+def _group_name(model: ModelConfig) -> str:
+    """Return the name of a model's pods: part of their names, so of small letters, digits and dashes."""
+    name = application_name(model.model).removeprefix(PREFIX).lower()
+    return re.sub(r"[^a-z0-9]+", "-", name).strip("-")[:40].strip("-") or "model"
+
+
 def _pod(name: str, image: str, limits: dict[str, Any]) -> dict[str, Any]:
     """Return the template of a pod with one container of Ray."""
-    token = {"name": "RAY_AUTH_TOKEN", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "token"}}}
     container = {
         "name": name,
         "image": image,
-        "env": [{"name": "RAY_AUTH_MODE", "value": "token"}, token, {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}],
+        "env": [{"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}],
         "resources": {"limits": limits, "requests": dict(limits)},
     }
     return {"spec": {"containers": [container]}}

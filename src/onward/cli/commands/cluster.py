@@ -21,7 +21,7 @@ DEFAULT_PORT = 6379
 
 
 def up(
-    session: Session, config: str | None, model: tuple[str, ...], replicas: int, address: str | None, port: int,
+    session: Session, config: str | None, model: tuple[str, ...], replicas: int | None, address: str | None, port: int,
     num_cpus: int | None, num_gpus: int | None, wait: float, remove_others: bool, keep_others: bool,
 ) -> None:  # fmt: skip
     from onward.cluster.connection import NoCluster, address_of_cluster, connect, make_token
@@ -93,7 +93,7 @@ def add_node(session: Session, address: str, num_cpus: int | None, num_gpus: int
 
 
 def write_config(
-    session: Session, config: str | None, model: tuple[str, ...], replicas: int, kuberay: bool, image: str
+    session: Session, config: str | None, model: tuple[str, ...], replicas: int | None, kuberay: bool, image: str
 ) -> None:
     from onward.cluster.manifests import ray_service, serve_yaml
 
@@ -101,16 +101,19 @@ def write_config(
     click.echo(ray_service(models, image) if kuberay else serve_yaml(models), nl=False)
 
 
-def _models(config: str | None, model: tuple[str, ...], replicas: int) -> list[ModelConfig]:
+def _models(config: str | None, model: tuple[str, ...], replicas: int | None) -> list[ModelConfig]:
     """Return what is to be served: by the flags, or the file, or cluster.toml of this folder, or storyteller."""
     from onward.cluster.config import parse_config, read_config
 
     if config is not None and model:
         raise SetupError("Pass a cluster.toml or --model, not both.")
     if model or (config is None and not DEFAULT_FILE.is_file()):
-        tables = [{"model": each, "replicas": replicas} for each in model or ("storyteller",)]
+        tables = [{"model": each, "replicas": replicas or 1} for each in model or ("storyteller",)]
         return parse_config({"model": tables}, "--model")
-    return read_config(DEFAULT_FILE if config is None else Path(config))
+    path = DEFAULT_FILE if config is None else Path(config)
+    if replicas is not None:
+        raise SetupError(f"--replicas goes with --model: {path} says how many replicas its models have.")
+    return read_config(path)
 
 
 def _described(found: dict[str, Any]) -> str:
@@ -144,7 +147,7 @@ def _model_options() -> list[click.Option]:
     return [
         click.Option(["--model"], multiple=True, metavar="NAME_OR_PATH", help="Model to serve, in place of a file. "
                      "Repeatable."),
-        click.Option(["--replicas"], type=click.IntRange(1), default=1, help="Replicas of each --model. Default: 1."),
+        click.Option(["--replicas"], type=click.IntRange(1), help="Replicas of each --model. Default: 1."),
     ]  # fmt: skip
 
 
