@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -72,7 +73,8 @@ class _Orders:
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self._workers = [self._add() for _ in range(nodes)]
-        self._frozen: list[Any] = []
+        self._frozen: list[tuple[Any, list[int]]] = []
+        """Nodes that were frozen, each with the processes that its raylet had started."""
         import ray
 
         ray.init(address=self._cluster.address, log_to_driver=False, configure_logging=False)
@@ -123,15 +125,20 @@ class _Orders:
         """Stop all processes of a node, as if its cable were pulled: its connections stay open, and nothing comes."""
         node = random.Random(seed).choice(self._workers)
         self._workers.remove(node)
-        self._frozen.append(node)
         raylets = {process.process.pid for process in node.all_processes.get("raylet", [])}
-        for pid in [*_children_of(raylets), *raylets]:
+        children = list(_children_of(raylets))
+        self._frozen.append((node, children))
+        for pid in [*children, *raylets]:
             os.kill(pid, signal.SIGSTOP)
 
     def kill_frozen(self) -> None:
         """Kill the nodes that were frozen."""
         while self._frozen:
-            self._cluster.remove_node(self._frozen.pop(), allow_graceful=False)
+            node, children = self._frozen.pop()
+            self._cluster.remove_node(node, allow_graceful=False)
+            for pid in children:  # stopped, they do not notice that their raylet has ended
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def kill_replica(self, seed: int) -> int:
         """Kill the process of a replica; returns how many there were."""
