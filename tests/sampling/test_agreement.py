@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.sampling.choice import ChoiceSampler
+from onward.sampling.masks import Mask, pack_mask
 from onward.sampling.params import SamplingParams
 from onward.sampling.reference import ReferenceSampler, decide, edited
 from onward.sampling.sampler import Sampler
@@ -61,21 +62,30 @@ def choice_samplers() -> st.SearchStrategy[ChoiceSampler]:
     return st.builds(ChoiceSampler, params, st.integers(0, 127))
 
 
+def allowing(row: Logits, fraction: float) -> Mask:
+    """A mask that allows this fraction of the tokens, in places all or none of 600, and one that is possible."""
+    rng = np.random.default_rng(int(row.argmax()))
+    allowed = np.repeat(rng.choice((0.0, fraction, 1.0), -(-row.size // 600)), 600)[: row.size]
+    return pack_mask({int(row.argmax()), *np.flatnonzero(rng.random(row.size) < allowed).tolist()}, row.size)
+
+
 @settings(max_examples=400)
 @given(
     row=rows_of_logits(),
     state=choice_samplers(),
     accepted=st.lists(st.integers(0, 600), max_size=5),
     ban=st.booleans(),
+    allowed=st.sampled_from((None, None, 0.0, 0.02, 0.5, 0.98)),
 )
 def test_the_kernels_sample_what_the_reference_samples(
-    row: Logits, state: ChoiceSampler, accepted: list[int], ban: bool
+    row: Logits, state: ChoiceSampler, accepted: list[int], ban: bool, allowed: float | None
 ) -> None:
     for token in accepted:
         state.accept(token % row.size)
-    banned = frozenset({int(row.argmax())}) if ban and np.isfinite(row).sum() > 1 else None
-    token = sample_one(SAMPLERS[row.size], row, state, banned).token
-    final = edited(row, state, banned)
+    mask = None if allowed is None else allowing(row, allowed)
+    banned = frozenset({int(row.argmax())}) if ban and np.isfinite(edited(row, state, None, mask)).sum() > 1 else None
+    [sampled] = SAMPLERS[row.size].sample(row.reshape(1, -1), [0], [state], [banned], [mask])
+    token, final = sampled.token, edited(row, state, banned, mask)
     decision = decide(final, state)
     if decision.margin > ROUNDING:
         assert token == decision.token

@@ -82,28 +82,48 @@ def write_logit(row: Any, maxima: Any, token: Any, value: Any) -> None:
 
 
 @compiled()
-def apply_mask(row: Any, maxima: Any, mask: Any) -> None:
-    """Write -inf to the logits that `mask` (uint32 [words], see masks.py) does not allow, and mark all block maxima as
-    unknown (NaN).
+def copy_masked(row: Any, maxima: Any, mask: Any, edited: Any) -> None:
+    """Write `row` to `edited` (float32 [vocab_size]), with -inf for the tokens that `mask` (uint32 [words], see
+    masks.py) does not allow, and the block maxima to maxima[1]: NaN, for unknown, where some of a block are allowed.
 
-    `row` is float32 [vocab_size], `maxima` float32 [num_blocks]; both are written.
+    maxima[0] (maxima is float32 [2, B]) holds those of `row`.
     """
-    for word in range(mask.size):
-        bits = mask[word]
-        if bits == _ALL_BITS:
-            continue
-        first = word * 32
-        for i in range(first, min(first + 32, row.size)):
-            if (bits >> np.uint32(i - first)) & _FIRST_BIT == 0:
-                row[i] = -np.inf
-    for k in range(maxima.size):
-        maxima[k] = np.nan
+    for k in range(maxima.shape[1]):
+        start, end = k * BLOCK_TOKENS, min((k + 1) * BLOCK_TOKENS, row.size)
+        words = mask[start // 32 : (end + 31) // 32]
+        some, every = np.uint32(0), _ALL_BITS
+        for bits in words:
+            some, every = some | bits, every & bits
+        if some == 0:
+            edited[start:end] = NEGATIVE_INFINITY
+            maxima[1, k] = NEGATIVE_INFINITY
+        elif every == _ALL_BITS:
+            copy_logits(row[start:end], edited[start:end])
+            maxima[1, k] = maxima[0, k]
+        else:
+            copy_allowed(row[start:end], words, edited[start:end])
+            maxima[1, k] = np.nan
 
 
 @compiled()
-def apply_edits(row: Any, maxima: Any, item: Any, edit_ids: Any, edit_values: Any, masks: Any) -> Any:
-    """Apply penalties, bias, bans and the mask to `row` and its block `maxima` (float32 [B]) in place; return the new
-    maximum.
+def copy_logits(source: Any, target: Any) -> None:
+    """Write `source` to `target`, both float32 [n]."""
+    for i in range(source.size):
+        target[i] = source[i]
+
+
+@compiled()
+def copy_allowed(source: Any, words: Any, target: Any) -> None:
+    """Write `source` to `target`, both float32 [n], with -inf where the bit of `words` (uint32 [ceil(n / 32)]) is 0."""
+    for word in range(words.size):
+        bits, logits, copied = words[word], source[word * 32 : word * 32 + 32], target[word * 32 : word * 32 + 32]
+        for i in range(logits.size):
+            copied[i] = logits[i] if (bits >> np.uint32(i)) & _FIRST_BIT else NEGATIVE_INFINITY
+
+
+@compiled()
+def apply_edits(row: Any, maxima: Any, item: Any, edit_ids: Any, edit_values: Any) -> Any:
+    """Apply penalties, bias and bans to `row` and its block `maxima` (float32 [B]) in place; return the new maximum.
 
     Each step is computed in float64 and rounded to float32. repetition_penalty is the rule of Hugging Face
     transformers, presence and frequency are spec/completions §2.9. A bias is plain addition: ±100 moves a logit
@@ -118,8 +138,6 @@ def apply_edits(row: Any, maxima: Any, item: Any, edit_ids: Any, edit_values: An
         write_logit(row, maxima, edit_ids[j], np.float64(row[edit_ids[j]]) + edit_values[j])
     for j in range(item.bans_start, item.edits_end):
         write_logit(row, maxima, edit_ids[j], -np.inf)
-    if item.mask > 0:
-        apply_mask(row, maxima, masks[item.mask])
     bits, highest = row.view(np.int32), NEGATIVE_INFINITY
     for k in range(maxima.size):
         if np.isnan(maxima[k]):
@@ -170,12 +188,16 @@ def sample_token(row: Any, maxima: Any, maximum: Any, item: Any, masses: Any, ro
 
 @compiled()
 def copy_and_edit(row: Any, maxima: Any, item: Any, edit_ids: Any, edit_values: Any, masks: Any, edited: Any) -> Any:
-    """Write the item's edited row to `edited` and its block maxima to maxima[1]; return its maximum (float32)."""
-    for i in range(row.size):
-        edited[i] = row[i]
-    for k in range(maxima.shape[1]):
-        maxima[1, k] = maxima[0, k]
-    return apply_edits(edited, maxima[1], item, edit_ids, edit_values, masks)
+    """Write the item's edited row to `edited` and its block maxima to maxima[1]; return its maximum (float32).
+
+    The mask comes first, because it is applied while copying; no other edit changes a logit of -inf.
+    """
+    if item.mask > 0:
+        copy_masked(row, maxima, masks[item.mask], edited)
+    else:
+        copy_logits(row, edited)
+        copy_logits(maxima[0], maxima[1])
+    return apply_edits(edited, maxima[1], item, edit_ids, edit_values)
 
 
 @compiled()
