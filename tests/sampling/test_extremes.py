@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.sampling import compilation, kernels, sorting
+from onward.sampling import compilation, kernels, running_sums, sorting
 from onward.sampling.outputs import NOT_FINITE, Sampled
 from onward.sampling.reference import ReferenceSampler
 from onward.sampling.sampler import Sampler
@@ -109,12 +109,12 @@ def test_without_a_folder_for_the_cache_the_kernels_still_compile(monkeypatch: p
     assert kernels.entry_point().targetoptions["nogil"] is True
 
 
-@pytest.mark.parametrize("module", [kernels, sorting])
+@pytest.mark.parametrize("module", [kernels, sorting, running_sums])
 def test_the_cache_key_covers_every_file_that_a_function_is_compiled_from(module: Any) -> None:
     """numba's cache key includes closure values: the digest of the files must be among them."""
     [digest] = [cell.cell_contents for cell in module.entry_point().py_func.__closure__]
     assert digest == compilation.source_digest(module.COMPILED_FILES)
     folder = Path(module.__file__).parent
     compiling = {path.name for path in folder.glob("*.py") if "@compiled" in path.read_text()}
-    assert compiling - {"kernels.py", "top_k.py", "sorting.py"} <= set(module.COMPILED_FILES)
-    assert compiling <= {*kernels.COMPILED_FILES, *sorting.COMPILED_FILES}
+    assert compiling - {"kernels.py", "top_k.py", "sorting.py", "running_sums.py"} <= set(module.COMPILED_FILES)
+    assert compiling <= {*kernels.COMPILED_FILES, *sorting.COMPILED_FILES, *running_sums.COMPILED_FILES}

@@ -32,10 +32,9 @@ def draw_mirostat(row: NDArray[np.float32], choice: ChoiceSampler, mirostat: Mir
     if params.is_greedy:
         return int(row.argmax())
     scale = 1 / min(max(params.temperature, MIN_TEMPERATURE), MAX_TEMPERATURE)
-    ranking = Ranking(sort_descending(row, -math.inf, buffers), scale=scale)
+    ranking = Ranking(sort_descending(row, -math.inf, row.size, buffers), scale=scale)
     kept = ranking.first(_num_kept(ranking, mirostat, mu, row.size))
-    goal = uniform(params.seed, choice.choice, choice.position, 0) * float(kept.cumulative[-1])
-    index = min(int(np.searchsorted(kept.cumulative, goal, side="right")), kept.logits.size - 1)
+    index = kept.pick(uniform(params.seed, choice.choice, choice.position, 0))
     choice.next_mu = next_mu(mu, float(kept.distances[index]) + math.log(kept.mass), mirostat)
     return token_at(row, kept, index, buffers)
 

@@ -24,7 +24,7 @@ from onward.sampling.mirostat import draw_mirostat
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import Shaping
 from onward.sampling.reference import edited, most_likely
-from onward.sampling.shaping import draw
+from onward.sampling.shaping import Ranking, draw
 from onward.sampling.sorting import SortBuffers, sort_descending
 from onward.sampling.threads import SamplerThreads
 from onward.sampling.vocab_blocks import BLOCK_TOKENS
@@ -35,6 +35,8 @@ MAX_KERNEL_TOP = 64
 MIN_LOGITS_PER_THREAD = 1 << 20
 """Below that, handing work to another thread takes longer than the work."""
 MAX_THREADS = 4
+CHAIN_COST = 8
+"""How many times as long as the kernels a chain of samplers takes."""
 
 _run = entry_point()
 
@@ -125,7 +127,7 @@ class Sampler:
         self._threads = SamplerThreads(num_threads - 1)
         self._allocate(32)
         self.score(np.zeros((1, vocab_size), np.float32), 0, (0,), 0)
-        sort_descending(np.zeros(1, np.float32), 0.0, SortBuffers(1))
+        Ranking(sort_descending(np.zeros(1, np.float32), 0.0, 1, SortBuffers(1))).pick(0.0)
 
     def close(self) -> None:
         """End the threads. Later calls sample on the caller's thread. May be called more than once."""
@@ -251,7 +253,7 @@ class Sampler:
                 if np.isfinite(raw.max()) and row.max() > -np.inf:
                     items["target_token"][i] = _draw(row, choice, buffers)
 
-        parts = self._parts(len(shaped))
+        parts = self._parts(len(shaped), CHAIN_COST)
         self._threads.run(
             [
                 partial(draw_some, shaped[part], scratch.sort)
@@ -292,9 +294,11 @@ class Sampler:
             [partial(self._run_part, logits, items, part, self._scratch[i]) for i, part in enumerate(parts)]
         )
 
-    def _parts(self, num_items: int) -> list[slice]:
-        """Divide the items among as many threads as are worth it; allocate a scratch buffer for each."""
-        count = max(1, min(self._num_threads, num_items, num_items * self._vocab_size // MIN_LOGITS_PER_THREAD))
+    def _parts(self, num_items: int, cost: int = 1) -> list[slice]:
+        """Divide the items among as many threads as are worth it; allocate a scratch buffer for each. `cost`: of an
+        item, compared with one of the kernels'."""
+        num_logits = num_items * self._vocab_size * cost
+        count = max(1, min(self._num_threads, num_items, num_logits // MIN_LOGITS_PER_THREAD))
         while len(self._scratch) < count:
             self._scratch.append(ScratchBuffers(self._vocab_size))
         bounds = [num_items * part // count for part in range(count + 1)]

@@ -23,6 +23,14 @@ from numpy.typing import NDArray
 
 from onward.sampling.params import SamplingParams, Shaping
 from onward.sampling.rng import XTC_ATTEMPT, uniform
+from onward.sampling.running_sums import (
+    count_below,
+    count_of_bends,
+    count_up_to,
+    nearest,
+    sum_in_order,
+    sum_of_bends,
+)
 from onward.sampling.sorting import SortBuffers, sort_descending
 
 
@@ -55,12 +63,6 @@ class Ranking:
         return float(self.weights.sum(dtype=np.float64))
 
     @cached_property
-    def cumulative(self) -> NDArray[np.float64]:
-        """The sums of the weights, each up to its own: float64 [n]."""
-        cumulative: NDArray[np.float64] = np.cumsum(self.weights.astype(np.float64))
-        return cumulative
-
-    @cached_property
     def entropy(self) -> float:
         """The entropy in nats."""
         return math.log(self.mass) + float((self.weights * self.distances).sum(dtype=np.float64)) / self.mass
@@ -72,6 +74,11 @@ class Ranking:
     def heavier(self, weight: float) -> int:
         """Return how many weights are ≥ weight."""
         return self.weights.size - int(np.searchsorted(self.weights[::-1], weight, side="left"))
+
+    def pick(self, chance: float) -> int:
+        """Return the index at which the cumulative probability passes `chance`, a number in [0, 1)."""
+        goal = chance * sum_in_order(self.weights)
+        return min(count_up_to(self.weights, goal), self.logits.size - 1)
 
 
 def draw(
@@ -88,9 +95,7 @@ def draw(
         return int(row.argmax())
     chance = uniform(params.seed, choice, position, XTC_ATTEMPT)
     kept = shaped(row, params, shaping, chance, buffers)
-    goal = uniform(params.seed, choice, position, 0) * float(kept.cumulative[-1])
-    index = min(int(np.searchsorted(kept.cumulative, goal, side="right")), kept.logits.size - 1)
-    return token_at(row, kept, index, buffers)
+    return token_at(row, kept, kept.pick(uniform(params.seed, choice, position, 0)), buffers)
 
 
 def shaped(
@@ -98,7 +103,7 @@ def shaped(
 ) -> Ranking:
     """Return what all samplers keep: a view of `buffers`, valid until the next call. XTC acts if `chance`, a number in
     [0, 1), is below its probability."""
-    left = Ranking(sort_descending(row, _floor(row, params, shaping), buffers))
+    left = Ranking(sort_descending(row, *_bounds(row, params, shaping), buffers))
     for name in shaping.order:
         left = _keep(name, left, params, shaping, chance)
     return left
@@ -112,35 +117,40 @@ def token_at(row: NDArray[np.float32], kept: Ranking, index: int, buffers: SortB
     return int(np.flatnonzero(row == value)[ties_above])
 
 
-def _floor(row: NDArray[np.float32], params: SamplingParams, shaping: Shaping) -> float:
-    """Return a logit below which no token is kept, -inf if it is not known without the ranking.
+def _bounds(row: NDArray[np.float32], params: SamplingParams, shaping: Shaping) -> tuple[float, int]:
+    """Return a logit below which no token is kept, and a rank behind which none is: what is beyond need not be sorted.
+    -inf and the size of the vocabulary where that is not known without the ranking.
 
-    That of min_p, where nothing but a fixed temperature acts before it: what is below need not be sorted.
+    min_p and top_k say so where nothing acts before them but each other and a fixed temperature.
     """
-    if params.min_p <= 0 or "min_p" not in shaping.order:
-        return -math.inf
-    before = set(shaping.order[: shaping.order.index("min_p")])
-    if shaping.dynatemp_range > 0 and "temperature" in before:
-        return -math.inf
-    if before - {"temperature"} - _prefixes(params, shaping):
-        return -math.inf
-    temperature = params.temperature if "temperature" in before else 1.0
-    return float(row.max()) + temperature * (math.log(params.min_p) - 1e-4)  # a little lower: weights are rounded
+    floor, count, scale = -math.inf, row.size, 1.0
+    for name in shaping.order:
+        if name == "temperature":
+            if shaping.dynatemp_range > 0:
+                break
+            scale = params.temperature
+        elif name == "min_p" and params.min_p > 0:
+            # a little lower, because weights are rounded
+            floor = float(row.max()) + scale * (math.log(params.min_p) - 1e-4)
+        elif name == "top_k" and params.top_k > 0:
+            count = min(params.top_k, row.size)
+        elif name not in ("min_p", "top_k") and _is_on(name, params, shaping):
+            break
+    return floor, count
 
 
-def _prefixes(params: SamplingParams, shaping: Shaping) -> set[str]:
-    """Return the samplers that are off, or that keep first tokens by number: min_p may cut before them as well."""
-    is_off = {
-        "top_n_sigma": shaping.top_n_sigma <= 0,
-        "top_p": params.top_p >= 1,
-        "typical_p": shaping.typical_p >= 1,
-        "tfs": shaping.tfs >= 1,
-        "top_a": shaping.top_a <= 0,
-        "epsilon_cutoff": shaping.epsilon_cutoff <= 0,
-        "eta_cutoff": shaping.eta_cutoff <= 0,
-        "xtc": shaping.xtc_probability <= 0,
-    }
-    return {"top_k", *(name for name, off in is_off.items() if off)}
+def _is_on(name: str, params: SamplingParams, shaping: Shaping) -> bool:
+    """Return whether one of the samplers that look at probabilities leaves tokens out."""
+    return {
+        "top_n_sigma": shaping.top_n_sigma > 0,
+        "top_p": params.top_p < 1,
+        "typical_p": shaping.typical_p < 1,
+        "tfs": shaping.tfs < 1,
+        "top_a": shaping.top_a > 0,
+        "epsilon_cutoff": shaping.epsilon_cutoff > 0,
+        "eta_cutoff": shaping.eta_cutoff > 0,
+        "xtc": shaping.xtc_probability > 0,
+    }[name]
 
 
 def _keep(name: str, left: Ranking, params: SamplingParams, shaping: Shaping, chance: float) -> Ranking:
@@ -156,7 +166,7 @@ def _keep(name: str, left: Ranking, params: SamplingParams, shaping: Shaping, ch
     if name == "top_k" and params.top_k > 0:
         return left.first(params.top_k)
     if name == "top_p" and params.top_p < 1:
-        return left.first(1 + int(np.searchsorted(left.cumulative, params.top_p * left.mass, side="left")))
+        return left.first(1 + count_below(left.weights, params.top_p * left.mass))
     if name == "typical_p" and shaping.typical_p < 1:
         return typical(left, shaping.typical_p)
     if name == "tfs" and shaping.tfs < 1:
@@ -195,15 +205,8 @@ def temperature(left: Ranking, params: SamplingParams, shaping: Shaping) -> floa
 def typical(left: Ranking, share: float) -> Ranking:
     """Keep the tokens whose surprise is closest to the entropy, until their mass exceeds `share` (Meister et al.:
     "Locally typical sampling", 2022)."""
-    offsets = left.distances.astype(np.float64) - (left.entropy - math.log(left.mass))
-    split = int(np.searchsorted(offsets, 0.0, side="left"))
-    # Two sorted runs, whose merge is what a stable sort of numpy does: from the entropy upwards, and downwards.
-    nearest = np.argsort(np.concatenate((-offsets[:split][::-1], offsets[split:])), kind="stable")
-    ranks = np.where(nearest < split, split - 1 - nearest, nearest)
-    mass_of = np.cumsum(left.weights[ranks], dtype=np.float64)
-    kept = ranks[: 1 + int(np.searchsorted(mass_of, share * left.mass, side="right"))]
-    low = int(kept.min())
-    return Ranking(left.logits[low : int(kept.max()) + 1], left.start + low, left.scale)
+    start, end = nearest(left.distances, left.weights, left.entropy - math.log(left.mass), share * left.mass)
+    return Ranking(left.logits[start:end], left.start + start, left.scale)
 
 
 def tail_start(left: Ranking, share: float) -> int:
@@ -212,9 +215,10 @@ def tail_start(left: Ranking, share: float) -> int:
     weights = left.weights
     if weights.size <= 2:
         return weights.size
-    falls = weights[:-1] - weights[1:]
-    bends = np.cumsum(np.abs(falls[:-1] - falls[1:]), dtype=np.float64)
-    if bends[-1] <= 1e-6 * left.mass:
-        bends = np.arange(1, bends.size + 1) / bends.size
-    beyond = max(1, int(np.searchsorted(bends, share * bends[-1], side="right")))
-    return beyond if beyond < bends.size else weights.size
+    num_bends, total = weights.size - 2, sum_of_bends(weights)
+    if total > 1e-6 * left.mass:
+        below = count_of_bends(weights, share * total)
+    else:  # as if all were the same
+        bends = np.arange(1, num_bends + 1) / num_bends
+        below = int(np.searchsorted(bends, share * bends[-1], side="right"))
+    return max(1, below) if max(1, below) < num_bends else weights.size
