@@ -1,8 +1,10 @@
-"""Cost and gain of constrained output: one engine, in alternating rounds, with jobs of each kind.
+"""Cost and gain of constrained output. `python -m benchmarks.constrained --clients 1 8 32` measures three things:
 
-`free` is text without a constraint, `masked` the same beside a grammar that allows nearly everything, so that only its
-masks cost, and `json` text by a schema, whose forced parts are drafted. Tokens per second as ratios to `free`, and the
-microseconds that a mask and a taken token take by themselves. `python -m benchmarks.constrained --clients 1 8 32`.
+- microseconds of a mask by itself, over the vocabulary of `--model` and of each of `--vocabulary`;
+- what masks cost: the same choices decode with a grammar that allows nearly everything and without it, a few steps each
+  by turns, so that nothing but the constraint differs; the time of a token as a ratio;
+- what forced text gains: tokens per second of JSON by a schema as a ratio to those of free text, prompts included, in
+  alternating rounds.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import measure
-from benchmarks.models import load
+from benchmarks.models import find_model, load
 from onward.constraints.grammar import json_schema_grammar, regex_grammar
 from onward.constraints.matcher import MaskBuffer, TokenTrie
 from onward.constraints.tokens import LibraryTokens
+from onward.engine.constraint import ChoiceConstraint, Compiled
 from onward.engine.events import Decoded
 from onward.engine.job import Job
 from onward.engine.model import Model, Tokenizer
@@ -49,7 +53,19 @@ SCHEMA = {
     "additionalProperties": False,
 }
 GRAMMARS = {"free": "", "masked": regex_grammar(r"(.|\n)+"), "json": json_schema_grammar(SCHEMA, whitespace=None)}
+MASKS = {
+    "nearly all": GRAMMARS["masked"],
+    "schema": GRAMMARS["json"],
+    "any JSON": json_schema_grammar({"type": "object"}),
+    "[A-Za-z ]{1,400}": regex_grammar("[A-Za-z ]{1,400}"),
+    "[^,<]{1,400}": regex_grammar("[^,<]{1,400}"),
+}
+"""Grammars whose masks are measured. Repetitions that are counted are the expensive ones: each token leads to a state
+of its own, and many tokens are allowed."""
 PROMPT_TOKENS = 32
+MASKS_PER_GRAMMAR = 400
+STEPS_PER_TURN = 5
+"""Beside a first one, which is not counted: it has the masks of new matchers."""
 
 
 class Arms:
@@ -73,9 +89,39 @@ class Arms:
                     if event.finish_reason and generated < tokens:
                         self._submit(kind, out)
         seconds = time.perf_counter() - begin
+        self._cancel_all()
+        return generated / seconds
+
+    def mask_ratios(self, clients: int, turns: int) -> list[float]:
+        """Return how long a token of choices with masks takes, as a ratio to one of the same choices without, per pair
+        of turns."""
+        for _ in range(clients):
+            self._submit("masked", turns * 2 * STEPS_PER_TURN * 4)
+        scheduler = self.engine.scheduler
+        while len(scheduler.running) < clients or any(each.is_prefilling for each in scheduler.running):
+            self.engine.step()
+        compiled = self.engine.constraints.prepare(next(iter(scheduler.running)).job)
+        ratios = []
+        for _ in range(turns):
+            free, masked = self._turn(None), self._turn(compiled)
+            ratios.append(masked / free)
+        assert len(scheduler.running) == clients, "a choice has ended"
+        self._cancel_all()
+        return ratios
+
+    def _turn(self, compiled: Compiled | None) -> float:
+        """Run some steps of all choices with a grammar or without; return the seconds of a token."""
+        for sequence in self.engine.scheduler.running:
+            sequence.constraint = None if compiled is None else ChoiceConstraint(compiled)
+        self.engine.step()
+        generated, begin = 0, time.perf_counter()
+        for _ in range(STEPS_PER_TURN):
+            generated += sum(len(event.tokens) for event in self.engine.step() if isinstance(event, Decoded))
+        return (time.perf_counter() - begin) / generated
+
+    def _cancel_all(self) -> None:
         for sequence in list(self.engine.scheduler.sequences()):
             self.engine.cancel(sequence.job.request)
-        return generated / seconds
 
     def _submit(self, kind: str, out: int) -> None:
         number = next(self._ids)
@@ -86,73 +132,97 @@ class Arms:
         self.engine.add(job)
 
 
-def mask_costs(trie: TokenTrie, grammar: str, rows: int) -> dict[str, float]:
-    """Return the microseconds of a mask and of a taken token, of `rows` choices in one call: the mean over texts that
-    are sampled evenly from what the grammar allows."""
+def mask_costs(trie: TokenTrie, grammar: str) -> dict[str, float]:
+    """Return the microseconds of a mask and of a taken token: of texts that are sampled evenly from what the grammar
+    allows, one at a time on this thread."""
     ends = pack_mask((), trie.vocab_size)
     buffer, first = MaskBuffer(trie), trie.compile(grammar)
     rng = np.random.default_rng(0)
-    matchers = [first.copy() for _ in range(rows)]
-    mask_seconds, take_seconds, count = 0.0, 0.0, 0
-    for _ in range(40):
+    matcher = first.copy()
+    masks, takes = [], []
+    for _ in range(MASKS_PER_GRAMMAR):
         begin = time.perf_counter()
-        masks = buffer.compute([(matcher, [], ends) for matcher in matchers])
-        mask_seconds += time.perf_counter() - begin
-        tokens = [int(rng.choice(np.flatnonzero(unpack_mask(mask[0], trie.vocab_size)))) for mask in masks]
-        begin = time.perf_counter()
-        for matcher, token in zip(matchers, tokens, strict=True):
-            matcher.consume(token)
-        take_seconds += time.perf_counter() - begin
-        count += rows
-        matchers = [first.copy() if matcher.is_complete else matcher for matcher in matchers]
-    return {"mask_us": mask_seconds / count * 1e6, "take_us": take_seconds / count * 1e6}
+        [mask] = buffer.compute([(matcher, [], ends)])
+        computed = time.perf_counter()
+        token = int(rng.choice(np.flatnonzero(unpack_mask(mask[0], trie.vocab_size))))
+        taken = time.perf_counter()
+        matcher.consume(token)
+        takes.append((time.perf_counter() - taken) * 1e6)
+        masks.append((computed - begin) * 1e6)
+        if matcher.is_complete:
+            matcher = first.copy()
+    return {
+        "mask_us": statistics.median(masks),
+        "mask_mean_us": statistics.fmean(masks),
+        "mask_p90_us": statistics.quantiles(masks, n=10)[-1],
+        "take_us": statistics.median(takes),
+    }
+
+
+def measure_masks(name: str, vocabulary: Tokenizer, vocab_size: int) -> dict[str, Any]:
+    """Return the figures of one vocabulary, and print them."""
+    begin = time.perf_counter()
+    tokens = LibraryTokens(
+        vocab_size,
+        vocabulary.token_bytes,
+        vocabulary.is_special,
+        lambda text: vocabulary.encode(text, add_special_tokens=False),
+    )
+    trie = TokenTrie(tokens)
+    seconds = time.perf_counter() - begin
+    print(f"{name}: vocabulary of {vocab_size} tokens prepared in {seconds:.2f} s; microseconds of a mask:")
+    costs = {kind: mask_costs(trie, grammar) for kind, grammar in MASKS.items()}
+    for kind, each in costs.items():
+        print(
+            f"{kind:18} median {each['mask_us']:7.1f}, mean {each['mask_mean_us']:7.1f}, 90 % below "
+            f"{each['mask_p90_us']:7.1f}; {each['take_us']:5.1f} per taken token",
+            flush=True,
+        )
+    return {"trie_seconds": seconds, "masks": costs}
 
 
 def measure_model(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of one model, and print them."""
     model, folder = load(name)
     vocabulary = HuggingFaceTokenizer(folder.path)
-    begin = time.perf_counter()
-    tokens = LibraryTokens(
-        model.vocab_size,
-        vocabulary.token_bytes,
-        vocabulary.is_special,
-        lambda text: vocabulary.encode(text, add_special_tokens=False),
-    )
-    trie = TokenTrie(tokens)
-    figures: dict[str, Any] = {"trie_seconds": time.perf_counter() - begin, "masks": {}, "clients": {}}
-    print(f"{name}: vocabulary of {model.vocab_size} tokens prepared in {figures['trie_seconds']:.2f} s")
-    for kind in ("masked", "json"):
-        costs = figures["masks"][kind] = mask_costs(trie, GRAMMARS[kind], max(options.clients))
-        print(f"{kind:8}{costs['mask_us']:8.1f} us a mask, {costs['take_us']:6.1f} us a taken token")
+    figures = measure_masks(name, vocabulary, model.vocab_size)
     arms = Arms(model, vocabulary)
+    figures["clients"] = {}
     for clients in options.clients:
-        rates: dict[str, list[float]] = {kind: [] for kind in GRAMMARS}
-        for round_number in range(options.rounds + 1):
-            for kind in GRAMMARS:
-                rate = arms.run(kind, clients, options.tokens * clients, options.out)
-                if round_number:
-                    rates[kind].append(rate)
-        found: dict[str, Any] = {"free_tok_s": measure.median_of(rates["free"])}
-        for kind in ("masked", "json"):
-            ratios = [rate / free for rate, free in zip(rates[kind], rates["free"], strict=True)]
-            found[kind] = measure.median_of(ratios)
-        figures["clients"][str(clients)] = found
-        shown = ", ".join(
-            f"{kind} x {found[kind]['median']:.3f} ({found[kind]['least']:.3f} to {found[kind]['greatest']:.3f})"
-            for kind in ("masked", "json")
+        found = figures["clients"][str(clients)] = measure_clients(arms, clients, options)
+        print(
+            f"{clients:>3} clients: a token with masks takes {found['masked']['median']:.3f} of the time without "
+            f"({found['masked']['quarter']:.3f} to {found['masked']['three_quarters']:.3f} in half of the turns); free "
+            f"{found['free_tok_s']['median']:.1f} tok/s, json {found['json']['median']:.3f} of it "
+            f"({found['json']['least']:.3f} to {found['json']['greatest']:.3f})",
+            flush=True,
         )
-        print(f"{clients:>3} clients: free {found['free_tok_s']['median']:8.1f} tok/s, {shown}", flush=True)
     return figures
+
+
+def measure_clients(arms: Arms, clients: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of so many jobs at a time."""
+    quarter, median, three_quarters = statistics.quantiles(arms.mask_ratios(clients, options.turns), n=4)
+    rates: dict[str, list[float]] = {"free": [], "json": []}
+    for round_number in range(options.rounds + 1):
+        for kind, found in rates.items():
+            rate = arms.run(kind, clients, options.tokens * clients, options.out)
+            if round_number:
+                found.append(rate)
+    gains = [rate / free for rate, free in zip(rates["json"], rates["free"], strict=True)]
+    masked = {"median": median, "quarter": quarter, "three_quarters": three_quarters}
+    return {"masked": masked, "free_tok_s": measure.median_of(rates["free"]), "json": measure.median_of(gains)}
 
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.constrained", description=__doc__)
     parser.add_argument("--model", nargs="+", default=["storyteller"], help="built-in names or folders")
+    parser.add_argument("--vocabulary", nargs="*", default=[], help="models of any format, for masks only")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32], help="jobs at a time (default 1 8 32)")
     parser.add_argument("--tokens", type=int, default=256, help="tokens of each client in a round (default 256)")
     parser.add_argument("--out", type=int, default=128, help="tokens per completion at most (default 128)")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
+    parser.add_argument("--turns", type=int, default=40, help="pairs of turns of the same choices (default 40)")
     parser.add_argument("--json", type=Path, help="write the figures here")
     return parser
 
@@ -161,6 +231,10 @@ def main() -> int:
     options = arguments().parse_args()
     at_start = measure.start()
     figures: dict[str, Any] = {}
+    for name in options.vocabulary:
+        model = find_model(name)
+        vocabulary = model.format.load_tokenizer(model.path, None)
+        figures[Path(name).name] = measure_masks(name, vocabulary, vocabulary.size)
     for name in options.model:
         figures[Path(name).name] = measure_model(name, options)
         measure.write_report(options.json, "constrained", figures, at_start)

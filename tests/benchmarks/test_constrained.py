@@ -22,6 +22,13 @@ def test_every_kind_runs_on_and_leaves_nothing_behind() -> None:
         assert arms.engine.idle
 
 
+def test_the_same_choices_are_timed_with_masks_and_without() -> None:
+    arms = Arms(ToyModel(), ToyTokenizer())
+    ratios = arms.mask_ratios(clients=3, turns=4)
+    assert len(ratios) == 4 and all(ratio > 0 for ratio in ratios)
+    assert arms.engine.idle
+
+
 def test_the_json_is_valid_and_mostly_forced() -> None:
     job = make_job(max_tokens=600, grammar=GRAMMARS["json"], choices=4)
     complete = [each for each in run_alone(job).choices.values() if each.finish_reason == "stop"]
@@ -39,5 +46,5 @@ def test_masks_are_timed() -> None:
         lambda text: tokenizer.encode(text, add_special_tokens=False),
     )
     trie = TokenTrie(tokens)
-    costs = mask_costs(trie, GRAMMARS["json"], 2)
+    costs = mask_costs(trie, GRAMMARS["json"])
     assert costs["mask_us"] > 0 and costs["take_us"] > 0

@@ -71,9 +71,12 @@ def generate(schema: dict[str, Any], rng: random.Random, max_bytes: int = 300) -
         if matcher.is_complete or (may_end and rng.random() < 0.5):
             return text.decode()
         [masks] = buffer.compute([(matcher, [], NO_ENDS)])
-        token = rng.choice(np.flatnonzero(unpack_mask(masks[0], 256)).tolist())
-        text.append(token)
-        matcher.consume(token)
+        allowed = np.flatnonzero(unpack_mask(masks[0], 256)).tolist()
+        if not allowed:
+            assert may_end
+            return text.decode()
+        text.append(rng.choice(allowed))
+        matcher.consume(text[-1])
         assert not matcher.error
     return None
 
