@@ -1,4 +1,4 @@
-"""Microseconds per row from logits to sampled tokens: the kernels and the plain numpy reference, one thread.
+"""Microseconds per row from logits to sampled tokens: the kernels, on `--threads` threads, and the numpy reference.
 
 `python -m benchmarks.sampling`. Each figure is the best of several calls, each of which samples from `--rows` rows of
 normally distributed logits (standard deviation 3), more than the processor's inner caches hold. The Python part of the
@@ -15,7 +15,8 @@ import numpy as np
 
 from benchmarks import measure
 from onward.sampling.choice import ChoiceSampler
-from onward.sampling.params import Dry, SamplingParams, Shaping
+from onward.sampling.masks import Mask, pack_mask
+from onward.sampling.params import Dry, Mirostat, SamplingParams, Shaping
 from onward.sampling.reference import ReferenceSampler
 from onward.sampling.sampler import Sampler
 
@@ -48,8 +49,12 @@ CASES: dict[str, dict[str, Any]] = {
         "min_p": 0.05,
         "shaping": Shaping(order=("top_k", "top_p", "min_p", "temperature")),
     },
+    "mirostat 2": {"mirostat": Mirostat()},
     "dry_multiplier 0.8": {"dry": Dry(0.8)},
 }
+MASKED = {"temperature": 0.8, "top_p": 0.95}
+MASKS = {"a mask of 0.1 %": 0.001, "a mask of half": 0.5, "a mask of 99.9 %": 0.999}
+"""Fractions of the vocabulary that the mask of a grammar allows, beside MASKED."""
 
 
 def sample_us_per_row(
@@ -57,9 +62,12 @@ def sample_us_per_row(
     logits: np.ndarray[Any, np.dtype[np.float32]],
     params: dict[str, Any],
     calls: int,
+    allowed: float | None = None,
 ) -> float:
-    """Return the microseconds per row of the fastest of `calls` calls of `sample`; `logits` is [rows, vocab_size]."""
+    """Return the microseconds per row of the fastest of `calls` calls of `sample`; `logits` is [rows, vocab_size].
+    `allowed`: the fraction of tokens that masks allow, a mask per row; None: no masks."""
     rows = range(len(logits))
+    masks = [] if allowed is None else random_masks(logits.shape, allowed)
     choices = [ChoiceSampler(SamplingParams(seed=row, **params), 0) for row in rows]
     for choice in choices:
         for token in range(200):
@@ -67,9 +75,15 @@ def sample_us_per_row(
     times = []
     for _ in range(calls):
         start = time.perf_counter()
-        sampler.sample(logits, rows, choices, [None] * len(choices))
+        sampler.sample(logits, rows, choices, [None] * len(choices), masks)
         times.append(time.perf_counter() - start)
     return min(times) / len(logits) * 1e6
+
+
+def random_masks(shape: tuple[int, ...], allowed: float) -> list[Mask]:
+    """Return a mask per row of [rows, vocab_size] that allows this fraction of the tokens."""
+    rng = np.random.default_rng(1)
+    return [pack_mask(np.flatnonzero(rng.random(shape[1]) < allowed).tolist(), shape[1]) for _ in range(shape[0])]
 
 
 def score_us_per_row(
@@ -88,21 +102,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sampling", description=__doc__)
     parser.add_argument("--rows", type=int, default=16, help="rows per step (default 16)")
     parser.add_argument("--calls", type=int, default=20, help="timed calls of the kernels (default 20)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the kernels (default 1)")
     parser.add_argument("--without-reference", action="store_true", help="omit the slow numpy column")
     arguments = parser.parse_args()
     for vocab_size in VOCAB_SIZES:
         shape = (arguments.rows, vocab_size)
         logits = (np.random.default_rng(0).standard_normal(shape) * 3).astype(np.float32)
         start = time.perf_counter()
-        kernels, reference = Sampler(vocab_size, num_threads=1), ReferenceSampler(vocab_size)
+        kernels, reference = Sampler(vocab_size, num_threads=arguments.threads), ReferenceSampler(vocab_size)
         load_seconds = time.perf_counter() - start
         print(f"\nvocabulary {vocab_size:,}, {arguments.rows} rows (kernels loaded in {load_seconds:.2f} s)")
         print(f"{'us per row':42}{'kernels':>10}{'numpy':>12}{'ratio':>8}")
-        for name, params in {**CASES, "score, top 5": None}.items():
+        masked = {f"{name}, top_p 0.95": MASKED for name in MASKS}
+        for name, params in {**CASES, **masked, "score, top 5": None}.items():
+            allowed = MASKS.get(name.removesuffix(", top_p 0.95"))
             figures = [
                 score_us_per_row(sampler, rows, calls)
                 if params is None
-                else sample_us_per_row(sampler, rows, params, calls)
+                else sample_us_per_row(sampler, rows, params, calls, allowed)
                 for sampler, rows, calls in ((kernels, logits, arguments.calls), (reference, logits[:2], 2))
                 if sampler is kernels or not arguments.without_reference
             ]

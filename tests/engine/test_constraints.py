@@ -96,6 +96,14 @@ def test_a_complete_text_ends_the_choice_without_an_end_token() -> None:
     assert END not in [sampled.token for sampled in choice.sampled]
 
 
+def test_a_model_without_end_tokens_ends_where_nothing_can_follow() -> None:
+    """Also where the library knows only from its mask that a number has no further digit."""
+    grammar = json_schema_grammar({"type": "number", "multipleOf": 1, "minimum": 0, "maximum": 5})
+    ran = run_alone(make_job(grammar=grammar, choices=6, ignore_end=True))
+    assert {choice.finish_reason for choice in ran.choices.values()} == {"stop"}
+    assert {choice.text for choice in ran.choices.values()} <= set("012345")
+
+
 def test_max_tokens_cuts_a_text_that_is_not_complete() -> None:
     choice = run_alone(make_job(max_tokens=3, grammar=choice_grammar([STORY]))).choices[0]
     assert choice.finish_reason == "length" and STORY.startswith(choice.text)

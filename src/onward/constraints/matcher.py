@@ -61,6 +61,14 @@ class Matcher:
         """Whether the text is valid and nothing can follow it."""
         return bool(self.library.is_stopped()) and not self.library.is_error()
 
+    def has_ended(self) -> bool:
+        """Return whether the text is valid and nothing can follow it, also where the library finds that out only by a
+        mask. Takes as long as one."""
+        if self.is_complete or not self.library.is_accepting():
+            return self.is_complete
+        mask = np.frombuffer(self.library.compute_bitmask(), np.uint32)
+        return int(np.bitwise_count(mask).sum()) == 1  # the virtual token
+
     def consume(self, token: int) -> None:
         """Take a token that the choice has generated. One that the grammar does not allow makes an `error`."""
         self.library.consume_token(token)

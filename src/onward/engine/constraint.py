@@ -16,10 +16,12 @@ Masks = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A grammar for the jobs with the same end tokens. `first`: the masks of a choice without tokens, [1, words]."""
+    """A grammar for the jobs with the same end tokens. `first`: the masks of a choice without tokens, [1, words].
+    Without end tokens (`has_ends`), the model cannot say that a text is complete."""
 
     matcher: Matcher
     ends: Mask
+    has_ends: bool
     first: Masks
 
 
@@ -35,4 +37,4 @@ class ChoiceConstraint:
     def take(self, token: int) -> bool:
         """Take a token that is not an end token. Returns whether the text is complete: nothing can follow it."""
         self.matcher.consume(token)
-        return self.matcher.is_complete
+        return self.matcher.is_complete or (not self.compiled.has_ends and self.matcher.has_ended())

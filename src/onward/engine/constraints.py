@@ -150,4 +150,4 @@ class Constraints:
         [first] = MaskBuffer(self._trie).compute([(matcher, [], ends)])
         if matcher.error:
             return GrammarError(matcher.error)
-        return Compiled(matcher, ends, first)
+        return Compiled(matcher, ends, bool(job.end_tokens), first)
