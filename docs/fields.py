@@ -137,10 +137,11 @@ def fields_page(note: str) -> Iterator[str]:
     )
     yield (
         "`top_n_sigma`, `typical_p`, `tfs`, `top_a`, `epsilon_cutoff`, `eta_cutoff`, XTC, `mirostat`, `dynatemp_range` "
-        "and another order of `samplers` need the logits sorted: with 150,000 tokens that takes one to three "
-        "milliseconds for each token that is sampled, which all clients of the model wait for (`python -m "
-        "benchmarks.sampling`). `temperature`, `top_p`, `top_k` and `min_p` in their usual order take less than a "
-        "tenth of that."
+        "and another order of `samplers` need the logits sorted: with 150,000 tokens that takes about a millisecond "
+        "for each token that is sampled (`python -m benchmarks.sampling`), which all clients of the model wait for; "
+        "two choices or more are sampled on two threads. Where `top_k` or `min_p` comes before them, only what those "
+        "keep is sorted, which takes a fifth of that. `temperature`, `top_p`, `top_k` and `min_p` in their usual order "
+        "take a twentieth."
     )
     yield (
         "`logprobs: -1` (the whole vocabulary) is refused: vLLM's completions refuse it too, and one token of a model "

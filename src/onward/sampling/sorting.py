@@ -30,18 +30,23 @@ def descending_key(bits: Any) -> Any:
 
 
 @compiled()
-def collect_keys(row: Any, floor: Any, keys: Any, counts: Any) -> Any:
+def collect_keys(row: Any, maxima: Any, floor: Any, keys: Any, counts: Any) -> Any:
     """Write the keys of all logits of `row` (float32 [vocab_size]) that are ≥ floor and > -inf to `keys` (uint32
     [vocab_size]) and how many have each digit to `counts` (uint32 [NUM_DIGITS, NUM_BUCKETS]); return how many."""
-    bits, found = row.view(np.int32), np.uint64(0)  # without a sign, so that no index is checked for being negative
+    found = np.uint64(0)  # without a sign, so that no index is checked for being negative
     counts[:] = 0
-    for i in range(row.size):
-        if row[i] >= floor and row[i] > -np.inf:
-            key = descending_key(bits[i])
-            keys[found] = key
-            found += np.uint64(1)
-            for digit in range(NUM_DIGITS):
-                counts[digit, (key >> np.uint32(digit * DIGIT_BITS)) & _DIGIT_MASK] += _ONE
+    for k in range(maxima.size):
+        if maxima[k] < floor:
+            continue
+        block = row[k * BLOCK_TOKENS : min((k + 1) * BLOCK_TOKENS, row.size)]
+        bits = block.view(np.int32)
+        for i in range(block.size):
+            if block[i] >= floor and block[i] > -np.inf:
+                key = descending_key(bits[i])
+                keys[found] = key
+                found += np.uint64(1)
+                for digit in range(NUM_DIGITS):
+                    counts[digit, (key >> np.uint32(digit * DIGIT_BITS)) & _DIGIT_MASK] += _ONE
     return np.int64(found)
 
 
@@ -72,11 +77,12 @@ def sort_row(row: Any, floor: Any, count: Any, values: Any, spare: Any, counts: 
     `row` is float32 [vocab_size]; `values` float32 [vocab_size] and `spare` uint32 [vocab_size] are overwritten, and so
     are `counts`, uint32 [NUM_DIGITS, NUM_BUCKETS], and `maxima`, float32 [num_blocks].
     """
+    maximum = compute_block_maxima(row, maxima)
     if count < row.size:
-        value, _ = top_k_bound(row, maxima, compute_block_maxima(row, maxima), count)
+        value, _ = top_k_bound(row, maxima, maximum, count)
         floor = max(floor, value)
     keys = values.view(np.uint32)
-    size = collect_keys(row, floor, spare, counts)
+    size = collect_keys(row, maxima, floor, spare, counts)
     scatter(spare[:size], keys, 0, counts[0])
     scatter(keys[:size], spare, DIGIT_BITS, counts[1])
     scatter(spare[:size], keys, 2 * DIGIT_BITS, counts[2])
