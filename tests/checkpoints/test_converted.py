@@ -148,7 +148,7 @@ def test_what_a_file_states_is_shown(tmp_path: Path) -> None:
             {
                 "llama.rope.scaling.type": "yarn",
                 "llama.rope.scaling.factor": 4.0,
-                "llama.rope.scaling.yarn_ext_factor": 0.5,
+                "llama.rope.scaling.yarn_ext_factor": 1.5,
             },
             "yarn_ext_factor",
         ),

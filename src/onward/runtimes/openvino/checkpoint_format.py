@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from onward.errors import CheckpointError
 from onward.runtimes.base import LoadedModel, Progress
 from onward.runtimes.files import CONFIG, TOKENIZER, TOKENIZER_FILES, present
-from onward.runtimes.openvino.file_names import WEIGHTS
+from onward.runtimes.openvino.file_names import SHARED, WEIGHTS
 
 if TYPE_CHECKING:
     from onward.runtimes.options import RuntimeOptions
 
 PACKAGES: tuple[str, ...] = ("openvino", "tokenizers")
-LOADING_ONLY_FILES: tuple[str, ...] = (WEIGHTS, "libopenvino", "_pyopenvino.", "tokenizers.")
+LOADING_ONLY_FILES: tuple[str, ...] = (WEIGHTS, SHARED, "libopenvino", "_pyopenvino.", "tokenizers.")
 
 
 def load_checkpoint(path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:

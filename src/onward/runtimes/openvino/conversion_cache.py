@@ -23,7 +23,7 @@ _MAX_PART_SECONDS = 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A converted model. `used` is when it was loaded last, in Unix time."""
+    """A converted model. `used` is when it was loaded last, in Unix time; `num_bytes` has its part of shared files."""
 
     name: str
     path: Path
@@ -42,7 +42,7 @@ def conversions(cache_dir: Path) -> list[Conversion]:
     for folder in (cache_dir / FOLDER).glob("*"):
         with suppress(OSError):
             if not folder.name.startswith(PART) and folder.is_dir():
-                num_bytes = sum(each.stat().st_size for each in folder.iterdir())
+                num_bytes = sum(status.st_size // status.st_nlink for status in map(Path.stat, folder.iterdir()))
                 found.append(Conversion(folder.name, folder, num_bytes, folder.stat().st_mtime))
     return sorted(found, key=lambda each: -each.used)
 
@@ -63,14 +63,13 @@ def remove(found: Conversion) -> None:
 def shrink(cache_dir: Path, max_bytes: int, kept: Collection[Path] = ()) -> list[Conversion]:
     """Remove what was used longest ago until the rest has at most `max_bytes`; never what is in `kept`. Return what was
     removed. What cannot be removed stays."""
-    found, removed = conversions(cache_dir), []
-    excess = sum(each.num_bytes for each in found) - max_bytes
-    for each in reversed(found):
-        if excess > 0 and each.path not in kept:
+    removed = []
+    for each in reversed(conversions(cache_dir)):
+        num_bytes = sum(left.num_bytes for left in conversions(cache_dir))  # anew: files may be shared
+        if num_bytes > max_bytes and each.path not in kept:
             with suppress(OSError):
                 remove(each)
                 removed.append(each)
-                excess -= each.num_bytes
     return removed
 
 

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onward.checkpoints.adapter import merged
@@ -24,6 +24,7 @@ from onward.runtimes.openvino.graphs.decoder import build_decoder
 from onward.runtimes.openvino.graphs.table import architecture_of, has_long_positions
 from onward.runtimes.openvino.graphs.weights import Weights, graph_bytes
 from onward.runtimes.openvino.library import ov
+from onward.runtimes.openvino.shared_weights import can_share, share_weights
 from onward.runtimes.options import RuntimeOptions
 
 REVISION = 3
@@ -61,12 +62,17 @@ def _converted(path: Path, options: RuntimeOptions, progress: Progress, temporar
     if cached is not None and is_complete(cached):
         mark_used(cached)
         return Converted(cached, content)
+    base = None
+    if options.adapter is not None and cached is not None and can_share():
+        base = _converted(path, replace(options, adapter=None), progress, temporary).folder
     progress(f"Converting {path.name} for this machine (once)")
     root = cached.parent if cached is not None else Path(tempfile.gettempdir())
     fresh = temporary.enter_context(_new_folder(root))
     _require_space(fresh, graph_bytes(checkpoint, options.precision, options.weights))
     _write(checkpoint, found, fresh, options)
     _require_unchanged(checkpoint, options, content)
+    if base is not None:
+        _share(fresh, base)
     folder = fresh if cached is None else _keep(fresh, cached)
     if options.cache_dir is not None and options.cache_size is not None:
         for old in shrink(options.cache_dir, options.cache_size, kept=[folder]):
@@ -154,6 +160,14 @@ def _write(checkpoint: Checkpoint, found: Architecture, folder: Path, options: R
     if (longest := checkpoint.parameters.integer("context_length", minimum=1)) > found.context_length:
         configuration[LONGEST_CONTEXT] = longest
     (folder / CONFIG).write_text(json.dumps(configuration), encoding="utf-8")
+
+
+def _share(fresh: Path, base: Path) -> None:
+    """Leave out of a conversion what that of its base has. Raises SetupError."""
+    try:
+        share_weights(fresh, base)
+    except OSError as error:
+        raise SetupError(f"The converted model could not be written to {fresh.parent} ({error.strerror}).") from None
 
 
 def _require_unchanged(checkpoint: Checkpoint, options: RuntimeOptions, content: str) -> None:

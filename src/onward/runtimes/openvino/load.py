@@ -17,7 +17,7 @@ from onward.runtimes.openvino import kv_cache
 from onward.runtimes.openvino.batch import INPUTS, Batch
 from onward.runtimes.openvino.configuration import computes_float32, configuration
 from onward.runtimes.openvino.evaluator import Evaluator, Lane
-from onward.runtimes.openvino.file_names import GRAPH, LONGEST_CONTEXT, WEIGHTS
+from onward.runtimes.openvino.file_names import GRAPH, LONGEST_CONTEXT, SHARED, WEIGHTS
 from onward.runtimes.openvino.fingerprint import fingerprint, with_facts
 from onward.runtimes.openvino.graph import last_line, read_paged
 from onward.runtimes.openvino.invariance import (
@@ -53,7 +53,7 @@ def load_model(folder: Path, options: RuntimeOptions | None = None, *, content: 
     """
     options = options or RuntimeOptions()
     core = ov.Core()
-    weights = MappedWeights(folder / WEIGHTS)
+    weights = MappedWeights(folder / WEIGHTS, behind=folder / SHARED)
     with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing, weights.pages_dropped():
         model = read_paged(core, folder, weights.tensor)
         group = activation_group(core, model)
@@ -63,7 +63,7 @@ def load_model(folder: Path, options: RuntimeOptions | None = None, *, content: 
         context_length, notes = _context_length(folder, options)
         if computes_float32(core, options):
             group_long_rows(model)
-        tiny = (folder / WEIGHTS).stat().st_size <= MAX_TINY_WEIGHTS_BYTES
+        tiny = weights.num_bytes <= MAX_TINY_WEIGHTS_BYTES
         config = configuration(options, group, tiny=tiny)
         compiled = _compile(core, model, folder, config)
         threads = int(compiled.get_property("INFERENCE_NUM_THREADS"))

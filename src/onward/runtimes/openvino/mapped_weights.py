@@ -7,7 +7,6 @@ has both copies, which is nearly twice the file.
 from __future__ import annotations
 
 import mmap
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import numpy as np
 
 from onward.errors import ModelFolderError
 from onward.runtimes.files import missing_file
+from onward.runtimes.openvino.joined_files import joined
 from onward.runtimes.openvino.library import ov
 
 MIN_DROPPED_BYTES = 64 * 2**20
@@ -29,18 +29,24 @@ class MappedWeights:
     """A mapped file. `tensor`, uint8 [bytes], shares its memory, and so does every constant of a graph that is read
     with it: keep this object as long as the graph, or what was compiled from it."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises ModelFolderError for a file that is missing or may not be read. A graph may have no weights at all."""
+    def __init__(self, path: Path, *, behind: Path | None = None) -> None:
+        """`behind`: a file that comes before the other one in memory, if it exists.
+
+        Raises ModelFolderError for a file that is missing or may not be read. A graph may have no weights at all.
+        """
         if not path.is_file():
             raise ModelFolderError(missing_file(path))
         self._memory: mmap.mmap | None = None
         try:
-            with path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size:
+            if behind is not None and behind.is_file():
+                self._memory = joined([behind, path])
+            elif path.stat().st_size:
+                with path.open("rb") as file:
                     self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise ModelFolderError(f"{path} cannot be read ({error}).") from None
         self._array = np.frombuffer(self._memory or b"", np.uint8)
+        self.num_bytes = self._array.size
         self.tensor = ov.Tensor(self._array, ov.Shape([self._array.size]), ov.Type.u8)
 
     @contextmanager
