@@ -46,12 +46,15 @@ def share_weights(folder: Path, base: Path) -> None:
         start = begins([len(weights.memory)])[-1]
     tree = ElementTree.parse(folder / GRAPH)
     smaller = folder / f"{WEIGHTS}.new"
+    end = 0
     with _Weights(folder / WEIGHTS) as weights, smaller.open("xb") as file:
         for data, (offset, size) in _constants(tree):
             shared = known.get(weights.key(offset, size)) if size >= MIN_SHARED_BYTES else None
             if shared is None:
-                file.write(bytes(-file.tell() % _ALIGNMENT))
-                shared = start + file.tell()
+                padding = -end % _ALIGNMENT
+                file.write(bytes(padding))
+                shared = start + end + padding
+                end += padding + size
                 for part in weights.parts(offset, size):
                     file.write(part)
             data.set("offset", str(shared))
