@@ -1,8 +1,11 @@
 """What Onward adds to a llama-server that is its engine: time to the first token, and per token.
 
 `python -m benchmarks.upstream MODEL.gguf`. Sends streamed requests of the same size to llama-server's own
-`/completion` and to Onward in front of it, in turns, one client, a new prompt each time, and prints medians and their
-differences. The smaller the model, the less its own time hides.
+`/completion` and to Onward in front of it, in turns, the one and the other first, one client, a new prompt each time,
+and prints medians and their differences. The smaller the model, the less its own time hides.
+
+The client's own time counts on both sides. llama-server closes its connection behind each stream, so the client
+connects to it each time, as Onward does; its connection to Onward is kept.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from benchmarks.llama_server import Slots, serve_peer
 from benchmarks.server_process import serve
 
 PROMPT_TOKENS = 32
+WARM_UP = 3
+"""Requests to each that are not counted."""
 
 
 def stream_times(client: httpx.Client, url: str, body: dict[str, Any]) -> tuple[float, float]:
@@ -51,20 +56,19 @@ def main() -> int:
         address = peer.url.removesuffix("/v1")
         upstream = f"peer={address.replace('http://', 'llama+http://')}"
         with serve(upstream, *flags) as onward, httpx.Client(timeout=60) as client:
-            for number in range(arguments.rounds + 3):
+            for number in range(arguments.rounds + WARM_UP):
                 draw = random.Random(number)
                 prompt, other = (draw.choices(range(300, 3000), k=PROMPT_TOKENS) for _ in range(2))
                 plain = {"prompt": other, "n_predict": arguments.tokens, "ignore_eos": True, "temperature": 0}
                 own = {"model": "peer", "prompt": prompt, "max_tokens": arguments.tokens, "ignore_eos": True}
-                measured = {
-                    "llama-server": stream_times(client, f"{address}/completion", {**plain, "stream": True}),
-                    "Onward": stream_times(
-                        client, f"{onward.url}/completions", {**own, "temperature": 0, "stream": True}
-                    ),
-                }
-                if number >= 3:
-                    for name, pair in measured.items():
-                        times[name].append(pair)
+                requests: list[tuple[str, str, dict[str, Any]]] = [
+                    ("llama-server", f"{address}/completion", {**plain, "stream": True}),
+                    ("Onward", f"{onward.url}/completions", {**own, "temperature": 0, "stream": True}),
+                ]
+                for name, url, body in reversed(requests) if number % 2 else requests:
+                    measured = stream_times(client, url, body)
+                    if number >= WARM_UP:
+                        times[name].append(measured)
     for index, name in enumerate(("first token", "each further token")):
         medians = {server: statistics.median(pair[index] for pair in pairs) * 1e3 for server, pairs in times.items()}
         added = medians["Onward"] - medians["llama-server"]

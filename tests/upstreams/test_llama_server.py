@@ -282,7 +282,11 @@ def test_an_upstream_must_be_there_and_say_where_its_tokenizer_is(server: StandI
         ("llama+http://h:1", "needs a name: pass --model NAME=llama"),
         ("x=triton+http://h:1", "triton. is not a kind of server"),
         ("x=llama+http://h:1/v1", "without a path or a password"),
+        ("x=llama+http://h:1?a=b", "without a path or a password"),
         ("x=llama+http://key@h:1", "without a path or a password"),
+        ("x=llama+http://h:99999", "must be http://HOST:PORT"),
+        ("x=llama+http://h:one", "must be http://HOST:PORT"),
+        ("x=llama+http://[::1", "must be http://HOST:PORT"),
     ],
 )
 def test_addresses_that_mean_nothing_are_refused(model: str, words: str) -> None:

@@ -16,6 +16,7 @@ import uvicorn
 
 from onward.backends.base import Backend
 from onward.errors import SetupError
+from onward.loop_thread import fast_event_loop
 from onward.residency import share_heap
 from onward.server import systemd
 from onward.server.app import App, make_app
@@ -83,7 +84,7 @@ def serve(
         listener.close()
         raise
     # Never closed: that would restore the default actions of signals, and a further one would spoil the clean end.
-    runner = asyncio.Runner(loop_factory=_loop_factory())
+    runner = asyncio.Runner(loop_factory=fast_event_loop)
     key_reload = KeyReload(settings, keys, key_version, app.replace_keys)
     status = runner.run(Service(app, backend, settings, listener, key_reload).run())
     logging.shutdown()
@@ -134,15 +135,6 @@ def configure_logging(settings: Settings) -> None:
     libraries = logging.getLogger("uvicorn")
     libraries.handlers[:] = [handler]
     libraries.setLevel(logging.WARNING)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    if sys.platform == "win32":
-        return asyncio.new_event_loop
-    import uvloop
-
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 class _Server(uvicorn.Server):

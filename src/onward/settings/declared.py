@@ -96,7 +96,7 @@ class Settings:
         metavar="PATH",
     )  # fmt: skip
     upstream_key: str | None = option(
-        None, "Security", values.string,
+        None, "Security", values.api_key,
         "API key for servers that compute models, the same for all of them. Other users of the machine can see "
         "flags: prefer the environment.",
         metavar="KEY", is_secret=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from onward.errors import SetupError
 from onward.settings.declared import Settings
@@ -46,12 +47,20 @@ def upstream_of(model: str) -> UpstreamName | None:
             f"The address of {match['name']} has a comma: pass --model {match['name']}=… once for each of several "
             "addresses."
         )
-    if "@" in url or re.fullmatch(r"https?://[^/?#]+", url) is None:
+    if not _is_host_and_port(url):
         raise SetupError(
             f"The address of {match['name']} must be http://HOST:PORT, without a path or a password "
             "(ONWARD_UPSTREAM_KEY is sent as its API key)."
         )
     return UpstreamName(match["name"], match["kind"], (url,))
+
+
+def _is_host_and_port(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0 and url == f"{parts.scheme}://{parts.netloc}" and "@" not in url
+    except ValueError:  # a port that is not one, or half an IPv6 address
+        return False
 
 
 def upstreams_of(settings: Settings) -> dict[str, UpstreamName]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 
-import httpx
 import msgspec
 
 from onward.upstreams.base import UpstreamError
+from onward.upstreams.http import HTTPClient
 
-CONNECT_SECONDS = 5.0
-KEEP_ALIVE_SECONDS = 4.0
-"""Idle connections are closed before the upstream does: llama-server closes its own after 5."""
+PROBE_SECONDS = 5.0
+"""How long an upstream may send nothing when it is asked what it serves."""
 MAX_LINE_BYTES = 16 << 20
 MAX_ERROR_CHARACTERS = 300
 
@@ -23,42 +22,39 @@ class Connection:
 
     def __init__(self, url: str, key: str | None, silence_seconds: float) -> None:
         self.url = url
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        timeout = httpx.Timeout(silence_seconds or None, connect=CONNECT_SECONDS, pool=None)
-        limits = httpx.Limits(max_connections=None, keepalive_expiry=KEEP_ALIVE_SECONDS)
         # No proxy of the environment: prompts must not go where the operator did not send them.
-        self._client = httpx.AsyncClient(
-            base_url=url, headers=headers, timeout=timeout, limits=limits, trust_env=False, follow_redirects=False
-        )
+        self._http = HTTPClient(url, {"authorization": f"Bearer {key}"} if key else {}, silence_seconds)
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._http.close()
 
-    async def get(self, path: str, timeout: float = CONNECT_SECONDS) -> Fields:
+    async def get(self, path: str) -> Fields:
         """Return the object that a path answers with. Raises UpstreamError."""
-        with Faults(self.url):
-            response = await self._client.get(path, timeout=timeout)
-        return self._object(response.status_code, response.content)
+        async with self._http.request("GET", path, silence_seconds=PROBE_SECONDS) as response:
+            return self._object(response.status, await response.read())
 
     async def post(self, path: str, body: Fields) -> Fields:
         """Return the object that a request is answered with. Raises UpstreamError."""
-        with Faults(self.url):
-            response = await self._client.post(path, content=msgspec.json.encode(body), headers=_JSON)
-        return self._object(response.status_code, response.content)
+        async with self._http.request("POST", path, msgspec.json.encode(body)) as response:
+            return self._object(response.status, await response.read())
 
     async def stream(self, path: str, body: Fields, *, keep_alive: bool = True) -> AsyncGenerator[Fields]:
         """Yield the objects of an answer of server-sent events. Raises UpstreamError, also if it ends too early for a
         line to be complete. Read it to its end, so that the connection can be used again. Without `keep_alive` it is
         not: for servers that close it after a stream without announcing it."""
         is_done = False
-        headers, content = _JSON if keep_alive else _JSON_AND_CLOSE, msgspec.json.encode(body)
-        with Faults(self.url):
-            async with self._client.stream("POST", path, content=content, headers=headers) as response:
-                if response.status_code != 200:
-                    self._object(response.status_code, await response.aread())
-                if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                    raise UpstreamError(f"{self.url} did not answer with a stream of events.")
-                async for line in _lines(response.aiter_bytes()):
+        content = msgspec.json.encode(body)
+        async with self._http.request("POST", path, content, keep_alive=keep_alive) as response:
+            if response.status != 200:
+                self._object(response.status, await response.read())
+            if not response.content_type.startswith("text/event-stream"):
+                raise UpstreamError(f"{self.url} did not answer with a stream of events.")
+            rest = b""
+            while chunk := await response.chunk():
+                *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > MAX_LINE_BYTES:
+                    raise UpstreamError(f"{self.url} sent a line that is too long.")
+                for line in lines:
                     is_done = is_done or line.startswith(b"data: [DONE]")
                     if not is_done and line.startswith((b"data:", b"error:")):
                         yield self._decoded(line.partition(b":")[2])
@@ -85,49 +81,15 @@ class Connection:
         return decoded
 
     def _refusal(self, status: int, content: bytes) -> str:
+        hint = "; ONWARD_UPSTREAM_KEY is sent as its API key" if status in (401, 403) else ""
         try:
-            self._decoded(content)
+            if content:
+                self._decoded(content)
         except UpstreamError as error:
-            return f"{str(error).rstrip('.')} (status {status})."
-        return f"{self.url} answered with status {status}."
-
-
-_JSON = {"content-type": "application/json"}
-_JSON_AND_CLOSE = {**_JSON, "connection": "close"}
+            return f"{str(error).rstrip('.')} (status {status}{hint})."
+        return f"{self.url} answered with status {status}{hint}."
 
 
 def _reason(error: object) -> str:
     message = error.get("message") if isinstance(error, dict) else error
     return str(message)[:MAX_ERROR_CHARACTERS]
-
-
-class Faults:
-    """Turns httpx's exceptions into UpstreamError."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
-            raise UpstreamError(f"{self._url} sent nothing for too long.", is_lost=True) from error
-        if isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError):
-            reason = (str(error) or type(error).__name__).rstrip(".")
-            is_unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-            raise UpstreamError(
-                f"{self._url} could not be reached: {reason}.", is_lost=True, is_unsent=is_unsent
-            ) from error
-
-
-async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield complete lines that are not empty, without their ends."""
-    rest = b""
-    async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > MAX_LINE_BYTES:
-            raise UpstreamError("the upstream sent a line that is too long.")
-        for line in lines:
-            if stripped := line.rstrip(b"\r"):
-                yield stripped
