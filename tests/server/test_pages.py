@@ -46,7 +46,7 @@ async def test_text_becomes_tokens_and_text_again() -> None:
     answer = (await Call(app, "POST", "/tokenize", body).done()).json
     assert (answer["token_bytes"], answer["token_strs"]) == (["68", "69"], None)
     answer = (await Call(app, "POST", "/detokenize", b'{"tokens": [104, 105]}').done()).json
-    assert answer == {"prompt": "hi"}
+    assert answer == {"prompt": "hi", "content": "hi"}
 
 
 @in_loop

@@ -183,6 +183,7 @@ export interface components {
         };
         DetokenizeResponse: {
             prompt: string;
+            content?: string;
         };
         TokenizerInfo: {
             tokenizer_class: string;

@@ -135,6 +135,10 @@ def _tokens(root: str = "", suffix: str = "") -> Node:
         errors=("401", "404"),
     )
     ids = _post(f"tokenize{suffix}", "Token ids of a text.", "TokenizeRequest", "TokenizeResponse")
+    ids["description"] = (
+        "Where the dialect of llama-server is served, its request is taken too: `content` instead of `prompt`, "
+        "`add_special` and `with_pieces`. Its answer has only `tokens`."
+    )
     text = _post(f"detokenize{suffix}", "The text of token ids.", "DetokenizeRequest", "DetokenizeResponse")
     named: Node = {"parameters": [_model_id()]} if root else {}
     return {

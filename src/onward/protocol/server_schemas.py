@@ -65,7 +65,7 @@ def _token_schemas() -> dict[str, Schema]:
         ),
         "TokenizeResponse": _token_answer(),
         "DetokenizeRequest": _request({"model": _MODEL, "tokens": _TOKENS}, required=["tokens"]),
-        "DetokenizeResponse": _record({"prompt": _TEXT}),
+        "DetokenizeResponse": _detokenize_answer(),
         "TokenizerInfo": _record(
             {
                 "tokenizer_class": _TEXT,
@@ -98,6 +98,14 @@ def _token_answer() -> Schema:
         }
     )
     answer["properties"]["token_bytes"] = {"type": "array", "items": _TEXT}
+    return answer
+
+
+def _detokenize_answer() -> Schema:
+    """Return the schema of the answer to /detokenize. `content`, the same text, is part of it where the dialect of
+    llama-server is served."""
+    answer = _record({"prompt": _TEXT})
+    answer["properties"]["content"] = _TEXT
     return answer
 
 

@@ -5,6 +5,7 @@ Also below /m/NAME, for clients that cannot name a model there."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,10 +13,11 @@ import msgspec
 from onward.backends.base import Backend
 from onward.errors import InvalidRequest
 from onward.offload import inline_or_on_thread
-from onward.protocol import refusals
 from onward.protocol.decode import decode_object
+from onward.protocol.dialects.names import served_dialects
 from onward.server.completions import body_limits, check_content_type
 from onward.server.exchange import Exchange
+from onward.server.token_requests import check_text, detokenize_request, tokenize_request
 from onward.settings import Settings
 
 T = TypeVar("T")
@@ -28,32 +30,40 @@ class Tokens:
         self._backend = backend
         self._settings = settings
         self._body_limits = body_limits(settings)
+        self._knows_llama = "llama-server" in served_dialects(settings.dialects)
 
     async def tokenize(self, exchange: Exchange, path_model: str | None = None) -> None:
-        """{"prompt", "model"?, "add_special_tokens"?, "return_token_strs"?, …} → {"tokens", "count", …}."""
-        model, text, special, with_strings, with_bytes = await self._decode(exchange, _tokenize_arguments)
-        model = self._model(exchange, model, path_model)
-        _check_text(text, self._settings.max_text)
+        """{"prompt", "model"?, "add_special_tokens"?, "return_token_strs"?, …} → {"tokens", "count", …}.
+
+        Or llama-server's {"content", "add_special"?, "with_pieces"?, …} → {"tokens"}.
+        """
+        request = await self._decode(exchange, partial(tokenize_request, knows_llama=self._knows_llama))
+        model = self._model(exchange, request.model, path_model)
+        check_text(request, self._settings.max_text)
         info = await self._backend.tokenizer_info(model)
-        tokens = await self._backend.tokenize(model, text, special)
-        token_bytes = await self._backend.token_bytes(model, tokens) if with_strings or with_bytes else []
+        tokens = await self._backend.tokenize(model, request.text, request.add_special)
+        token_bytes = await self._backend.token_bytes(model, tokens) if request.needs_bytes else []
 
         def body() -> bytes:
-            strings = list(map(_text, token_bytes)) if with_strings else None
+            if request.is_llama:
+                pieces = [{"id": token, "piece": _piece(raw)} for token, raw in zip(tokens, token_bytes, strict=False)]
+                return msgspec.json.encode({"tokens": pieces if request.with_pieces else tokens})
+            strings = list(map(_text, token_bytes)) if request.with_strings else None
             answer = {"count": len(tokens), "max_model_len": info.context_length, "tokens": tokens}
-            hexadecimal = {"token_bytes": [each.hex() for each in token_bytes]} if with_bytes else {}
+            hexadecimal = {"token_bytes": [each.hex() for each in token_bytes]} if request.with_bytes else {}
             return msgspec.json.encode(answer | {"token_strs": strings} | hexadecimal)
 
         await _respond(exchange, await inline_or_on_thread(len(tokens), body))
 
     async def detokenize(self, exchange: Exchange, path_model: str | None = None) -> None:
-        """{"tokens", "model"?} → {"prompt"}."""
-        model, tokens = await self._decode(exchange, _detokenize_arguments)
+        """{"tokens", "model"?} → {"prompt", "content"}: the same text by vLLM's name and by llama-server's."""
+        model, tokens = await self._decode(exchange, detokenize_request)
         model = self._model(exchange, model, path_model)
         token_bytes = await self._backend.token_bytes(model, tokens)
 
         def body() -> bytes:
-            return msgspec.json.encode({"prompt": _text(b"".join(token_bytes))})
+            text = _text(b"".join(token_bytes))
+            return msgspec.json.encode({"prompt": text} | ({"content": text} if self._knows_llama else {}))
 
         await _respond(exchange, await inline_or_on_thread(len(tokens), body))
 
@@ -97,65 +107,12 @@ class Tokens:
         return await inline_or_on_thread(len(body), lambda: arguments(decode_object(body, self._body_limits)))
 
 
-def _tokenize_arguments(fields: dict[str, Any]) -> tuple[str | None, str, bool, bool, bool]:
-    """Return model, text, and whether to add special tokens, and to return the tokens' strings and bytes."""
-    _check_known(fields, {"model", "prompt", "add_special_tokens", "return_token_strs", "return_token_bytes"})
-    return (
-        _take(fields, "model", "a string", _is_string, None),
-        _take(fields, "prompt", "a string", _is_string),
-        _take(fields, "add_special_tokens", "a boolean", _is_boolean, True),
-        _take(fields, "return_token_strs", "a boolean", _is_boolean, False),
-        _take(fields, "return_token_bytes", "a boolean", _is_boolean, False),
-    )
-
-
-def _detokenize_arguments(fields: dict[str, Any]) -> tuple[str | None, list[int]]:
-    """Return model and tokens."""
-    _check_known(fields, {"model", "tokens"})
-    model = _take(fields, "model", "a string", _is_string, None)
-    return model, _take(fields, "tokens", "an array of integers", _is_token_list)
-
-
-def _check_text(text: str, max_bytes: int) -> None:
-    num_bytes = len(text) if text.isascii() else len(text.encode())
-    if num_bytes > max_bytes:
-        raise InvalidRequest(
-            f"The text has {num_bytes} bytes, but this server tokenizes at most {max_bytes} per request. Send it in "
-            "parts.",
-            param="prompt",
-        )
-
-
-def _check_known(fields: dict[str, Any], known: set[str]) -> None:
-    if unknown := [name for name in fields if name not in known]:
-        raise refusals.unrecognized(unknown)
-
-
-_REQUIRED = object()
-
-
-def _take(
-    fields: dict[str, Any], name: str, expected: str, fits: Callable[[object], bool], default: object = _REQUIRED
-) -> Any:
-    """Return a field's value; null or absent is its default. Raises InvalidRequest."""
-    value = fields.get(name)
-    if value is None and default is not _REQUIRED:
-        return default
-    if not fits(value):
-        raise refusals.wrong_type(name, expected, value)
-    return value
-
-
-def _is_string(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_boolean(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_token_list(value: object) -> bool:
-    return isinstance(value, list) and all(type(item) is int for item in value)
+def _piece(raw: bytes) -> str | list[int]:
+    """Return a token's text, or its bytes where these are not text, as llama-server does."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)
 
 
 def _text(raw: bytes) -> str:

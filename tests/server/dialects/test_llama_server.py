@@ -312,3 +312,33 @@ async def test_a_grammar_and_a_schema_constrain_the_text() -> None:
     assert unset["tokens_predicted"] == 2
     assert broken.status == 400 and "Expected" in broken.json["error"]["message"]
     assert both.status == 400 and "at the same time" in both.json["error"]["message"]
+
+
+@in_loop
+async def test_tokenize_takes_llama_servers_fields_too() -> None:
+    async with toy_app() as app:
+        ids = (await post(app, "/tokenize", prompt="aۿ", add_special_tokens=False)).json["tokens"]
+        assert (await post(app, "/tokenize", content="aۿ")).json == {"tokens": ids}
+        pieces = (await post(app, "/tokenize", content="aۿ", with_pieces=True)).json["tokens"]
+        assert (await post(app, "/detokenize", tokens=ids)).json["content"] == "aۿ"
+        mixed = await post(app, "/tokenize", content="a", prompt="a")
+        unparsed = await post(app, "/tokenize", content="a", parse_special=False)
+    assert [piece["id"] for piece in pieces] == ids
+    assert [piece["piece"] for piece in pieces] == ["a", [0xDB], [0xBF]]
+    assert mixed.status == 400 and "prompt" in mixed.error["message"]
+    assert unparsed.status == 400 and unparsed.error["param"] == "parse_special"
+
+
+@in_loop
+async def test_without_the_dialect_tokenize_has_one_shape() -> None:
+    async with toy_app(dialects=("none",)) as app:
+        assert (await post(app, "/tokenize", content="a")).status == 400
+        assert (await post(app, "/detokenize", tokens=[97])).json == {"prompt": "a"}
+
+
+@in_loop
+async def test_tokenize_adds_a_start_token_only_where_llama_servers_client_wants_it() -> None:
+    app = make_app(FakeBackend(), settings())
+    assert (await post(app, "/tokenize", content="hi")).json == {"tokens": [104, 105]}
+    assert (await post(app, "/tokenize", content="hi", add_special=True)).json == {"tokens": [0, 104, 105]}
+    assert (await post(app, "/tokenize", content="x" * 4_000_001)).error["param"] == "content"
