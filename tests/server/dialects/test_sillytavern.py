@@ -22,9 +22,11 @@ LLAMA_ORDER = [
     "top_n_sigma",
     "top_k",
     "typ_p",
+    "tfs_z",
+    "typical_p",
+    "xtc",
     "top_p",
     "min_p",
-    "xtc",
     "temperature",
     "adaptive_p",
 ]

@@ -14,9 +14,9 @@ UNLIMITED = -1
 
 DEFAULT_SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 """Its order where a request has none."""
-LEFT_OUT = ("infill", "adaptive_p")
+LEFT_OUT = ("infill", "adaptive_p", "tfs_z")
 """Samplers that are left out: the first weighs end tokens in another way than this engine does, the second is off
-without an `adaptive_target`."""
+without an `adaptive_target`, and the third, which llama.cpp has removed, is part of SillyTavern's default."""
 
 _SAMPLING: tuple[Parameter, ...] = (
     same("temperature", "temperature", NAME, default=0.8),
@@ -36,7 +36,7 @@ _SAMPLING: tuple[Parameter, ...] = (
     own(
         "samplers", "strings", NAME,
         "The samplers that act, in this order; those that are not listed are off. `penalties` and `dry` can only be "
-        "first; `infill` and `adaptive_p` are left out. By default: " + ", ".join(DEFAULT_SAMPLERS) + ".",
+        "first; `infill`, `adaptive_p` and `tfs_z` are left out. By default: " + ", ".join(DEFAULT_SAMPLERS) + ".",
         only=(*SAMPLER_NAMES, *LEFT_OUT), max_items=32, example=["top_k", "top_p", "temperature"],
     ),
     sampler("dynatemp_range", NAME, 0.0, 0),
