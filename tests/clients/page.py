@@ -36,15 +36,18 @@ TAIL = """
 """
 
 
-def write_page(reports: Sequence[Report], python: str) -> None:
-    """Write the page. `python` is the version that the clients ran on."""
-    rows = "".join(
-        f"| {report.client} | {report.version} | {len(report.checks)} | {report.verdict} |\n" for report in reports
-    )
-    lists = "".join(
-        f"\n**{report.client}**: " + "; ".join(name for name, _ in report.checks) + ".\n" for report in reports
-    )
-    PAGE.write_text(f"{HEAD}{rows}\nPython {python}.\n{TAIL}{lists}", encoding="utf-8")
+def write_page(reports: Sequence[Report], order: Sequence[str], python: str) -> None:
+    """Write the page: the clients of these reports anew, and others of `order` as they are there. `python` is the
+    version that the clients ran on."""
+    before = PAGE.read_text(encoding="utf-8")
+    rows = {name: row for row, name in re.findall(r"^(\| ([^|]+) \| [^|]* \| \d+ \| .*)$", before, re.MULTILINE)}
+    lists = {name: each for each, name in re.findall(r"^(\*\*(.+?)\*\*: .*)$", before, re.MULTILINE)}
+    for report in reports:
+        rows[report.client] = f"| {report.client} | {report.version} | {len(report.checks)} | {report.verdict} |"
+        lists[report.client] = f"**{report.client}**: " + "; ".join(name for name, _ in report.checks) + "."
+    table = "".join(f"{rows[name]}\n" for name in order if name in rows)
+    checks = "".join(f"\n{lists[name]}\n" for name in order if name in lists)
+    PAGE.write_text(f"{HEAD}{table}\nPython {python}.\n{TAIL}{checks}", encoding="utf-8")
     README.write_text(IN_README.sub(lambda _: readme_table(), README.read_text()), encoding="utf-8")
 
 

@@ -1,7 +1,8 @@
 """`make clients`: runs every real client against real servers, prints a table and writes it to the documentation.
 
 `python -m tests.clients.run [CLIENT …] [--write] [--newest]`. With `--newest`, clients that are built use the newest
-version of their package instead of the pinned one. Exit code: 1 when a check failed, 2 when one was skipped.
+version of their package instead of the pinned one. With names, `--write` changes only what is written of these clients.
+Exit code: 1 when a check failed, 2 when one was skipped.
 """
 
 from __future__ import annotations
@@ -18,21 +19,40 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 from tests.parity.servers import KEY, Server
 
 from . import wire
-from .built import BUILT, OPENAI_CLI, BuiltEnvironment, GoProgram
-from .editors import LLAMA_VIM, VimPlugin
-from .environments import NODE, PYTHON, ROOT, NodeEnvironment, PythonEnvironment, Unavailable
+from .built import BUILT, OPENAI_CLI, BuiltEnvironment
+from .editors import LLAMA_VIM
+from .environments import NODE, PYTHON, ROOT, Unavailable
 from .faults import FaultProxy
+from .gems import OPENAI_RUBY
 from .page import write_page
 from .report import Report
 from .scores import expected_scores
+from .web_pages import KOBOLDAI_LITE, MIKUPAD, SILLYTAVERN
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 CLIENT_SECONDS = 600
+ALLOWED_SITE = "https://lite.koboldai.net"
+
+
+class Environment(Protocol):
+    """Where a client is installed, and how its checks are run."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    def make(self) -> None:
+        """Install it unless it is there. Raises Unavailable."""
+
+    def command(self, program: Path) -> list[str | Path]:
+        """Return the command that runs the checks in the file `program`."""
+
+    def version(self, package: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +60,7 @@ class Installed:
     """A client with an environment of its own. The table shows the version of `package`."""
 
     name: str
-    environment: PythonEnvironment | NodeEnvironment | BuiltEnvironment | GoProgram | VimPlugin
+    environment: Environment
     package: str
     program: str = ""
     model: str = "toy"
@@ -66,6 +86,7 @@ CLIENTS: tuple[Installed | Shaped, ...] = (
     Installed("openai-java", BUILT["java-openai"], "com.openai:openai-java"),
     Installed("openai-go", BUILT["go-openai"], "github.com/openai/openai-go"),
     Installed("openai-cli", OPENAI_CLI, "github.com/openai/openai-cli", "openai_go_cli.py"),
+    Installed("openai-ruby", OPENAI_RUBY, "openai", "openai_ruby.rb"),
     Installed("async-openai (Rust)", BUILT["rust-async-openai"], "async-openai"),
     Installed("LangChain OpenAI()", PYTHON["langchain"], "langchain-openai", "langchain_llm.py"),
     Installed("LlamaIndex OpenAILike", PYTHON["llama-index"], "llama-index-llms-openai-like", "llama_index_llm.py"),
@@ -78,6 +99,9 @@ CLIENTS: tuple[Installed | Shaped, ...] = (
     Installed("text-generation", PYTHON["text-generation"], "text-generation", "text_generation_client.py"),
     Installed("Continue, its adapters", NODE["continue"], "@continuedev/openai-adapters", "continue_adapters.mjs"),
     Installed("llama.vim", LLAMA_VIM, "llama.vim", "llama_vim.py"),
+    Installed("KoboldAI Lite", KOBOLDAI_LITE, "lite.koboldai.net", "koboldai_lite.py"),
+    Installed("Mikupad", MIKUPAD, "mikupad", "mikupad.py"),
+    Installed("SillyTavern", SILLYTAVERN, "sillytavern", "sillytavern.py"),
     Shaped("openai (Java), its rules", "4.52.0", wire.check_java),
     Shaped("HttpClient (Java)", "", wire.check_jvm),
     Shaped("Tabby, its reader", "openai/completion", wire.check_tabby),
@@ -110,7 +134,14 @@ class Bench:
         self._stack.callback(proxy.close)
         keyed = self._start("--api-key", KEY)
         lenient = self._lenient("toy")
-        return {"default": self.default.url, "lenient": lenient.url, "keyed": keyed.url, "faults": proxy.url}
+        site = self._start("--allowed-origin", ALLOWED_SITE)
+        return {
+            "default": self.default.url,
+            "lenient": lenient.url,
+            "keyed": keyed.url,
+            "site": site.url,
+            "faults": proxy.url,
+        }
 
     @cache  # noqa: B019
     def _lenient(self, model: str) -> Server:
@@ -204,7 +235,7 @@ def main(arguments: list[str]) -> int:
             for name, why in report.failed:
                 print(f"    {name}\n{why}", flush=True)
     if write:
-        write_page(reports, platform.python_version())
+        write_page(reports, [client.name for client in CLIENTS], platform.python_version())
     if any(report.failed for report in reports):
         return 1
     return 2 if any(report.skipped for report in reports) else 0

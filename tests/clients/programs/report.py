@@ -10,7 +10,8 @@ import traceback
 from collections.abc import Callable
 
 URLS: dict[str, str] = json.loads(os.environ["ONWARD_CLIENT_URLS"])
-"""Base URLs: "default", "lenient", "keyed" (requires KEY) and "faults" (the fault-injecting proxy)."""
+"""Base URLs: "default", "lenient", "keyed" (requires KEY), "site" (allows pages of lite.koboldai.net) and "faults"
+(the fault-injecting proxy)."""
 KEY = os.environ["ONWARD_CLIENT_KEY"]
 PROMPT = "Say this is a test"
 _failed: list[str] = []
