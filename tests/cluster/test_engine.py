@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
-from onward.cluster import channels, outbox
+from onward.cluster import channels, flight, outbox
 from onward.cluster import engine as cluster_engine
 from onward.cluster.engine import ClusterEngine
 from onward.cluster.flight import GROUP_CHOICES, MAX_STRIKES
@@ -166,6 +166,26 @@ def test_a_replica_that_falls_silent_loses_its_requests_and_gets_no_new_ones(
             async with asyncio.timeout(10):
                 while transport.channels.silent:
                     await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+
+
+def test_a_request_that_no_replica_answers_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(flight, "MAX_LOSSES", 3)
+
+    async def run() -> None:
+        async with cluster(LocalReplica("a")) as (backend, transport, client):
+            transport.replicas["a"].is_connected.clear()
+            with pytest.raises(EngineStopped):
+                await complete(backend, prompt="x", max_tokens=3)
+            assert transport.calls == ["a"] * 3
+            assert client.load.recoveries.num_crashes == 0  # it may only be cut off
+            transport.replicas["a"].is_connected.set()
+            async with asyncio.timeout(10):
+                while transport.channels.silent:
+                    await asyncio.sleep(0.01)
+            assert (await complete(backend, prompt="x", max_tokens=3)).choices
 
     asyncio.run(run())
 

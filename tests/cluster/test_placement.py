@@ -47,7 +47,7 @@ def test_lost_and_silent_replicas_are_the_last_choice() -> None:
     placement.update({name: member(name, 0, 1) for name in names})
     home = placement.choose(moved, names, silent=())
     moved.begin_call(home)
-    moved.lost(0.0)
+    moved.lost()
     second = placement.choose(moved, names, silent=())
     assert second != home
     (third,) = set(names) - {home, second}

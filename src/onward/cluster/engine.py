@@ -175,6 +175,8 @@ class ClusterEngine:
                         lost = await self._run_call(flight, replica, trial)
                 if lost is not None:
                     self._lost(flight, lost)
+                    if flight.is_unanswered:
+                        raise ReplicaLost("no replica answers")
                     await asyncio.sleep(RETRY_SECONDS * max(0, flight.num_losses - 1))
         except Refused as refused:
             self._fail(flight, "rejected", str(refused))
@@ -189,10 +191,7 @@ class ClusterEngine:
             self._flights.pop(flight, None)
 
     async def _wait_for_replicas(self, flight: Flight) -> list[str]:
-        """Return the replicas that can compute a flight; wait for one.
-
-        Raises ReplicaLost after PATIENCE_SECONDS without any, or with some that do not answer.
-        """
+        """Return the replicas that can compute a flight; wait for one. Raises ReplicaLost after PATIENCE_SECONDS."""
         deadline = self._loop.time() + PATIENCE_SECONDS
         while not (able := self._members.with_fingerprint(flight.fingerprint)):
             left = deadline - self._loop.time()
@@ -200,8 +199,6 @@ class ClusterEngine:
                 raise ReplicaLost(f"the cluster has no replica any more that computes {flight.fingerprint}")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
-        if flight.lost_since is not None and self._loop.time() - flight.lost_since > PATIENCE_SECONDS:
-            raise ReplicaLost("no replica answers")
         return able
 
     async def _run_call(self, flight: Flight, replica: str, trial: AsyncExitStack) -> ReplicaLost | None:
@@ -227,7 +224,7 @@ class ClusterEngine:
 
     def _lost(self, flight: Flight, lost: ReplicaLost) -> None:
         """A flight goes on elsewhere, or ends if it is the cause of losses."""
-        flight.lost(self._loop.time(), counts=lost.is_strike)
+        flight.lost(counts=lost.is_strike)
         replica = flight.replica or ""
         log.warning("%s: a request lost replica %s and goes on elsewhere: %s", self._name, replica, lost)
         is_news = lost.is_strike and replica not in self._lost_replicas

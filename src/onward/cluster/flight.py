@@ -16,6 +16,8 @@ GROUP_CHOICES = 16
 one."""
 MAX_STRIKES = 4
 """Replicas that may be lost in a row, without an event in between, before it is taken for the jobs' own doing."""
+MAX_LOSSES = 30
+"""Calls in a row that deliver nothing, strikes or not, after which no replica answers: half a minute of silence."""
 SUSPECT_STRIKES = 2
 """From here on a flight is tried beside no other suspect: what ends replicas is found, and what was lost beside it is
 not blamed."""
@@ -38,8 +40,6 @@ class Flight:
         self.num_strikes = 0
         self.num_losses = 0
         """Calls in a row that have delivered nothing, whether their replica was lost or gave the jobs back."""
-        self.lost_since: float | None = None
-        """The time of the first of them."""
         self.lost_at: set[str] = set()
         """Their replicas."""
         self._journals = {job.id: Journal(job) for job in jobs}
@@ -62,6 +62,11 @@ class Flight:
     def is_suspect(self) -> bool:
         """Whether it was lost so often that it may be the cause."""
         return self.num_strikes >= SUSPECT_STRIKES
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether there is no hope left that a replica answers."""
+        return self.num_losses >= MAX_LOSSES
 
     @property
     def is_poisoned(self) -> bool:
@@ -97,16 +102,13 @@ class Flight:
             accepted.append(event)
         if accepted:
             self.num_strikes = self.num_losses = 0
-            self.lost_since = None
             self.lost_at.clear()
         return accepted, lost
 
-    def lost(self, now: float, *, counts: bool = True) -> None:
+    def lost(self, *, counts: bool = True) -> None:
         """The replica of the current call is lost, or has given the jobs back (`counts` is False: no strike)."""
         self.num_strikes += counts
         self.num_losses += 1
-        if self.lost_since is None:
-            self.lost_since = now
         if self.replica is not None:
             self.lost_at.add(self.replica)
 

@@ -28,12 +28,11 @@ class Placement:
         self._router.set_replicas(members, rows)
 
     def choose(self, flight: Flight, able: Collection[str], silent: Collection[str]) -> str:
-        """Return the best of the replicas that are `able` to compute a flight, of which there must be one. Those that
-        it has lost, and those that are silent, come into question only where there is no other."""
+        """Return the best of the replicas that are `able` to compute a flight: at least one, of the last update. Those
+        that it has lost, and those that are silent, come into question only where there is no other."""
         heard = set(able) - set(silent)
         possible = heard - flight.lost_at or heard or able
-        ranked = self._router.rank(flight.keys, flight.num_choices, possible, 1)
-        return ranked[0] if ranked else next(iter(possible))
+        return self._router.rank(flight.keys, flight.num_choices, possible, 1)[0]
 
     @contextmanager
     def load_of(self, flight: Flight, replica: str) -> Iterator[None]:
