@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from onward.cluster import watchers
 from onward.cluster.connection import NoCluster, connect
-from onward.compose import compose
+from onward.cluster.messages import ReplicaInfo
+from onward.compose import cluster, compose
 from onward.errors import SetupError
 from onward.settings import Settings
+from tests.cluster.local_transport import LocalTransport
 
 
 @pytest.mark.parametrize("address", ["nowhere", "ray://host:10001", "host:", ":6379", "host:port"])
@@ -36,3 +39,13 @@ def test_a_port_where_nothing_listens_is_said_at_once() -> None:
 def test_settings_of_replicas_are_refused_by_name(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(SetupError, match=words):
         compose(Settings(cluster="127.0.0.1:1", **fields))
+
+
+def test_replicas_of_another_version_are_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after minutes, and not as a lack of processors."""
+    monkeypatch.setattr(cluster, "POLL_SECONDS", 0.01)
+    with pytest.raises(SetupError) as other_version:
+        ReplicaInfo.decode({"protocol": 0})
+    watchers.publish("onward-old", {}, str(other_version.value))
+    with pytest.raises(SetupError, match="install the same one on all machines"):
+        cluster._first_members("onward-old", LocalTransport())  # type: ignore[arg-type]

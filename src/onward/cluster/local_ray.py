@@ -73,4 +73,5 @@ def _ray(*arguments: str) -> None:
         raise SetupError(f"`ray {arguments[0]}` has not ended after {START_SECONDS} seconds.") from None
     if ran.returncode:
         words = [line for line in (ran.stderr + ran.stdout).splitlines() if line.strip()]
-        raise SetupError(f"`ray {' '.join(arguments[:1])}` failed: {' '.join(words[-3:]) or 'without a word'}")
+        left = " `ray stop` ends what it may have left running." if arguments[0] == "start" else ""
+        raise SetupError(f"`ray {arguments[0]}` failed: {' '.join(words[-3:]) or 'without a word'}{left}")

@@ -26,9 +26,15 @@ class ReplicaRouter(RequestRouter):  # type: ignore[misc]  # Ray is not always i
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """These are the replicas now, with what they reported last."""
         super().update_replicas(replicas)
-        members = (self._member(replica) for replica in replicas)
-        self._members = {member.name: member for member in members if member is not None}
-        watchers.publish(self.app_name, self._members)
+        members, problem = {}, ""
+        for replica in replicas:
+            try:
+                member = self._member(replica)
+                members[member.name] = member
+            except SetupError as error:  # of another version: not for this process
+                problem = str(error)
+        self._members = members
+        watchers.publish(self.app_name, members, problem)
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """A call has found a replica dead; the next update says so too."""
@@ -46,13 +52,10 @@ class ReplicaRouter(RequestRouter):  # type: ignore[misc]  # Ray is not always i
         named = [each for each in candidate_replicas if each.replica_id.unique_id == route.replica]
         return [named or candidate_replicas[:1]]
 
-    def _member(self, replica: RunningReplica) -> Member | None:
-        """Return a replica as its faces know it, None for one of another version, which is not for this process."""
+    def _member(self, replica: RunningReplica) -> Member:
+        """Return a replica as its faces know it. Raises SetupError for one of another version."""
         name = replica.replica_id.unique_id
-        try:
-            info = self._members[name].info if name in self._members else ReplicaInfo.decode(replica.replica_metadata)
-        except SetupError:
-            return None
+        info = self._members[name].info if name in self._members else ReplicaInfo.decode(replica.replica_metadata)
         report = LoadReport.decode(replica.routing_stats)
         return Member(name, info, report.load, report.number)
 

@@ -8,6 +8,7 @@ from onward.cluster.members import Member
 
 _watchers: dict[str, Callable[[Mapping[str, Member]], None]] = {}
 _members: dict[str, Mapping[str, Member]] = {}
+_problems: dict[str, str] = {}
 
 
 def watch(application: str, on_members: Callable[[Mapping[str, Member]], None]) -> None:
@@ -23,8 +24,14 @@ def unwatch(application: str) -> None:
     _watchers.pop(application, None)
 
 
-def publish(application: str, members: Mapping[str, Member]) -> None:
-    """These are the replicas of an application. Called by its router."""
+def problem(application: str) -> str:
+    """Return why this process cannot use some replicas of an application, a sentence; "" if it can use all."""
+    return _problems.get(application, "")
+
+
+def publish(application: str, members: Mapping[str, Member], problem: str = "") -> None:
+    """These are the replicas of an application that this process can use, and why not others. Called by its router."""
     _members[application] = members
+    _problems[application] = problem
     if (on_members := _watchers.get(application)) is not None:
         on_members(members)

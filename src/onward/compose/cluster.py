@@ -10,6 +10,7 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from onward.cluster import watchers
 from onward.cluster.config import ENGINE_SETTINGS
 from onward.cluster.connection import PREFIX, applications, connect
 from onward.cluster.engine import ClusterEngine
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 FACE_SETTINGS = {"cache_dir", "cache_size", "offline"}
 """Settings of replicas that this server has too: for the files of tokenizers."""
 ANSWER_SECONDS = 10.0
+POLL_SECONDS = 1.0
 START_SECONDS = 300.0
 """How long to wait for the first replica of an application that is being deployed."""
 
@@ -116,9 +118,11 @@ def _first_members(application: str, transport: RayTransport) -> Mapping[str, Me
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         try:
-            if members := arrived.get(timeout=1.0):
+            if members := arrived.get(timeout=POLL_SECONDS):
                 return members
         except Empty:
+            if problem := watchers.problem(application):
+                raise SetupError(problem) from None
             state = applications().get(application)
             if state is None or state.status in ("DEPLOY_FAILED", "DELETING"):
                 reason = getattr(state, "message", "") or "it was deleted"
