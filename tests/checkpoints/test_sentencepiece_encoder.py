@@ -157,6 +157,18 @@ def read_and_encode(content: bytes) -> None:
         assert all(token < len(model.tokens) for token in encoder.encode(text))
 
 
+def test_chosen_tokens_of_several_spaces_are_found_by_the_tokenizers_library(tmp_path: Path) -> None:
+    """Gemma's vocabulary has them."""
+    symbols = ["▁▁", "▁▁▁", "\n\n"]
+    content = trained("bpe", "identity", False, False, byte_fallback=True, user_defined_symbols=symbols)
+    library = sentencepiece.SentencePieceProcessor(model_proto=content)
+    found = HuggingFaceTokenizer(folder(tmp_path, content))
+    assert not needs_encoder(read_sentence_piece(content, "m"))
+    for text in [*(line for line in LINES if "▁" not in line), "    ", "def f():\n\n   x  y"]:
+        assert found.encode(text, add_special_tokens=False) == library.encode(text), text
+    assert found.token_bytes(library.piece_to_id("▁▁")) == b"  "
+
+
 @FUZZ
 @given(st.dictionaries(st.integers(0, len(MODEL) - 1), st.integers(0, 255), max_size=8), st.integers(0, len(MODEL)))
 def test_a_damaged_file_is_read_or_refused(changes: dict[int, int], end: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from onward.checkpoints.character_map import CharacterMap
 from onward.checkpoints.cursor import MAX_ARRAY_STRINGS, Value
-from onward.checkpoints.normalization import Rules
+from onward.checkpoints.normalization import SPACE, Rules
 from onward.checkpoints.token_kinds import BYTE, NORMAL, USER_DEFINED
 from onward.errors import CheckpointError
 
@@ -72,10 +72,14 @@ class SentencePieces:
         self.kinds.append(kind)
 
     def metadata(self) -> dict[str, Value]:
-        """Return this by GGUF's names."""
+        """Return this by GGUF's names. Tokens that the makers chose have spaces, because they are looked for in the
+        text before it is rewritten."""
+        each = zip(self.tokens, self.kinds, strict=True)
         found: dict[str, Value] = {
             "tokenizer.ggml.model": "llama",
-            "tokenizer.ggml.tokens": self.tokens,
+            "tokenizer.ggml.tokens": [
+                text.replace(SPACE, " ") if kind == USER_DEFINED else text for text, kind in each
+            ],
             "tokenizer.ggml.scores": self.scores,
             "tokenizer.ggml.token_type": self.kinds,
             "tokenizer.ggml.add_space_prefix": self.rules.has_space_before,
