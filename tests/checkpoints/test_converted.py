@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,8 @@ from onward.models.resolve import resolve
 from onward.runtimes.openvino import converted as conversion
 from onward.runtimes.openvino.conversion_cache import FOLDER, conversions
 from onward.runtimes.openvino.gguf_format import GGUFFormat
+from onward.runtimes.openvino.graphs.weights_file import WeightsFile
+from onward.runtimes.openvino.library import ops, ov
 from onward.runtimes.options import RuntimeOptions
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
@@ -88,12 +94,77 @@ def test_without_a_cache_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_an_unfinished_conversion_is_done_again_and_removed(tmp_path: Path) -> None:
     path, cache = model_file(tmp_path / "m.gguf"), tmp_path / "cache"
-    old = cache / FOLDER / ".part-killed"
-    old.mkdir(parents=True)
-    os.utime(old, (0, 0))
     load(path, cache)
     (only,) = (cache / FOLDER).iterdir()
-    assert only.name.startswith("m-")
+    only.rename(only.with_name(f".part-{only.name}-killed"))  # as Ctrl-C, a minute ago, would leave it
+    old, other = cache / FOLDER / ".part-old", cache / FOLDER / ".part-other"
+    for each in (old, other):
+        each.mkdir()
+    os.utime(old, (0, 0))
+    load(path, cache)
+    assert {each.name for each in (cache / FOLDER).iterdir()} == {only.name, other.name}
+
+
+def write_in(folder: Path, name: str, content: Callable[[bytes], bytes]) -> None:
+    path = folder / name
+    path.write_bytes(content(path.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("openvino_model.bin", lambda whole: whole[:-100]),
+        ("openvino_model.bin", lambda whole: whole[:-100] + bytes(100)),
+        ("openvino_model.xml", lambda whole: whole.replace(b'offset="0"', b'offset="9"')),
+        ("config.json", lambda whole: b""),
+        ("conversion.json", lambda whole: b"{}"),
+        ("conversion.json", lambda whole: b'{"openvino_model.bin": 1}'),
+    ],
+)
+def test_a_damaged_conversion_is_done_again(name: str, content: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    path, cache = model_file(tmp_path / "m.gguf"), tmp_path / "cache"
+    fingerprint, _ = load(path, cache)
+    (folder,) = (cache / FOLDER).iterdir()
+    whole = (folder / "openvino_model.bin").read_bytes()
+    write_in(folder, name, content)
+    os.utime(folder / name, (1, 1))
+    again, said = load(path, cache)
+    assert again == fingerprint and said[0].endswith("is damaged: it is converted again")
+    assert (folder / "openvino_model.bin").read_bytes() == whole
+    assert load(path, cache) == (fingerprint, [])
+
+
+def test_a_second_process_waits_for_the_first_and_uses_what_it_made(tmp_path: Path) -> None:
+    path, cache = model_file(tmp_path / "m.gguf"), tmp_path / "cache"
+    with ThreadPoolExecutor() as executor:
+        found = list(executor.map(lambda _: load(path, cache), range(3)))
+    assert len({fingerprint for fingerprint, _ in found}) == 1
+    assert sum("Converting m.gguf for this machine (once)" in said for _, said in found) == 1
+    assert len(list((cache / FOLDER).iterdir())) == 1
+
+
+def test_the_graph_of_a_file_reads_its_weights_at_their_places(tmp_path: Path) -> None:
+    one, other = np.arange(12, dtype=np.float32).reshape(3, 4), np.full((3, 4), 7, np.float32)
+    with WeightsFile(tmp_path / "w.bin") as file:
+        nodes = [file.constant(array, ov.Type.f32, [3, 4]) for array in (one, other, one)]
+        small = ops.constant(np.asarray([1, 2, 3, 4], np.float32))
+        result = ops.result(ops.add(ops.multiply(ops.subtract(nodes[0], nodes[1]), small), nodes[2]))
+        digest = file.write_graph(ov.Model([result], [], "m"), tmp_path / "w.xml")
+    assert digest == hashlib.sha256((tmp_path / "w.bin").read_bytes()).hexdigest()
+    request = ov.Core().compile_model(tmp_path / "w.xml", "CPU").create_infer_request()
+    np.testing.assert_array_equal(request.infer()[0], (one - other) * [1, 2, 3, 4] + one)
+
+
+def test_a_disk_that_fails_while_weights_are_written_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: WeightsFile, *arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(WeightsFile, "_write", fail)
+    with pytest.raises(SetupError, match=r"could not be written to .* \(No space left on device\)"):
+        load(model_file(tmp_path / "m.gguf"), tmp_path / "cache")
+    assert list((tmp_path / "cache" / FOLDER).iterdir()) == []
 
 
 def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +179,10 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path: Path, monkeypatc
 def test_a_file_that_changes_while_it_is_read_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, cache, write = model_file(tmp_path / "m.gguf"), tmp_path / "cache", conversion._write
 
-    def write_and_change(*arguments: Any) -> None:
-        write(*arguments)
+    def write_and_change(*arguments: Any) -> dict[str, str]:
+        written = write(*arguments)
         path.write_bytes(path.read_bytes()[:-1] + b"\1")
+        return written
 
     monkeypatch.setattr(conversion, "_write", write_and_change)
     with pytest.raises(CheckpointError, match="was changed while it was read"):

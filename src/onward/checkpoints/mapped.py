@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from onward.errors import CheckpointError
 
@@ -18,3 +22,17 @@ def mapped(path: Path) -> memoryview:
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         reason = getattr(error, "strerror", None) or "it is empty"
         raise CheckpointError(f"{path} cannot be read ({reason}).") from None
+
+
+def drop_pages(view: NDArray[Any]) -> None:
+    """Drop what was read of the mapped file that an array is a view of: it is read again when it is used again.
+
+    Nothing happens to other arrays, and where the system has no such call.
+    """
+    owner: object = view
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        owner.madvise(mmap.MADV_DONTNEED)

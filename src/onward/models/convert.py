@@ -8,12 +8,19 @@ from typing import Literal
 from onward.checkpoints.paths import is_gguf
 from onward.errors import SetupError
 from onward.models.resolve import ResolvedModel
+from onward.runtimes.base import Progress
 from onward.runtimes.openvino.checkpoint_format import convert_checkpoint
 from onward.runtimes.options import RuntimeOptions, WeightForm
 
 
 def convert(
-    found: ResolvedModel, folder: Path, *, precision: Literal["fast", "exact"], weights: WeightForm, cache_dir: Path
+    found: ResolvedModel,
+    folder: Path,
+    *,
+    precision: Literal["fast", "exact"],
+    weights: WeightForm,
+    cache_dir: Path,
+    progress: Progress,
 ) -> None:
     """Write a GGUF or safetensors model, with its adapter, to a folder that does not exist. Slow; blocks. Raises
     SetupError."""
@@ -23,4 +30,4 @@ def convert(
         raise SetupError(f"{found.path} is {found.format.name} already: copy the folder.")
     first = found.format.files(found.path)[0]
     options = RuntimeOptions(precision=precision, weights=weights, cache_dir=cache_dir, adapter=found.adapter)
-    convert_checkpoint(first if is_gguf(first) else found.path, folder, options)
+    convert_checkpoint(first if is_gguf(first) else found.path, folder, options, progress)

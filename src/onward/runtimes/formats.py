@@ -5,6 +5,7 @@ Cheap to import: no entry imports its runtime before it loads a model.
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 from onward.runtimes.base import ModelFormat
@@ -33,6 +34,11 @@ def format_named(name: str) -> ModelFormat:
 def hub_formats() -> list[ModelFormat]:
     """Return the formats that a hub repository may contain, in order of preference."""
     return [each for each in MODEL_FORMATS if each.patterns]
+
+
+def import_usual_runtime() -> None:
+    """Import what most formats compute with, which takes a few tenths of a second, before the format is known."""
+    import_module("onward.runtimes.openvino.load")
 
 
 def readable_formats() -> str:

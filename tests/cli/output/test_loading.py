@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from onward.cli.output import progress_line
-from onward.cli.output.loading import loading
+from onward.cli.output.loading import loading, with_bar
 
 
 def test_stages_are_a_line_that_is_removed_from_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,3 +44,8 @@ def test_a_long_stage_is_cut_to_the_width_of_the_terminal(monkeypatch: pytest.Mo
     line.draw()
     line.remove()
     assert max(len(written) for written in terminal.getvalue().split("\r\x1b[K")) == 79
+
+
+def test_percent_have_a_bar() -> None:
+    assert with_bar("Converting m.gguf: 40 %") == f"Converting m.gguf {'━' * 8}{'╌' * 12} 40 %"
+    assert with_bar("Loading m: it is large") == "Loading m: it is large"

@@ -11,6 +11,7 @@ from onward.cli.argument import Argument
 from onward.cli.command import session_command
 from onward.cli.completers import model_names
 from onward.cli.output.emit import bytes_in_words, emit
+from onward.cli.output.loading import loading
 from onward.cli.session import Session
 
 HELP = (
@@ -32,8 +33,8 @@ def convert_model(session: Session, source: str, folder: str, precision: Any, we
 
     found = resolve(source, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir)
     target = Path(folder).expanduser()
-    progress(f"Converting {found.id}")
-    convert(found, target, precision=precision, weights=weights, cache_dir=settings.cache_dir)
+    with loading(progress) as said:
+        convert(found, target, precision=precision, weights=weights, cache_dir=settings.cache_dir, progress=said)
     num_bytes = sum(each.stat().st_size for each in target.iterdir())
     emit(
         session.output,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -9,9 +10,21 @@ from contextlib import contextmanager
 
 from onward.cli.output.progress_line import ProgressLine
 
+_PERCENT = re.compile(r"(.*): (\d+) %")
+_BAR_CELLS = 20
+
 
 def _ignore(stage: str) -> None:
     pass
+
+
+def with_bar(stage: str) -> str:
+    """Return the sentence of a stage; one that ends with percent has a bar before them."""
+    found = _PERCENT.fullmatch(stage)
+    if found is None:
+        return stage
+    full = int(found[2]) * _BAR_CELLS // 100
+    return f"{found[1]} {'━' * full}{'╌' * (_BAR_CELLS - full)} {found[2]} %"
 
 
 @contextmanager
@@ -24,7 +37,7 @@ def loading(elsewhere: Callable[[str], None] = _ignore) -> Iterator[Callable[[st
         yield elsewhere
         return
     stages, started = ["Loading"], time.monotonic()
-    line = ProgressLine(lambda: f"{stages[-1]} … {time.monotonic() - started:.1f} s")
+    line = ProgressLine(lambda: f"{with_bar(stages[-1])} … {time.monotonic() - started:.1f} s")
     try:
         yield stages.append
     finally:

@@ -29,7 +29,7 @@ def load_checkpoint(path: Path, options: RuntimeOptions, progress: Progress) -> 
     return LoadedModel(model, model.fingerprint, tuple(model.notes))
 
 
-def convert_checkpoint(path: Path, folder: Path, options: RuntimeOptions) -> None:
+def convert_checkpoint(path: Path, folder: Path, options: RuntimeOptions, progress: Progress) -> None:
     """Write what `read_checkpoint` reads at `path` as an IR folder with its tokenizer, which must not exist.
 
     Slow; blocks. Raises CheckpointError, SetupError.
@@ -38,7 +38,7 @@ def convert_checkpoint(path: Path, folder: Path, options: RuntimeOptions) -> Non
     from onward.runtimes.openvino.signal_stack import signal_stack_kept
 
     with signal_stack_kept():
-        write_ir(path, folder, _tokenizer_files(path), options)
+        write_ir(path, folder, _tokenizer_files(path), options, progress)
 
 
 def _tokenizer_files(path: Path) -> dict[str, bytes]:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from onward.runtimes.files import CONFIG
+from onward.errors import ModelFolderError
+from onward.runtimes.base import Progress
+from onward.runtimes.files import CONFIG, read_object
 from onward.runtimes.openvino.file_names import GRAPH, WEIGHTS
 
 FOLDER = "converted"
 """In the cache folder."""
 PART = ".part-"
 """Begins the names of unfinished conversions."""
+_LOCKS = "locks"
+"""In the cache folder."""
+_MANIFEST = "conversion.json"
+"""Of a converted model: size and digest of its other files."""
+_FILES = (GRAPH, WEIGHTS, CONFIG)
 _MAX_PART_SECONDS = 24 * 3600
 """Older unfinished conversions were killed."""
 
@@ -31,9 +39,41 @@ class Conversion:
     used: float
 
 
-def is_complete(folder: Path) -> bool:
-    """Return whether a folder contains a converted model."""
-    return all((folder / name).is_file() for name in (GRAPH, WEIGHTS, CONFIG))
+def write_manifest(folder: Path, digests: Mapping[str, str]) -> None:
+    """Note what the files of a converted model are: the SHA-256 by name. Raises OSError."""
+    stated = {name: {"bytes": (folder / name).stat().st_size, "sha256": digest} for name, digest in digests.items()}
+    (folder / _MANIFEST).write_text(json.dumps(stated), encoding="utf-8")
+
+
+def stated_digests(folder: Path) -> dict[Path, str] | None:
+    """Return the SHA-256 that each file of a converted model had when it was written; None for a folder that lacks a
+    file, or has one of another size."""
+    try:
+        stated = read_object(folder / _MANIFEST)
+        if any(each["bytes"] != (folder / name).stat().st_size for name, each in stated.items()):
+            return None
+        found = {folder / name: str(each["sha256"]) for name, each in stated.items()}
+        return found if all(folder / name in found for name in _FILES) else None
+    except (OSError, ModelFolderError, KeyError, TypeError):
+        return None
+
+
+@contextmanager
+def locked(cache_dir: Path, name: str, progress: Progress) -> Iterator[None]:
+    """Hold the lock of a conversion: another process that wants the same one waits. Raises OSError."""
+    from filelock import FileLock, Timeout
+
+    (cache_dir / _LOCKS).mkdir(parents=True, exist_ok=True)
+    lock = FileLock(cache_dir / _LOCKS / f"{name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        progress("Another process is converting this model; waiting for it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def conversions(cache_dir: Path) -> list[Conversion]:
@@ -55,8 +95,13 @@ def mark_used(folder: Path) -> None:
 
 def remove(found: Conversion) -> None:
     """Remove a converted model. A process that has it mapped keeps it. Raises OSError."""
-    hidden = found.path.with_name(f"{PART}{found.name}-{os.getpid()}")
-    found.path.rename(hidden)  # at once: nobody finds half of it
+    remove_folder(found.path)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, at once: nobody finds half of it. Raises OSError."""
+    hidden = folder.with_name(f"{PART}{folder.name}-{os.getpid()}")
+    folder.rename(hidden)
     shutil.rmtree(hidden)
 
 
@@ -73,9 +118,10 @@ def shrink(cache_dir: Path, max_bytes: int, kept: Collection[Path] = ()) -> list
     return removed
 
 
-def remove_old_parts(root: Path) -> None:
-    """Remove conversions that were killed long ago."""
-    for old in root.glob(f"{PART}*"):
+def remove_parts(root: Path, name: str) -> None:
+    """Remove what killed processes left: of the conversion of this name, whose lock is held, and of all others if it is
+    old."""
+    for part in root.glob(f"{PART}*"):
         with suppress(OSError):
-            if time.time() - old.stat().st_mtime > _MAX_PART_SECONDS:
-                shutil.rmtree(old, ignore_errors=True)
+            if part.name.startswith(f"{PART}{name}-") or time.time() - part.stat().st_mtime > _MAX_PART_SECONDS:
+                shutil.rmtree(part, ignore_errors=True)

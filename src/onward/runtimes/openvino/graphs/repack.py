@@ -38,47 +38,58 @@ def repack(tensor: Tensor, form: Form) -> Packed:
     """Return the weights in a form."""
     work = _WORK[form]
     step = max(1, _PART_WEIGHTS // tensor.shape[-1])
-    ranges = [(start, min(start + step, tensor.num_rows)) for start in range(0, tensor.num_rows, step)]
+    starts = range(0, tensor.num_rows, step)
+    first = work(tensor, 0, min(step, tensor.num_rows))
+    whole: list[Any] = [
+        None if part is None else np.empty((tensor.num_rows, *part.shape[1:]), part.dtype) for part in first
+    ]
+
+    def make(start: int) -> None:
+        parts = work(tensor, start, min(start + step, tensor.num_rows)) if start else first
+        for array, part in zip(whole, parts, strict=True):
+            if array is not None:
+                array[start : start + step] = part
+
     with ThreadPoolExecutor(cpu_quota() or os.cpu_count(), thread_name_prefix="onward-repack") as executor:
-        parts = list(executor.map(lambda rows: work(tensor, *rows), ranges))
-    joined: list[Any] = [None if column[0] is None else np.concatenate(column) for column in zip(*parts, strict=True)]
-    return Packed(*joined)
+        for _ in executor.map(make, starts):
+            pass
+    return Packed(*whole)
 
 
-def _float32(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
+def _float32(tensor: Tensor, start: int, stop: int) -> tuple[Any, ...]:
     return (tensor.floats(start, stop),)
 
 
-def _float16(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
+def _float16(tensor: Tensor, start: int, stop: int) -> tuple[Any, ...]:
     return (tensor.rows(start, stop).view("<f2"),)
 
 
-def _int8_rows(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
+def _int8_rows(tensor: Tensor, start: int, stop: int) -> tuple[Any, ...]:
     weights = tensor.floats(start, stop)
-    greatest = np.abs(weights).max(axis=1, keepdims=True)
+    greatest = np.abs(np.maximum(weights.max(axis=1, keepdims=True), -weights.min(axis=1, keepdims=True)))
     scales = (greatest / np.float32(MAX_INT8)).astype(np.float16)
     # By the scale that is stored: a float16 is too coarse to divide by another number. A row of zeros stays zeros.
     divisors = np.where(scales == 0, np.float16(1), scales).astype(np.float32)
-    values = np.clip(np.rint(weights / divisors), -MAX_INT8, MAX_INT8).astype(np.int8)
-    return values, scales
+    np.rint(np.divide(weights, divisors, out=weights), out=weights)
+    return np.clip(weights, -MAX_INT8, MAX_INT8, out=weights).astype(np.int8), scales
 
 
-def _int8_groups(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
+def _int8_groups(tensor: Tensor, start: int, stop: int) -> tuple[Any, ...]:
     groups = tensor.groups(start, stop)
     return groups.values, groups.scales.astype(np.float16)
 
 
-def _uint4_groups(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
+def _uint4_groups(tensor: Tensor, start: int, stop: int) -> tuple[Any, ...]:
     groups = tensor.groups(start, stop)
     return pack_nibbles((groups.values + np.int8(8)).astype(np.uint8)), groups.scales.astype(np.float16)
 
 
-def _uint4_corrected(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
+def _uint4_corrected(tensor: Tensor, start: int, stop: int) -> tuple[Any, ...]:
     values, *others = _corrected(tensor, start, stop, greatest=FOUR_BITS)
     return pack_nibbles(values), *others
 
 
-def _uint8_corrected(tensor: Tensor, start: int, stop: int) -> tuple[object, ...]:
+def _uint8_corrected(tensor: Tensor, start: int, stop: int) -> tuple[Any, ...]:
     return _corrected(tensor, start, stop, greatest=255)
 
 
@@ -119,7 +130,7 @@ def pack_nibbles(values: NDArray[Any]) -> NDArray[Any]:
     return packed
 
 
-_WORK: dict[Form, Callable[[Tensor, int, int], tuple[object, ...]]] = {
+_WORK: dict[Form, Callable[[Tensor, int, int], tuple[Any, ...]]] = {
     Form.FLOAT32: _float32,
     Form.FLOAT16: _float16,
     Form.INT8_ROWS: _int8_rows,

@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.mapped import drop_pages
 from onward.checkpoints.tensor import Tensor
 from onward.runtimes.openvino.graphs.forms import Form, Precision, WeightForm, form_of, num_bytes
 from onward.runtimes.openvino.graphs.nodes import integers
 from onward.runtimes.openvino.graphs.repack import Packed, repack
+from onward.runtimes.openvino.graphs.weights_file import WeightsFile
 from onward.runtimes.openvino.library import ops, ov
 
 _EMBEDDING = "token_embd.weight"
@@ -23,17 +25,18 @@ _MIDDLE = 8
 
 
 class Weights:
-    """Makes each weight matrix once. It owns the arrays that the graph's constants share, so it has to outlive the
-    graph."""
+    """Makes each weight matrix once, and writes it to `file`, which has to outlive the graph."""
 
-    def __init__(self, checkpoint: Checkpoint, precision: Precision, weights: WeightForm = "auto") -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, precision: Precision, weights: WeightForm = "auto", *, file: WeightsFile
+    ) -> None:
         self._checkpoint = checkpoint
+        self._file = file
         self._weights: WeightForm = weights
         self._precision: Precision = precision
         self._nodes: dict[str, Any] = {}
-        self._corrections: dict[str, NDArray[np.float16]] = {}
+        self._corrections: dict[str, Any] = {}
         self._sums: dict[tuple[str, int], Any] = {}
-        self._kept: list[Any] = []
 
     def has(self, name: str) -> bool:
         """Return whether the checkpoint has a tensor of this name."""
@@ -72,8 +75,9 @@ class Weights:
         corrections = self._corrections.get(name)
         if corrections is None:
             return product
-        weights = ops.convert(self._constant(corrections), "f32")
-        return ops.add(product, ops.matmul(self._group_sums(hidden, corrections.shape[1]), weights, False, True))
+        num_groups = corrections.shape[1]
+        weights = ops.convert(corrections, "f32")
+        return ops.add(product, ops.matmul(self._group_sums(hidden, num_groups), weights, False, True))
 
     def _group_sums(self, hidden: Any, num_groups: int) -> Any:
         """Return the sums of the inputs of each group, made once for all layers that read the same input."""
@@ -89,6 +93,7 @@ class Weights:
             tensor = self._checkpoint.tensor(name)
             form = form_of(tensor, self._precision, self._weights, is_table=name in _TABLES)
             self._nodes[name] = self._node(name, tensor, repack(tensor, form), form)
+            drop_pages(tensor.data)
         return self._nodes[name]
 
     def _node(self, name: str, tensor: Tensor, packed: Packed, form: Form) -> Any:
@@ -110,19 +115,13 @@ class Weights:
         if num_groups > 1:
             node = ops.reshape(node, integers(rows, inputs), False)
         if packed.corrections is not None:
-            self._corrections[name] = packed.corrections
+            self._corrections[name] = self._constant(packed.corrections)
         return ops.convert(node, "f32")
 
     def _constant(self, values: NDArray[Any], shape: list[int] | None = None, *, four_bits: bool = False) -> Any:
-        """Return a constant over an array, which is not copied."""
-        values = np.ascontiguousarray(values)
-        if four_bits:
-            assert shape is not None
-            tensor = ov.Tensor(values.reshape(-1), ov.Shape(shape), ov.Type.u4)
-        else:
-            tensor = ov.Tensor(values if shape is None else values.reshape(shape), shared_memory=True)
-        self._kept += [values, tensor]
-        return ov.op.Constant(tensor, shared_memory=True)
+        """Return a constant of an array's values; `shape`: that of the array, unless it is given."""
+        kind = ov.Type.u4 if four_bits else ov.Type(values.dtype)
+        return self._file.constant(values, kind, list(values.shape) if shape is None else shape)
 
 
 def graph_bytes(checkpoint: Checkpoint, precision: Precision, weights: WeightForm = "auto") -> int:
