@@ -1,18 +1,23 @@
 """Time from process start to the first token: whole processes in sequence, medians of `--runs`.
 
 `serve`: until the first byte of text of a completion streamed by `onward serve`. `create`: until the first character
-that `onward completions create --stream true` prints. `import`: `import onward`, minus an empty interpreter. `python -m
-benchmarks.startup`.
+that `onward completions create --stream true` prints. `import`: `import onward`, minus an empty interpreter. `peak_…`:
+the greatest resident memory of the server's and the engine's process (Linux). `--cold`: the first start too, with an
+empty cache of conversions. `python -m benchmarks.startup`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +34,65 @@ PROMPT = "Once upon a time"
 NUM_SLOWEST_IMPORTS = 8
 
 
-def serve_seconds(model: str) -> dict[str, float]:
-    """Return the seconds from process start to `ready` and to the first `token`. Raises BenchmarkError if the server
-    ends early or the request fails."""
+def serve_seconds(model: str, cache: Path | None = None) -> dict[str, float]:
+    """Return the seconds from process start to `ready` and to the first `token`, and where Linux states them the peaks
+    of memory in MB, `peak_server` and `peak_engine`. `cache`: the cache folder, None: the usual one. Raises
+    BenchmarkError if the server ends early or the request fails."""
     begin = time.perf_counter()
     command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--drain", "1", "--model", model]
+    command += [] if cache is None else ["--cache-dir", str(cache)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         url = _ready_url(process)
         ready = time.perf_counter() - begin
         workload = Workload(model_id(model), out=2, extra={"prompt": PROMPT})
         outcome = parse_outcome(run_async(lambda: _complete(url, workload)))
+        peaks = peak_megabytes(process.pid)
     finally:
         stop(process)
     if outcome.ttft is None:
         raise BenchmarkError(f"the first request failed: {outcome.error}")
-    return {"ready": ready, "token": outcome.sent + outcome.ttft - begin}
+    return {"ready": ready, "token": outcome.sent + outcome.ttft - begin, **peaks}
+
+
+def peak_megabytes(server: int) -> dict[str, float]:
+    """Return the greatest resident memory of a server and of its largest child so far, in MB; {} where /proc does not
+    state them."""
+    try:
+        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+        threads = Path(f"/proc/{server}/task").iterdir()
+        children += [pid for thread in threads for pid in (thread / "children").read_text().split()]
+        found = {"peak_server": _peak(server)}
+        return found | ({"peak_engine": max(map(_peak, map(int, set(children))))} if children else {})
+    except OSError:
+        return {}
+
+
+def _peak(process: int) -> float:
+    stated = re.search(r"^VmHWM:\s*(\d+) kB$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
+    return int(stated[1]) * 1024 / 1e6 if stated else 0.0
+
+
+@contextmanager
+def cold_cache(usual: Path) -> Iterator[Path]:
+    """A cache folder on the same disk with the usual one's models, but without conversions and tokenizers, removed at
+    the end."""
+    usual.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".cold-", dir=usual))
+    try:
+        if (usual / "models").is_dir():
+            (folder / "models").symlink_to(usual / "models")
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def cold_seconds(model: str) -> dict[str, float]:
+    """Return `serve_seconds` of a first start."""
+    from onward.settings import resolve
+
+    with cold_cache(resolve().settings.cache_dir) as cache:
+        return serve_seconds(model, cache)
 
 
 def _ready_url(process: subprocess.Popen[str]) -> str:
@@ -135,29 +183,35 @@ def parse_importtime(output: str) -> list[dict[str, Any]]:
     return [{"module": name, "cumulative_ms": milliseconds} for name, milliseconds in ranked]
 
 
-def repeat(measurement: Callable[[], dict[str, float]], runs: int) -> dict[str, Any]:
-    """Return medians of `runs` whole processes, after one that warms the file cache."""
-    measurement()
+def repeat(measurement: Callable[[], dict[str, float]], runs: int, *, warm: bool = True) -> dict[str, Any]:
+    """Return medians of `runs` whole processes, with `warm` after one that warms the file cache."""
+    if warm:
+        measurement()
     found = [measurement() for _ in range(runs)]
     return {name: measure.median_of([each[name] for each in found]) for name in found[0]}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__)
-    parser.add_argument("--model", default="storyteller", help="a built-in name or a folder")
+    parser.add_argument("--model", default="storyteller", help="a name, file or folder, as for `onward serve`")
     parser.add_argument("--runs", type=int, default=5, help="measured processes of each kind (default 5)")
+    parser.add_argument("--cold", action="store_true", help="also measure one first start, from an empty cache")
+    parser.add_argument("--no-create", action="store_true", help="leave out `onward completions create`")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     at_start = measure.start()
     figures: dict[str, Any] = {
         "import": repeat(import_seconds, options.runs),
+        "cold": repeat(lambda: cold_seconds(options.model), 1, warm=False) if options.cold else {},
         "serve": repeat(lambda: serve_seconds(options.model), options.runs),
-        "create": repeat(lambda: create_seconds(options.model), options.runs),
-        "imports_of_create": slowest_imports(create_command(options.model)),
+        "create": {} if options.no_create else repeat(lambda: create_seconds(options.model), options.runs),
+        "imports_of_create": [] if options.no_create else slowest_imports(create_command(options.model)),
     }
-    for kind in ("import", "serve", "create"):
+    for kind in ("import", "cold", "serve", "create"):
         for name, found in figures[kind].items():
-            print(f"{kind:8}{name:10}{found['median'] * 1e3:9.0f} ms")
+            is_memory = name.startswith("peak")
+            number = found["median"] if is_memory else found["median"] * 1e3
+            print(f"{kind:8}{name:12}{number:9.0f} {'MB' if is_memory else 'ms'}")
     for entry in figures["imports_of_create"]:
         print(f"import  {entry['module']:34}{entry['cumulative_ms']:9.0f} ms, including what it imports")
     measure.write_report(options.json, "startup", figures, at_start)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from benchmarks.models import find_model, find_openvino_model
 from benchmarks.outcome import Outcome
 from benchmarks.processes import kv_cache_bytes, resident_memory
 from benchmarks.server_process import serve
-from benchmarks.startup import parse_importtime
+from benchmarks.startup import cold_cache, parse_importtime, peak_megabytes
 from benchmarks.workload import Workload
 
 from benchmarks import engine, interleave, measure, render
@@ -203,3 +205,19 @@ def test_an_error_of_a_run_is_printed_without_a_traceback(capsys: pytest.Capture
         measure.run_main(fail)
     assert ended.value.code == 1
     assert capsys.readouterr().err == "error: requests failed: {'timeout': 2}\n"
+
+
+def test_a_cold_cache_has_the_models_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "models" / "m").mkdir(parents=True)
+    (tmp_path / "converted").mkdir()
+    with cold_cache(tmp_path) as cache:
+        assert [each.name for each in cache.iterdir()] == ["models"] and (cache / "models" / "m").is_dir()
+    assert {each.name for each in tmp_path.iterdir()} == {"models", "converted"}
+    assert (tmp_path / "models" / "m").is_dir()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc of Linux")
+def test_peaks_are_those_of_a_process_and_its_child() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE):
+        found = peak_megabytes(os.getpid())
+    assert found["peak_engine"] > 0 and found["peak_server"] > 10
