@@ -32,6 +32,6 @@ def test_the_parity_table_passes_through_llama_server_or_is_refused_by_name(tmp_
     with llama_server(write_byte_model(tmp_path / "toy.gguf"), "-np", "4", "-c", "8192") as url:
         found = list(outcomes(url))
     failed = {row.id: why for row, what, why in found if what == "failed"}
-    refused = sum(what == "refused" for _, what, _ in found)
+    passed = sum(what == "passed" for _, what, _ in found)
     assert failed.keys() <= DEVIATIONS.keys(), failed
-    assert refused < len(found) / 10
+    assert passed > 0.9 * len(found), f"{passed} of {len(found)} rows pass; the others are refused by name"
