@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from onward.backends.base import EngineLoad
 from onward.completions.sampling_params import sampling_params
 from onward.completions.token_rules import NO_RULES
 from onward.protocol.dialects.llama_server import COMPLETION, INFILL, check_llama_request
@@ -211,6 +212,29 @@ async def test_slots_are_the_rows_of_the_batch() -> None:
     assert [slot["id"] for slot in slots] == [0, 1, 2] and not any(slot["is_processing"] for slot in slots)
     busy = await Call(make_app(FakeBackend(), settings(max_rows=3)), "GET", "/slots?fail_on_no_slot=1").done()
     assert busy.status == 503 and busy.json["error"]["type"] == "unavailable_error"
+
+
+@in_loop
+async def test_a_server_with_one_model_answers_to_every_name() -> None:
+    """llama.vscode sends the name of its chat model, `google/gemini-2.5-flash` by default."""
+    async with toy_app() as app:
+        answer = (await post(app, "/infill", input_prefix=PROMPT, model="google/gemini-2.5-flash", **PLAIN)).json
+        props = (await Call(app, "GET", "/props?model=google/gemini-2.5-flash").done()).json
+    assert answer["model"] == "toy" == props["model_alias"] and answer["content"]
+
+
+@in_loop
+async def test_a_server_with_several_models_is_told_which() -> None:
+    class Several(FakeBackend):
+        def load(self) -> dict[str, EngineLoad]:
+            (only,) = super().load().values()
+            return dict.fromkeys(("storyteller", "org/tiny"), only)
+
+    backend = Several(delta("a", finish="stop"))
+    app = make_app(backend, settings())
+    await post(app, "/infill", input_prefix="x", model="org/tiny")
+    assert [request.model for request in backend.requests] == ["org/tiny"]
+    assert (await Call(app, "GET", "/slots?model=other").done()).status == 404
 
 
 @in_loop

@@ -66,7 +66,10 @@ _SAMPLING: tuple[Parameter, ...] = (
 )  # fmt: skip
 
 _COMMON: tuple[Parameter, ...] = (
-    same("model", "model", NAME, help="The model; by default the first one."),
+    same(
+        "model", "model", NAME,
+        help="The model, by default the first one. Where one model is served, every name is its, as in llama-server.",
+    ),
     own(
         "n_predict", "integer", NAME,
         "Maximum number of tokens to generate; -1, the default: until the context is full. Never more than fit.",

@@ -48,6 +48,7 @@ class LlamaServer:
         stopwatch = Stopwatch()
         profile = self._services.profile
         checked = await self._services.decode(exchange, lambda fields: check_llama_request(fields, rows, profile))
+        checked["model"] = self._name(checked.get("model"))
         options = _options(checked)
         request = _infill_request(checked, options) if rows is INFILL else _completion_request(checked, options)
         prompt = checked.get("prompt") or ""
@@ -60,7 +61,7 @@ class LlamaServer:
 
     async def props(self, exchange: Exchange, _: str | None = None) -> None:
         """Describe the server, and the first model or that of `?model=`."""
-        model = self._services.model(exchange.query("model"))
+        model = self._services.model(self._name(exchange.query("model")))
         info = await self._services.backend.tokenizer_info(model.id)
         checked = check_llama_request({"prompt": ""}, COMPLETION, self._services.profile)
         options = _options(checked)
@@ -87,7 +88,7 @@ class LlamaServer:
     async def slots(self, exchange: Exchange, _: str | None = None) -> None:
         """List the rows of the batch of the first model, or of that of `?model=`. Raises Overloaded where all are busy
         and `?fail_on_no_slot=1`."""
-        model = self._services.model(exchange.query("model"))
+        model = self._services.model(self._name(exchange.query("model")))
         loads = self._services.backend.load()
         load = loads.get(model.id) or next(iter(loads.values()), None)
         num_running = 0 if load is None else load.num_running
@@ -99,6 +100,11 @@ class LlamaServer:
             {"id": slot, "n_ctx": info.context_length, "is_processing": slot < num_running} for slot in range(num_slots)
         ]
         await exchange.respond(200, msgspec.json.encode(listed), "application/json; charset=utf-8")
+
+    def _name(self, name: str | None) -> str | None:
+        """Return the name by which a model is looked for, None for the first one. Where one model is served, every name
+        is its name, as in llama.cpp's server: llama.vscode sends that of a chat model of another service."""
+        return None if len(self._services.backend.load()) == 1 else name
 
 
 def _options(checked: dict[str, Any]) -> LlamaOptions:
