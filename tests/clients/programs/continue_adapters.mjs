@@ -1,6 +1,8 @@
-// Continue's adapters: fill in the middle as its openai and mistral providers send it, and its legacy completions.
+// Continue's adapters: fill in the middle as its openai and mistral providers send it, and its legacy completions; and what
+// its configuration says of a model, in the settings that editors have.
+import { parseConfigYaml } from "@continuedev/config-yaml";
 import { constructLlmApi } from "@continuedev/openai-adapters";
-import { assert, check, exit, key, prompt, urls } from "./report.mjs";
+import { assert, check, exit, key, metric, prompt, recipe, until, urls } from "./report.mjs";
 
 const fields = { model: "toy", prompt, suffix: " end", temperature: 0, max_tokens: 12, stream: true };
 const at = (provider, root, apiKey = "any") => constructLlmApi({ provider, apiBase: root + "/v1/", apiKey });
@@ -40,6 +42,29 @@ await check("legacy completions", async () => {
 
 await check("a server with keys", async () => {
   assert(await infilled(at("openai", urls.keyed, key)));
+});
+
+await check("the settings for VS Code are read, and complete", async () => {
+  const config = parseConfigYaml(recipe("VS Code: Continue", urls.editors));
+  const [model] = config.models;
+  assert(config.models.length === 1 && model.roles.includes("autocomplete"), model);
+  const { temperature, maxTokens } = model.defaultCompletionOptions;
+  const sent = { model: model.model, temperature, max_tokens: maxTokens };
+  const text = await infilled(constructLlmApi(model), sent);
+  assert(text && text === (await expected({ max_tokens: maxTokens })), text);
+});
+
+await check("an aborted request ends its work on the server", async () => {
+  const before = await metric("onward_requests_cancelled_total", urls.editors);
+  const leave = new AbortController();
+  const endless = { ...fields, max_tokens: 1500, prompt: "ab ".repeat(20) };
+  try {
+    for await (const _ of at("mistral", urls.editors).fimStream(endless, leave.signal)) leave.abort();
+  } catch (problem) {
+    assert(leave.signal.aborted, String(problem));
+  }
+  await until(async () => (await metric("onward_requests_cancelled_total", urls.editors)) === before + 1);
+  await until(async () => (await metric("onward_kv_blocks_used", urls.editors)) === 0);
 });
 
 exit();

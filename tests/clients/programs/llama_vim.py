@@ -8,13 +8,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from report import KEY, URLS, check
+from report import KEY, URLS, check, recipe
 
 PLUGIN = sys.argv[1]
+SECTION = "Vim and Neovim: llama.vim"
 SETTINGS = """
 set nocompatible encoding=utf-8 ambiwidth=single
-let g:llama_config = {{'endpoint_fim': '{url}/infill', 'api_key': '{key}', 'auto_fim': v:false, 'n_predict': 16,
-  \\ 'keymap_fim_trigger': '<C-F>', 'keymap_fim_accept_full': '<Tab>', 'show_info': 2}}
+{recipe}
+call extend(g:llama_config, {{'api_key': '{key}', 'auto_fim': v:false, 'keymap_fim_trigger': '<C-F>', 'show_info': 2}})
 set runtimepath^={plugin}
 runtime plugin/llama.vim
 """
@@ -31,7 +32,7 @@ class Vim:
         self.file = folder / "text.txt"
         self.file.write_text(TEXT)
         settings = folder / "settings.vim"
-        settings.write_text(SETTINGS.format(url=url, key=key, plugin=PLUGIN))
+        settings.write_text(SETTINGS.format(recipe=recipe(SECTION, url), key=key, plugin=PLUGIN))
         self._screen = b""
         command = ["vim", "-N", "-u", str(settings), "-i", "NONE", "-n", str(self.file)]
         self._pid, self._terminal = pty.fork()
@@ -91,7 +92,7 @@ def assert_completed(is_shown: bool, text: str) -> None:
 
 @check("a completion at the cursor is shown and accepted")
 def infill():
-    assert_completed(*completed(URLS["default"]))
+    assert_completed(*completed(URLS["editors"]))
 
 
 @check("a server with keys")
