@@ -27,6 +27,8 @@ NUM_REFERENCE_ITEMS = 20
 """Passages that the reference scores: it is slow."""
 MAX_EXACT_CHANGES, MAX_FAST_CHANGES = 1, 4
 """Items on which `exact` may differ from the reference, and on which `fast` may."""
+MAX_EXACT_ECHO_DIFFERENCE, MAX_FAST_ECHO_DIFFERENCE = 1e-3, 0.5
+"""Nats by which the log-probability of a generated token may differ from the one that `echo` has for it."""
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -85,3 +87,21 @@ def test_the_right_endings_are_chosen(client: onward.Onward) -> None:
 
 def changes(one: Sequence[bool], other: Sequence[bool]) -> int:
     return sum(first != second for first, second in zip(one, other, strict=True))
+
+
+def test_a_generated_token_and_its_echo_have_nearly_the_same_log_probability(
+    client: onward.Onward, precision: Any
+) -> None:
+    prompt = client.tokenizer.encode("The old lighthouse keeper climbed the stairs and", add_special_tokens=True)
+    generated = client.completions.create(
+        prompt=prompt, max_tokens=64, temperature=0, logprobs=0, ignore_eos=True, return_token_ids=True
+    ).choices[0]
+    assert generated.token_ids is not None and generated.logprobs is not None
+    echoed = client.completions.create(
+        prompt=[*prompt, *generated.token_ids], max_tokens=0, echo=True, logprobs=0
+    ).choices[0]
+    assert echoed.logprobs is not None
+    own = np.array(generated.logprobs.token_logprobs, float)
+    again = np.array(echoed.logprobs.token_logprobs[len(prompt) :], float)
+    limit = MAX_EXACT_ECHO_DIFFERENCE if precision == "exact" else MAX_FAST_ECHO_DIFFERENCE
+    assert np.abs(own - again).max() < limit

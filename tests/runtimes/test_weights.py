@@ -13,9 +13,10 @@ import pytest
 from onward.engine.model import Row
 from onward.models.resolve import built_in_folder
 from onward.runtimes.openvino import load
+from onward.runtimes.openvino.configuration import configuration
 from onward.runtimes.openvino.invariance import Evaluate, find_window, is_invariant
 from onward.runtimes.openvino.load import load_model
-from onward.runtimes.openvino.weights import activation_group, group_long_rows
+from onward.runtimes.openvino.weights import activation_group, group_long_rows, state_float32, states_float32
 from onward.runtimes.openvino.window import Window
 from onward.runtimes.options import RuntimeOptions
 from tests.runtimes.tiny_ir import Shape, build_model, write_folder
@@ -80,6 +81,24 @@ def test_only_long_rows_are_grouped() -> None:
     assert grouped == [[256, 2, 2048]]
 
 
+def test_groups_of_long_rows_are_those_that_activations_have() -> None:
+    model = build_model(Shape(layers=1, hidden=80, wide=18))
+    before = len(model.get_ops())
+    group_long_rows(model, 64)
+    assert len(model.get_ops()) == before, "no part of 1,440 inputs is a multiple of 64"
+    group_long_rows(model, 16)
+    assert len(model.get_ops()) > before
+
+
+def test_float32_that_a_model_states_is_kept_in_its_file(tmp_path: Path) -> None:
+    model = build_model(Shape(layers=1))
+    assert not states_float32(model)
+    state_float32(model)
+    ov.save_model(model, tmp_path / "m.xml", compress_to_fp16=False)
+    assert states_float32(ov.Core().read_model(tmp_path / "m.xml"))
+    assert configuration(RuntimeOptions(), None, tiny=False, in_float32=True)["INFERENCE_PRECISION_HINT"] == "f32"
+
+
 def test_grouped_rows_have_the_same_values_and_stay_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path / "long", LONG_ROWS)
     compiled: list[ov.CompiledModel] = []
@@ -92,7 +111,7 @@ def test_grouped_rows_have_the_same_values_and_stay_compressed(tmp_path: Path, m
     monkeypatch.setattr(load, "_compile", keep)
     rows = [Row(0, list(range(40)), 0, [0, 1], 40)]
     grouped = load_model(folder, EXACT).evaluate(rows).copy()
-    monkeypatch.setattr(load, "group_long_rows", lambda model: None)
+    monkeypatch.setattr(load, "group_long_rows", lambda model, block: None)
     whole = load_model(folder, EXACT).evaluate(rows)
     np.testing.assert_allclose(grouped, whole, atol=1e-4)
     for graph in compiled:
@@ -113,7 +132,7 @@ def test_in_float32_long_rows_are_invariant_on_any_number_of_threads(tmp_path: P
 
 
 def test_a_window_makes_a_model_invariant_whose_sums_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "group_long_rows", lambda model: None)
+    monkeypatch.setattr(load, "group_long_rows", lambda model, block: None)
     found: list[Window | None] = []
 
     def find(evaluate: Callable[[Window], Evaluate], vocab_size: int) -> Window | None:

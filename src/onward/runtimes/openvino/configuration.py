@@ -1,7 +1,8 @@
 """Properties of OpenVINO's CPU plugin: threads, precision, the element type of the KV cache.
 
-Precision "fast" means bfloat16 or float16 where the CPU has it, activations quantised in groups of 64 inputs (32 where
-the groups of the weights require it) and a KV cache in float16; "exact" means float32 throughout.
+Precision "fast" means activations quantised in groups of 64 inputs (32 where the groups of the weights require it), a
+KV cache in float16, and between the products of matrices bfloat16 or float16 where the CPU has it, unless the model
+states float32; "exact" means float32 throughout.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 from onward.machine import cpu_quota
 from onward.runtimes.openvino.library import ov
+from onward.runtimes.openvino.weights import states_float32
 from onward.runtimes.options import RuntimeOptions
 
 _MAX_CACHED_KERNELS = 256
@@ -19,10 +21,12 @@ _MAX_CACHED_KERNELS_TINY = 96
 """The same for each of the two graphs of a tiny model, whose kernels take more memory than its weights."""
 
 
-def configuration(options: RuntimeOptions, group: int | None, *, tiny: bool) -> dict[str, Any]:
+def configuration(
+    options: RuntimeOptions, group: int | None, *, tiny: bool, in_float32: bool = False
+) -> dict[str, Any]:
     """Return the properties to compile with.
 
-    `group`: see weights.activation_group; `tiny`: see load.MAX_TINY_WEIGHTS_BYTES.
+    `group`: see weights.activation_group; `tiny`: see load.MAX_TINY_WEIGHTS_BYTES; `in_float32`: see computes_float32.
     """
     # Pinned threads would wait for their core while the HTTP thread, a client or another program uses it.
     # OpenVINO's default, an 8-bit KV cache, quantises the keys of a block together: later tokens of a prompt would
@@ -42,11 +46,17 @@ def configuration(options: RuntimeOptions, group: int | None, *, tiny: bool) -> 
             "KV_CACHE_PRECISION": "f32",
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
         }
-    elif group is not None:
+        return config
+    if in_float32:
+        config["INFERENCE_PRECISION_HINT"] = "f32"
+    if group is not None:
         config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = str(group)
     return config
 
 
-def computes_float32(core: ov.Core, options: RuntimeOptions) -> bool:
-    """Return whether layers compute in float32: by request, or because the processor has no shorter type."""
-    return options.precision == "exact" or core.get_property("CPU", "INFERENCE_PRECISION_HINT") == ov.Type.f32
+def computes_float32(core: ov.Core, model: ov.Model, options: RuntimeOptions) -> bool:
+    """Return whether numbers are float32 between the products of matrices: by request, because the model states it, or
+    because the processor has no shorter type."""
+    if options.precision == "exact" or states_float32(model):
+        return True
+    return bool(core.get_property("CPU", "INFERENCE_PRECISION_HINT") == ov.Type.f32)

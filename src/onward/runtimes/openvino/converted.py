@@ -37,10 +37,11 @@ from onward.runtimes.openvino.graphs.table import architecture_of, has_long_posi
 from onward.runtimes.openvino.graphs.weights import Weights, graph_bytes
 from onward.runtimes.openvino.graphs.weights_file import WeightsFile
 from onward.runtimes.openvino.shared_weights import can_share, share_weights
+from onward.runtimes.openvino.weights import state_float32
 from onward.runtimes.options import RuntimeOptions
 from onward.runtimes.percentage import Percentage
 
-REVISION = 4
+REVISION = 5
 """Raised with every change that may change a converted graph."""
 _SPARE_BYTES = 64_000_000
 """What has to be free on the disk besides the graph."""
@@ -228,6 +229,7 @@ def _write(
     try:
         with WeightsFile(folder / WEIGHTS, advance) as file:
             graph = build_decoder(found, Weights(checkpoint, options.precision, options.weights, file=file))
+            state_float32(graph)
             written = {WEIGHTS: file.write_graph(graph, folder / GRAPH)}
         configuration = {"model_type": found.name, "max_position_embeddings": found.context_length}
         if (longest := checkpoint.parameters.integer("context_length", minimum=1)) > found.context_length:

@@ -32,7 +32,13 @@ from onward.runtimes.openvino.kv_cache import KVCache
 from onward.runtimes.openvino.library import ov
 from onward.runtimes.openvino.mapped_weights import MappedWeights
 from onward.runtimes.openvino.model import OpenVINOModel
-from onward.runtimes.openvino.weights import activation_group, group_long_rows
+from onward.runtimes.openvino.weights import (
+    DEFAULT_GROUP,
+    KERNEL_BLOCK,
+    activation_group,
+    group_long_rows,
+    states_float32,
+)
 from onward.runtimes.openvino.window import Window
 from onward.runtimes.options import RuntimeOptions
 
@@ -58,13 +64,14 @@ def load_model(folder: Path, options: RuntimeOptions | None = None, *, content: 
         model = read_paged(core, folder, weights.tensor)
         group = activation_group(core, model)
         files, known_content = (_files(folder), []) if content is None else ([], [content])
-        facts = [*known_content, *_facts(core, options, group)]
+        in_float32 = computes_float32(core, model, options)
+        facts = [*known_content, *_facts(core, model, options, group)]
         identity = hashing.submit(fingerprint, files, facts, options.cache_dir)
         context_length, notes = _context_length(folder, options)
-        if computes_float32(core, options):
-            group_long_rows(model)
+        if in_float32:
+            group_long_rows(model, KERNEL_BLOCK if options.precision == "exact" else group or DEFAULT_GROUP)
         tiny = weights.num_bytes <= MAX_TINY_WEIGHTS_BYTES
-        config = configuration(options, group, tiny=tiny)
+        config = configuration(options, group, tiny=tiny, in_float32=in_float32)
         compiled = _compile(core, model, folder, config)
         threads = int(compiled.get_property("INFERENCE_NUM_THREADS"))
         spare = model if tiny and threads > 1 else None
@@ -147,11 +154,12 @@ def _files(folder: Path) -> list[Path]:
     return [folder / GRAPH, folder / WEIGHTS]
 
 
-def _facts(core: ov.Core, options: RuntimeOptions, group: int | None) -> list[str]:
+def _facts(core: ov.Core, model: ov.Model, options: RuntimeOptions, group: int | None) -> list[str]:
     """Return what results depend on besides the files. Not on the number of threads: see tests/runtimes."""
     abilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     processor = [str(core.get_property("CPU", "FULL_DEVICE_NAME")), *sorted(abilities)]
-    return [ov.get_version(), options.precision, *processor, f"activations in groups of {group or 'the default'}"]
+    facts = [ov.get_version(), options.precision, *processor, f"activations in groups of {group or 'the default'}"]
+    return [*facts, "float32 between products"] if states_float32(model) else facts
 
 
 def _compile(core: ov.Core, model: ov.Model, folder: Path, config: dict[str, Any]) -> ov.CompiledModel:

@@ -15,7 +15,7 @@ from onward.checkpoints.blocks import Groups
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import CODEBOOK_TYPES
 from onward.machine import cpu_quota
-from onward.runtimes.openvino.graphs.forms import INT4_GROUP, Form
+from onward.runtimes.openvino.graphs.forms import INT4_GROUP, ROUNDED_GROUP, Form
 
 _PART_WEIGHTS = 1 << 18
 """Weights that are processed at once: their temporaries stay in the processor's cache."""
@@ -65,13 +65,23 @@ def _float16(tensor: Tensor, start: int, stop: int) -> tuple[Any, ...]:
 
 
 def _int8_rows(tensor: Tensor, start: int, stop: int) -> tuple[Any, ...]:
-    weights = tensor.floats(start, stop)
-    greatest = np.abs(np.maximum(weights.max(axis=1, keepdims=True), -weights.min(axis=1, keepdims=True)))
+    return _int8(tensor.floats(start, stop), tensor.shape[-1])
+
+
+def _int8_rounded(tensor: Tensor, start: int, stop: int) -> tuple[Any, ...]:
+    return _int8(tensor.floats(start, stop), ROUNDED_GROUP)
+
+
+def _int8(weights: NDArray[np.float32], group: int) -> tuple[Any, ...]:
+    """Return weights [rows, inputs] as 8-bit integers, nearest to them, and scales [rows, inputs / group]. Overwrites
+    the weights."""
+    groups = weights.reshape(len(weights), -1, group)
+    greatest = np.abs(np.maximum(groups.max(axis=2), -groups.min(axis=2)))
     scales = (greatest / np.float32(MAX_INT8)).astype(np.float16)
     # By the scale that is stored: a float16 is too coarse to divide by another number. A row of zeros stays zeros.
     divisors = np.where(scales == 0, np.float16(1), scales).astype(np.float32)
-    np.rint(np.divide(weights, divisors, out=weights), out=weights)
-    return np.clip(weights, -MAX_INT8, MAX_INT8, out=weights).astype(np.int8), scales
+    np.rint(np.divide(groups, divisors[..., None], out=groups), out=groups)
+    return np.clip(groups, -MAX_INT8, MAX_INT8, out=groups).astype(np.int8).reshape(weights.shape), scales
 
 
 def _int8_groups(tensor: Tensor, start: int, stop: int) -> tuple[Any, ...]:
@@ -135,6 +145,7 @@ _WORK: dict[Form, Callable[[Tensor, int, int], tuple[Any, ...]]] = {
     Form.FLOAT16: _float16,
     Form.INT8_ROWS: _int8_rows,
     Form.INT8_GROUPS: _int8_groups,
+    Form.INT8_ROUNDED: _int8_rounded,
     Form.UINT4_GROUPS: _uint4_groups,
     Form.UINT4_CORRECTED: _uint4_corrected,
     Form.UINT8_CORRECTED: _uint8_corrected,
