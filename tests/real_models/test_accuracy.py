@@ -96,7 +96,7 @@ def test_a_generated_token_and_its_echo_have_nearly_the_same_log_probability(
     generated = client.completions.create(
         prompt=prompt, max_tokens=64, temperature=0, logprobs=0, ignore_eos=True, return_token_ids=True
     ).choices[0]
-    assert generated.token_ids is not None and generated.logprobs is not None
+    assert generated.token_ids and generated.logprobs is not None
     echoed = client.completions.create(
         prompt=[*prompt, *generated.token_ids], max_tokens=0, echo=True, logprobs=0
     ).choices[0]
