@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onward.runtimes.openvino.library import ops, ov
 
 DEFAULT_GROUP = 32
-"""Activations that share a scale, unless the plugin is told otherwise."""
+"""Activations that share a scale by the plugin's default."""
 _LARGER_GROUP = 64
 _FLOAT32 = "f32"
 _FLOAT32_KEY = ["runtime_options", "INFERENCE_PRECISION_HINT"]
