@@ -31,8 +31,11 @@ NAMES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"temp_exponent": 2, "dynatemp_range": 0.5},
         {"dynatemp_exponent": 2, "dynatemp_range": 0.5},
     ),
-    "grammar_string": ({"grammar_string": 'root ::= "ab" "c"'}, {"grammar": 'root ::= "ab" "c"'}),
-    "regex_pattern": ({"regex_pattern": "[a-c]+"}, {"regex": "[a-c]+"}),
+    "grammar_string": (
+        {"grammar_string": 'root ::= "ab" "c"', "ignore_eos": ABSENT},
+        {"grammar": 'root ::= "ab" "c"', "ignore_eos": ABSENT},
+    ),
+    "regex_pattern": ({"regex_pattern": "[a-c]+", "ignore_eos": ABSENT}, {"regex": "[a-c]+", "ignore_eos": ABSENT}),
     "sampler_seed": ({"sampler_seed": 8, "seed": ABSENT}, {"seed": 8}),
     "sampler_priority": (
         {"sampler_priority": ["top_k", "temperature"], "top_k": 3, "top_p": 0.5, "min_p": 0.1},
