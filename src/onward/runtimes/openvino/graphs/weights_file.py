@@ -64,6 +64,7 @@ class WeightsFile:
     def write_graph(self, graph: ov.Model, path: Path) -> str:
         """Write a graph of such constants, and of others, as OpenVINO's XML; return the SHA-256 of the file of weights,
         in hexadecimal. It has to be the last call."""
+        _share_small_constants(graph)
         for node in _constants(graph):
             if node.get_friendly_name() not in self._offsets:
                 self._append(node.get_friendly_name(), np.ascontiguousarray(node.data))
@@ -102,6 +103,7 @@ def _constants(graph: ov.Model) -> list[Any]:
 
 
 def _share_small_constants(graph: ov.Model) -> None:
+    """Let equal small constants be one, so that fewer have to be compiled. Mutates `graph`."""
     first: dict[tuple[str, str, bytes], Any] = {}
     for node in _constants(graph):
         if node.get_byte_size() > _MAX_SHARED_BYTES:
