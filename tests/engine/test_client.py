@@ -32,7 +32,7 @@ from onward.text.assembler import TextRules
 IDS = st.integers(0, 2**31)
 TOKENS = st.integers(0, 2**21)
 LOGPROBS = st.floats(width=32, allow_nan=False)
-SAMPLED = st.builds(Sampled, TOKENS, LOGPROBS, st.lists(st.tuples(TOKENS, LOGPROBS), max_size=3).map(tuple))
+SAMPLED = st.builds(Sampled, TOKENS, LOGPROBS, st.lists(st.tuples(TOKENS, LOGPROBS), max_size=3).map(tuple), TOKENS)
 JOBS = st.builds(
     Job,
     id=IDS,

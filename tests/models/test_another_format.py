@@ -29,6 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with `small.onefile` and `big/big.onefile` in it, and their format in the table."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("ONWARD_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(formats, "MODEL_FORMATS", (*formats.MODEL_FORMATS, OneFileFormat()))
     (tmp_path / "small.onefile").write_text(CONTENT)

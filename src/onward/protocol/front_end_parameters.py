@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from onward.protocol.other_names import alias, fixed
 from onward.protocol.parameter import Kind, Parameter
-from onward.protocol.request import CompletionRequest
 from onward.protocol.sampler_parameters import LOGIT_EDITS, SAMPLER_NAMES
 
 _WEBUI = "text-generation-webui"
@@ -63,6 +62,9 @@ def _order(value: object, others: Mapping[str, object]) -> object:
 
 def _room(value: object, others: Mapping[str, object]) -> object:
     """Return how many tokens of a prompt to keep, so that it and `max_tokens` have as many as `value` together."""
+    # The help of commands is written from this table, and must not wait for the types of requests.
+    from onward.protocol.request import CompletionRequest
+
     max_tokens = others.get("max_tokens", CompletionRequest().max_tokens)
     assert isinstance(value, int) and isinstance(max_tokens, int)
     return max(1, value - max_tokens)

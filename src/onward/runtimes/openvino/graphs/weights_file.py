@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -64,7 +64,7 @@ class WeightsFile:
     def write_graph(self, graph: ov.Model, path: Path) -> str:
         """Write a graph of such constants, and of others, as OpenVINO's XML; return the SHA-256 of the file of weights,
         in hexadecimal. It has to be the last call."""
-        _share_small_constants(graph)
+        _share_small_constants(graph, self._offsets)
         for node in _constants(graph):
             if node.get_friendly_name() not in self._offsets:
                 self._append(node.get_friendly_name(), np.ascontiguousarray(node.data))
@@ -102,11 +102,12 @@ def _constants(graph: ov.Model) -> list[Any]:
     return [node for node in graph.get_ops() if node.get_type_name() == "Constant"]
 
 
-def _share_small_constants(graph: ov.Model) -> None:
-    """Let equal small constants be one, so that fewer have to be compiled. Mutates `graph`."""
+def _share_small_constants(graph: ov.Model, written: Container[str]) -> None:
+    """Let equal small constants be one, so that fewer have to be compiled. Mutates `graph`. Those with a name of
+    `written` stay: the graph has zeros in place of their values."""
     first: dict[tuple[str, str, bytes], Any] = {}
     for node in _constants(graph):
-        if node.get_byte_size() > _MAX_SHARED_BYTES:
+        if node.get_byte_size() > _MAX_SHARED_BYTES or node.get_friendly_name() in written:
             continue
         key = (str(node.get_element_type()), str(node.get_output_shape(0)), node.data.tobytes())
         shared = first.setdefault(key, node)
