@@ -110,7 +110,7 @@ def test_law_2_replicas_that_die_change_no_byte(seed: int, expected: list[list[A
                 while True:
                     await asyncio.sleep(0.01)
                     while len(transport.replicas) < 3:
-                        transport.add(LocalReplica(next(names), dies_after=draw.randrange(5, 60), is_slow=True))
+                        transport.add(LocalReplica(next(names), dies_after=draw.randrange(20, 80), is_slow=True))
 
             replacing = asyncio.create_task(replace_the_dead())
             found = await asyncio.gather(*(complete(backend, **fields) for fields in REQUESTS))
