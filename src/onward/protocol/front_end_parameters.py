@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from onward.protocol.openai_parameters import OPENAI_PARAMETERS
 from onward.protocol.other_names import alias, fixed
 from onward.protocol.parameter import Kind, Parameter
 from onward.protocol.sampler_parameters import LOGIT_EDITS, SAMPLER_NAMES
 
 _WEBUI = "text-generation-webui"
+_MAX_TOKENS = next(parameter for parameter in OPENAI_PARAMETERS if parameter.name == "max_tokens")
 _OFF: tuple[tuple[str, object, str], ...] = (
     ("length_penalty", 1, "vLLM"),
     ("early_stopping", False, "vLLM"),
@@ -62,10 +64,7 @@ def _order(value: object, others: Mapping[str, object]) -> object:
 
 def _room(value: object, others: Mapping[str, object]) -> object:
     """Return how many tokens of a prompt to keep, so that it and `max_tokens` have as many as `value` together."""
-    # The help of commands is written from this table, and must not wait for the types of requests.
-    from onward.protocol.request import CompletionRequest
-
-    max_tokens = others.get("max_tokens", CompletionRequest().max_tokens)
+    max_tokens = others.get("max_tokens", _MAX_TOKENS.default)
     assert isinstance(value, int) and isinstance(max_tokens, int)
     return max(1, value - max_tokens)
 
