@@ -22,12 +22,13 @@ TOP_K = 40
 """llama-server's default; without top_k it sorts the whole vocabulary for every token."""
 
 
-def sampling_fields(system: str, top_k: int) -> dict[str, Any]:
-    """Return request fields that make `system` apply temperature, then top_k (0: off), then top_p, and nothing else."""
+def sampling_fields(system: str, top_k: int, *, cached: bool = False) -> dict[str, Any]:
+    """Return request fields that make `system` apply temperature, then top_k (0: off), then top_p, and nothing else.
+    `cached`: the peer may use what it has of the prompt from earlier requests."""
     body: dict[str, Any] = {"temperature": 0.8, "top_p": 0.95, "top_k": top_k, "min_p": 0.0}
     if system == PEER:
         body["samplers"] = (["top_k"] if top_k else []) + ["temperature", "top_p"]
-        body["cache_prompt"] = False
+        body["cache_prompt"] = cached
     return body
 
 
@@ -61,11 +62,13 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of every request: tokens of prompt and output, and the range (low, high) of prompt token ids."""
+    """The shape of every request: tokens of prompt and output, and the range (low, high) of prompt token ids. The first
+    `shared` tokens are the same in all prompts of a round, and both servers may keep them."""
 
     prompt: int
     out: int
     tokens: tuple[int, int]
+    shared: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -86,10 +89,11 @@ class Comparison:
         workload = Workload(
             arm.model,
             prompt=shape.prompt,
+            shared=shape.shared,
             tokens=shape.tokens,
             out=shape.out,
             seed=next(self._seeds),
-            extra=sampling_fields(arm.system, arm.top_k),
+            extra=sampling_fields(arm.system, arm.top_k, cached=shape.shared > 0),
         )
         generator = FreshConnectionGenerator(
             Target.parse(arm.server.url), workload, Bounds(self._clients * waves, timeout=600.0)
@@ -100,14 +104,15 @@ class Comparison:
         figures = summarise(outcomes)
         used = sum(cpu_seconds(pid) or 0.0 for pid in idle) - before
         self.idle_cpu.append(used / figures["wall_s"])
-        check_complete(arm.name, outcomes, shape.out)
+        check_complete(arm.name, outcomes, shape.out, cached=shape.shared > 0)
         return Round(figures["output_tok_s"], None, outcomes)
 
 
-def check_complete(name: str, outcomes: list[Outcome], out: int) -> None:
-    """Raise BenchmarkError for a request that failed, stopped early or used a prefix cache."""
+def check_complete(name: str, outcomes: list[Outcome], out: int, *, cached: bool = False) -> None:
+    """Raise BenchmarkError for a request that failed, stopped early or, unless it may be `cached`, used a prefix
+    cache."""
     for outcome in outcomes:
         if outcome.error:
             raise BenchmarkError(f"{name}: a request failed: {outcome.error}")
-        if outcome.tokens != out or outcome.cached_tokens:
+        if outcome.tokens != out or (outcome.cached_tokens and not cached):
             raise BenchmarkError(f"{name}: {outcome.tokens} of {out} tokens, {outcome.cached_tokens} cached")

@@ -24,7 +24,8 @@ from benchmarks.one_file import family_of
 from benchmarks.outcome import summarise
 from benchmarks.pairs import MODELS, Family, families, select
 from benchmarks.peer_build import SERVER, find
-from benchmarks.peer_tuning import Tuned, tune
+from benchmarks.peer_tuning import Tuned, tune, untuned
+from benchmarks.processes import resident_memory
 from benchmarks.server_process import serve
 
 LATENCIES = {f"{key}_p{percent}": (f"{key}_ms", f"p{percent}") for key in ("ttft", "itl") for percent in (50, 95)}
@@ -80,10 +81,13 @@ def ratio_figures(rounds: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[s
 
 def compare_family(family: Family, options: argparse.Namespace, program: Path, seeds: Iterator[int]) -> dict[str, Any]:
     """Compare with every number of clients, each with servers started for it."""
-    shape = Shape(options.prompt, options.out, (256, family.vocabulary))
+    shape = Shape(options.shared + options.prompt, options.out, (256, family.vocabulary), options.shared)
     extra, done = options.peer_flags, {}
     for clients in options.clients or family.clients:
-        tuned = {name: tune(program, gguf, clients, shape, extra, seeds) for name, gguf in family.peer_files.items()}
+        tuned = {
+            name: untuned(clients, shape) if options.untuned else tune(program, gguf, clients, shape, extra, seeds)
+            for name, gguf in family.peer_files.items()
+        }
         with ExitStack() as stack:
             arms = start(family, program, tuned, extra, stack)
             comparison = Comparison(shape, clients, [arm.server for arm in arms], seeds)
@@ -92,6 +96,7 @@ def compare_family(family: Family, options: argparse.Namespace, program: Path, s
             runs = {arm.name: _runner(comparison, arm) for arm in arms}
             waves = options.waves or family.waves.get(clients, 2)
             found = compare(alternate(runs, options.rounds or family.rounds, waves))
+            found["memory"] = {f"{arm.system} {arm.precision}": resident_memory(arm.server.pid) for arm in arms}
         found["idle_cpu"] = statistics.fmean(comparison.idle_cpu)
         found["peer_settings"] = {name: each.report(extra) for name, each in tuned.items()}
         done[str(clients)] = found
@@ -118,6 +123,10 @@ def table(family: str, clients: int, found: dict[str, Any]) -> str:
     """Return a table for the terminal: the arms, then the ratios."""
     lines = [f"{family}, {clients} clients{'output tok/s':>20}{'TTFT p50':>10}{'p95':>9}{'ITL p50':>9}{'p95':>9}  ms"]
     lines += [f"  {PEER} {name}: {each['chosen']}" for name, each in found["peer_settings"].items()]
+    for name, memory in found["memory"].items():
+        if memory:
+            resident = memory["anonymous"] + memory["file"] + memory["kv"]
+            lines.append(f"  {name}: {resident / 1e6:,.0f} MB resident, {memory['peak'] / 1e6:,.0f} at the peak")
     for name, arm in found["arms"].items():
         cells = [arm[key][column] or 0.0 for key, column in LATENCIES.values()]
         numbers = f"{cells[0]:10.1f}{cells[1]:9.1f}{cells[2]:9.2f}{cells[3]:9.2f}"
@@ -140,6 +149,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int, nargs="+", help="default: 1 8 32, and 64 for storyteller")
     parser.add_argument("--prompt", type=int, default=128, help="tokens per prompt (default 128)")
     parser.add_argument("--out", type=int, default=64, help="tokens per completion (default 64)")
+    parser.add_argument(
+        "--shared", type=int, default=0, metavar="TOKENS", help="begin all prompts of a round with the same tokens too"
+    )
     parser.add_argument("--rounds", type=int, help="measured rounds (default: depends on the model)")
     parser.add_argument("--waves", type=int, help="requests per client and round (default: depends on the model)")
     parser.add_argument(
@@ -148,6 +160,9 @@ def arguments() -> argparse.ArgumentParser:
         nargs="*",
         default=[8],
         help="numbers of clients with which to compare without top_k too (default 8)",
+    )
+    parser.add_argument(
+        "--untuned", action="store_true", help="one thread per core and a cache per slot, instead of the fastest tried"
     )
     parser.add_argument("--peer-flags", type=shlex.split, default=[], help="more flags for llama-server, as one string")
     parser.add_argument("--json", type=Path, help="write the figures here")

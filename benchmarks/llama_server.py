@@ -25,13 +25,15 @@ START_SECONDS = 120
 class Slots:
     """Slots for `clients` concurrent requests of `tokens` tokens each, prompt and output together.
 
-    `unified`: one KV cache for all slots instead of one per slot. `threads`: compute threads.
+    `unified`: one KV cache for all slots instead of one per slot. `threads`: compute threads. `caching`: prompts are
+    kept for later ones, as by default.
     """
 
     clients: int
     tokens: int
     threads: int
     unified: bool = False
+    caching: bool = False
 
     def flags(self) -> list[str]:
         """Return the flags. What they do not set is llama-server's automatic choice (flash attention, batch sizes)."""
@@ -40,7 +42,7 @@ class Slots:
             *("--ctx-size", str(self.clients * self.tokens)),
             "--kv-unified" if self.unified else "--no-kv-unified",
             *("--threads", str(self.threads)),
-            *("--cache-ram", "0", "--no-cache-prompt"),
+            *(() if self.caching else ("--cache-ram", "0", "--no-cache-prompt")),
             *("--no-webui", "--no-slots", "--offline"),
             *("--log-verbosity", "1"),
         ]
@@ -50,12 +52,13 @@ class Slots:
         return f"{self.threads} threads, {'shared' if self.unified else 'separate'} caches"
 
 
-def candidates(clients: int, tokens: int) -> list[Slots]:
-    """Return the settings to try: one thread per core or half as many, KV caches separate or shared."""
+def candidates(clients: int, tokens: int, *, caching: bool = False) -> list[Slots]:
+    """Return the settings to try: one thread per core or half as many, KV caches separate or shared. The first are
+    one thread per core and separate caches."""
     cores = os.cpu_count() or 1
     threads = sorted({cores, max(1, cores // 2)}, reverse=True)
     caches = (False, True) if clients > 1 else (False,)
-    return [Slots(clients, tokens, count, unified) for count in threads for unified in caches]
+    return [Slots(clients, tokens, count, unified, caching) for count in threads for unified in caches]
 
 
 @contextmanager

@@ -34,12 +34,18 @@ def tune(program: Path, gguf: Path, clients: int, shape: Shape, extra: Sequence[
     def rates(slots: Slots, runs: int) -> list[float]:
         return _rates(program, gguf, slots, shape, extra, seeds, runs)
 
-    tried = {slots: rates(slots, 1)[0] for slots in candidates(clients, shape.total_tokens)}
+    settings = candidates(clients, shape.total_tokens, caching=shape.shared > 0)
+    tried = {slots: rates(slots, 1)[0] for slots in settings}
     highest = max(tried.values())
     for slots, rate in list(tried.items()):
         if rate >= MIN_RETRY_FRACTION * highest:
             tried[slots] = max(rates(slots, 1 + NUM_TRIALS)[1:])
     return Tuned(max(tried, key=lambda slots: tried[slots]), {slots.name: rate for slots, rate in tried.items()})
+
+
+def untuned(clients: int, shape: Shape) -> Tuned:
+    """Return llama-server's usual settings, untried: one thread per core, a KV cache per slot."""
+    return Tuned(candidates(clients, shape.total_tokens, caching=shape.shared > 0)[0], {})
 
 
 def _rates(

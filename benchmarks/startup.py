@@ -3,7 +3,7 @@
 `serve`: until the first byte of text of a completion streamed by `onward serve`. `create`: until the first character
 that `onward completions create --stream true` prints. `import`: `import onward`, minus an empty interpreter. `peak_…`:
 the greatest resident memory of the server's and the engine's process (Linux). `--cold`: the first start too, with an
-empty cache of conversions. `python -m benchmarks.startup`.
+empty cache of conversions. `--peer`: llama-server on the same GGUF file too. `python -m benchmarks.startup`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from typing import Any
 
 from benchmarks import measure
 from benchmarks.http_client import Received, Target, connect
+from benchmarks.llama_server import Slots, serve_peer
 from benchmarks.load import run_async
 from benchmarks.measure import BenchmarkError
 from benchmarks.models import model_id
 from benchmarks.outcome import parse_outcome
+from benchmarks.peer_build import SERVER, find
 from benchmarks.server_process import READY, stop
 from benchmarks.workload import Workload
 
@@ -93,6 +95,18 @@ def cold_seconds(model: str) -> dict[str, float]:
 
     with cold_cache(resolve().settings.cache_dir) as cache:
         return serve_seconds(model, cache)
+
+
+def peer_seconds(gguf: Path) -> dict[str, float]:
+    """Return what `serve_seconds` returns, of llama-server. It is asked every tenth of a second whether it is ready."""
+    begin = time.perf_counter()
+    with serve_peer(find(SERVER), gguf, Slots(1, 512, os.cpu_count() or 1)) as server:
+        ready = time.perf_counter() - begin
+        outcome = parse_outcome(run_async(lambda: _complete(server.url, Workload("peer", out=2, prompt=4))))
+        peaks = peak_megabytes(server.pid)
+    if outcome.ttft is None:
+        raise BenchmarkError(f"the first request failed: {outcome.error}")
+    return {"ready": ready, "token": outcome.sent + outcome.ttft - begin, **peaks}
 
 
 def _ready_url(process: subprocess.Popen[str]) -> str:
@@ -196,6 +210,7 @@ def main() -> int:
     parser.add_argument("--model", default="storyteller", help="a name, file or folder, as for `onward serve`")
     parser.add_argument("--runs", type=int, default=5, help="measured processes of each kind (default 5)")
     parser.add_argument("--cold", action="store_true", help="also measure one first start, from an empty cache")
+    parser.add_argument("--peer", type=Path, metavar="FILE.gguf", help="also measure llama-server on this file")
     parser.add_argument("--no-create", action="store_true", help="leave out `onward completions create`")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
@@ -204,10 +219,11 @@ def main() -> int:
         "import": repeat(import_seconds, options.runs),
         "cold": repeat(lambda: cold_seconds(options.model), 1, warm=False) if options.cold else {},
         "serve": repeat(lambda: serve_seconds(options.model), options.runs),
+        "peer": repeat(lambda: peer_seconds(options.peer), options.runs) if options.peer else {},
         "create": {} if options.no_create else repeat(lambda: create_seconds(options.model), options.runs),
         "imports_of_create": [] if options.no_create else slowest_imports(create_command(options.model)),
     }
-    for kind in ("import", "cold", "serve", "create"):
+    for kind in ("import", "cold", "serve", "peer", "create"):
         for name, found in figures[kind].items():
             is_memory = name.startswith("peak")
             number = found["median"] if is_memory else found["median"] * 1e3

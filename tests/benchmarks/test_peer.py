@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from benchmarks.arms import ONWARD, PEER, Arm, Comparison, Shape, check_complete, sampling_fields
 from benchmarks.compare import without_top_k
+from benchmarks.edits import code_edits
 from benchmarks.engine import Round
 from benchmarks.float_weights import read, read_safetensors
 from benchmarks.gguf_file import TOKEN_CONTROL, TOKEN_NORMAL, TOKEN_UNUSED, interleaved, tensor_name, write_tokenizer
@@ -28,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from benchmarks import compare, peer_tuning
+from benchmarks import compare, edit_pair, peer_tuning
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
 
@@ -104,6 +105,14 @@ def test_the_peer_has_the_settings_that_were_fastest_in_trials(monkeypatch: pyte
     assert runs["4 threads, shared caches"] == 4, "the fastest is tried again"
     assert runs["4 threads, separate caches"] == 1, "a slow setting is not"
     assert "--kv-unified" in tuned.report(["--x"])["flags"] and tuned.report(["--x"])["flags"][-1] == "--x"
+
+
+def test_shared_beginnings_leave_the_peer_its_cache_of_prompts() -> None:
+    shared, own = peer_tuning.untuned(8, Shape(1064, 64, (1, 9), 1000)), peer_tuning.untuned(8, Shape(64, 64, (1, 9)))
+    assert "--no-cache-prompt" in own.slots.flags() and "--no-cache-prompt" not in shared.slots.flags()
+    assert sampling_fields(PEER, 0, cached=True)["cache_prompt"] and not sampling_fields(PEER, 0)["cache_prompt"]
+    assert shared.slots.tokens == 1128 and not shared.tried
+    check_complete("arm", [Outcome(0, 1, tokens=64, cached_tokens=32)], 64, cached=True)
 
 
 def test_missing_models_are_named_with_the_command_that_creates_them(tmp_path: Path) -> None:
@@ -261,6 +270,25 @@ def test_an_arm_runs_on_a_real_server_and_no_prompt_is_sent_twice() -> None:
         asleep.terminate()
     assert [outcome.tokens for each in rounds for outcome in each.outcomes] == [5] * 12
     assert next(seeds) == 3 and len(comparison.idle_cpu) == 2 and min(comparison.idle_cpu) >= 0
+
+
+def test_requests_with_a_shared_beginning_use_the_cache() -> None:
+    with serve("toy") as server:
+        comparison = Comparison(Shape(140, 5, (97, 123), 128), 1, [server], iter([1]))
+        done = comparison.run(Arm(ONWARD, "toy", server, "toy", 40), 3)
+    assert [outcome.cached_tokens for outcome in done.outcomes] == [0, 128, 128]
+
+
+def test_edits_are_reported_beside_those_of_the_peer() -> None:
+    found = {name: {"tok_s": rate, "decode_tok_s": 2 * rate, "tokens": 9} for name, rate in (("A", 30.0), (PEER, 10.0))}
+    text = edit_pair.report("renamed", found, {"A": "x", PEER: "y"})
+    assert "30.0 tok/s (3.00×),   60.0 after the first token, 9 tokens, another text than llama-server's" in text
+    with serve("toy") as server:
+        arm = edit_pair.Arm(
+            "A", server, "toy", lambda edit: {"prediction": {"type": "content", "content": edit.before}}
+        )
+        outcome, answered = edit_pair.ask(arm, code_edits()[0], 8)
+    assert outcome.tokens == 8 and answered and edit_pair.rate(outcome) > 0
 
 
 def test_one_file_is_a_family_of_both_servers(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from onward.checkpoints.types import CODEBOOK_TYPES
 from onward.machine import cpu_quota
 from onward.runtimes.openvino.graphs.forms import INT4_GROUP, ROUNDED_GROUP, Form
 
-_PART_WEIGHTS = 1 << 18
-"""Weights that are processed at once: their temporaries stay in the processor's cache."""
+_PART_WEIGHTS = 1 << 20
+"""Weights that are processed at once: with fewer, numpy's calls cost more than their work; with more, temporaries
+outgrow the processor's cache."""
 MAX_INT8 = 127.0
 FOUR_BITS = 15
 

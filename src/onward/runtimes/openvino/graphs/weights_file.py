@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import xml.etree.ElementTree as ElementTree
+from collections import deque
 from collections.abc import Callable, Container
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,8 @@ from onward.runtimes.openvino.library import ov
 _ALIGNMENT = 64
 """Of each constant in the file, in bytes: a cache line."""
 _MAX_SHARED_BYTES = 1024
+_MAX_UNWRITTEN_BYTES = 128 * 2**20
+"""Of arrays that wait to be written: a disk is not equally fast all the time."""
 
 
 class WeightsFile:
@@ -33,7 +36,8 @@ class WeightsFile:
         self._file = path.open("xb")
         self._advance = advance
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="onward-weights")
-        self._written: Future[None] | None = None
+        self._unwritten: deque[tuple[Future[None], int]] = deque()
+        """With the bytes of each."""
         self._hash = hashlib.sha256()
         self._end = 0
         self._offsets: dict[str, int] = {}
@@ -77,20 +81,24 @@ class WeightsFile:
             if layer.get("type") == "Const" and (data := layer.find("data")) is not None:
                 data.set("offset", str(self._offsets[layer.get("name", "")]))
         tree.write(path, encoding="utf-8", xml_declaration=True)
-        if self._written is not None:
-            self._written.result()
+        self._wait(most=0)
         self._file.flush()
         return self._hash.hexdigest()
 
     def _append(self, name: str, values: NDArray[Any]) -> None:
-        """Begin to write an array. Waits for the one before, so that no more than two are in memory."""
-        if self._written is not None:
-            self._written.result()
+        """Begin to write an array. Waits where too much is unwritten."""
+        self._wait(most=max(0, _MAX_UNWRITTEN_BYTES - values.nbytes))
         self._offsets[name] = self._end
         padding = -values.nbytes % _ALIGNMENT
         self._end += values.nbytes + padding
-        self._written = self._executor.submit(self._write, values, padding)
+        self._unwritten.append((self._executor.submit(self._write, values, padding), values.nbytes))
         self._advance(values.nbytes)
+
+    def _wait(self, most: int) -> None:
+        """Wait until no more than so many bytes are unwritten. Raises OSError if they could not be."""
+        while sum(num_bytes for _, num_bytes in self._unwritten) > most:
+            written, _ = self._unwritten.popleft()
+            written.result()
 
     def _write(self, values: NDArray[Any], padding: int) -> None:
         for part in (values.reshape(-1).view(np.uint8), np.zeros(padding, np.uint8)):
