@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from benchmarks.arms import ONWARD, PEER, Arm, Comparison, Shape, check_complete, sampling_fields
 from benchmarks.compare import without_top_k
-from benchmarks.edits import code_edits
+from benchmarks.edits import Edit
 from benchmarks.engine import Round
 from benchmarks.float_weights import read, read_safetensors
 from benchmarks.gguf_file import TOKEN_CONTROL, TOKEN_NORMAL, TOKEN_UNUSED, interleaved, tensor_name, write_tokenizer
@@ -287,7 +287,7 @@ def test_edits_are_reported_beside_those_of_the_peer() -> None:
         arm = edit_pair.Arm(
             "A", server, "toy", lambda edit: {"prediction": {"type": "content", "content": edit.before}}
         )
-        outcome, answered = edit_pair.ask(arm, code_edits()[0], 8)
+        outcome, answered = edit_pair.ask(arm, Edit("renamed", "Rename it.", "a = 1", "b = 1"), 8)
     assert outcome.tokens == 8 and answered and edit_pair.rate(outcome) > 0
 
 
