@@ -170,6 +170,28 @@ def test_a_replica_that_falls_silent_loses_its_requests_and_gets_no_new_ones(
     asyncio.run(run())
 
 
+def test_a_replica_that_died_gets_no_new_requests_before_the_cluster_has_noticed(
+    monkeypatch: pytest.MonkeyPatch, expected: list[list[Any]]
+) -> None:
+    async def run() -> None:
+        replicas = [LocalReplica(name, is_slow=True) for name in "abc"]
+        async with cluster(*replicas) as (backend, transport, _):
+            running = asyncio.create_task(complete(backend, **REQUESTS[0]))
+            while not transport.calls:
+                await asyncio.sleep(0.001)
+            dead = transport.calls[0]
+            transport.kill(dead, reports=False)
+            assert bytes_of(await running) == expected[0]
+            first = len(transport.calls)
+            for number in range(6):
+                await complete(backend, prompt=f"number {number}", max_tokens=3)
+            assert dead not in transport.calls[first:] and transport.silent == (dead,)
+            monkeypatch.setattr(channels, "LOST_SECONDS", 0.0)
+            assert transport.silent == ()
+
+    asyncio.run(run())
+
+
 def test_a_request_that_no_replica_answers_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(flight, "MAX_LOSSES", 3)

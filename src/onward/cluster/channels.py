@@ -20,6 +20,9 @@ TICK_SECONDS = 0.5
 SILENT_TICKS = 5
 """Ticks without a frame, in which several heartbeats were due, after which a replica is given up. A tick is a turn of
 this event loop: one that is held up itself blames nobody."""
+LOST_SECONDS = 10.0
+"""How long a replica whose frames ended gets no new calls: the cluster takes seconds to notice that a machine is gone,
+and a call to it waits as long."""
 
 
 class Listener(Caller, Protocol):
@@ -39,13 +42,18 @@ class Channels:
         """By call."""
         self._channels: dict[str, _Channel] = {}
         """By replica."""
+        self._lost: dict[str, float] = {}
+        """When replicas were lost that have not been heard of since, on the clock of the loop."""
         self._clock: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """The replicas that were given up and have not been heard of since."""
-        return tuple(name for name, channel in self._channels.items() if channel.is_silent)
+        """The replicas that were given up, or lost a while ago at most, and have not been heard of since."""
+        if self._loop is not None:
+            oldest = self._loop.time() - LOST_SECONDS
+            self._lost = {name: when for name, when in self._lost.items() if when > oldest}
+        return (*self._lost, *(name for name, channel in self._channels.items() if channel.is_silent))
 
     async def stream(self, call: int, replica: str, payload: bytes) -> AsyncGenerator[bytes]:
         """Have a replica run a call, and yield the events that arrive for it, encoded. Raises ReplicaLost, Refused."""
@@ -101,12 +109,14 @@ class Channels:
             # What a broken stream had taken never arrives: the next channel has another face.
             if self._channels.get(channel.route.replica) is channel:
                 del self._channels[channel.route.replica]
+                self._lost[channel.route.replica] = asyncio.get_running_loop().time()
                 self._lose(channel, ReplicaLost(reason))
                 channel.batches.close()
 
     def _sort(self, channel: _Channel, frame: bytes) -> None:
         channel.num_ticks = 0
         channel.is_silent = False
+        self._lost.pop(channel.route.replica, None)
         for call, events in decode_frame(frame):
             if (inbox := self._inboxes.get(call)) is not None:
                 inbox.put(events)
