@@ -34,6 +34,7 @@ PROMPT = (
     "```python\n{before}```<|im_end|>\n<|im_start|>assistant\n```python\n"
 )
 """In the form of Qwen's chat models, which other models read as text."""
+WARM_UP = Edit("warm-up", "Add a blank line.", "a = 1\nb = 2\n", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def main() -> int:
     with ExitStack() as stack:
         compared = list(arms(stack, options.model, program, options.threads))
         for arm in compared:
-            ask(arm, code_edits()[0], 8)
+            ask(arm, WARM_UP, 8)
         for number, edit in enumerate(code_edits()):
             first = number % len(compared)
             answers = {arm.name: ask(arm, edit, options.out) for arm in compared[first:] + compared[:first]}
