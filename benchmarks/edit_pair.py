@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measure, peer_build
+from benchmarks.arms import PEER
 from benchmarks.edits import Edit, code_edits
-from benchmarks.http_client import Target, connect, parse_response
+from benchmarks.http_client import parse_response, send_once
 from benchmarks.llama_server import Slots, serve_peer
 from benchmarks.load import run_async
 from benchmarks.measure import BenchmarkError
@@ -27,7 +28,6 @@ from benchmarks.models import model_id
 from benchmarks.outcome import Outcome, parse_outcome
 from benchmarks.server_process import Server, serve
 
-PEER = "llama-server"
 CONTEXT_TOKENS = 4096
 PROMPT = (
     "<|im_start|>user\n{instruction} Change nothing else. Answer with the whole file only.\n\n"
@@ -64,19 +64,10 @@ class Arm:
 
 def ask(arm: Arm, edit: Edit, out: int) -> tuple[Outcome, str]:
     """Return the outcome of a request for an edit, and the text. Raises BenchmarkError if it failed."""
-
-    async def send() -> tuple[Outcome, str]:
-        target = Target.parse(arm.server.url)
-        connection = await connect(target)
-        try:
-            received = await connection.send(target.request(arm.body(edit, out)))
-        finally:
-            connection.close()
-        chunks = [json.loads(data) for _, data in parse_response(received).events if data != b"[DONE]"]
-        text = "".join(choice["text"] for chunk in chunks for choice in chunk.get("choices", []))
-        return parse_outcome(received), text
-
-    outcome, text = run_async(send)
+    received = run_async(lambda: send_once(arm.server.url, arm.body(edit, out)))
+    outcome = parse_outcome(received)
+    chunks = [json.loads(data) for _, data in parse_response(received).events if data != b"[DONE]"]
+    text = "".join(choice["text"] for chunk in chunks for choice in chunk.get("choices", []))
     if outcome.error or outcome.tokens < 2:
         raise BenchmarkError(f"{arm.name}, {edit.name}: {outcome.error or f'{outcome.tokens} tokens'}")
     return outcome, text

@@ -131,6 +131,16 @@ class Connection(asyncio.Protocol):
 CHUNKED = -1
 
 
+async def send_once(base_url: str, body: dict[str, Any]) -> Received:
+    """Send one completion request over a connection of its own. Raises ConnectionFailed."""
+    target = Target.parse(base_url)
+    connection = await connect(target)
+    try:
+        return await connection.send(target.request(body))
+    finally:
+        connection.close()
+
+
 def _remaining_body_bytes(reads: list[bytes]) -> int | None:
     """Return how many bytes of the body are missing, CHUNKED if it has no length, None before the head is complete."""
     data = b"".join(reads)

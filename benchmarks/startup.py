@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
-from benchmarks.http_client import Received, Target, connect
+from benchmarks.http_client import send_once
 from benchmarks.llama_server import Slots, serve_peer
 from benchmarks.load import run_async
 from benchmarks.measure import BenchmarkError
@@ -48,7 +48,7 @@ def serve_seconds(model: str, cache: Path | None = None) -> dict[str, float]:
         url = _ready_url(process)
         ready = time.perf_counter() - begin
         workload = Workload(model_id(model), out=2, extra={"prompt": PROMPT})
-        outcome = parse_outcome(run_async(lambda: _complete(url, workload)))
+        outcome = parse_outcome(run_async(lambda: send_once(url, workload.body(0))))
         peaks = peak_megabytes(process.pid)
     finally:
         stop(process)
@@ -102,7 +102,7 @@ def peer_seconds(gguf: Path) -> dict[str, float]:
     begin = time.perf_counter()
     with serve_peer(find(SERVER), gguf, Slots(1, 512, os.cpu_count() or 1)) as server:
         ready = time.perf_counter() - begin
-        outcome = parse_outcome(run_async(lambda: _complete(server.url, Workload("peer", out=2, prompt=4))))
+        outcome = parse_outcome(run_async(lambda: send_once(server.url, Workload("peer", out=2, prompt=4).body(0))))
         peaks = peak_megabytes(server.pid)
     if outcome.ttft is None:
         raise BenchmarkError(f"the first request failed: {outcome.error}")
@@ -115,15 +115,6 @@ def _ready_url(process: subprocess.Popen[str]) -> str:
         if line.startswith(READY):
             return line.removeprefix(READY).split()[0]
     raise BenchmarkError("`onward serve` ended before it was ready. Run it in a terminal to see why.")
-
-
-async def _complete(url: str, workload: Workload) -> Received:
-    target = Target.parse(url)
-    connection = await connect(target)
-    try:
-        return await connection.send(target.request(workload.body(0)))
-    finally:
-        connection.close()
 
 
 def create_seconds(model: str) -> dict[str, float]:

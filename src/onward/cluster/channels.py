@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from typing import Protocol
@@ -43,17 +44,19 @@ class Channels:
         self._channels: dict[str, _Channel] = {}
         """By replica."""
         self._lost: dict[str, float] = {}
-        """When replicas were lost that have not been heard of since, on the clock of the loop."""
+        """When replicas were lost that have not been heard of since, on the monotonic clock."""
         self._clock: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def silent(self) -> tuple[str, ...]:
         """The replicas that were given up, or lost a while ago at most, and have not been heard of since."""
-        if self._loop is not None:
-            oldest = self._loop.time() - LOST_SECONDS
-            self._lost = {name: when for name, when in self._lost.items() if when > oldest}
-        return (*self._lost, *(name for name, channel in self._channels.items() if channel.is_silent))
+        given_up = {name for name, channel in self._channels.items() if channel.is_silent}
+        return tuple(given_up | self._recently_lost().keys())
+
+    def _recently_lost(self) -> dict[str, float]:
+        oldest = time.monotonic() - LOST_SECONDS
+        return {name: when for name, when in self._lost.items() if when > oldest}
 
     async def stream(self, call: int, replica: str, payload: bytes) -> AsyncGenerator[bytes]:
         """Have a replica run a call, and yield the events that arrive for it, encoded. Raises ReplicaLost, Refused."""
@@ -109,7 +112,7 @@ class Channels:
             # What a broken stream had taken never arrives: the next channel has another face.
             if self._channels.get(channel.route.replica) is channel:
                 del self._channels[channel.route.replica]
-                self._lost[channel.route.replica] = asyncio.get_running_loop().time()
+                self._lost = {**self._recently_lost(), channel.route.replica: time.monotonic()}
                 self._lose(channel, ReplicaLost(reason))
                 channel.batches.close()
 

@@ -31,7 +31,7 @@ class Transport(Protocol):
 
     @property
     def silent(self) -> Collection[str]:
-        """The replicas of which nothing has been heard for so long that they should get no calls."""
+        """The replicas that should get no calls: nothing was heard of them for long, or their frames ended lately."""
         ...
 
     def watch(self, on_members: OnMembers) -> None:
