@@ -21,10 +21,10 @@ import numpy as np
 
 from benchmarks import measure
 from benchmarks.models import find_model, load
+from onward.constraints.choice import ChoiceConstraint, Compiled
 from onward.constraints.grammar import json_schema_grammar, regex_grammar
 from onward.constraints.matcher import MaskBuffer, TokenTrie
 from onward.constraints.tokens import LibraryTokens
-from onward.engine.constraint import ChoiceConstraint, Compiled
 from onward.engine.events import Decoded
 from onward.engine.job import Job
 from onward.engine.model import Model, Tokenizer

@@ -44,6 +44,7 @@ SIDEWAYS = {
     ("settings", "errors"),
     ("settings", "values"),
     ("cli", "server"),  # `onward serve` runs the server
+    ("constraints", "sampling"),  # the shape of masks
     ("models", "runtimes"),  # what a model on disk is, the table of formats says
 }
 """Imports within one level that are meant."""

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onward.constraints import grammars
 from onward.constraints.grammar import choice_grammar, json_schema_grammar, regex_grammar
 from onward.constraints.matcher import Matcher, TokenTrie
-from onward.engine import constraints
 from onward.engine.client import Cancel, Stop, Submit
-from onward.engine.constraints import Constraints
 from onward.engine.events import Decoded, Event, Failed, Prefilled
 from onward.engine.job import Job
 from onward.engine.loop import EngineLoop
@@ -84,7 +83,7 @@ def test_a_job_keeps_its_grammar_however_many_others_come(monkeypatch: pytest.Mo
         return compile_grammar(trie, grammar)
 
     monkeypatch.setattr(TokenTrie, "compile", counting)
-    monkeypatch.setattr(constraints, "MAX_COMPILED_GRAMMARS", 1)
+    monkeypatch.setattr(grammars, "MAX_COMPILED_GRAMMARS", 1)
     run(make_engine(), [make_job(choices=2, max_tokens=20, grammar=grammar) for grammar in GRAMMARS.values()])
     assert sorted(compiled) == sorted(GRAMMARS.values())
 
@@ -197,15 +196,15 @@ class Loop:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_compile = threading.Event()
         self.compiling = threading.Event()
-        compile_grammar = Constraints._compile
+        compile_grammar = TokenTrie.compile
 
-        def delayed(constraints: Constraints, job: Job) -> object:
+        def delayed(trie: TokenTrie, grammar: str) -> Matcher:
             assert threading.current_thread().name.startswith("onward-grammars")
             self.compiling.set()
             assert self.may_compile.wait(60)
-            return compile_grammar(constraints, job)
+            return compile_grammar(trie, grammar)
 
-        monkeypatch.setattr(Constraints, "_compile", delayed)
+        monkeypatch.setattr(TokenTrie, "compile", delayed)
         self.loop = EngineLoop(make_engine())
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self.loop.run, args=[self._publish])

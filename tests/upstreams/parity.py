@@ -7,7 +7,9 @@ is refused by name (status 400 with "The engine behind this model does not have 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +22,8 @@ from tests.parity.servers import PROFILES, Answer, Server
 from tests.parity.table import Row
 from tests.upstreams.byte_model import llama_server, write_byte_model
 
-ALONE_SECONDS = 3.0
+ALONE_SECONDS, ALONE_ROW_SECONDS = 3.0, 8.0
+"""How long llama-server may take for a request, and for all requests of a row."""
 NUM_SLOTS = 4
 REFUSED = b"The engine behind this model does not have"
 
@@ -37,17 +40,28 @@ class Watched(Server):
 
 
 class Alone(Watched):
-    """llama-server itself, as if it were Onward: no profiles, no flags."""
+    """llama-server itself, as if it were Onward, for one row: no profiles, no flags."""
 
     def __init__(self, url: str) -> None:
+        self._ends_at = time.monotonic() + ALONE_ROW_SECONDS
         self.url = url
         self.port = int(url.rpartition(":")[2])
         self._key: dict[str, str] = {}
         self.http = httpx.Client(base_url=url, timeout=ALONE_SECONDS)
 
     def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
-        got = self.http.request(method, path, content=body, headers={"content-type": "application/json"})
-        return Answer(got.status_code, got.headers, got.content)
+        """Raises TimeoutError, also for an answer that goes on for ever."""
+        own = {"content-type": "application/json"}
+        content = b""
+        with self.http.stream(method, path, content=body, headers=own) as got:
+            for piece in got.iter_bytes():
+                content += piece
+                self._check()
+        return Answer(got.status_code, got.headers, content)
+
+    def _check(self) -> None:
+        if time.monotonic() > self._ends_at:
+            raise TimeoutError("the row takes too long")
 
 
 def outcome(row: Row, server: Watched) -> tuple[str, str]:
@@ -84,19 +98,37 @@ def main() -> int:
             alone: Counter[str] = Counter()
             through: Counter[str] = Counter()
             if arguments.alone:
-                rows = [row for row in ROWS if row.on == "default"]
-                with ThreadPoolExecutor(NUM_SLOTS) as threads:  # most rows that fail wait for ALONE_SECONDS
-                    alone.update(threads.map(lambda row: outcome(row, Alone(url))[0], rows))
+                for what in alone_outcomes(url):
+                    alone[what] += 1
+                    _report("llama-server alone", alone)
             for row, what, why in outcomes(url):
                 through[what] += 1
+                _report("through Onward", through)
                 if arguments.failures and what == "failed":
                     print(f"{row.id}: {why}", flush=True)
     scores = {"through Onward": through}
     if arguments.alone:
         scores = {"llama-server alone, rows of the default profile": alone, **scores}
     for name, counts in scores.items():
-        print(f"{name}: " + ", ".join(f"{what} {counts[what]}" for what in ("passed", "refused", "failed")))
+        share = counts["passed"] / max(1, counts.total())
+        print(f"{name}: {_shown(counts)} of {counts.total()} rows; {share:.1%} pass")
     return 0
+
+
+def alone_outcomes(url: str) -> Iterator[str]:
+    """Yield what became of every row of the default profile at llama-server itself."""
+    rows = [row for row in ROWS if row.on == "default"]
+    with ThreadPoolExecutor(NUM_SLOTS) as threads:  # most rows that fail wait for ALONE_SECONDS
+        yield from threads.map(lambda row: outcome(row, Alone(url))[0], rows)
+
+
+def _report(name: str, counts: Counter[str]) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{name}: {_shown(counts)} ", end="", file=sys.stderr, flush=True)
+
+
+def _shown(counts: Counter[str]) -> str:
+    return ", ".join(f"{what} {counts[what]}" for what in ("passed", "refused", "failed"))
 
 
 if __name__ == "__main__":

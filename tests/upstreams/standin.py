@@ -78,12 +78,16 @@ class StandIn:
     def tokens_of(self, body: dict[str, Any]) -> Iterator[int]:
         """The tokens that a request generates, up to and with the end token."""
         tokens = list(body["prompt"])
-        banned = {entry[0] for entry in body["logit_bias"] if entry[1] is False}
+        biases = {token: value for token, value in body["logit_bias"] if value is not False}
+        banned = {token for token, value in body["logit_bias"] if value is False}
+        greatest = max(biases.values(), default=0)
+        preferred = sorted(token for token, value in biases.items() if value == greatest >= 1000)
         for _ in range(body["n_predict"]):
-            forced = [entry[0] for entry in body["logit_bias"] if entry[1] is not False and entry[1] > 1000]
-            token = forced[0] if forced else self.script(tokens)
+            token = self.script(tokens)
+            if preferred and token not in preferred:
+                token = preferred[0]
             while token in banned:
-                token = ord("z") if token == END else token + 1
+                token = ord("z") if token == END and ord("z") not in banned else (token + 1) % TOKENIZER.size
             yield token
             tokens.append(token)
             if token == END:

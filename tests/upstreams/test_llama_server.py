@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,15 +14,19 @@ import pytest
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.fold import fold_chunks
 from onward.compose import compose
+from onward.constraints.grammar import GrammarError
 from onward.errors import EngineStopped, InvalidRequest, ServerError, SetupError
 from onward.protocol.decode import check_request
 from onward.runtimes.toy.tokenizer import END
 from onward.sampling.params import SamplingParams, Shaping
 from onward.settings import Settings
 from onward.upstreams import pool
-from onward.upstreams.base import Segment
+from onward.upstreams.base import Segment, UpstreamError
+from onward.upstreams.choice import ChoiceRun
 from onward.upstreams.engine import UpstreamEngine
-from onward.upstreams.llama_server import request_body
+from onward.upstreams.grammars import UpstreamGrammars
+from onward.upstreams.llama_server import LlamaServer, request_body
+from tests.engine.harness import make_job
 from tests.upstreams.harness import PROMPT, ask, complete, on, settings, spell
 from tests.upstreams.standin import TOKENIZER, StandIn, stand_in
 
@@ -100,6 +105,103 @@ def test_choices_have_seeds_of_their_own_that_repeat(server: StandIn) -> None:
     server.requests.clear()
     ask(server, n=3, seed=7, temperature=1, max_tokens=2)
     assert {request["seed"] for request in server.requests} == seeds
+
+
+@pytest.mark.parametrize("prompt", ["Say:", "für 日本"])
+def test_a_prompt_is_scored_by_forcing_each_of_its_tokens(server: StandIn, prompt: str) -> None:
+    [choice] = ask(server, prompt=prompt, echo=True, logprobs=2, max_tokens=0).choices
+    assert choice.text == prompt and choice.logprobs is not None
+    tokens = TOKENIZER.encode(prompt, add_special_tokens=False)
+    first, *others = choice.logprobs.token_logprobs
+    assert first is None and len(others) == len(tokens) - 1
+    assert all(found in (-0.5, -1 - token / 1000) for found, token in zip(others, tokens[1:], strict=True))
+    asked = [request for request in server.requests if request["n_probs"] == 2]
+    assert [request["prompt"] for request in asked] == [tokens[:end] for end in range(1, len(tokens))]
+    assert [request["logit_bias"][0][0] for request in asked] == tokens[1:]
+
+
+def test_a_prompt_is_scored_once_for_all_choices(server: StandIn) -> None:
+    answer = ask(server, echo=True, logprobs=0, max_tokens=1, n=3)
+    assert len(answer.choices) == 3 and len(server.requests) == 3 + 3
+
+
+CONSTRAINTS: dict[str, dict[str, Any]] = {
+    "[ab]{3}c": {"regex": "[ab]{3}c"},
+    "[^d]{6}": {"regex": "[^d]{6}"},  # most tokens are allowed
+    "yes|no": {"choice": ["yes", "no"]},
+    r'\{ ?"a" ?: ?(true|false) ?\}': {
+        "json_schema": {
+            "type": "object",
+            "properties": {"a": {"type": "boolean"}},
+            "required": ["a"],
+            "additionalProperties": False,
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("pattern", CONSTRAINTS)
+@pytest.mark.parametrize("more", [{}, {"logprobs": 1}, {"presence_penalty": 1.0}, {"n": 2}])
+def test_constraints_are_masks_for_one_token_at_a_time(server: StandIn, pattern: str, more: dict[str, Any]) -> None:
+    server.faults = ["busy"]
+    for choice in ask(server, max_tokens=60, **CONSTRAINTS[pattern], **more).choices:
+        assert re.fullmatch(pattern, choice.text) and choice.finish_reason == "stop"
+    assert all(request["n_predict"] == 1 for request in server.requests)
+    assert max(len(request["logit_bias"]) for request in server.requests) <= TOKENIZER.size / 2
+
+
+def test_what_must_come_next_is_not_asked_for_unless_its_probability_is(server: StandIn) -> None:
+    assert ask(server, max_tokens=60, choice=["the end"]).choices[0].text == "the end"
+    assert not server.requests
+    [choice] = ask(server, max_tokens=60, choice=["the end"], logprobs=1).choices
+    assert choice.logprobs is not None and len(server.requests) == len(choice.logprobs.tokens)
+
+
+def test_a_grammar_that_becomes_too_complex_fails_its_request_alone(
+    server: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(grammars: UpstreamGrammars, constraint: object) -> None:
+        if constraint is not None:
+            raise GrammarError("too many states")
+
+    monkeypatch.setattr(UpstreamGrammars, "mask_of", fail)
+
+    async def test(backend: EmbeddedBackend) -> None:
+        with pytest.raises(InvalidRequest, match="too many states"):
+            await complete(backend, max_tokens=3, regex="a+")
+        assert (await complete(backend, max_tokens=3)).choices[0].text
+
+    on(server, test)
+
+
+def test_allowed_tokens_are_preferred_beyond_all_others(server: StandIn) -> None:
+    [choice] = ask(server, max_tokens=4, allowed_token_ids=[97, 98]).choices
+    assert len(choice.text) == 4 and set(choice.text) <= {"a", "b"}
+    [request] = server.requests
+    assert [token for token, _ in request["logit_bias"]] == [97, 98]
+
+
+@pytest.mark.parametrize("more", [{"repetition_penalty": 1.5}, {"top_n_sigma": 1, "temperature": 1}])
+def test_what_is_not_allowed_is_banned_where_a_sampler_looks_at_all_logits(
+    server: StandIn, more: dict[str, Any]
+) -> None:
+    [choice] = ask(server, max_tokens=2, allowed_token_ids=[97, 98], **more).choices
+    assert len(choice.text) == 2 and set(choice.text) <= {"a", "b"}
+    banned = {token for token, value in server.requests[0]["logit_bias"] if value is False}
+    assert banned == set(range(TOKENIZER.size)) - {97, 98}
+
+
+def test_a_choice_without_a_token_left_asks_for_none() -> None:
+    job = make_job(allowed_tokens=(5, 6), banned_tokens=(5, 6))
+    with pytest.raises(UpstreamError, match="no token is left"):
+        ChoiceRun(job, 0, TOKENIZER, LlamaServer.traits).next_segment()
+
+
+def test_dry_is_computed_here(server: StandIn) -> None:
+    ask(server, prompt="xyzw-xyz", max_tokens=2, dry_multiplier=0.5, dry_base=2, dry_allowed_length=2)
+    first, second = server.requests
+    assert first["logit_bias"] == [[ord("w"), -0.5 * 2 ** (3 - 2)]]
+    assert first["n_predict"] == second["n_predict"] == 1 and "dry_multiplier" not in first
 
 
 def test_log_probabilities_are_passed_on(server: StandIn) -> None:
@@ -199,14 +301,11 @@ def test_a_client_that_leaves_ends_the_work_there(server: StandIn) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"echo": True, "logprobs": 1}, "echo"),
         ({"prompt_logprobs": 1}, "prompt_logprobs"),
-        ({"allowed_token_ids": [5]}, "allowed_token_ids"),
         ({"tfs": 0.5}, "tfs"),
-        ({"dry_multiplier": 1}, "dry_multiplier"),
+        ({"mirostat": 2}, "mirostat"),
         ({"repetition_penalty": 1.5, "logit_bias": {"5": 1}}, "repetition_penalty"),
-        ({"regex": "[ab]"}, "regex"),
-        ({"guided_regex": "[ab]"}, "regex"),
+        ({"repetition_penalty": 1.5, "dry_multiplier": 1}, "repetition_penalty"),
     ],
 )
 def test_what_it_does_not_have_is_refused_by_name(server: StandIn, fields: dict[str, Any], param: str) -> None:
@@ -257,8 +356,18 @@ def test_samplers_are_sent_in_the_order_of_this_api() -> None:
     assert segment(temperature=0.5, top_p=0.9)["samplers"] == ["temperature", "min_p", "top_k", "top_p"]
     assert segment(temperature=0.0)["samplers"] == ["temperature"]
     assert segment(top_p=0.0)["temperature"] == 0.0
-    shaping = Shaping(typical_p=0.5, order=("top_k", "typical_p", "temperature"))
-    assert segment(shaping=shaping)["samplers"] == ["top_k", "typ_p", "temperature"]
+    shaping = Shaping(xtc_probability=0.5, order=("top_k", "xtc", "temperature"))
+    assert segment(shaping=shaping)["samplers"] == ["top_k", "xtc", "temperature"]
+
+
+def test_tokens_without_a_probability_are_left_out_before_samplers_that_would_count_them() -> None:
+    """A banned token's would be 0: its logarithm is infinite, and it is as likely as a threshold of 0."""
+    order = ("top_k", "typical_p", "min_p", "temperature")
+    typical = segment(shaping=Shaping(typical_p=0.5, order=order))
+    assert typical["samplers"] == ["min_p", "top_k", "typ_p", "temperature"] and 0 < typical["min_p"] < 1e-20
+    own = segment(shaping=Shaping(typical_p=0.5, order=order), min_p=0.1)
+    assert own["samplers"] == ["top_k", "typ_p", "min_p", "temperature"] and own["min_p"] == 0.1
+    assert 0 < segment(shaping=Shaping(xtc_probability=1, xtc_threshold=0))["xtc_threshold"] < 1e-20
 
 
 def test_another_tokenizer_is_refused_at_the_start(server: StandIn) -> None:

@@ -13,6 +13,8 @@ REPEATS = "llama-server does not compute the same bits twice: a prefix that was 
 DEVIATIONS = {
     "usage.cached": REPEATS,
     "penalty.prompt": REPEATS,
+    "score.batch": REPEATS,
+    "fold.echo_logprobs": REPEATS,
     "fold.batch": REPEATS,
     "fold.split": REPEATS,
     "fold.suffix": REPEATS,
@@ -34,4 +36,4 @@ def test_the_parity_table_passes_through_llama_server_or_is_refused_by_name(tmp_
     failed = {row.id: why for row, what, why in found if what == "failed"}
     passed = sum(what == "passed" for _, what, _ in found)
     assert failed.keys() <= DEVIATIONS.keys(), failed
-    assert passed > 0.9 * len(found), f"{passed} of {len(found)} rows pass; the others are refused by name"
+    assert passed > 0.95 * len(found), f"{passed} of {len(found)} rows pass; the others are refused by name"

@@ -57,8 +57,8 @@ FEATURES: dict[str, Feature] = {
     "repetition_penalty": _named("repetition_penalty", lambda request: request.repetition_penalty != 1),
     "repetition_penalty_with_bias": Feature(
         "repetition_penalty",
-        "`repetition_penalty` together with `logit_bias`",
-        lambda request: request.repetition_penalty != 1 and bool(request.logit_bias),
+        "`repetition_penalty` together with `logit_bias` or `dry_multiplier`",
+        lambda request: request.repetition_penalty != 1 and bool(request.logit_bias or request.dry_multiplier),
     ),
     "repeat_last_n": _named("repeat_last_n", lambda request: request.repeat_last_n >= 0 and _has_penalties(request)),
     "penalize_nl": _named("penalize_nl", lambda request: not request.penalize_nl and _has_penalties(request)),

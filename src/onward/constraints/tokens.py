@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 MAX_TOKENIZED_CHARACTERS = 256
 """Of a text that a grammar forces, so many are tokenized as the tokenizer does; those behind them only when they come
@@ -78,6 +78,32 @@ class LibraryTokens:
     def _greedy(self, text: str) -> list[int]:
         tokens: list[int] = self.library.greedy_tokenize(text)
         return tokens
+
+
+class Vocabulary(Protocol):
+    """What is needed of a vocabulary (`engine.model.Vocabulary`)."""
+
+    end_tokens: frozenset[int]
+
+    def token_bytes(self, token: int) -> bytes: ...
+
+    def is_special(self, token: int) -> bool: ...
+
+
+class Encoder(Protocol):
+    """What is needed of a tokenizer (`engine.model.Tokenizer`)."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+
+def library_tokens(vocab_size: int, vocabulary: Vocabulary, encoder: Encoder) -> LibraryTokens:
+    """Return the tokens of a model whose logits have `vocab_size` entries. Takes a second for large vocabularies."""
+    return LibraryTokens(
+        vocab_size,
+        vocabulary.token_bytes,
+        lambda token: vocabulary.is_special(token) or token in vocabulary.end_tokens,
+        lambda text: encoder.encode(text, add_special_tokens=False),
+    )
 
 
 @cache

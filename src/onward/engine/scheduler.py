@@ -13,9 +13,9 @@ from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass, field
 from itertools import count, zip_longest
 
+from onward.constraints.choice import Compiled
 from onward.engine.admission import Admission, Admitted, PrefillingBlocks
 from onward.engine.cache import Copy, KVCache
-from onward.engine.constraint import Compiled
 from onward.engine.drafter import Draft
 from onward.engine.job import Job
 from onward.engine.model import Row, StepShape

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.engine.constraint import ChoiceConstraint, Compiled
+from onward.constraints.choice import ChoiceConstraint, Compiled
 from onward.engine.drafter import MAX_DRAFT_TOKENS, Drafter, Proposal
 from onward.engine.job import Job, ResumedChoice
 from onward.sampling.choice import ChoiceSampler

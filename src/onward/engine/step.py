@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.constraints.choice import ChoiceConstraint
 from onward.engine.admission import SHORT_PROMPT_TOKENS
 from onward.engine.cache import Copy, KVCache
 from onward.engine.client import EngineLoad
-from onward.engine.constraint import ChoiceConstraint
 from onward.engine.constraints import Constraints, LoadTokenizer
 from onward.engine.counters import Counters
 from onward.engine.drafter import Draft, Drafter

@@ -6,6 +6,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
 
@@ -63,9 +66,10 @@ class UpstreamInfo:
 class Segment:
     """A continuation that one upstream request computes: at most `max_tokens` tokens behind `tokens`.
 
-    `seed` is below 2**32. `banned` are not sampled. `num_generated`: how many of the last `tokens` were generated, and
-    are counted by penalties. `whole`: the answer is needed in one piece. `end_tokens` end it, but not among its first
-    `min_tokens`, where the upstream has `Traits.has_min_tokens`.
+    `seed` is below 2**32. `banned` are not sampled. `allowed`, bool [vocabulary]: which others may be; None: all.
+    `repetitions`: what DRY adds to logits, as (token id, value) pairs. `num_generated`: how many of the last `tokens`
+    were generated, and are counted by penalties. `whole`: the answer is needed in one piece. `end_tokens` end it, but
+    not among its first `min_tokens`, where the upstream has `Traits.has_min_tokens`.
     """
 
     tokens: tuple[int, ...]
@@ -77,6 +81,16 @@ class Segment:
     whole: bool = False
     end_tokens: frozenset[int] = frozenset()
     min_tokens: int = 0
+    allowed: NDArray[np.bool_] | None = None
+    repetitions: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def forced_token(self) -> int | None:
+        """The only token that may come next, where nobody asks how likely it is: no upstream needs to compute it."""
+        if self.allowed is None or self.sampling.logprobs is not None:
+            return None
+        found = np.flatnonzero(self.allowed)
+        return int(found[0]) if found.size == 1 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,19 @@ upstream that ends for a reason of its own is asked to go on.
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.constraints.choice import ChoiceConstraint
 from onward.engine.events import EngineFinishReason
 from onward.engine.job import Job
 from onward.engine.model import Vocabulary
 from onward.sampling.choice import ChoiceSampler
+from onward.sampling.masks import Mask, unpack_mask
+from onward.sampling.outputs import FAILURES, NO_TOKEN_LEFT
 from onward.sampling.rng import GOLDEN_GAMMA, mix
 from onward.text.assembler import Assembler, TokenRecord
-from onward.upstreams.base import Segment, Traits
+from onward.upstreams.base import Segment, Traits, UpstreamError
 
 WHOLE_TOKENS = 8
 """Tokens of a segment that is asked for in one piece, because a stream would not report all ids."""
@@ -21,26 +27,34 @@ _SEED_MASK = (1 << 32) - 2
 
 
 class ChoiceRun:
-    """The state of one choice. Not thread-safe."""
+    """The state of one choice. `constraint`: the state in the job's grammar, if it has one. Not thread-safe."""
 
-    def __init__(self, job: Job, choice: int, vocabulary: Vocabulary, traits: Traits) -> None:
+    def __init__(
+        self,
+        job: Job,
+        choice: int,
+        vocabulary: Vocabulary,
+        traits: Traits,
+        constraint: ChoiceConstraint | None = None,
+    ) -> None:
         self.job = job
         self._traits = traits
         self.choice = choice
+        self.constraint = constraint
         self.generated: list[int] = []
         self._vocabulary = vocabulary
-        self._sampler = ChoiceSampler(job.sampling, choice)
+        self._sampler = ChoiceSampler(job.sampling, choice, job.prompt if job.sampling.dry else ())
         self._assembler = Assembler(job.rules, pending=job.pending) if job.rules.stops else None
         self._needs_whole = False
 
-    def next_segment(self) -> Segment:
-        """Return what to ask for next: as much as can be sampled under the same rules."""
+    def next_segment(self, mask: Mask | None = None) -> Segment:
+        """Return what to ask for next: as much as can be sampled under the same rules. `mask`: what the constraint
+        allows next. Raises UpstreamError if no token is left."""
         job, count = self.job, len(self.generated)
         banned, limit = self._sampler.bans(), job.max_tokens - count
         if count < job.min_tokens and not self._traits.has_min_tokens:
             banned, limit = banned | job.end_tokens, min(limit, job.min_tokens - count)
-        one_by_one = self._sampler.has_penalties and self._traits.counts_prompt
-        one_by_one = one_by_one or bool(job.sampling.banned_sequences)
+        one_by_one = self._changes_with_each_token
         whole = one_by_one or self._needs_whole
         if whole:
             limit = 1 if one_by_one or job.sampling.logprobs is not None else min(limit, WHOLE_TOKENS)
@@ -48,8 +62,37 @@ class ChoiceRun:
         tokens = (*job.prompt, *self.generated)
         least = max(0, job.min_tokens - count)
         return Segment(
-            tokens, count, limit, job.sampling, self._seed(count), banned, whole, job.end_tokens, min(least, limit)
+            tokens,
+            count,
+            limit,
+            job.sampling,
+            self._seed(count),
+            banned,
+            whole,
+            job.end_tokens,
+            min(least, limit),
+            self._allowed(mask, banned),
+            tuple(zip(*(column.tolist() for column in self._sampler.repetitions()), strict=True)),
         )
+
+    @property
+    def _changes_with_each_token(self) -> bool:
+        """Whether what may be sampled depends on the token before in a way that upstreams do not know."""
+        sampling = self.job.sampling
+        counts = self._sampler.has_penalties and self._traits.counts_prompt
+        return counts or bool(sampling.banned_sequences or sampling.dry) or self.constraint is not None
+
+    def _allowed(self, mask: Mask | None, banned: frozenset[int]) -> NDArray[np.bool_] | None:
+        """Return which tokens may be sampled, None if all but the banned ones. Raises UpstreamError if none is left."""
+        size = self._vocabulary.size
+        mask = self._sampler.mask(size) if mask is None else mask
+        if mask is None:
+            return None
+        allowed = unpack_mask(mask, size)
+        allowed[[token for token in banned if token < size]] = False
+        if not allowed.any():
+            raise UpstreamError(FAILURES[NO_TOKEN_LEFT], is_request=True)
+        return allowed
 
     @property
     def can_go_on(self) -> bool:
@@ -72,6 +115,8 @@ class ChoiceRun:
         if token in self.job.end_tokens:
             return "stop"
         if self._assembler is not None and self._completes_stop(self._assembler, token):
+            return "stop"
+        if self.constraint is not None and self.constraint.take(token):
             return "stop"
         return "length" if len(self.generated) >= self.job.max_tokens else None
 

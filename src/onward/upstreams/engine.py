@@ -16,15 +16,17 @@ from collections.abc import Sequence as ReadOnly
 from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 
+from onward.constraints.grammar import GrammarError
 from onward.engine.client import Deliver, EngineInfo, EngineLoad, EngineState
 from onward.engine.events import Decoded, Event, Failed, FailureKind, Prefilled
 from onward.engine.job import Job
-from onward.engine.model import Vocabulary
+from onward.engine.model import Tokenizer
 from onward.errors import EngineStopped, SetupError
 from onward.loop_thread import LoopThread
 from onward.sampling.outputs import Sampled
 from onward.upstreams.base import Part, Upstream, UpstreamError
 from onward.upstreams.choice import ChoiceRun
+from onward.upstreams.grammars import UpstreamGrammars
 from onward.upstreams.pool import Address, Check, Place, Pool
 
 log = logging.getLogger("onward.engine")
@@ -47,14 +49,15 @@ class UpstreamEngine:
         self,
         name: str,
         make: Callable[[], dict[str, Upstream]],
-        vocabulary: Vocabulary,
+        tokenizer: Tokenizer,
         *,
         context_length: int | None = None,
         fingerprint: Callable[[str], str] = lambda description: description,
     ) -> None:
         self._name = name
         self._make = make
-        self._vocabulary = vocabulary
+        self._tokenizer = tokenizer
+        self._grammars = UpstreamGrammars(tokenizer)
         self._context_length = context_length
         self._fingerprint = fingerprint
         self._thread = LoopThread(f"onward-{name}")
@@ -86,7 +89,7 @@ class UpstreamEngine:
         described, rows = await pool.connect()
         context_length = min(described.context_length, self._context_length or described.context_length)
         fingerprint, lacks = self._fingerprint(described.fingerprint), tuple(sorted(pool.traits.lacks))
-        self._info = EngineInfo(self._vocabulary.size, context_length, rows, fingerprint, lacks)
+        self._info = EngineInfo(self._tokenizer.size, context_length, rows, fingerprint, lacks)
         self._count()
 
     # Any thread.
@@ -155,6 +158,8 @@ class UpstreamEngine:
         except UpstreamError as error:
             kind: FailureKind = "stopped" if error.is_lost else "rejected"
             self._fail(run, kind, str(error))
+        except GrammarError as error:
+            self._fail(run, "constraint", str(error))
         except asyncio.CancelledError:
             pass
         except Exception as error:
@@ -166,9 +171,12 @@ class UpstreamEngine:
             self._count()
 
     async def _generate(self, run: _Run, choice: int) -> None:
-        """Compute a choice until it has ended, at another address where one is lost. Raises UpstreamError."""
+        """Compute a choice until it has ended, at another address where one is lost. Raises UpstreamError, and
+        GrammarError."""
         assert self._pool is not None
-        pool, state, num_failed = self._pool, ChoiceRun(run.job, choice, self._vocabulary, self._pool.traits), 0
+        constraint = await self._grammars.constraint_of(run.job)
+        pool, num_failed = self._pool, 0
+        state = ChoiceRun(run.job, choice, self._tokenizer, pool.traits, constraint)
         while True:
             address = await pool.place(run.place)
             async with address.slots:
@@ -222,7 +230,9 @@ class UpstreamEngine:
     async def _take_segment(self, run: _Run, state: ChoiceRun, address: Address) -> bool:
         """Take the tokens of one segment. Returns whether the choice has ended. Raises UpstreamError."""
         assert self._pool is not None
-        segment, num_before = state.next_segment(), len(state.generated)
+        segment, num_before = state.next_segment(await self._grammars.mask_of(state.constraint)), len(state.generated)
+        if segment.forced_token is not None:
+            return self._take(run, state, Part([Sampled(segment.forced_token, float("nan"), ())]))
         async with aclosing(address.upstream.generate(segment)) as parts:
             async for part in parts:
                 if part.is_broken:
@@ -241,7 +251,7 @@ class UpstreamEngine:
     def _take(self, run: _Run, state: ChoiceRun, part: Part) -> bool:
         taken = []
         for sampled in part.tokens:
-            if not 0 <= sampled.token < self._vocabulary.size:
+            if not 0 <= sampled.token < self._tokenizer.size:
                 raise UpstreamError(f"the upstream sent token {sampled.token}, which the tokenizer does not have.")
             taken.append(sampled)
             if finish := state.take(sampled.token):

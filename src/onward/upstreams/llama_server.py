@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+import numpy as np
+
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
 from onward.upstreams.base import Part, Segment, Traits, UpstreamError, UpstreamInfo
@@ -24,19 +26,15 @@ from onward.upstreams.connection import Connection, Fields
 
 LACKS = frozenset(
     (
-        "echo_logprobs",
         "prompt_logprobs",
         "penalize_nl",
-        "allowed_token_ids",
         "tfs",
         "top_a",
         "epsilon_cutoff",
         "eta_cutoff",
-        "dry",
         "mirostat",
         "cache_salt",
         "priority",
-        "constraint",
         "repetition_penalty_with_bias",
     )
 )
@@ -50,7 +48,11 @@ SAMPLER_NAMES = {
     "xtc": "xtc",
 }
 """The samplers that it has, in the order in which they act here, by their names there."""
-FORCING_BIAS = 10_000.0
+FORCING_BIAS, ALLOWING_BIAS = 10_000.0, 1_000.0
+"""Beyond all logits. A float32 logit near the second is rounded to 6e-5."""
+LEAST_PROBABILITY = 1e-30
+"""What a token must have to be there: `typ_p` would compute with the logarithm of 0 where a token is banned, and `xtc`
+would take it for a likely one where the threshold is 0."""
 FEW_PROBABILITIES, ALL_PROBABILITIES = 512, 1 << 24
 WHOLE_FIELDS = ("tokens", "completion_probabilities", "tokens_predicted", "timings", "stop")
 
@@ -95,9 +97,7 @@ class LlamaServer:
         body = request_body(segment)
         if segment.whole:
             answer = await self._connection.post("/completion", body)
-            if segment.sampling.logprobs is not None and not answer.get("completion_probabilities"):
-                answer["completion_probabilities"] = [await self._probabilities(segment, answer)]
-            yield Part(self._tokens(answer, segment), _num_cached(answer))
+            yield Part(await self._reported(answer, segment), _num_cached(answer))
             return
         known, has_ended = 0, False
         async with aclosing(self._connection.stream("/completion", body, keep_alive=False)) as events:
@@ -115,7 +115,21 @@ class LlamaServer:
             raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
 
     async def score(self, tokens: tuple[int, ...], top: int, *, with_ranks: bool) -> list[Sampled | None]:
-        raise UpstreamError("llama-server does not score prompts.")
+        """It does not score prompts: each token is forced behind those before it, which its cache holds, and is
+        reported with its log-probability in the raw distribution. That takes a request per token."""
+        params = SamplingParams(temperature=0.0, logprobs=top)
+        found: list[Sampled | None] = [None]
+        for position in range(1, len(tokens)):
+            segment = Segment(tokens[:position], 0, 1, params, 0, whole=True)
+            answer = await self._connection.post("/completion", request_body(segment) | _forcing(tokens[position]))
+            found += await self._reported(answer, segment)
+        return found
+
+    async def _reported(self, answer: Fields, segment: Segment) -> list[Sampled]:
+        """Return the tokens of an answer in one piece."""
+        if segment.sampling.logprobs is not None and not answer.get("completion_probabilities"):
+            answer["completion_probabilities"] = [await self._probabilities(segment, answer)]
+        return self._tokens(answer, segment)
 
     async def _probabilities(self, segment: Segment, answer: Fields) -> Fields:
         """Return the entry of the one token of an answer that has none: it left a character incomplete.
@@ -126,7 +140,7 @@ class LlamaServer:
         if not isinstance(tokens, list) or len(tokens) != 1:
             raise UpstreamError(f"{self._connection.url} sent tokens without their log-probabilities.")
         forced = (await self.encode("a"))[0]
-        body = request_body(segment) | {"logit_bias": [[forced, FORCING_BIAS]]}
+        body = request_body(segment) | _forcing(forced)
         for num_probs in (FEW_PROBABILITIES, ALL_PROBABILITIES):
             again = await self._connection.post("/completion", body | {"n_probs": num_probs})
             try:
@@ -156,8 +170,6 @@ class LlamaServer:
 def request_body(segment: Segment) -> Fields:
     """Return the request for a segment."""
     params = segment.sampling
-    biases: list[list[object]] = [[token, value] for token, value in params.logit_bias]
-    biases += [[token, False] for token in sorted(segment.banned)]
     body: Fields = {
         "prompt": list(segment.tokens),
         "n_predict": segment.max_tokens,
@@ -166,7 +178,7 @@ def request_body(segment: Segment) -> Fields:
         "cache_prompt": True,
         "timings_per_token": True,  # with the number of cached tokens
         "seed": segment.seed,
-        "logit_bias": biases,
+        "logit_bias": _biases(segment),
         **sampler_fields(params),
     }
     if segment.whole:
@@ -187,6 +199,30 @@ def request_body(segment: Segment) -> Fields:
     return body
 
 
+def _biases(segment: Segment) -> list[list[object]]:
+    """Return what is added to logits. Of the tokens that are allowed and those that are not, the fewer are named."""
+    params = segment.sampling
+    biases: list[list[object]] = [[token, value] for token, value in (*params.logit_bias, *segment.repetitions)]
+    biases += [[token, False] for token in sorted(segment.banned)]
+    if segment.allowed is None:
+        return biases
+    allowed = np.flatnonzero(segment.allowed).tolist()
+    others = np.flatnonzero(~segment.allowed).tolist()
+    if len(others) <= len(allowed) or _looks_at_all_logits(params):
+        return biases + [[token, False] for token in others if token not in segment.banned]
+    return biases + [[token, ALLOWING_BIAS] for token in allowed]
+
+
+def _looks_at_all_logits(params: SamplingParams) -> bool:
+    """Whether a bias for the tokens that are allowed would change more than which ones are."""
+    return params.repetition_penalty != 1 or (params.shaping is not None and params.shaping.top_n_sigma > 0)
+
+
+def _forcing(token: int) -> Fields:
+    """Return the field by which a token is sampled whatever its logit."""
+    return {"logit_bias": [[token, FORCING_BIAS]]}
+
+
 def sampler_fields(params: SamplingParams) -> Fields:
     """Return the samplers and their order. All that are off are left out."""
     if params.is_greedy:
@@ -200,13 +236,17 @@ def sampler_fields(params: SamplingParams) -> Fields:
     }
     if shaping is None:
         return {**fields, "samplers": ["temperature", "min_p", "top_k", "top_p"]}
+    samplers = [SAMPLER_NAMES[name] for name in shaping.order if name in SAMPLER_NAMES]
+    if shaping.typical_p < 1 and not params.min_p:
+        samplers = ["min_p", *(name for name in samplers if name != "min_p")]
+        fields["min_p"] = LEAST_PROBABILITY
     return {
         **fields,
-        "samplers": [SAMPLER_NAMES[name] for name in shaping.order if name in SAMPLER_NAMES],
+        "samplers": samplers,
         "top_n_sigma": shaping.top_n_sigma or -1.0,
         "typical_p": shaping.typical_p,
         "xtc_probability": shaping.xtc_probability,
-        "xtc_threshold": shaping.xtc_threshold,
+        "xtc_threshold": max(shaping.xtc_threshold, LEAST_PROBABILITY),
         "dynatemp_range": shaping.dynatemp_range,
         "dynatemp_exponent": shaping.dynatemp_exponent,
     }

@@ -8,25 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.constraints.matcher import Matcher
-from onward.sampling.masks import Mask
 
 Masks = NDArray[np.uint32]
-"""[1 + draft tokens, words]: what may be sampled next, and behind each drafted token."""
+"""[1 + draft tokens, words], as in `sampling.masks`: what may be sampled next, and behind each drafted token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A grammar for the jobs with the same end tokens. `first`: the masks of a choice without tokens, [1, words].
-    Without end tokens (`has_ends`), the model cannot say that a text is complete."""
+    """A grammar for the jobs with the same end tokens. `ends`: their mask. `first`: the masks of a choice without
+    tokens, [1, words]. Without end tokens (`has_ends`), the model cannot say that a text is complete."""
 
     matcher: Matcher
-    ends: Mask
+    ends: NDArray[np.uint32]
     has_ends: bool
     first: Masks
 
 
 class ChoiceConstraint:
-    """The grammar's state of one choice. Engine thread only, but for the step during which masks are computed."""
+    """The grammar's state of one choice. Used on one thread at a time."""
 
     __slots__ = ("compiled", "matcher")
 

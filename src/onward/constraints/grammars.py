@@ -1,0 +1,81 @@
+"""The grammars of a model: each compiled once for all jobs that have it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+
+from onward.constraints.choice import Compiled
+from onward.constraints.grammar import GrammarError
+from onward.constraints.matcher import MaskBuffer, TokenTrie
+from onward.constraints.tokens import LibraryTokens
+from onward.sampling.masks import pack_mask
+
+MAX_COMPILED_GRAMMARS = 128
+
+EndTokens = frozenset[int]
+
+
+class Grammars:
+    """Safe from every thread. Keeps the MAX_COMPILED_GRAMMARS that were used last, and what is wrong with others."""
+
+    def __init__(self, load_tokens: Callable[[], LibraryTokens]) -> None:
+        """`load_tokens` is called once, for the first grammar, on whatever thread needs it."""
+        self._load_tokens = load_tokens
+        self._lock = Lock()
+        """Guards `_compiled`; held for microseconds."""
+        self._compiling = Lock()
+        """Held while a grammar is compiled. Guards `_trie`."""
+        self._trie: TokenTrie | None = None
+        self._compiled: OrderedDict[tuple[str, EndTokens], Compiled | GrammarError] = OrderedDict()
+
+    @property
+    def trie(self) -> TokenTrie:
+        """The vocabulary. Not before a grammar was compiled."""
+        assert self._trie is not None
+        return self._trie
+
+    def has(self, grammar: str, end_tokens: EndTokens) -> bool:
+        """Whether `compiled` returns at once."""
+        return (grammar, end_tokens) in self._compiled
+
+    def compiled(self, grammar: str, end_tokens: EndTokens) -> Compiled:
+        """Return a grammar for jobs with these end tokens. May take a second, the first time longer. Raises
+        GrammarError."""
+        found = self._known(grammar, end_tokens)
+        if found is None:
+            with self._compiling:
+                found = self._known(grammar, end_tokens)
+                if found is None:
+                    found = self._compile(grammar, end_tokens)
+                    self._keep(grammar, end_tokens, found)
+        if isinstance(found, GrammarError):
+            raise found
+        return found
+
+    def _known(self, grammar: str, end_tokens: EndTokens) -> Compiled | GrammarError | None:
+        with self._lock:
+            found = self._compiled.get((grammar, end_tokens))
+            if found is not None:
+                self._compiled.move_to_end((grammar, end_tokens))
+            return found
+
+    def _keep(self, grammar: str, end_tokens: EndTokens, compiled: Compiled | GrammarError) -> None:
+        with self._lock:
+            self._compiled[grammar, end_tokens] = compiled
+            if len(self._compiled) > MAX_COMPILED_GRAMMARS:
+                self._compiled.popitem(last=False)
+
+    def _compile(self, grammar: str, end_tokens: EndTokens) -> Compiled | GrammarError:
+        if self._trie is None:
+            self._trie = TokenTrie(self._load_tokens())
+        try:
+            matcher = self._trie.compile(grammar)
+        except GrammarError as error:
+            return error
+        ends = pack_mask(end_tokens, self._trie.vocab_size)
+        [first] = MaskBuffer(self._trie).compute([(matcher, [], ends)])
+        if matcher.error:
+            return GrammarError(matcher.error)
+        return Compiled(matcher, ends, bool(end_tokens), first)
