@@ -50,7 +50,7 @@ SAMPLER_NAMES = {
 """The samplers that it has, in the order in which they act here, by their names there."""
 FORCING_BIAS, ALLOWING_BIAS = 10_000.0, 1_000.0
 """Beyond all logits. A float32 logit near the second is rounded to 6e-5."""
-LEAST_PROBABILITY = 1e-30
+MIN_PROBABILITY = 1e-30
 """What a token must have to be there: `typ_p` would compute with the logarithm of 0 where a token is banned, and `xtc`
 would take it for a likely one where the threshold is 0."""
 FEW_PROBABILITIES, ALL_PROBABILITIES = 512, 1 << 24
@@ -239,14 +239,14 @@ def sampler_fields(params: SamplingParams) -> Fields:
     samplers = [SAMPLER_NAMES[name] for name in shaping.order if name in SAMPLER_NAMES]
     if shaping.typical_p < 1 and not params.min_p:
         samplers = ["min_p", *(name for name in samplers if name != "min_p")]
-        fields["min_p"] = LEAST_PROBABILITY
+        fields["min_p"] = MIN_PROBABILITY
     return {
         **fields,
         "samplers": samplers,
         "top_n_sigma": shaping.top_n_sigma or -1.0,
         "typical_p": shaping.typical_p,
         "xtc_probability": shaping.xtc_probability,
-        "xtc_threshold": max(shaping.xtc_threshold, LEAST_PROBABILITY),
+        "xtc_threshold": max(shaping.xtc_threshold, MIN_PROBABILITY),
         "dynatemp_range": shaping.dynatemp_range,
         "dynatemp_exponent": shaping.dynatemp_exponent,
     }
