@@ -125,6 +125,12 @@ def test_a_prompt_is_scored_once_for_all_choices(server: StandIn) -> None:
     assert len(answer.choices) == 3 and len(server.requests) == 3 + 3
 
 
+def test_a_score_of_another_token_is_not_taken_for_the_one_that_was_asked_for(server: StandIn) -> None:
+    server.faults = ["", "other model"]
+    with pytest.raises(ServerError):
+        ask(server, echo=True, logprobs=1, max_tokens=0)
+
+
 CONSTRAINTS: dict[str, dict[str, Any]] = {
     "[ab]{3}c": {"regex": "[ab]{3}c"},
     "[^d]{6}": {"regex": "[^d]{6}"},  # most tokens are allowed

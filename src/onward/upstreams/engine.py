@@ -140,6 +140,7 @@ class UpstreamEngine:
     # The event loop.
 
     async def _close(self) -> None:
+        self._grammars.close()
         if self._pool is not None:
             await self._pool.close()
 
@@ -232,6 +233,7 @@ class UpstreamEngine:
         assert self._pool is not None
         segment, num_before = state.next_segment(await self._grammars.mask_of(state.constraint)), len(state.generated)
         if segment.forced_token is not None:
+            await asyncio.sleep(0)  # others are next: thousands of tokens may be forced
             return self._take(run, state, Part([Sampled(segment.forced_token, float("nan"), ())]))
         async with aclosing(address.upstream.generate(segment)) as parts:
             async for part in parts:

@@ -122,7 +122,10 @@ class LlamaServer:
         for position in range(1, len(tokens)):
             segment = Segment(tokens[:position], 0, 1, params, 0, whole=True)
             answer = await self._connection.post("/completion", request_body(segment) | _forcing(tokens[position]))
-            found += await self._reported(answer, segment)
+            scored = await self._reported(answer, segment)
+            if [one.token for one in scored] != [tokens[position]]:
+                raise UpstreamError(f"{self._connection.url} sent another token than the one to score.")
+            found += scored
         return found
 
     async def _reported(self, answer: Fields, segment: Segment) -> list[Sampled]:
