@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,12 @@ def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).with_suffix("").parts[0]
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports_of(path: Path) -> list[tuple[str, bool]]:
     """(module, whether it is imported inside a function) of every import, also of those under TYPE_CHECKING."""
     found: list[tuple[str, bool]] = []
@@ -103,7 +110,7 @@ def imports_of(path: Path) -> list[tuple[str, bool]]:
                 found.extend((f"{child.module}.{alias.name}", inside) for alias in child.names)
             visit(child, inside or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))
 
-    visit(ast.parse(path.read_text(encoding="utf-8")), False)
+    visit(parsed(path), False)
     return found
 
 
@@ -116,30 +123,35 @@ def test_every_room_has_a_level() -> None:
     assert {room_of(path) for path in FILES} <= LEVELS.keys()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_room_imports_only_from_below(path: Path) -> None:
-    room = room_of(path)
-    for other in own_rooms(path):
-        below = LEVELS[other] < LEVELS[room] or (room, other) in SIDEWAYS
-        assert below, f"{path.name} in {room} imports {other}"
+def test_a_room_imports_only_from_below() -> None:
+    pairs = [(path, room_of(path), other) for path in FILES for other in own_rooms(path)]
+    wrong = [
+        f"{path.relative_to(SOURCE)} imports {other}"
+        for path, room, other in pairs
+        if LEVELS[other] >= LEVELS[room] and (room, other) not in SIDEWAYS
+    ]
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_room_keeps_away_from_what_is_not_its_business(path: Path) -> None:
+def is_forbidden(path: Path, module: str) -> bool:
     name = path.relative_to(SOURCE).as_posix()
-    for module, _ in imports_of(path):
-        if any(name == file and module.startswith(allowed) for file, allowed in ALLOWED):
-            continue
-        for forbidden in FORBIDDEN.get(room_of(path), ()):
-            assert module != forbidden and not module.startswith(forbidden + "."), f"{path} imports {module}"
+    if any(name == file and module.startswith(allowed) for file, allowed in ALLOWED):
+        return False
+    forbidden = FORBIDDEN.get(room_of(path), ())
+    return any(module == other or module.startswith(other + ".") for other in forbidden)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_own_modules_are_imported_at_the_top(path: Path) -> None:
-    if room_of(path) in LATE_IMPORTS or path in LATE_RUNTIMES:
-        return
-    late = [module for module, inside in imports_of(path) if inside and module.startswith("onward")]
-    assert not late, f"{path} imports {late} inside a function"
+def test_a_room_keeps_away_from_what_is_not_its_business() -> None:
+    imported = [(path, module) for path in FILES for module, _ in imports_of(path)]
+    wrong = [f"{path.relative_to(SOURCE)} imports {module}" for path, module in imported if is_forbidden(path, module)]
+    assert not wrong
+
+
+def test_own_modules_are_imported_at_the_top() -> None:
+    bound = [path for path in FILES if room_of(path) not in LATE_IMPORTS and path not in LATE_RUNTIMES]
+    imported = [(path, module) for path in bound for module, inside in imports_of(path) if inside]
+    late = [f"{path.relative_to(SOURCE)} imports {module}" for path, module in imported if module.startswith("onward")]
+    assert not late
 
 
 def test_there_is_no_cycle_of_modules() -> None:
@@ -162,14 +174,18 @@ def test_there_is_no_cycle_of_modules() -> None:
         walk(name, ())
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_files_and_functions_stay_small(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert text.count("\n") <= LONGEST_FILE, f"{path} is a room to divide"
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            assert lines <= LONGEST_FUNCTION, f"{path}: {node.name} has {lines} lines"
+def test_files_and_functions_stay_small() -> None:
+    long = []
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        if text.count("\n") > LONGEST_FILE:
+            long.append(f"{path.relative_to(SOURCE)} is a room to divide")
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > LONGEST_FUNCTION:
+                    long.append(f"{path.relative_to(SOURCE)}: {node.name} has {lines} lines")
+    assert not long
 
 
 @pytest.mark.parametrize(("file", "name"), MAX_METHODS)
@@ -181,5 +197,5 @@ def test_the_parts_of_the_scheduler_stay_small(file: str, name: str) -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    silent = [path for path in FILES if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text()))]
+    silent = [path for path in FILES if path.stat().st_size and not ast.get_docstring(parsed(path))]
     assert not silent, [str(path.relative_to(SOURCE)) for path in silent]

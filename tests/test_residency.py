@@ -138,6 +138,7 @@ def test_with_an_operators_code_loaded_no_pages_are_dropped(monkeypatch: pytest.
     assert drops(monkeypatch, lambda: backend.compose(toy, own_process=True)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux only")
 @pytest.mark.parametrize("own_process", [True, False])
 def test_a_process_of_our_own_keeps_little_of_the_compiler(own_process: bool) -> None:

@@ -18,6 +18,7 @@ from benchmarks.server_process import serve
 STOPPED_SECONDS = 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="stops a process by a signal")
 def test_a_server_that_stands_still_is_seen_and_a_refused_body_is_reported() -> None:
     with serve("toy") as server:

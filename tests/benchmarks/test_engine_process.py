@@ -31,6 +31,7 @@ def test_a_turn_in_which_a_request_ended_early_does_not_count() -> None:
         turn_of([whole, whole], 5, None)
 
 
+@pytest.mark.slow
 def test_a_run_on_the_toy_model_measures_both_kinds_of_server() -> None:
     options = ["--model", "toy", "--clients", "2", "--prompt", "8", "--out", "4", "--rounds", "1", "--waves", "1"]
     figures = run(arguments().parse_args([*options, "--token-range", "97:123"]))

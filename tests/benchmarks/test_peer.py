@@ -260,6 +260,7 @@ def test_a_request_that_did_less_work_aborts_the_run(bad: Outcome) -> None:
         check_complete("arm", [Outcome(0, 1, tokens=64), bad], 64)
 
 
+@pytest.mark.slow
 def test_an_arm_runs_on_a_real_server_and_no_prompt_is_sent_twice() -> None:
     seeds = iter(range(1, 9))
     with serve("toy") as server, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as asleep:
@@ -272,6 +273,7 @@ def test_an_arm_runs_on_a_real_server_and_no_prompt_is_sent_twice() -> None:
     assert next(seeds) == 3 and len(comparison.idle_cpu) == 2 and min(comparison.idle_cpu) >= 0
 
 
+@pytest.mark.slow
 def test_requests_with_a_shared_beginning_use_the_cache() -> None:
     with serve("toy") as server:
         comparison = Comparison(Shape(140, 5, (97, 123), 128), 1, [server], iter([1]))
@@ -279,6 +281,7 @@ def test_requests_with_a_shared_beginning_use_the_cache() -> None:
     assert [outcome.cached_tokens for outcome in done.outcomes] == [0, 128, 128]
 
 
+@pytest.mark.slow
 def test_edits_are_reported_beside_those_of_the_peer() -> None:
     found = {name: {"tok_s": rate, "decode_tok_s": 2 * rate, "tokens": 9} for name, rate in (("A", 30.0), (PEER, 10.0))}
     text = edit_pair.report("renamed", found, {"A": "x", PEER: "y"})

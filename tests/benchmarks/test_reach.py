@@ -25,6 +25,7 @@ def servers() -> Iterator[reach.ServerPair]:
         yield reach.ServerPair(TimedClient(cached, "toy", VOCABULARY), TimedClient(uncached, "toy", VOCABULARY), 1024)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["candidates", "shared_prefix", "scoring"])
 def test_a_scenario_has_two_figures_and_their_ratio(servers: reach.ServerPair, name: str) -> None:
     found = reach.repeat(reach.SCENARIOS[name], servers, runs=2)
@@ -33,6 +34,7 @@ def test_a_scenario_has_two_figures_and_their_ratio(servers: reach.ServerPair, n
     assert found["what"] in reach.line("toy", found) and "{" not in found["what"]
 
 
+@pytest.mark.slow
 def test_gaps_of_running_streams_are_divided_by_the_prefill_of_another_prompt() -> None:
     with serve("storyteller", "--speculation", "off") as server:
         client = TimedClient(server, "storyteller", 8192)

@@ -40,6 +40,7 @@ def test_the_engine_in_process_ends_every_job_and_counts_full_steps() -> None:
     assert 0 < len(run.full_steps) <= 14
 
 
+@pytest.mark.slow
 def test_load_on_a_real_server_closed_and_open() -> None:
     workload = Workload("toy", prompt=20, tokens=LETTERS, out=5)
     with serve("toy") as server:

@@ -129,6 +129,7 @@ def test_problems_of_a_response(request_sent: MixedRequest, response: Response, 
     assert soak.find_problem(request_sent, response) == problem
 
 
+@pytest.mark.slow
 def test_a_soak_of_a_real_server_is_as_expected_and_leaves_nothing_behind() -> None:
     parsed = options(soak, "--requests", "200", "--clients", "8", "--every", "10", "--seed", "5")
     with serve("toy") as server:
@@ -182,6 +183,7 @@ def test_the_scheduler_alone_is_measured_for_every_queue() -> None:
     assert "distinct requests" in queueing.table({"scheduler": figures})
 
 
+@pytest.mark.slow
 def test_bursts_of_any_depth_send_at_least_the_number_of_requests() -> None:
     parsed = options(queueing, "--prompt", "8", "--out", "3")
     with serve("toy") as server:
@@ -190,6 +192,7 @@ def test_bursts_of_any_depth_send_at_least_the_number_of_requests() -> None:
     assert all(each["tok_s"] > 0 and each["cpu_ms"] >= 0 for each in found)
 
 
+@pytest.mark.slow
 def test_a_sweep_measures_every_number_of_clients_in_each_round() -> None:
     parsed = options(sweep, "--clients", "1", "3", "--rounds", "2", "--prompt", "8", "--out", "3")
     with sweep.target_of(parsed) as target:

@@ -25,6 +25,7 @@ def closed(closing: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(shell(closing, *COMMAND, *arguments), capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -82,6 +83,7 @@ def test_no_file_takes_the_place_of_a_closed_stream() -> None:
     assert Path("opened").read_text() == "3 1 2\n"
 
 
+@pytest.mark.slow
 @needs_full_disk
 @pytest.mark.parametrize(("closing", "stream"), [(">&-", "stderr"), (">/dev/full", "stderr"), ("2>&-", "stdout")])
 def test_a_server_runs_with_closed_streams(closing: str, stream: str) -> None:

@@ -282,6 +282,7 @@ def test_keyword_arguments_are_those_of_the_parameter_table() -> None:
     assert set(typing.get_type_hints(StreamOptions)) == {row.name for row in options.inner}
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("last", ["print(next(stream).object)", "print('text_completion')"])
 def test_a_program_may_end_while_a_stream_runs(last: str) -> None:

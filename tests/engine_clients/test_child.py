@@ -112,6 +112,7 @@ def test_it_computes_what_a_thread_computes_and_reports_each_step_once() -> None
     assert reports.lost == []
 
 
+@pytest.mark.slow
 def test_a_choice_is_cancelled() -> None:
     job = make_job(max_tokens=100_000, choices=1)
     with child() as (engine, reports):
@@ -131,6 +132,7 @@ def test_how_it_ended_is_reported_at_once(number: signal.Signals) -> None:
     assert len(reports.lost) == 1 and number.name in reports.lost[0]
 
 
+@pytest.mark.slow
 def test_one_that_is_stopped_or_hangs_can_be_killed() -> None:
     with child() as (engine, reports):
         os.kill(engine.pid, signal.SIGSTOP)
@@ -139,6 +141,7 @@ def test_one_that_is_stopped_or_hangs_can_be_killed() -> None:
     assert reports.lost == ["it hangs"]
 
 
+@pytest.mark.slow
 def test_signals_of_a_terminal_and_a_service_manager_do_not_end_it() -> None:
     with child() as (engine, reports):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -149,6 +152,7 @@ def test_signals_of_a_terminal_and_a_service_manager_do_not_end_it() -> None:
     assert reports.lost == []
 
 
+@pytest.mark.slow
 def test_closing_waits_until_the_process_has_ended_and_leaves_nothing() -> None:
     def descriptors() -> int:
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
@@ -162,6 +166,7 @@ def test_closing_waits_until_the_process_has_ended_and_leaves_nothing() -> None:
     engine.send(Stop())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -188,6 +193,7 @@ def test_a_tokenizer_that_cannot_be_loaded_ends_the_process() -> None:
     assert not is_running(pid)
 
 
+@pytest.mark.slow
 def test_a_spare_process_is_taken_once_and_ends_with_its_context() -> None:
     reports = Reports()
     with SpareProcess(WORKER) as spare, child(spare=spare) as (engine, _):
@@ -206,6 +212,7 @@ def test_a_process_that_does_not_start_is_an_error(command: tuple[str, ...]) -> 
         ChildLauncher(command, b"", vocabulary)(lambda report: None, lambda reason: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_stopped", [False, True])
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a stopped process is killed on Linux only")
 def test_it_ends_with_its_parent(is_stopped: bool) -> None:
@@ -225,6 +232,7 @@ def test_it_ends_with_its_parent(is_stopped: bool) -> None:
     wait_until_gone(pid)
 
 
+@pytest.mark.slow
 def test_its_log_is_written_by_the_parent(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger("onward"), "propagate", True)
     with pytest.raises(SetupError, match="could not be loaded: ValidationError"):

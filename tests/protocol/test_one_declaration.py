@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ ROWS = [((row.name,), row) for row in PARAMETERS] + [
 METAVARS = {"string": "TEXT", "integer": "INTEGER", "number": "NUMBER", "boolean": "[true|false]"}
 
 
+@cache
 def properties(profile: Profile) -> dict[tuple[str, ...], dict[str, Any]]:
     """The schemas of all fields of a profile's OpenAPI document, by path."""
     top: dict[str, dict[str, Any]] = openapi("1", profile=profile)["components"]["schemas"]["CompletionRequest"][
@@ -34,6 +36,7 @@ def properties(profile: Profile) -> dict[tuple[str, ...], dict[str, Any]]:
     return found
 
 
+@cache
 def reference() -> dict[tuple[str, ...], dict[str, str]]:
     """The rows of the reference page by path."""
     found: dict[tuple[str, ...], dict[str, str]] = {}
@@ -47,6 +50,7 @@ def reference() -> dict[tuple[str, ...], dict[str, str]]:
     return found
 
 
+@cache
 def flags() -> dict[tuple[str, ...], click.Option]:
     """The options of `onward completions create` by the path of the field that they set."""
     command = completions.command.commands["create"]

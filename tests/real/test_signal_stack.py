@@ -44,6 +44,7 @@ assert len(handled) == 200
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="OpenVINO installs a signal stack on Linux only")
 @pytest.mark.parametrize(
     "case",

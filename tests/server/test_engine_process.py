@@ -31,6 +31,7 @@ def complete(url: str) -> str:
         return str(json.load(response)["choices"][0]["text"])
 
 
+@pytest.mark.slow
 def test_only_the_engines_process_loads_what_computes() -> None:
     assert Settings().engine_process == "on"
     with serve("storyteller") as server:

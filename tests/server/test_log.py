@@ -122,6 +122,7 @@ def test_an_exception_is_logged_with_its_traceback(formatter: logging.Formatter)
         assert "\n" not in line and json.loads(line)["exception"].startswith("Traceback")
 
 
+@pytest.mark.slow
 def test_a_server_whose_log_nobody_reads_goes_on() -> None:
     """Its pipe is full after a few requests."""
     command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--model", "toy", "--log-format", "json"]

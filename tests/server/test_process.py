@@ -211,6 +211,7 @@ def test_the_ready_line_of_several_models_on_ipv6() -> None:
     listener.close()
 
 
+@pytest.mark.slow
 @hangs_up
 def test_a_closing_terminal_may_send_sighup_twice(start: Start) -> None:
     server = start("drain=1")

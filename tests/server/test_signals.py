@@ -100,6 +100,7 @@ def test_any_sequence_of_signals_is_a_clean_end(seed: int) -> None:
     wait_until_gone(engines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", ["on", "off"])
 def test_a_second_signal_ends_a_server_whose_engine_hangs(process: str, tmp_path: Path) -> None:
     program = tmp_path / "hanging.py"
@@ -135,6 +136,7 @@ def test_a_signal_while_the_model_loads_ends_the_server_at_once(number: signal.S
     wait_until_gone(engines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 def test_the_signals_that_reopen_logs_elsewhere_do_nothing(number: signal.Signals) -> None:
     with server() as (process, _):

@@ -96,6 +96,7 @@ def test_a_torn_last_line_is_answered_again() -> None:
     assert len(records()) == 4
 
 
+@pytest.mark.slow
 def test_a_kill_loses_and_repeats_nothing() -> None:
     total = 3000
     write_input(total)
@@ -388,6 +389,7 @@ def test_a_busy_server_is_waited_for(status: int) -> None:
     assert len(records()) == 2 and not Path("out.errors.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_full_onward_server_completes_every_line() -> None:
     write_input(8, max_tokens=1000, ignore_eos=True)
     with served("--max-rows", "1", "--max-waiting", "1") as url:
@@ -508,6 +510,7 @@ def test_results_and_rejected_lines_go_to_two_files() -> None:
     assert result.stderr == "onward: out.jsonl is for the results: set --errors to another file.\n"
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_error_with_the_files_name_and_loses_no_line() -> None:
     write_input(20)
     limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)); "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 
+import pytest
+
 from ..conftest import create
 from ..scripted import DONE, STREAM_HEAD, chunk, error, scripted, slow_stream, waiting_stream
 from ..terminal import Terminal
@@ -32,6 +34,7 @@ def test_the_prompt_is_dimmed_and_the_progress_line_is_removed() -> None:
     assert terminal.screen == "{dim:Once upon a time}" + toy_text("Once upon a time") + "\n"
 
 
+@pytest.mark.slow
 def test_several_choices_and_figures(server: str) -> None:
     screen, code = seen(server, "--n", "2", "--stats", "Once upon a time")
     whole = json.loads(create("Once upon a time", *TOY[2:], "--n", "2").stdout)
@@ -121,6 +124,7 @@ def test_ctrl_c_is_code_130_and_closes_the_connection() -> None:
         assert server.departed.wait(10)
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_model_in_this_process() -> None:
     long = ("--max-tokens", "2000", "--ignore-eos", "--n", "100")
     with Terminal("completions", "create", "--model", "toy", "Once", *long) as terminal:

@@ -147,6 +147,7 @@ def test_every_chunk_is_flushed_and_a_reader_may_leave() -> None:
     assert process.wait(20) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_an_error() -> None:
     command = [sys.executable, "-m", "onward", "completions", "create", "Once", *TOY]
@@ -221,6 +222,7 @@ def fingerprint(*arguments: str) -> str:
     return result.stdout.strip()
 
 
+@pytest.mark.slow
 def test_precision_is_a_flag_of_a_local_run(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = fingerprint("--precision", "exact")
     assert exact != fingerprint("--precision", "fast") == fingerprint()
