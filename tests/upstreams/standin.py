@@ -97,6 +97,7 @@ class StandIn:
 class _Handler(BaseHTTPRequestHandler):
     server_state: StandIn
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     is_spent = False
     """Whether the next request here gets no answer: llama-server closes a connection after a stream, unannounced."""
 
