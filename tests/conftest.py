@@ -11,6 +11,8 @@ settings.load_profile("repeatable")
 
 
 def pytest_configure() -> None:
-    """Where tests run in the background (`make test &`, some build machines) interrupts are ignored, and programs
-    that tests start would inherit that: Ctrl-C tests need them heard."""
+    """Where tests run in the background (`make test &`, some build machines) interrupts are ignored, and hangups under
+    `nohup`; programs that tests start would inherit that, and their tests need these signals heard."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
