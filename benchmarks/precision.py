@@ -67,15 +67,15 @@ def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
     return shifted
 
 
-def all_logprobs(model: Model, tokens: Sequence[int]) -> NDArray[np.float64]:
-    """Return log-probabilities [tokens, vocabulary] of what may follow each token of one prompt."""
+def last_logprobs(model: Model, tokens: Sequence[int], count: int) -> NDArray[np.float64]:
+    """Return log-probabilities [count, vocabulary] of what may follow each of the last tokens of one prompt."""
     blocks = range(model.shape.blocks_for(len(tokens)))
-    return log_softmax(model.evaluate([Row(0, tokens, 0, blocks, len(tokens))]))
+    return log_softmax(model.evaluate([Row(0, tokens, 0, blocks, count)]))
 
 
 def token_logprobs(model: Model, pieces: Sequence[Sequence[int]]) -> NDArray[np.float64]:
     """Return the log-probability of each token but the first of each piece."""
-    found = [all_logprobs(model, piece)[np.arange(len(piece) - 1), piece[1:]] for piece in pieces]
+    found = [last_logprobs(model, piece, len(piece))[np.arange(len(piece) - 1), piece[1:]] for piece in pieces]
     return np.concatenate(found)
 
 
@@ -99,7 +99,7 @@ def model_scorer(model: Model, tokenizer: Tokenizer) -> Scorer:
 
 
 def _scored(model: Model, tokens: list[int], count: int) -> Scored:
-    behind = all_logprobs(model, tokens[:-1])[-count:]
+    behind = last_logprobs(model, tokens[:-1], count)
     own = behind[np.arange(count), tokens[-count:]]
     return Scored(float(own.sum()), bool((own >= behind.max(axis=1)).all()))
 
