@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
+# With it, each worker of the tests, and each server that they start, would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help serve install test test-all coverage fuzz chaos clients parity check fix docs
 .PHONY: lowest newest companions package clean playground
@@ -37,7 +40,7 @@ install: $(VENV)/.dev  ## Make .venv with what serving, tests and checks need
 serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS="--port 8123" passes flags on)
 	@$(BIN)/onward serve $(ARGS)
 
-test: $(VENV)/.dev  ## Run the fast tests (some minutes on two cores)
+test: $(VENV)/.dev  ## Run the fast tests (two minutes on two cores)
 	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -o faulthandler_timeout=300 $(ARGS)
 
 test-all: $(VENV)/.dev $(VENV)/.cluster playground/node_modules/.done  ## Run all tests, slow ones too
@@ -47,7 +50,7 @@ coverage: $(VENV)/.dev  ## Run the fast tests with coverage; fail below the floo
 	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 \
 		-o faulthandler_timeout=300 --cov --cov-report=term:skip-covered $(ARGS)
 
-fuzz: $(VENV)/.dev  ## Run the property tests on new random examples (make test draws the same ones every time)
+fuzz: $(VENV)/.dev  ## Run the property tests on new random examples (make test draws the same few every time)
 	$(BIN)/python -m pytest -n auto --max-worker-restart 0 -m hypothesis --hypothesis-profile=random $(ARGS)
 
 chaos: $(VENV)/.dev  ## Crash, hang and kill engines and servers under load, and compare every answer (ARGS="--faults 20")

@@ -1,12 +1,18 @@
 """For all tests."""
 
+import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from onward.machine import cpu_quota
 
 # A busy machine is no failure: no property test looks at the clock.
 settings.register_profile("random", derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("repeatable", settings.get_profile("random"), derandomize=True)
+settings.register_profile("thorough", settings.get_profile("random"), derandomize=True)
+# The fast suite draws a quarter of the examples (tests/examples.py), the same ones each time.
+settings.register_profile("repeatable", settings.get_profile("thorough"), max_examples=25)
 settings.load_profile("repeatable")
 
 
@@ -16,3 +22,9 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more worker than processors: many tests wait for timers and for processes that they start."""
+    return int(cpu_quota() or os.cpu_count() or 1) + 1

@@ -16,6 +16,7 @@ from onward import values
 from onward.cli.settings_command import SettingsCommand
 from onward.errors import SetupError
 from onward.settings import GROUPS, Resolved, Settings, cache_folder, options, resolve
+from tests.examples import examples
 
 
 @pytest.fixture(autouse=True)
@@ -260,13 +261,13 @@ def test_sizes_are_parsed_with_their_units(raw: str, amount: int) -> None:
 
 
 @given(st.integers(1, 2**50))
-@hypothesis_settings(max_examples=100)
+@hypothesis_settings(max_examples=examples(100))
 def test_a_formatted_size_parses_to_itself(amount: int) -> None:
     assert values.size(values.format_size(amount)) == amount
 
 
 @given(st.text(max_size=12))
-@hypothesis_settings(max_examples=200)
+@hypothesis_settings(max_examples=examples(200))
 def test_any_text_is_parsed_or_rejected(raw: str) -> None:
     for option in options():
         try:

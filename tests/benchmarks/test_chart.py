@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
+
 values = st.floats(0, 1e7, allow_subnormal=False)
 positive = st.floats(1e-3, 1e7)
 
@@ -23,7 +25,7 @@ def pixels(svg: str) -> list[list[tuple[float, float]]]:
 
 
 @given(st.lists(st.tuples(positive, values), min_size=1, max_size=60), st.booleans(), st.booleans())
-@hypothesis_settings(max_examples=80)
+@hypothesis_settings(max_examples=examples(80))
 def test_every_point_is_inside_the_plot(points: list[tuple[float, float]], log_x: bool, log_y: bool) -> None:
     svg = chart([Panel("a < b & c", "x", [Series("one", sorted(points))], log_x, log_y)])
     ElementTree.fromstring(svg)

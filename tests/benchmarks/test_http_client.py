@@ -14,6 +14,8 @@ from benchmarks.workload import Workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
+
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 EVENTS = [b'{"a":1}', b'{"b":"\xc3\xa9"}', b"[DONE]"]
 
@@ -30,7 +32,7 @@ def received(reads: list[bytes]) -> Received:
 
 
 @given(st.sets(st.integers(1, len(STREAM) - 1)))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_events_are_the_same_however_the_stream_is_split(cuts: set[int]) -> None:
     bounds = [0, *sorted(cuts), len(STREAM)]
     reads = [STREAM[begin:end] for begin, end in itertools.pairwise(bounds)]

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from benchmarks import compare, edit_pair, peer_tuning
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
+from tests.examples import examples
 
 
 def program(folder: Path, name: str, text: str) -> Path:
@@ -181,7 +182,7 @@ def rotate_pairs(values: Any, angles: Any) -> Any:
 
 
 @given(st.integers(1, 4), st.integers(0, 1000), st.integers(0, 1000))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_reordered_rows_have_the_same_attention_with_the_other_rotation(heads: int, one: int, other: int) -> None:
     random = np.random.default_rng(heads)
     size, hidden = 8, 5

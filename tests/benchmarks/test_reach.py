@@ -58,11 +58,13 @@ def test_a_long_prompt_is_measured_by_the_95th_percentile() -> None:
     )
 
 
+@pytest.mark.slow
 def test_prompts_are_never_the_same(servers: reach.ServerPair) -> None:
     prompts = [tuple(servers.cached.new_prompt(50)) for _ in range(20)]
     assert len(set(prompts)) == 20
 
 
+@pytest.mark.slow
 def test_an_error_response_aborts_the_run(servers: reach.ServerPair) -> None:
     with pytest.raises(RuntimeError, match="status 400"):
         servers.cached.seconds([{"prompt": "a", "max_tokens": -1}])

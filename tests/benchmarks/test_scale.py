@@ -22,6 +22,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from benchmarks import queueing, soak, sweep
+from tests.examples import examples
 
 MIB = 2**20
 LETTERS = (97, 123)
@@ -164,7 +165,7 @@ def test_leftovers_and_unexpected_responses_fail_a_soak() -> None:
     st.integers(0, 200),
     st.sampled_from([queueing.add_distinct, queueing.add_to_one_request, queueing.add_with_one_prefix]),
 )
-@hypothesis_settings(max_examples=20)
+@hypothesis_settings(max_examples=examples(20))
 def test_a_scheduler_without_a_model_ends_every_sequence(count: int, add: Any) -> None:
     driver = queueing.SchedulerDriver()
     for number in range(count):

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
 from onward.checkpoints.types import TENSOR_TYPES
+from tests.examples import examples
 
 NUMBERS = {name: number for number, (name, *_) in TENSOR_TYPES.items()}
 """The number of each type that is read."""
@@ -112,7 +113,7 @@ def letters_tokenizer(merges: Sequence[str] = ("a b", "ab c")) -> dict[str, Any]
     }
 
 
-FUZZ = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+FUZZ = settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 """Of property tests of readers."""
 
 

@@ -99,6 +99,7 @@ def test_a_gguf_file_changes_a_file_and_a_folder(tmp_path: Path) -> None:
     check_logits(SafetensorsFormat(), tmp_path / "m", metadata, expected, cache=tmp_path, adapter=adapter)
 
 
+@pytest.mark.slow
 def test_adapters_are_served_beside_their_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONWARD_CACHE_DIR", str(tmp_path / "cache"))
     metadata, tensors = tiny("llama")

@@ -20,6 +20,7 @@ from onward.errors import CheckpointError
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
 from tests.checkpoints.making import FUZZ, with_bytes
 from tests.checkpoints.test_sentencepiece import BPE, PLAIN, folder, message, model_bytes
+from tests.examples import examples
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed: pip install onward[test]")
 
@@ -87,7 +88,7 @@ def test_a_folder_encodes_as_the_library_does(content: bytes, tmp_path: Path) ->
         assert found.is_special(token) == library.is_control(token)
 
 
-@settings(FUZZ, max_examples=60)
+@settings(FUZZ, max_examples=examples(60))
 @given(text=st.text(st.sampled_from("a= \u3000\u0301eｅか\u3099ｶﾞ\u1100\u1161\u11a8ﬁ▁🙂\u200d<tol>\n"), max_size=20))
 def test_any_text_is_encoded_as_the_library_does(text: str, both: tuple[Any, SentencePieceEncoder]) -> None:
     library, encoder = both
@@ -175,7 +176,7 @@ def test_a_damaged_file_is_read_or_refused(changes: dict[int, int], end: int) ->
     read_and_encode(with_bytes(MODEL, changes)[:end])
 
 
-@settings(FUZZ, max_examples=100)
+@settings(FUZZ, max_examples=examples(100))
 @given(units=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=300), texts=st.binary(min_size=1), text=st.text())
 def test_a_map_of_random_units_never_crashes(units: list[int], texts: bytes, text: str) -> None:
     content = struct.pack(f"<I{len(units)}I", 4 * len(units), *units) + texts

@@ -53,6 +53,7 @@ def test_adapters_of_a_base_have_its_weights_and_their_own(served: Path) -> None
     assert sum(each.num_bytes for each in conversions(served)) == pytest.approx(sum(stored.values()), abs=3)
 
 
+@pytest.mark.slow
 def test_an_adapter_outlives_the_conversion_of_its_base(served: Path) -> None:
     for each in conversions(served):
         if not (each.path / "shared_model.bin").exists():
@@ -64,6 +65,7 @@ def test_an_adapter_outlives_the_conversion_of_its_base(served: Path) -> None:
     assert len(conversions(served)) == 2  # nothing was converted again
 
 
+@pytest.mark.slow
 def test_room_is_made_until_shared_files_are_gone(served: Path) -> None:
     last = conversions(served)[0].path
     limit = 2 * max(each.num_bytes for each in conversions(served))

@@ -10,6 +10,7 @@ import pytest
 from .page import IN_README, README, readme_table
 from .recipes import recipes
 from .run import CLIENTS, Bench, Installed, Shaped, bench, run_client
+from .wire import check_jvm
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +30,14 @@ def test_a_program_runs_the_settings_of_each_editor() -> None:
     assert recipes() and all(f'"{section}"' in programs for section in recipes())
 
 
+def needs_more_than_python(client: Installed | Shaped) -> bool:
+    return isinstance(client, Installed) or client.check is check_jvm
+
+
 @pytest.mark.parametrize(
     "client",
     [
-        pytest.param(client, id=client.name, marks=[] if isinstance(client, Shaped) else [pytest.mark.slow])
+        pytest.param(client, id=client.name, marks=[pytest.mark.slow] if needs_more_than_python(client) else [])
         for client in CLIENTS
     ],
 )

@@ -23,6 +23,7 @@ from onward.errors import ServerError, SetupError
 from onward.protocol.response import Chunk
 from onward.text.assembler import TokenRecord
 from onward.values import ContentFilterSetting, content_filter
+from tests.examples import examples
 
 from ..engine.harness import slow_down
 from ..toy_backend import ask, complete, make_backend, running, settle, stream, toy_engine
@@ -78,7 +79,7 @@ CUTS = st.lists(st.integers(0, 40), max_size=12)
 CHOSEN = st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=3, unique=True)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(TEXTS, CUTS, CHOSEN, st.booleans())
 def test_omit_removes_exactly_the_matches_however_the_text_is_split(
     text: str, cuts: list[int], patterns: list[str], apart: bool
@@ -98,7 +99,7 @@ def test_omit_removes_exactly_the_matches_however_the_text_is_split(
     assert counts == sorted(counts)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(TEXTS, CUTS, CHOSEN)
 def test_stop_ends_the_text_before_the_first_match_however_it_is_split(
     text: str, cuts: list[int], patterns: list[str]
@@ -112,7 +113,7 @@ def test_stop_ends_the_text_before_the_first_match_however_it_is_split(
     assert first <= parts[-1].num_completion_tokens <= len(text)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(TEXTS, CUTS, CUTS, CHOSEN)
 def test_the_count_of_tokens_at_a_stop_does_not_depend_on_the_split(
     text: str, cuts: list[int], others: list[int], patterns: list[str]
@@ -148,7 +149,7 @@ def test_braces_that_re2_takes_literally_are_found_however_the_text_is_split(pat
     assert "".join(part.text for part in filtered(filters, text, list(range(len(text))))) == "say  twice"
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(
     st.lists(
         st.sampled_from([*"ab{,}12[]()|^?+*", "{,2}", "{02}", "{1,2}", "{1,02}", "[:alpha:]", r"\b", "(?i)"]),

@@ -27,6 +27,7 @@ from onward.runtimes.toy.tokenizer import END, ToyTokenizer
 from onward.sampling.outputs import Sampled
 from onward.settings import Settings
 from onward.values import ContentFilterSetting
+from tests.examples import examples
 
 from .. import narrowing
 from ..toy_backend import ask, ask_stream, complete, let_steps_count_the_same, on_toy, settle, toy_engine
@@ -156,7 +157,7 @@ def test_accepted_tokens_behind_a_filters_cut_are_not_counted_as_accepted(action
         assert details(usage) == (6, 3)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3)), max_size=12))
 def test_usage_never_decreases_and_ends_at_the_sums(steps: list[tuple[int, int, int]]) -> None:
     stream = stream_of(n=3)

@@ -16,6 +16,7 @@ from onward.constraints.grammar import GrammarError, check, json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, TokenTrie
 from onward.constraints.tokens import byte_tokens
 from onward.sampling.masks import unpack_mask
+from tests.examples import examples
 
 BYTES = TokenTrie(byte_tokens())
 NO_ENDS = np.zeros(8, np.uint32)
@@ -147,7 +148,7 @@ schemas = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(schemas, st.randoms(use_true_random=False))
 def test_any_schema_is_refused_or_what_is_generated_is_valid(schema: dict[str, Any], rng: random.Random) -> None:
     if is_refused(schema):

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.constraints.test_json_schemas import accepts, generate, is_refused
+from tests.examples import examples
 
 Schema = dict[str, Any]
 Schemas = st.SearchStrategy[Any]
@@ -58,7 +59,7 @@ def nested(inner: Schemas) -> st.SearchStrategy[Schema]:
 SCHEMAS = nested(st.recursive(st.booleans() | combined(LEAVES, 3), nested, max_leaves=3))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(SCHEMAS, st.lists(VALUES, max_size=6), st.integers(0, 99))
 def test_keywords_in_any_combination(schema: Schema, values: list[Any], seed: int) -> None:
     validator = jsonschema.Draft202012Validator(schema)

@@ -22,6 +22,7 @@ from onward.engine.job import Job
 from onward.engine.loop import EngineLoop
 from onward.runtimes.toy.tokenizer import END
 from onward.text.assembler import TextRules
+from tests.examples import examples
 
 from .harness import TOKENIZER, JobOptions, events_of, make_engine, make_job, run, run_alone
 
@@ -135,7 +136,7 @@ def test_log_probabilities_are_those_of_the_raw_distribution() -> None:
 # --- the laws ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_law_2_drafts_preemption_and_neighbours_do_not_change_a_byte(data: st.DataObject) -> None:
     rng = random.Random(data.draw(st.integers(0, 1 << 32)))

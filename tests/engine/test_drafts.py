@@ -24,6 +24,7 @@ from onward.engine.step import Engine
 from onward.engine.step_cost import StepCost
 from onward.runtimes.toy.tokenizer import END
 from onward.text.assembler import TextRules
+from tests.examples import examples
 
 from .harness import JobOptions, all_ended, make_engine, make_job, run, run_alone
 
@@ -51,7 +52,7 @@ def steps_of(engine: Engine) -> int:
 # --- law 2 -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.data())
 def test_law_2_a_prediction_does_not_change_a_byte(data: st.DataObject) -> None:
     """Correct, partly correct and wrong ones; with stop sequences, penalties, bans, choices and preemption."""

@@ -12,6 +12,7 @@ from onward.engine.job import Job
 from onward.runtimes.toy.model import STEP_SHAPE
 from onward.runtimes.toy.tokenizer import END
 from onward.text.assembler import TextRules
+from tests.examples import examples
 
 from .harness import TOKENIZER, all_ended, make_engine, make_job, run, run_alone
 
@@ -263,7 +264,7 @@ DIVERGING = st.tuples(st.integers(1, 100), st.lists(st.sampled_from([97, 98]), m
 PROMPTS = st.one_of(LETTERS, DIVERGING)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(st.data())
 def test_law_4_random_jobs_in_scarce_memory_end_and_equal_the_same_jobs_alone(data: st.DataObject) -> None:
     """Two-letter prompts, because small vocabularies share most prefixes; and prompts that diverge at any token."""

@@ -20,6 +20,7 @@ from onward.runtimes.toy.tokenizer import END
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import Mirostat, Shaping
 from onward.text.assembler import TextRules
+from tests.examples import examples
 
 from .harness import EngineOptions, JobOptions, events_of, make_engine, make_job
 
@@ -145,7 +146,7 @@ def test_prediction_counts_of_a_resumed_job_continue() -> None:
         assert event.num_rejected_prediction_tokens >= before.num_rejected_prediction_tokens
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_law_2_random_jobs_in_scarce_memory_can_be_interrupted_at_any_step(data: st.DataObject) -> None:
     rng = random.Random(data.draw(st.integers(0, 1 << 32)))

@@ -123,7 +123,7 @@ def test_a_choice_is_cancelled() -> None:
         assert reports.reports[-1].load.num_used_blocks == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)])
 def test_how_it_ended_is_reported_at_once(number: signal.Signals) -> None:
     with child() as (engine, reports):
         os.kill(engine.pid, number)

@@ -23,6 +23,7 @@ from onward.runtimes.toy.tokenizer import END
 from onward.sampling.outputs import Sampled
 from onward.text.assembler import TextRules
 from tests.engine.harness import events_of, make_engine, make_job
+from tests.examples import examples
 
 from .toy_link import Supervised, ToyLaunch, supervised, wait_for
 
@@ -198,7 +199,7 @@ class Scenario:
                 check_whole(job, self.engine.events)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.integers(0, 1 << 32), st.integers(5, 80))
 def test_law_2_jobs_end_once_with_the_events_of_an_undisturbed_engine(seed: int, num_operations: int) -> None:
     """Losses before, in and after any step, during a restart and twice in a row; submissions and cancels in between."""
@@ -359,7 +360,7 @@ def failures(engine: Supervised) -> dict[int, str]:
     return {event.job: event.kind for event in engine.events if isinstance(event, Failed)}
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 1 << 32), st.integers(1, 3), st.integers(0, 6))
 def test_requests_that_end_engines_are_found_and_harm_no_other(seed: int, num_poisons: int, num_others: int) -> None:
     rng = random.Random(seed)

@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onward.protocol.parameters import PARAMETERS
+from tests.examples import examples
 from tests.parity.servers import COMPLETIONS, Server
 
 NAMES = [row.name for row in PARAMETERS]
 BOUNDED = settings(
-    max_examples=150,
+    max_examples=examples(150),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -107,7 +108,7 @@ def test_any_bytes_are_rejected(server: Server, body: bytes) -> None:
     check(server, body)
 
 
-@settings(BOUNDED, max_examples=60)
+@settings(BOUNDED, max_examples=examples(60))
 @given(
     st.fixed_dictionaries({"model": st.just("toy")}, optional=PLAUSIBLE),
     st.integers(0, 200),
@@ -118,7 +119,7 @@ def test_a_damaged_body_is_completed_or_rejected(server: Server, fields: Any, pl
     check(server, body[:place] + damage + body[place + len(damage) :])
 
 
-@settings(BOUNDED, max_examples=60)
+@settings(BOUNDED, max_examples=examples(60))
 @given(st.sampled_from(["/tokenize", "/detokenize"]), JSON | TOKEN_REQUESTS)
 def test_the_token_routes_respond_or_reject(server: Server, path: str, value: Any) -> None:
     answer = server.send("POST", path, json.dumps(value).encode())

@@ -105,6 +105,7 @@ def test_it_tokenizes_and_completes_in_this_process(folder: Path) -> None:
     assert completion.model == "big" and completion.usage is not None and completion.usage.completion_tokens == 4
 
 
+@pytest.mark.slow
 def test_it_is_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parent.parent.parent)
     with served(model=str(folder / "small.onefile"), module="tests.models.one_file_format") as url:

@@ -23,7 +23,7 @@ from onward.runtimes.tokenizer import MAX_VOCABULARY_TOKENS, HuggingFaceTokenize
 DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
 BUILT_IN_FILES = ("config.json", "openvino_model.bin", "openvino_model.xml", "tokenizer.json")
 JSON_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
-NUM_MUTATIONS = 60
+MUTATIONS = [*range(15), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(15, 60))]
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_values_of_other_types_are_no_traceback(folder: Path, key: str, value: o
     found.load_tokenizer(folder)
 
 
-@pytest.mark.parametrize("seed", range(NUM_MUTATIONS))
+@pytest.mark.parametrize("seed", MUTATIONS)
 def test_a_changed_tokenizer_loads_or_is_a_sentence(folder: Path, seed: int, capfd: pytest.CaptureFixture[str]) -> None:
     rng = random.Random(seed)
     content = json.loads((folder / "tokenizer.json").read_bytes())
@@ -158,7 +158,7 @@ def test_a_changed_tokenizer_loads_or_is_a_sentence(folder: Path, seed: int, cap
     _load(folder)
 
 
-@pytest.mark.parametrize("seed", range(NUM_MUTATIONS))
+@pytest.mark.parametrize("seed", MUTATIONS)
 def test_changed_bytes_of_a_tokenizer_load_or_are_a_sentence(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
     content = bytearray((folder / "tokenizer.json").read_bytes())

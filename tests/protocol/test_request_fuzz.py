@@ -14,6 +14,7 @@ from onward.errors import ApiError, InvalidRequest
 from onward.protocol.error_body import error_envelope, error_event
 from onward.protocol.parameters import PARAMETERS, Profile
 from onward.protocol.request import CompletionRequest
+from tests.examples import examples
 from tests.protocol.decoding import decode_request
 
 profiles = st.sampled_from(["strict", "default", "lenient"])
@@ -69,25 +70,25 @@ def check(body: bytes, profile: Profile) -> None:
         assert 0 <= request.min_tokens <= request.max_tokens
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(bodies, st.booleans(), profiles)
 def test_any_object_decodes_or_is_rejected(body: dict[str, object], modelled: bool, profile: Profile) -> None:
     check(json.dumps(body | ({"model": "m"} if modelled else {})).encode(), profile)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(values, profiles)
 def test_any_json_decodes_or_is_rejected(body: object, profile: Profile) -> None:
     check(json.dumps(body).encode(), profile)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(st.binary(max_size=60), profiles)
 def test_any_bytes_decode_or_are_rejected(body: bytes, profile: Profile) -> None:
     check(body, profile)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(st.text(st.characters(codec=None), max_size=20), names)
 def test_any_python_string_decodes_or_is_rejected(text: str, name: str) -> None:
     check(json.dumps({"model": "m", name: text}).encode(), "default")

@@ -31,6 +31,7 @@ from onward.protocol.response import (
 )
 from onward.protocol.schema import completion_schema, error_schema, openapi, request_schema
 from onward.protocol.sse import Decoder, chunk_event
+from tests.examples import examples
 from tests.protocol.decoding import decode_request
 
 from .schema_check import is_valid, resolve
@@ -150,7 +151,7 @@ def decoder_accepts(body: dict[str, Any], profile: Profile) -> bool:
     return True
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(checked, values, st.sampled_from(PROFILES))
 def test_the_request_schema_accepts_what_the_decoder_accepts(row: Parameter, value: object, profile: Profile) -> None:
     body: dict[str, Any] = {"model": "m", row.name: value}
@@ -159,7 +160,7 @@ def test_the_request_schema_accepts_what_the_decoder_accepts(row: Parameter, val
     assert is_valid(body, request_schema(profile)) == decoder_accepts(body, profile)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(predictions, st.sampled_from(PROFILES))
 def test_the_request_schema_accepts_the_predictions_that_the_decoder_accepts(value: object, profile: Profile) -> None:
     body: dict[str, Any] = {"model": "m", "prediction": value}

@@ -20,6 +20,7 @@ from onward.protocol.response import (
     Usage,
 )
 from onward.protocol.sse import DONE, KEEP_ALIVE, MIN_OBFUSCATED_BYTES, Decoder, chunk_event
+from tests.examples import examples
 
 
 def chunk(text: str = " IP", **fields: Any) -> Chunk:
@@ -60,7 +61,7 @@ def test_the_end_and_the_keep_alive_are_fixed_bytes() -> None:
     assert KEEP_ALIVE.startswith(b":") and KEEP_ALIVE.endswith(b"\n\n")
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=400))
 def test_an_obfuscated_event_reveals_only_its_size_class(text: str) -> None:
     event = chunk_event(chunk(text), obfuscate=True)
@@ -142,7 +143,7 @@ stream_parts = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(stream_parts, st.data())
 def test_any_split_returns_the_same_events(parts: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(parts)
@@ -178,7 +179,7 @@ def chunks(draw: st.DrawFn) -> Chunk:
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(chunks(), max_size=4), st.booleans(), st.integers(1, 50))
 def test_encoded_events_decode_to_themselves(sent: list[Chunk], obfuscate: bool, size: int) -> None:
     stream = b"".join(KEEP_ALIVE + chunk_event(each, obfuscate=obfuscate) for each in sent) + DONE

@@ -138,6 +138,7 @@ def test_a_model_has_the_sizes_of_its_files(tiny: OpenVINOModel) -> None:
     assert block_bytes(tiny) == values * 2, "keys and values are float16"
 
 
+@pytest.mark.slow
 def test_the_scratch_block_is_not_counted(tiny_folder: Path) -> None:
     small = load_model(tiny_folder, RuntimeOptions(context_length=256))
     wanted = block_bytes(small) * 9
@@ -273,6 +274,7 @@ def test_a_tiny_model_computes_small_steps_on_one_thread_with_the_same_bits(tmp_
     assert hooks == list(range(100))
 
 
+@pytest.mark.slow
 def test_a_larger_model_has_one_graph(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_model(tiny_folder, RuntimeOptions(threads=2))._open()[0].small_lane is not None
     monkeypatch.setattr(load, "MAX_TINY_WEIGHTS_BYTES", 1000)

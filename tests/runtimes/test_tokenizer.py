@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from onward.errors import InvalidRequest, ModelFolderError
 from onward.runtimes import tokenizer as tokenizer_module
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
+from tests.examples import examples
 from tests.runtimes.tiny_tokenizers import END, START, byte_level, save, sentencepiece
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -38,13 +39,13 @@ def spm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return HuggingFaceTokenizer(folder)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(text=pieces)
 def test_the_bytes_of_byte_level_tokens_are_those_of_the_text(bpe: HuggingFaceTokenizer, text: str) -> None:
     assert joined_bytes(bpe, bpe.encode(text, add_special_tokens=True)) == text.encode()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(text=texts.filter(lambda text: "▁" not in text))
 def test_the_bytes_of_sentencepiece_tokens_are_a_space_and_the_text(spm: HuggingFaceTokenizer, text: str) -> None:
     joined = joined_bytes(spm, spm.encode(text, add_special_tokens=False))

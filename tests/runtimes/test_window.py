@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from onward.engine.model import Row
 from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
 from onward.runtimes.openvino.window import Window
+from tests.examples import examples
 
 
 @st.composite
@@ -31,7 +32,7 @@ def flat(rows: list[Row]) -> list[tuple[int, int, int, bool]]:
     ]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(rows=steps(), most=st.sampled_from([64, 80, 128, 256]))
 def test_calls_are_the_step_in_order_and_none_is_too_large(rows: list[Row], most: int) -> None:
     pieces = Window(max_tokens=most).split(rows)
@@ -39,7 +40,7 @@ def test_calls_are_the_step_in_order_and_none_is_too_large(rows: list[Row], most
     assert all(0 < sum(len(row.tokens) for row in piece) <= most for piece in pieces)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(rows=steps(), most=st.sampled_from([64, 80, 128]))
 def test_a_chunk_is_cut_at_block_boundaries_and_leaves_no_single_token(rows: list[Row], most: int) -> None:
     whole = {row.sequence: row for row in rows}

@@ -19,6 +19,7 @@ from onward.sampling.masks import Mask, pack_mask
 from onward.sampling.params import SamplingParams
 from onward.sampling.reference import ReferenceSampler, decide, edited
 from onward.sampling.sampler import Sampler
+from tests.examples import examples
 from tests.sampling.harness import Logits, choice, exact_logprobs, normal, sample_many, sample_one
 
 ROUNDING = 3e-6
@@ -69,7 +70,7 @@ def allowing(row: Logits, fraction: float) -> Mask:
     return pack_mask({int(row.argmax()), *np.flatnonzero(rng.random(row.size) < allowed).tolist()}, row.size)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     row=rows_of_logits(),
     state=choice_samplers(),

@@ -11,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from onward.server.app import make_app
+from tests.examples import examples
 from tests.server.fakes import Call, FakeBackend, settings
 
 PATHS = ["/v1/completions", "/openai/v1/completions", "/v1/engines/m/completions", "/tokenize", "/detokenize"]
@@ -39,13 +40,13 @@ def ask(method: str, target: str, body: bytes, **headers: str) -> Call:
 
 
 @given(st.sampled_from(PATHS), st.binary(max_size=50))
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=examples(60))
 def test_any_bytes_get_one_response(path: str, body: bytes) -> None:
     ask("POST", path, body)
 
 
 @given(st.sampled_from(PATHS), st.dictionaries(st.sampled_from(FIELDS), JSON))
-@hypothesis_settings(max_examples=150)
+@hypothesis_settings(max_examples=examples(150))
 def test_any_json_object_gets_one_response(path: str, fields: dict[str, Any]) -> None:
     ask("POST", path, json.dumps({"model": "storyteller"} | fields).encode())
 
@@ -55,7 +56,7 @@ def test_any_json_object_gets_one_response(path: str, fields: dict[str, Any]) ->
     st.text(max_size=20),
     st.text(max_size=9),
 )
-@hypothesis_settings(max_examples=100)
+@hypothesis_settings(max_examples=examples(100))
 def test_any_url_gets_one_response(method: str, path: str, query: str) -> None:
     ask(method, f"/{path}?{query}", b"")
 
@@ -64,7 +65,7 @@ def test_any_url_gets_one_response(method: str, path: str, query: str) -> None:
     st.sampled_from(["authorization", "forwarded", "x-forwarded-host", "host", "content-type"]),
     st.binary(max_size=40),
 )
-@hypothesis_settings(max_examples=100)
+@hypothesis_settings(max_examples=examples(100))
 def test_any_header_gets_one_response(name: str, value: bytes) -> None:
     body = b'{"model": "m", "prompt": "x"}'
     call = ask("POST", "/openai/v1/completions", body, **{name: value.decode("latin-1")})

@@ -31,6 +31,7 @@ def has_terminal() -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="nohup: the signal is ignored")
 @pytest.mark.skipif(has_terminal(), reason="with a terminal the signal ends the server")
 def test_new_keys_are_accepted_and_old_ones_are_not(tmp_path: Path) -> None:

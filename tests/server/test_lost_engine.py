@@ -130,6 +130,7 @@ def check_survives(server: ServerProcess, undisturbed: dict[str, Folded], harm: 
     assert metric(server, 'onward_engine_running{model="toy"}') == 0
 
 
+@pytest.mark.slow
 def test_no_request_of_any_kind_notices_that_its_engine_was_killed(
     server: ServerProcess, undisturbed: dict[str, Folded]
 ) -> None:

@@ -74,7 +74,7 @@ hangs_up = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, pytest.param(signal.SIGHUP, marks=hangs_up)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=[hangs_up, pytest.mark.slow])])
 def test_an_idle_server_ends_at_once_and_its_port_is_free_again(start: Start, number: signal.Signals) -> None:
     server = start()
     httpx.get(f"{server.url}/health")
@@ -104,6 +104,7 @@ def test_a_drain_refuses_new_requests_and_ends_running_ones_with_an_error_event(
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_server_whose_engine_is_dead_drains_and_ends_with_a_code_of_its_own(start: Start) -> None:
     """Not zero: systemd's `Restart=on-failure` and the like start it again."""
     server = start("drain=0.5")

@@ -81,7 +81,7 @@ def send_at_random(process: subprocess.Popen[str], rng: random.Random) -> None:
         time.sleep(rng.choice([0, 0.001, 0.01, 0.1]) * rng.random())
 
 
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 60))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 30))])
 def test_any_sequence_of_signals_is_a_clean_end(seed: int) -> None:
     """While a stream runs or not, in a process or a thread: exit code 0, or that of the second signal."""
     rng = random.Random(seed)
@@ -119,7 +119,7 @@ def test_a_second_signal_ends_a_server_whose_engine_hangs(process: str, tmp_path
     wait_until_gone(engines)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_while_the_model_loads_ends_the_server_at_once(number: signal.Signals, tmp_path: Path) -> None:
     program = tmp_path / "slow.py"
     program.write_text(HANGING.replace("ToyModel.evaluate = hang", "ToyModel.__init__ = lambda *_, **__: hang(0, 0)"))

@@ -59,6 +59,7 @@ def test_a_manager_that_is_gone_is_a_warning(
     assert "could not be notified of READY=1: No such file or directory" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_server_reports_ready_and_stopping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--model", "toy"]

@@ -321,6 +321,7 @@ def test_a_server_that_was_never_reached_ends_the_run_at_once() -> None:
     assert len(server.requests) == 3  # one line with its retries
 
 
+@pytest.mark.slow
 def test_a_server_that_is_lost_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.cli.batch.run.RECONNECT_SECONDS", 0.01)
     write_input(3)
@@ -359,6 +360,7 @@ def test_a_server_that_is_started_again_completes_the_run(end: signal.Signals) -
     assert whole == {name: record["response"]["body"]["choices"] for name, record in records().items()}
 
 
+@pytest.mark.slow
 def test_invalid_lines_do_not_count_as_completed_when_the_connection_fails() -> None:
     write_input(2)
     with Path("in.jsonl").open("a") as file:

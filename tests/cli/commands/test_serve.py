@@ -66,6 +66,7 @@ def test_the_help_shows_the_argument() -> None:
     assert shown.count("Models to serve, in addition to those of --model and before them.") == 1
 
 
+@pytest.mark.slow
 def test_a_server_of_an_argument_starts() -> None:
     with served("toy", model="storyteller") as url:
         assert url.startswith("http://127.0.0.1:")

@@ -82,6 +82,7 @@ def test_explore_on_a_terminal_is_live_text(server: str) -> None:
     assert terminal.screen.endswith("{dim:Once}" + toy_text("Once") + "\n")
 
 
+@pytest.mark.slow
 def test_best_of_is_not_streamed(server: str) -> None:
     screen, code = seen(server, "--best-of", "2", "Once")
     assert code == 0
@@ -102,6 +103,7 @@ def test_text_is_printed_as_it_arrives_after_the_name_of_the_server() -> None:
         assert server.requests[0].fields == {"model": "m", "prompt": "Once", "stream": True}
 
 
+@pytest.mark.slow
 def test_a_retry_is_noted_before_the_completion() -> None:
     busy = error(429, "Slow down.", retry_after_ms="300")
     with (

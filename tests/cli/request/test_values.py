@@ -15,6 +15,7 @@ from onward.cli.request.flags import HELP, click_options, complete_bare_booleans
 from onward.cli.request.values import value_of
 from onward.cli.request.yaml12 import NotYaml, dump, load
 from onward.protocol.parameters import BY_NAME, PARAMETERS
+from tests.examples import examples
 
 from ..conftest import create, onward
 
@@ -139,7 +140,7 @@ def test_a_text_that_only_looks_like_yaml_stays_a_text(text: str) -> None:
         lambda text: text not in STDIN_NAMES and not text.startswith(("@", "\\@"))
     )
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_prompt_is_itself_or_a_documented_type_written_as_one(text: str) -> None:
     sent = value_of(BY_NAME["prompt"], text, Stdin())
     if sent != text:
@@ -150,7 +151,7 @@ def test_a_prompt_is_itself_or_a_documented_type_written_as_one(text: str) -> No
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=6,
 ))  # fmt: skip
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_json_is_parsed_unchanged(value: Any) -> None:
     assert load(json.dumps(value)) == value
 

@@ -122,6 +122,7 @@ def test_the_settings_name_the_default_model(monkeypatch: pytest.MonkeyPatch) ->
     assert json.loads(create("a", "-M", "1", "-m", "davinci").stdout)["model"] == "toy"
 
 
+@pytest.mark.slow
 def test_every_chunk_is_flushed_and_a_reader_may_leave() -> None:
     command = [
         sys.executable,

@@ -89,12 +89,12 @@ async def test_a_lost_connection_leaves_no_seam(server: Process) -> None:
 
 @in_loop
 async def test_law_a_stream_that_is_cut_again_and_again_is_the_whole_one(engine_server: str) -> None:
-    fields = {"model": "toy", "prompt": ["Once", "upon a"], "n": 3, "logprobs": 2, "seed": 7, "max_tokens": 40}
+    fields = {"model": "toy", "prompt": ["Once", "upon a"], "n": 2, "logprobs": 2, "seed": 7, "max_tokens": 24}
     fields |= {"stream": True, "ignore_eos": True, "temperature": 1, "stream_options": {"include_usage": True}}
     whole = await read(f"{engine_server}/v1", fields)
     async with cutting(int(engine_server.rpartition(":")[2]), *[2_000] * 200) as proxy:
         pieces = await read(proxy.url, fields)
-        assert proxy.num_connections > 20
+        assert proxy.num_connections > 6
     assert [_of_content(piece) for piece in pieces] == [_of_content(chunk) for chunk in whole]
 
 
