@@ -142,5 +142,6 @@ def test_every_setting_named_in_the_docs_exists() -> None:
     flags = {option.flag for option in options()} | {"--config", "--help", "--check", "--version"}
     flags |= {"--no-" + flag.removeprefix("--") for flag in flags}
     pages = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", ROOT / "docs/how-to/serve.md"))
-    known = flags | {"--prompt", "--max-tokens", "--weight-format", "--model", "--temperature", "--suffix"}
+    known = flags | {"--prompt", "--max-tokens", "--model", "--temperature", "--suffix", "--compare-tokenizer"}
+    known |= {"--task", "--weight-format"}  # of the exporter
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", pages)) <= known

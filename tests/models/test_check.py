@@ -63,7 +63,7 @@ def test_a_folder_without_a_readable_model_is_reported_with_the_command_that_con
     assert problem.startswith(f"{tmp_path} contains no model that Onward can read (OpenVINO IR, GGUF, safetensors). ")
     subject = "a model" if source else "it"
     assert f"Convert {subject} with `optimum-cli export openvino --model {source or tmp_path} " in problem
-    assert "pip install 'optimum-intel[openvino]'" in problem
+    assert "pip install 'optimum-intel[openvino]==" in problem
     with pytest.raises(ModelFolderError, match="contains no model"):
         check_model(tmp_path)
 

@@ -134,7 +134,8 @@ def test_a_hub_model_in_another_format_is_refused_with_the_command_that_converts
         resolve("org/plain", fetcher=Hub(tmp_path))
     assert str(raised.value).startswith(
         "org/plain contains no model that Onward can read (OpenVINO IR, safetensors, GGUF). Convert it with "
-        "`optimum-cli export openvino --model org/plain --weight-format int8 plain-openvino` ("
+        "`optimum-cli export openvino --model org/plain --task text-generation-with-past --weight-format int8 "
+        "plain-openvino` ("
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from onward.errors import HubUnreachable, ModelNameError
 from onward.models.check import conversions
 from onward.models.gguf_names import choose
+from onward.runtimes.files import TOKENIZER_FILES
 from onward.runtimes.formats import hub_formats
 
 _ID = re.compile(
@@ -61,6 +62,12 @@ def fetch(name: HubName, *, allow_download: bool, fetcher: Callable[..., str] | 
         f"{name.repository} contains no model that Onward can read ({readable}). "
         f"Convert it with {conversions(name.repository)}."
     )
+
+
+def fetch_tokenizer(name: HubName) -> Path:
+    """Return the folder of a repository's tokenizer, whatever its model is. May download its files; blocks. Raises as
+    `fetch`."""
+    return _download(name, TOKENIZER_FILES, allow_download=True, fetcher=None)
 
 
 def gguf_files(name: HubName, *, allow_download: bool) -> list[str]:

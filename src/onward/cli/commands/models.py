@@ -51,8 +51,10 @@ def _total(found: list[dict[str, Any]]) -> str:
     return f"{pluralize(len(found), 'model')}, {bytes_in_words(sum(each['bytes'] for each in found))} on disk"
 
 
-def show_model(session: Session, name: str) -> None:
+def show_model(session: Session, name: str, compare_tokenizer: str | None = None) -> None:
     if session.connection.base_url is not None:
+        if compare_tokenizer is not None:
+            raise click.UsageError("--compare-tokenizer is for models on this machine, not for those of a server.")
         shown = _remote(session, f"/models/{name}")
     else:
         from onward.models.catalogue import catalogue
@@ -68,7 +70,17 @@ def show_model(session: Session, name: str) -> None:
         found = resolve(name, allow_download=False, cache_dir=cache_dir)
         facts = found.format.facts(found.path)
         shown = {**entry_of(found), "format": found.format.name, **facts, "problems": found.format.problems(found.path)}
+        if compare_tokenizer is not None:
+            shown["tokenizer_differences"] = _differences(found, compare_tokenizer, cache_dir)
     emit(session.output, shown, lambda: _described(shown))
+    if shown.get("tokenizer_differences"):
+        raise click.exceptions.Exit(1)
+
+
+def _differences(model: ResolvedModel, other: str, cache_dir: Path) -> list[str]:
+    from onward.models.same_tokenizer import differences, tokenizer_of
+
+    return differences(model.format.load_tokenizer(model.path, cache_dir), tokenizer_of(other, cache_dir))
 
 
 def _cache_dir() -> Path:
@@ -96,8 +108,9 @@ def _described(shown: dict[str, Any]) -> str:
     pairs = dict(shown)
     if "bytes" in pairs:
         pairs["bytes"] = bytes_in_words(pairs["bytes"])
-    if not pairs.get("problems", True):
-        pairs["problems"] = "none"
+    for key in ("problems", "tokenizer_differences"):
+        if key in pairs:
+            pairs[key] = "\n".join(pairs[key]) or "none"
     width = max(map(len, pairs))
     return "\n".join(f"{key:<{width}}  {value}" for key, value in pairs.items())
 
@@ -133,9 +146,17 @@ command = Group(
             "show",
             show_model,
             "Show one model: its folder, size and properties.",
-            _named(
-                "A built-in name, a folder, or a hub id in the local cache; with a server, one of the ids it lists."
-            ),
+            [
+                *_named(
+                    "A built-in name, a folder, or a hub id in the local cache; with a server, one of the ids it lists."
+                ),
+                click.Option(
+                    ["--compare-tokenizer"],
+                    metavar="NAME_OR_PATH",
+                    help="Check that the tokenizer has the token ids of this model's, such as the one that it was "
+                    "exported from: its folder or hub id. Exit code 1 if one differs.",
+                ),
+            ],
             example="id",
         ),
         "retrieve": session_command(

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from onward.runtimes.options import RuntimeOptions
 
 _EXPORTER = (
-    "optimum-cli comes with `pip install 'optimum-intel[openvino]'`, best in an environment of its own because it "
-    "installs PyTorch"
+    "optimum-cli comes with `pip install 'optimum-intel[openvino]==2.2.0' 'transformers==4.57.6'`, best in an "
+    "environment of its own because it installs PyTorch"
 )
+"""Versions that work together: the exporter of Gemma 3 refuses transformers 5, which pip would install."""
 
 
 class OpenVINOFormat:
@@ -60,7 +61,9 @@ class OpenVINOFormat:
 
     def conversion(self, source: str) -> str:
         folder = source.rstrip("/").rpartition("/")[2] or "model"
-        command = f"optimum-cli export openvino --model {source} --weight-format int8 {folder}-openvino"
+        # The task: of a folder, the exporter cannot look it up on the hub.
+        task = "--task text-generation-with-past --weight-format int8"
+        command = f"optimum-cli export openvino --model {source} {task} {folder}-openvino"
         return f"`{command}` ({_EXPORTER})"
 
     def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:

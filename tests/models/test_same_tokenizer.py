@@ -1,0 +1,55 @@
+"""A tokenizer that an export has changed is noticed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from onward.errors import ModelNameError
+from onward.models.resolve import built_in_folder
+from onward.models.same_tokenizer import MAX_SHOWN, differences, tokenizer_of
+from tests.cli.conftest import onward
+
+STORYTELLER = built_in_folder("storyteller")
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> Path:
+    """The files of a tokenizer beside weights that Onward cannot read."""
+    folder = tmp_path / "original"
+    folder.mkdir()
+    for path in STORYTELLER.glob("*.json"):
+        shutil.copy(path, folder)
+    (folder / "pytorch_model.bin").write_bytes(b"x")
+    return folder
+
+
+def test_the_same_files_have_the_same_ids(original: Path, tmp_path: Path) -> None:
+    own = tokenizer_of("storyteller", tmp_path)
+    assert differences(own, tokenizer_of(str(original), tmp_path)) == []
+
+
+def test_a_changed_tokenizer_is_told_apart(original: Path, tmp_path: Path) -> None:
+    path = original / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["normalizer"] = {"type": "Lowercase"}
+    path.write_text(json.dumps(content))
+    found = differences(tokenizer_of(str(original), tmp_path), tokenizer_of("storyteller", tmp_path))
+    assert found[0].startswith("The token ids of 'Hello' are [") and len(found) <= MAX_SHOWN
+    assert differences(tokenizer_of("toy", tmp_path), tokenizer_of("storyteller", tmp_path))[-1].startswith(
+        "The end tokens are ["
+    )
+
+
+def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelNameError):
+        tokenizer_of("./nowhere", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "toy"])
+def test_the_command_says_so_and_ends_with_1(original: Path, name: str) -> None:
+    result = onward("models", "show", "storyteller", "--compare-tokenizer", name or str(original), "--format", "json")
+    assert bool(json.loads(result.stdout)["tokenizer_differences"]) == bool(result.exit_code) == bool(name)
