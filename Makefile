@@ -40,7 +40,7 @@ install: $(VENV)/.dev  ## Make .venv with what serving, tests and checks need
 serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS="--port 8123" passes flags on)
 	@$(BIN)/onward serve $(ARGS)
 
-test: $(VENV)/.dev  ## Run the fast tests (two minutes on two cores)
+test: $(VENV)/.dev  ## Run the fast tests (about two minutes on two cores)
 	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -o faulthandler_timeout=300 $(ARGS)
 
 test-all: $(VENV)/.dev $(VENV)/.cluster playground/node_modules/.done  ## Run all tests, slow ones too

@@ -25,6 +25,9 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One more worker than processors: many tests wait for timers and for processes that they start."""
-    return int(cpu_quota() or os.cpu_count() or 1) + 1
+def pytest_xdist_auto_num_workers() -> int | None:
+    """One more worker than processors: many tests wait for timers and for processes that they start. None: xdist's own
+    answer, which is its environment variable."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return (cpu_quota() or os.cpu_count() or 1) + 1

@@ -44,9 +44,25 @@ def test_a_changed_tokenizer_is_told_apart(original: Path, tmp_path: Path) -> No
     )
 
 
-def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["./nowhere", "~nobody-of-this-name/x", "x" * 5000])
+def test_an_unknown_model_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ModelNameError):
-        tokenizer_of("./nowhere", tmp_path)
+        tokenizer_of(name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["qwen-coder"], "qwen-coder is not on this machine: fetch it with `onward pull qwen-coder`."),
+        (["toy", "--base-url", "http://127.0.0.1:9/v1"], "--compare-tokenizer is for models on this machine"),
+    ],
+)
+def test_where_nothing_can_be_compared_the_option_is_refused(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONWARD_CACHE_DIR", str(tmp_path))
+    result = onward("models", "show", *arguments, "--compare-tokenizer", "toy")
+    assert result.exit_code != 0 and not result.stdout and words in result.stderr
 
 
 @pytest.mark.parametrize("name", ["", "toy"])

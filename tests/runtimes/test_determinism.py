@@ -317,7 +317,7 @@ def test_the_graph_for_one_thread_has_the_same_bits_in_any_step(
         assert one == other
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [1, 3, *(pytest.param(even, marks=pytest.mark.slow) for even in (2, 4))])
 def test_the_number_of_threads_does_not_change_a_bit(tiny_folder: Path, threads: int) -> None:
     prompt = list(range(70))
     many, few = (on_all_threads(load_model(tiny_folder, RuntimeOptions(threads=each))) for each in (0, threads))

@@ -1,6 +1,6 @@
-"""What optimum-cli exports, by the commands of the README, is served as PyTorch computes it, with the same token ids.
+"""What the README's exporter writes, in float32, is computed as PyTorch does, with the same token ids.
 
-Needs the environment of the README, some gigabytes: ONWARD_EXPORT names its folder.
+Needs the environment of the README's recipe, some gigabytes: ONWARD_EXPORT names its folder.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ print(json.dumps([tokens, logits.log_softmax(-1).tolist()]))
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not (ENVIRONMENT / "bin/optimum-cli").exists(), reason="ONWARD_EXPORT names no environment of export"
+    not (ENVIRONMENT / "bin/optimum-cli").exists(),
+    reason="needs the exporter: set ONWARD_EXPORT to the environment of the README's recipe",
 )
 @pytest.mark.parametrize("kind", ["gemma3", "opt"])
 def test_an_exported_model_is_its_original(kind: str, tmp_path: Path) -> None:

@@ -74,7 +74,14 @@ hangs_up = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=[hangs_up, pytest.mark.slow])])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=[hangs_up, pytest.mark.slow]),
+    ],
+)
 def test_an_idle_server_ends_at_once_and_its_port_is_free_again(start: Start, number: signal.Signals) -> None:
     server = start()
     httpx.get(f"{server.url}/health")

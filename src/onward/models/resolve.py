@@ -81,7 +81,7 @@ def _resolve_base(
     if name_or_path.startswith(ollama.PREFIX):
         name = name_or_path.removeprefix(ollama.PREFIX)
         return _checked(ollama.blob_of(ollama.manifest_path(name)), name, "folder")
-    path = _path(name_or_path)
+    path = named_path(name_or_path)
     if path.is_dir() or format_of(path) is not None:
         return _checked(path, path.resolve().stem if path.is_file() else path.resolve().name, "folder")
     if ollama.is_manifest(path):
@@ -125,7 +125,7 @@ def _checked(path: Path, model_id: str, source: Source) -> ResolvedModel:
     return ResolvedModel(path, model_id, source, check_model(path))
 
 
-def _path(text: str) -> Path:
+def named_path(text: str) -> Path:
     """Return a path that can be looked up. Raises ModelNameError."""
     try:
         path = Path(text).expanduser()

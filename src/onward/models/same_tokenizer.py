@@ -8,7 +8,7 @@ from pathlib import Path
 from onward.engine.model import Tokenizer
 from onward.models.catalogue import catalogue
 from onward.models.hub import fetch_tokenizer, hub_name
-from onward.models.resolve import resolve
+from onward.models.resolve import named_path, resolve
 from onward.runtimes.files import SENTENCE_PIECE, TOKENIZER, VOCABULARY, present
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
 
@@ -46,7 +46,7 @@ MAX_SHOWN = 8
 def tokenizer_of(name_or_path: str, cache_dir: Path) -> Tokenizer:
     """Return the tokenizer of a model, whose weights need not be readable: that of a folder, else of a hub id, whose
     files may be downloaded, else of a model as `resolve` finds it. Blocks. Raises ModelNameError, ModelFolderError."""
-    path = Path(name_or_path).expanduser()
+    path = named_path(name_or_path)
     if path.is_dir() and present(path, (TOKENIZER, SENTENCE_PIECE, VOCABULARY)):
         return HuggingFaceTokenizer(path)
     hub = None if path.exists() or catalogue().get(name_or_path) else hub_name(name_or_path)

