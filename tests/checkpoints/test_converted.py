@@ -69,7 +69,6 @@ def test_exact_precision_refuses_other_weights(tmp_path: Path) -> None:
         load(model_file(tmp_path / "m.gguf"), tmp_path, precision="exact", weights="int8")
 
 
-@pytest.mark.slow
 def test_the_models_used_longest_ago_make_room_for_new_ones(tmp_path: Path) -> None:
     first, second, third = (model_file(tmp_path / f"{name}.gguf", seed) for seed, name in enumerate("abc"))
     load(first, tmp_path)

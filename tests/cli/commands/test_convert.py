@@ -27,8 +27,7 @@ def answer(model: Path, weights: Literal["auto", "int8"] = "auto") -> str:
         return client.completions.create(prompt="abc", max_tokens=12, temperature=0).choices[0].text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gguf", "folder"])
+@pytest.mark.parametrize("kind", ["gguf", pytest.param("folder", marks=pytest.mark.slow)])
 def test_the_folder_answers_as_its_source_does(kind: str, folder: Path) -> None:
     if kind == "folder":
         write_folder(folder / "source", "llama")
