@@ -57,8 +57,8 @@ def _tokenizer_files(path: Path) -> dict[str, bytes]:
 
 def contents_problem(path: Path) -> list[str]:
     """Return what the files' own statements make impossible. Reads what they state, not their weights."""
+    from onward.checkpoints.architectures import architecture_of
     from onward.checkpoints.checkpoint import read_checkpoint
-    from onward.runtimes.openvino.graphs.table import architecture_of
 
     try:
         architecture_of(read_checkpoint(path))

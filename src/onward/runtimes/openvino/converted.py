@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from onward.checkpoints.adapter import merged
+from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.architectures import architecture_of, has_long_positions
 from onward.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from onward.errors import CheckpointError, SetupError
 from onward.residency import trim_heap
@@ -31,9 +33,7 @@ from onward.runtimes.openvino.conversion_cache import (
 )
 from onward.runtimes.openvino.file_names import GRAPH, LONGEST_CONTEXT, SHARED, WEIGHTS
 from onward.runtimes.openvino.fingerprint import content_digests, remember_digests
-from onward.runtimes.openvino.graphs.architecture import Architecture
 from onward.runtimes.openvino.graphs.decoder import build_decoder
-from onward.runtimes.openvino.graphs.table import architecture_of, has_long_positions
 from onward.runtimes.openvino.graphs.weights import Weights, graph_bytes
 from onward.runtimes.openvino.graphs.weights_file import WeightsFile
 from onward.runtimes.openvino.shared_weights import can_share, share_weights

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.runtimes.openvino.graphs.architecture import Architecture
+from onward.checkpoints.architecture import Architecture
 from onward.runtimes.openvino.graphs.layers import Layers
 from onward.runtimes.openvino.graphs.masks import Masks
 from onward.runtimes.openvino.graphs.nodes import broadcast, index, integers, join, number

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.runtimes.openvino.graphs.architecture import Architecture
+from onward.checkpoints.architecture import Architecture
 from onward.runtimes.openvino.graphs.attention import Attention
 from onward.runtimes.openvino.graphs.layers import Layers
 from onward.runtimes.openvino.graphs.masks import Masks

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.runtimes.openvino.graphs.architecture import Architecture
+from onward.checkpoints.architecture import Architecture
 from onward.runtimes.openvino.graphs.nodes import integers, scaled
 from onward.runtimes.openvino.graphs.weights import Weights
 from onward.runtimes.openvino.library import ops

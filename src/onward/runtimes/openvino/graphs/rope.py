@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.runtimes.openvino.graphs.architecture import Rope
+from onward.checkpoints.architecture import Rope
 from onward.runtimes.openvino.graphs.nodes import END, broadcast, index, integers, join, number, scaled
 from onward.runtimes.openvino.library import ops
 

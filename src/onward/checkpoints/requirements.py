@@ -1,15 +1,15 @@
-"""What keeps a checkpoint from being computed: parameters and tensors that a graph would leave out, and wrong sizes."""
+"""What keeps a checkpoint from being computed: parameters and tensors that nothing would use, and wrong sizes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Set
 
+from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.rope_scaling import LONG_FACTORS, SHORT_FACTORS
 from onward.errors import CheckpointError
-from onward.runtimes.openvino.graphs.architecture import Architecture
 
 _UNSUPPORTED = {
     "attn_logit_softcapping": "soft-capped attention",

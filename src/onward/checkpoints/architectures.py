@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from onward.checkpoints.architecture import Activation, Architecture, Norm, Rope
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.parameters import Parameters
+from onward.checkpoints.requirements import checked, require_computable
 from onward.checkpoints.rope_scaling import LONG_FACTORS, SHORT_FACTORS, Yarn, yarn_magnitude
 from onward.errors import CheckpointError
-from onward.runtimes.openvino.graphs.architecture import Activation, Architecture, Norm, Rope
-from onward.runtimes.openvino.graphs.check import checked, require_computable
 
 _EPSILONS: dict[Norm, str] = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
 _GEMMA3_PATTERN = 6
