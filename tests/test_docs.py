@@ -136,6 +136,25 @@ def test_every_page_for_users_can_be_reached_from_the_readme() -> None:
     assert {page.resolve() for page in (ROOT / "docs").rglob("*.md")} <= reached
 
 
+CITATION = re.compile(r"\bbehaviour,? (?P<places>(?:(?:§|W)\d[\d.]*(?: G\d+)*(?:, | and |; )?)+)")
+
+
+def test_every_citation_names_a_rule_of_the_page_of_behaviour() -> None:
+    page = (ROOT / "docs/reference/behaviour.md").read_text(encoding="utf-8")
+    rules = {f"§{number}" for number in re.findall(r"^#+ (\d[\d.]*?)\.? ", page, re.MULTILINE)}
+    rules |= {f"§0.{number}" for number in re.findall(r"^(\d+)\. ", page.split("## 1.")[0], re.MULTILINE)}
+    rules |= set(re.findall(r"^\| \*\*(W\d+)\*\*", page, re.MULTILINE))
+    cited = {
+        place.rstrip(".")
+        for folder in ("src", "tests")
+        for file in (ROOT / folder).rglob("*.py")
+        for citation in CITATION.finditer(file.read_text(encoding="utf-8"))
+        for place in re.findall(r"(?:§|W)\d[\d.]*", citation["places"])
+    }
+    assert len(cited) > 40
+    assert cited <= rules, cited - rules
+
+
 def test_every_setting_named_in_the_docs_exists() -> None:
     from onward.settings import options
 

@@ -7,7 +7,7 @@ OnwardError
 │   ├── ModelNameError             a name that is neither built in, nor a folder, nor on the hub
 │   │   └── HubUnreachable         no connection, and the model is not in the local cache
 │   └── MemoryTooSmall             the KV cache cannot hold one sequence
-├── ApiError                       an error response: status, type, param, code (spec/completions §11)
+├── ApiError                       an error response: status, type, param, code (behaviour §11)
 │   ├── InvalidRequest        400
 │   │   ├── UnreadableBody
 │   │   └── UnsupportedContentType
@@ -32,7 +32,7 @@ from __future__ import annotations
 from typing import ClassVar, Self
 
 NO_RETRY = {"x-should-retry": "false"}
-"""The header by which OpenAI's SDKs do not retry (spec/wire-rules 21)."""
+"""The header by which OpenAI's SDKs do not retry (behaviour W21)."""
 
 
 class OnwardError(Exception):
@@ -177,7 +177,7 @@ class RateLimited(ApiError):
 
 
 class ServerError(ApiError):
-    """An internal error, with OpenAI's message (spec/completions §11). `final`: a retry cannot succeed."""
+    """An internal error, with OpenAI's message (behaviour §11). `final`: a retry cannot succeed."""
 
     DEFAULT_MESSAGE: ClassVar[str] = "The server had an error while processing your request. Sorry about that!"
 

@@ -124,7 +124,7 @@ def test_scores_equal_the_log_probabilities_of_generation() -> None:
 
 
 def test_one_entry_follows_the_prompt_even_when_it_is_the_end_token() -> None:
-    """lm-eval drops the last entry, whatever it is (spec/completions §0.12)."""
+    """lm-eval drops the last entry, whatever it is (behaviour §0.12)."""
     completion = ask(prompt=[97, 98, 99], echo=True, logprobs=1, max_tokens=1, logit_bias={"256": 100})
     logprobs = logprobs_of(completion.choices[0])
     assert len(logprobs.tokens) == 4

@@ -19,8 +19,8 @@ HEAD = """\
 Each row is a test (`tests/parity`): a request over a real socket to an `onward serve` process, and the expected
 response. Requests are shown as differences from
 `{"model": "toy", "prompt": "Say this is a test", "temperature": 0}`.
-"spec" is the behavioural specification that Onward implements: OpenAI's documents, recordings of its service, and
-the needs of real clients. **Weak** marks rows with thin or contradictory evidence, and explains our choice.
+"behaviour" is [the page of rules](behaviour.md): OpenAI's documents, recordings of its service, and the needs of real
+clients. **Weak** marks rows with thin or contradictory evidence, and explains our choice.
 """
 
 
@@ -50,8 +50,8 @@ def line(row: Row) -> str:
 
 
 def golden() -> str:
-    """Return the table of the specification's golden cases and the rows that cover them."""
-    lines = ["## Golden cases (spec/completions §13)\n", "| case | rows |", "|---|---|"]
+    """Return the table of the golden cases and the rows that cover them."""
+    lines = ["## Golden cases ([behaviour §13](behaviour.md#13-golden-cases))\n", "| case | rows |", "|---|---|"]
     for number in range(1, GOLDEN_CASES + 1):
         rows = [f"`{row.id}`" for row in ROWS if number in row.golden] + [
             f"`{place}`" for place in ELSEWHERE.get(number, ())

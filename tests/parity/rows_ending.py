@@ -55,7 +55,7 @@ LENGTH.served(
     finishes("stop"),
     counts(completion_tokens=0, total_tokens=17),
     golden=(5,),
-    source="spec/completions §0.3",
+    source="behaviour §0.3",
 )
 LENGTH.served(
     "min_tokens",
@@ -63,7 +63,7 @@ LENGTH.served(
     {"logit_bias": {"256": 100}, "min_tokens": 3},
     counts(completion_tokens=3),
     finishes("stop"),
-    source="spec/wire-rules 25",
+    source="behaviour W25",
 )
 LENGTH.refused(
     "min_tokens.above",
@@ -72,7 +72,7 @@ LENGTH.refused(
     "Invalid 'min_tokens': integer above maximum value. Expected a value <= 4, but got 5 instead.",
     param="min_tokens",
     code="integer_above_max_value",
-    source="spec/wire-rules 25",
+    source="behaviour W25",
 )
 LENGTH.served(
     "ignore_eos",
@@ -80,7 +80,7 @@ LENGTH.served(
     {"logit_bias": {"256": 100}, "ignore_eos": True, "max_tokens": 4},
     counts(completion_tokens=4),
     finishes("length"),
-    source="spec/wire-rules 25",
+    source="behaviour W25",
 )
 LENGTH.served(
     "skip_special.false",
@@ -88,7 +88,7 @@ LENGTH.served(
     {"logit_bias": {"257": 100}, "max_tokens": 2, "skip_special_tokens": False},
     text_is("<|fim_prefix|><|fim_prefix|>"),
     golden=(78,),
-    source="spec/completions §10",
+    source="behaviour §10",
 )
 LENGTH.served(
     "skip_special.true",
@@ -97,7 +97,7 @@ LENGTH.served(
     text_is(""),
     counts(completion_tokens=2),
     golden=(78,),
-    source="spec/completions §10",
+    source="behaviour §10",
 )
 
 # --- stop -------------------------------------------------------------------------------------------------------
@@ -155,14 +155,14 @@ for profile in ("default", "strict"):
         code="array_above_max_length",
         on=profile,
         golden=(36,),
-        source="spec/wire-rules 20",
+        source="behaviour W20",
     )
 STOP.served(
     "stop.14.lenient",
     "lenient profile: more stop strings",
     {"stop": [f"{n}!" for n in range(14)]},
     on="lenient",
-    source="spec/wire-rules 20",
+    source="behaviour W20",
 )
 STOP.same(
     "stop.empty",
@@ -170,7 +170,7 @@ STOP.same(
     {"stop": []},
     {},
     golden=(37,),
-    source="spec/wire-rules 20",
+    source="behaviour W20",
     weak="OpenAI rejected it years ago; lm-eval and Zed send it, so we accept it.",
 )
 for name, value, path in (("empty_string", "", "stop"), ("empty_item", ["a", ""], "stop[1]")):
@@ -205,7 +205,7 @@ def nothing_retracted(server: Server) -> None:
         assert almost.joined() == text
 
 
-@STOP.law("stop.included", '"stop": …, "include_stop_str_in_output": true', golden=(41,), source="spec/completions §10")
+@STOP.law("stop.included", '"stop": …, "include_stop_str_in_output": true', golden=(41,), source="behaviour §10")
 def stop_included(server: Server) -> None:
     """include_stop_str_in_output keeps the stop string at the end."""
     text = greedy(server)
@@ -214,7 +214,7 @@ def stop_included(server: Server) -> None:
     assert answer.text == text[: text.index(stop) + 2] and answer.finish == "stop"
 
 
-@STOP.law("stop.at_limit", '"max_tokens": exactly up to the stop', source="spec/completions §3")
+@STOP.law("stop.at_limit", '"max_tokens": exactly up to the stop', source="behaviour §3")
 def stop_beats_length(server: Server) -> None:
     """A stop string that is complete at the last allowed token finishes with stop."""
     text = greedy(server)
@@ -228,5 +228,5 @@ STOP.served(
     {"stop": ["<|endoftext|>"], "logit_bias": {"256": 100}},
     finishes("stop"),
     text_is(""),
-    source="spec/completions §5",
+    source="behaviour §5",
 )

@@ -1,4 +1,4 @@
-"""Errors: message, type, param, code, status and format (spec/completions §11)."""
+"""Errors: message, type, param, code, status and format (behaviour §11)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ for name, body, reason in (
         status=400,
         error=error_of(f"We could not parse the JSON body of your request: {reason}"),
         golden=(67,),
-        source="issue 16",
+        source="behaviour §11",
         weak="OpenAI's message goes on with a hint about its help centre, which cannot help with this server.",
     )
 for name, body in (("array", b"[]"), ("string", b'"x"'), ("number", b"5"), ("null", b"null")):
@@ -71,14 +71,14 @@ for kind in ("multipart/form-data", "text/plain", "application/x-www-form-urlenc
             f"you specified the header 'Content-Type: {kind}'. Please try again with a supported content type.",
             code="unsupported_content_type",
         ),
-        source="spec/completions §1, §11",
+        source="behaviour §1, §11",
     )
 for kind in ("application/json; charset=utf-8", "application/json;charset=UTF-8", "Application/JSON"):
     AREA.sends(
         f"content_type.ok.{kind}",
         f"content type {kind} is accepted",
         post(base(), content_type=kind),
-        source="spec/completions §1",
+        source="behaviour §1",
     )
 
 AREA.refused(
@@ -87,14 +87,14 @@ AREA.refused(
     {"foo": 1},
     "Unrecognized request argument supplied: foo",
     golden=(72,),
-    source="spec/completions §2",
+    source="behaviour §2",
 )
 AREA.refused(
     "unknown.two",
     "several unknown fields are named together",
     {"foo": 1, "bar": None},
     "Unrecognized request arguments supplied: foo, bar",
-    source="spec/completions §2",
+    source="behaviour §2",
 )
 for extra in ("top_k", "min_p", "ignore_eos", "max_completion_tokens", "repetition_penalty", "options"):
     AREA.refused(
@@ -103,14 +103,14 @@ for extra in ("top_k", "min_p", "ignore_eos", "max_completion_tokens", "repetiti
         {extra: 1},
         f"Unrecognized request argument supplied: {extra}",
         on="strict",
-        source="spec/completions §2",
+        source="behaviour §2",
     )
 AREA.served(
     "unknown.lenient",
     "lenient profile: unknown fields pass",
     {"foo": 1, "guided_json": {}},
     on="lenient",
-    source="spec/wire-rules 25",
+    source="behaviour W25",
 )
 for name, wrong, words in (
     ("unknown_before_type", {"foo": 1, "n": "x"}, "Unrecognized request argument supplied: foo"),
@@ -182,7 +182,7 @@ for path, field in (
             f"with `prompt` instead of `{field}`; the client's base URL stays the same."
         ),
         golden=(71,),
-        source="issue 16",
+        source="behaviour §11",
         weak="The message begins as OpenAI's for an unknown URL; the advice is ours.",
     )
 AREA.sends(
@@ -196,7 +196,7 @@ AREA.sends(
         "Invalid URL (POST /v1/embeddings). This server implements the Completions API only (POST /v1/completions "
         "with `prompt`); see the docs at /docs."
     ),
-    source="issue 16",
+    source="behaviour §11",
     weak="The message begins as OpenAI's for an unknown URL; the advice is ours.",
 )
 AREA.sends(
@@ -225,7 +225,7 @@ AREA.sends(
     post(base(), "/v1/models"),
     status=405,
     error=error_of("Not allowed to POST on /v1/models. (HINT: Perhaps you meant to use a different HTTP method?)"),
-    source="spec/completions §7",
+    source="behaviour §7",
 )
 AREA.sends(
     "model.get",
@@ -233,7 +233,7 @@ AREA.sends(
     get("/v1/models/nope"),
     status=404,
     error=error_of("The model 'nope' does not exist", "model", "model_not_found"),
-    source="spec/completions §7",
+    source="behaviour §7",
 )
 
 # --- keys -------------------------------------------------------------------------------------------------------
@@ -289,14 +289,14 @@ for name, headers in (
         f"the key is accepted: {name}",
         post(base(max_tokens=1), **headers),
         on="guarded",
-        source="spec/wire-rules 24",
+        source="behaviour W24",
     )
 for name, headers in (("empty", {"authorization": "Bearer "}), ("any", {"authorization": "Bearer sk-anything"})):
     AREA.sends(
         f"key.off.{name}",
         f"keys off: {name} bearer token is tolerated",
         post(base(max_tokens=1), **headers),
-        source="spec/wire-rules 24",
+        source="behaviour W24",
     )
 AREA.sends(
     "key.order", "a missing key is reported before an invalid body", post(b"{"), status=401, error=NO_KEY, on="guarded"
@@ -330,9 +330,7 @@ OVERLOADED = (
 )
 
 
-@AREA.law(
-    "overload", "one request more than the queue can hold", on="guarded", source="spec/completions §11; wire-rules 21"
-)
+@AREA.law("overload", "one request more than the queue can hold", on="guarded", source="behaviour §11; W21")
 def overload(server: Server) -> None:
     """A full waiting queue is a 503 with Retry-After; later requests are served again."""
     busy = base(stream=True, n=20, max_tokens=1900, ignore_eos=True, temperature=1)
@@ -363,7 +361,7 @@ AREA.sends(
 )
 
 
-@AREA.law("internal.stream", "a stream that fails", on="broken", source="spec/completions §4; wire-rules 2")
+@AREA.law("internal.stream", "a stream that fails", on="broken", source="behaviour §4; W2")
 def broken_stream(server: Server) -> None:
     """An error in the middle of a stream is one event with an `error` object; then the body ends."""
     for seed in range(40):
@@ -387,7 +385,7 @@ def others_go_on(server: Server) -> None:
     raise AssertionError(f"{num_used} KV blocks are still used")
 
 
-@AREA.law("not_http", "bytes that are not HTTP", source="spec/wire-rules 6", weak="Not recorded.")
+@AREA.law("not_http", "bytes that are not HTTP", source="behaviour W6", weak="Not recorded.")
 def not_http(server: Server) -> None:
     """Bytes that are not HTTP get a 400 with an error body, and the connection is closed."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:

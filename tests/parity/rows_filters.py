@@ -63,7 +63,7 @@ def stop(server: Server) -> None:
     assert found
 
 
-@AREA.law("filter.stream", "the same, streamed", on="filtered", source="DESIGN law 1")
+@AREA.law("filter.stream", "the same, streamed", on="filtered", source="law 1")
 def streamed(server: Server) -> None:
     """A stream has the text and the counts of the completion; no chunk contains flagged text."""
     for seed in range(4):

@@ -78,7 +78,7 @@ for name, (neutral, other) in OFF.items():
         f"Unsupported value: '{name}' does not support…",
         param=name,
         code="unsupported_value",
-        source="spec/wire-rules 25",
+        source="behaviour W25",
     )
 for name, value in (("adaptive_decay", 0.9), ("api_type", "ooba"), ("api_server", "http://127.0.0.1:8000")):
     FRONT_ENDS.same(name, f"{name}: has no effect on the completion", {name: value}, {}, source=SOURCE)

@@ -11,7 +11,7 @@ from .servers import Server
 from .table import Area, counts, entries, finishes, says, starts_with, text_is
 
 AREA = Area("Echo and logprobs", "§2.7")
-ECHO = "spec/completions §2.6"
+ECHO = "behaviour §2.6"
 PROMPT = "Say this is a test"
 P = len(PROMPT)
 BYTES = re.compile(r"bytes:(\\x[0-9a-f]{2}|[ -~])+")
@@ -124,7 +124,7 @@ def scored_batch(server: Server) -> None:
 @AREA.law(
     "score.single_token",
     '"prompt": [97], "echo": true, "logprobs": 0, "max_tokens": 0',
-    source="spec/completions §2.3",
+    source="behaviour §2.3",
     weak="OpenAI rejects a prompt of one token with max_tokens 0, with an unknown message (§12.7); we accept it.",
 )
 def one_token(server: Server) -> None:
@@ -164,14 +164,14 @@ AREA.served(
     {"logprobs": 10, "max_tokens": 1},
     says("at least 10", lambda answer: len(answer.logprobs["top_logprobs"][0]) >= 10),
     golden=(28,),
-    source="spec/completions §0.8",
+    source="behaviour §0.8",
 )
 AREA.served(
     "logprobs.21",
     "more than 20 is lowered to 20",
     {"logprobs": 21, "max_tokens": 1},
     says("20 or 21 keys", lambda answer: len(answer.logprobs["top_logprobs"][0]) in (20, 21)),
-    source="spec/completions §0.8",
+    source="behaviour §0.8",
 )
 AREA.refused(
     "logprobs.strict",
@@ -189,7 +189,7 @@ AREA.refused(
     "logprobs.raw.temperature",
     '"logprobs": 5 at temperature 0 and 1.5',
     golden=(26,),
-    source="spec/completions §0.7",
+    source="behaviour §0.7",
 )
 def raw_of_temperature(server: Server) -> None:
     """Log probabilities are the model's: temperature and top_p do not change them."""
@@ -204,7 +204,7 @@ def raw_of_temperature(server: Server) -> None:
     "logprobs.raw.bias",
     '"logprobs": 5, "logit_bias": {argmax: -100}',
     golden=(27,),
-    source="spec/completions §0.7",
+    source="behaviour §0.7",
 )
 def raw_of_bias(server: Server) -> None:
     """A bias changes the sampled tokens, not the log probabilities."""
@@ -219,7 +219,7 @@ def raw_of_bias(server: Server) -> None:
 @AREA.law(
     "logprobs.raw.penalty",
     '"logprobs": 3 with penalties',
-    source="spec/completions §2.7",
+    source="behaviour §2.7",
     weak="Known for biases only; for penalties it is assumed.",
 )
 def raw_of_penalty(server: Server) -> None:
@@ -264,7 +264,7 @@ AREA.served(
     {"echo": True, "logprobs": 1, "max_tokens": 0},
     entries(17),
     golden=(33,),
-    source="spec/completions §0.9",
+    source="behaviour §0.9",
     weak="gpt-3.5-turbo-instruct rejected the combination, davinci-002 accepted it; we accept it.",
 )
 AREA.served(
@@ -289,7 +289,7 @@ def stopped_records(server: Server) -> None:
 @AREA.law(
     "logprobs.stop_echo",
     '"echo": true, "logprobs": 1, "stop": …',
-    source="spec/completions §0.12",
+    source="behaviour §0.12",
     weak="Only inferred from the needs of lm-eval (§12.4).",
 )
 def stopped_records_with_echo(server: Server) -> None:
@@ -306,7 +306,7 @@ def stopped_records_with_echo(server: Server) -> None:
     "as_ids",
     '"return_tokens_as_token_ids": true, "logprobs": 2, "echo": true',
     golden=(76,),
-    source="spec/completions §10",
+    source="behaviour §10",
 )
 def as_token_ids(server: Server) -> None:
     """return_tokens_as_token_ids names tokens and keys `token_id:N`; text and offsets do not change."""

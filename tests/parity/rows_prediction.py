@@ -162,12 +162,12 @@ AREA.refused(
     {"prediction": content("a")},
     "Unrecognized request argument supplied: prediction",
     on="strict",
-    source="spec/completions §2",
+    source="behaviour §2",
 )
 AREA.served(
     "prediction.lenient",
     "lenient profile: unknown fields of a prediction are ignored",
     {"prediction": {**content("a"), "foo": 1}, "model": ABSENT},
     on="lenient",
-    source="spec/wire-rules 25",
+    source="behaviour W25",
 )

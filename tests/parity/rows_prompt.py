@@ -18,7 +18,7 @@ def text_and_ids(server: Server) -> None:
     assert by_text.usage["prompt_tokens"] == by_ids.usage["prompt_tokens"]
 
 
-@AREA.law("prompt.batch", '"prompt": ["a fox", "once upon a time"]', golden=(10,), source="spec/wire-rules 14")
+@AREA.law("prompt.batch", '"prompt": ["a fox", "once upon a time"]', golden=(10,), source="behaviour W14")
 def batch_of_texts(server: Server) -> None:
     """A batch returns the completion of each prompt, in order."""
     batch = server.ask(prompt=WORDS)
@@ -32,7 +32,7 @@ def batch_of_ids(server: Server) -> None:
     assert server.ask(prompt=[server.tokens(word) for word in WORDS]).choices == server.ask(prompt=WORDS).choices
 
 
-@AREA.law("prompt.batch_n", '"prompt": ["A", "B"], "n": 2, "echo": true', golden=(12,), source="spec/wire-rules 14")
+@AREA.law("prompt.batch_n", '"prompt": ["A", "B"], "n": 2, "echo": true', golden=(12,), source="behaviour W14")
 def prompt_major(server: Server) -> None:
     """Choices are ordered by prompt, then by sample: index = i·n + j."""
     answer = server.ask(prompt=["A", "B"], n=2, temperature=1, seed=1, echo=True)
@@ -98,13 +98,13 @@ AREA.served(
     {"prompt": [97, 98], "max_tokens": 0, "echo": True, "logprobs": 1},
     counts(prompt_tokens=2),
     says("tokens a, b", lambda answer: answer.logprobs["tokens"] == ["a", "b"]),
-    source="spec/wire-rules 15",
+    source="behaviour W15",
 )
 
 # --- model ------------------------------------------------------------------------------------------------------
 
 NO_MODEL = "you must provide a model parameter"
-MODEL = "spec/completions §2.1"
+MODEL = "behaviour §2.1"
 for name, value in (("absent", ABSENT), ("null", None), ("empty", "")):
     AREA.refused(f"model.{name}", f"model {name} is rejected", {"model": value}, NO_MODEL, golden=(68,), source=MODEL)
 AREA.refused(
@@ -124,7 +124,7 @@ AREA.refused(
     "Invalid 'temperature': decimal above maximum value…",
     param="temperature",
     code="decimal_above_max_value",
-    source="spec/completions §11 (order)",
+    source="behaviour §11 (order)",
 )
 AREA.served(
     "model.alias",
@@ -141,12 +141,12 @@ for name, value in (("absent", ABSENT), ("null", None), ("empty", ""), ("unknown
         {"model": value, "max_tokens": 1},
         says("model toy", lambda answer: answer.json["model"] == "toy"),
         on="lenient",
-        source="spec/applications C1",
+        source="behaviour §14",
     )
 
 # --- suffix -----------------------------------------------------------------------------------------------------
 
-SUFFIX = "spec/completions §2.12"
+SUFFIX = "behaviour §2.12"
 AREA.served(
     "suffix",
     "suffix: the text is the infill alone; suffix tokens count as prompt tokens",
@@ -197,13 +197,13 @@ AREA.sends(
     "the engine in the path is the model",
     post({"prompt": "a", "max_tokens": 1}, "/v1/engines/toy/completions"),
     says("model toy", lambda answer: answer.json["model"] == "toy"),
-    source="spec/completions §1",
+    source="behaviour §1",
 )
 AREA.sends(
     "engine.model_null",
     "model: null with an engine in the path means no model",
     post({"model": None, "prompt": "a", "max_tokens": 1}, "/v1/engines/toy/completions"),
-    source="spec/wire-rules 10",
+    source="behaviour W10",
 )
 AREA.sends(
     "engine.and_model",
@@ -216,6 +216,6 @@ AREA.sends(
         "param": "model",
         "code": None,
     },
-    source="spec/completions §1",
+    source="behaviour §1",
     weak="The message is from the time of engines, not from a recording.",
 )

@@ -19,7 +19,7 @@ SHAPE = Area("Format of completions", "§3")
 ROUTES = Area("Routes and headers", "§1")
 
 
-@SHAPE.law("shape", "{}", golden=(1, 4), source="spec/completions §0.1, §1.2, §3")
+@SHAPE.law("shape", "{}", golden=(1, 4), source="behaviour §0.1, §1.2, §3")
 def shape(server: Server) -> None:
     """The body: id, object, created, model, system_fingerprint, choices, usage, in this order, indented by two."""
     answer = server.ask()
@@ -37,7 +37,7 @@ def shape(server: Server) -> None:
 @SHAPE.law(
     "usage",
     "{}",
-    source="DESIGN, rules of meaning",
+    source="behaviour §0.4",
     weak="Recordings omit a completion_tokens of 0 and the details; we follow the documented schema.",
 )
 def usage(server: Server) -> None:
@@ -58,7 +58,7 @@ def usage(server: Server) -> None:
     }
 
 
-@SHAPE.law("usage.cached", "a long prompt twice", source="DESIGN law 3")
+@SHAPE.law("usage.cached", "a long prompt twice", source="law 3")
 def cached(server: Server) -> None:
     """cached_tokens counts the prompt tokens from the prefix cache; the result is the same."""
     prompt = f"{time.time_ns()} " + "once more " * 30
@@ -71,7 +71,7 @@ def cached(server: Server) -> None:
 @SHAPE.law(
     "fingerprint",
     "two requests",
-    source="spec/completions §2.10",
+    source="behaviour §2.10",
     weak="Documented, never recorded on this endpoint (§0.4); we send it.",
 )
 def fingerprint(server: Server) -> None:
@@ -86,18 +86,18 @@ SHAPE.served(
     "non-ASCII text is not escaped",
     {"logit_bias": {"271": 100}, "max_tokens": 2},
     says("raw 🙂", lambda answer: '"🙂🙂"'.encode() in answer.raw),
-    source="spec/completions §1",
+    source="behaviour §1",
 )
 
 
-@SHAPE.law("no_error_key", "{}", source="spec/wire-rules 1")
+@SHAPE.law("no_error_key", "{}", source="behaviour W1")
 def no_error_key(server: Server) -> None:
     """A successful response has no `error` key, not even null."""
     assert "error" not in server.ask().json
     assert all("error" not in chunk for chunk in server.stream(n=2).chunks)
 
 
-@SHAPE.law("schema.whole", "/openai/schemas/Completion.json against real responses", source="spec/completions §10")
+@SHAPE.law("schema.whole", "/openai/schemas/Completion.json against real responses", source="behaviour §10")
 def whole_answers_fit_the_schema(server: Server) -> None:
     """/openai/schemas/Completion.json is a JSON Schema of all completions; incomplete ones do not conform to it."""
     schema = server.send("GET", "/openai/schemas/Completion.json").json
@@ -157,7 +157,7 @@ ROUTES.served(
     header("access-control-expose-headers", "X-Request-ID"),
     header("x-content-type-options", "nosniff"),
     golden=(6,),
-    source="spec/completions §1.1; wire-rules 22",
+    source="behaviour §1.1; W22",
 )
 ROUTES.sends(
     "headers.error",
@@ -169,11 +169,11 @@ ROUTES.sends(
     no_header("openai-model"),
     no_header("cache-control"),
     status=400,
-    source="spec/completions §1.1",
+    source="behaviour §1.1",
 )
 
 
-@ROUTES.law("headers.unique", "two requests", source="spec/wire-rules 22")
+@ROUTES.law("headers.unique", "two requests", source="behaviour W22")
 def ids_differ(server: Server) -> None:
     """Every request and every completion has its own id."""
     answers = [server.ask() for _ in range(5)]
@@ -206,7 +206,7 @@ ROUTES.sends(
 # --- routes -----------------------------------------------------------------------------------------------------
 
 
-@ROUTES.law("openai.schema", "POST /openai/v1/completions", golden=(79,), source="spec/completions §10")
+@ROUTES.law("openai.schema", "POST /openai/v1/completions", golden=(79,), source="behaviour §10")
 def linked(server: Server) -> None:
     """/openai/v1/completions: `$schema` is the first key, the URL of the schema; Link has rel=describedBy."""
     answer = server.ask(path="/openai/v1/completions")
@@ -219,13 +219,13 @@ def linked(server: Server) -> None:
     assert answer.choices == plain.choices
 
 
-@ROUTES.law("openai.stream", 'POST /openai/v1/completions, "stream": true', source="spec/completions §10")
+@ROUTES.law("openai.stream", 'POST /openai/v1/completions, "stream": true', source="behaviour §10")
 def linked_stream(server: Server) -> None:
     """Streams of this route are the same as others: chunks have no `$schema`."""
     assert all("$schema" not in chunk for chunk in server.ask(path="/openai/v1/completions", stream=True).chunks)
 
 
-@ROUTES.law("openai.forwarded", "X-Forwarded-Host, X-Forwarded-Proto, Forwarded", source="spec/completions §10")
+@ROUTES.law("openai.forwarded", "X-Forwarded-Host, X-Forwarded-Proto, Forwarded", source="behaviour §10")
 def forwarded(server: Server) -> None:
     """Behind a proxy, `$schema` has the address that the client uses."""
     body = json.dumps(base()).encode()
@@ -275,7 +275,7 @@ for root in ("/v1", "/openai/v1"):
             lambda a: [m["id"] for m in a.json["data"]] == ["toy", *OPENAI_NAMES],
         ),
         on="lenient",
-        source="spec/completions §7",
+        source="behaviour §7",
     )
 
 
@@ -290,17 +290,17 @@ for name in ("toy", "gpt-3.5-turbo-instruct"):
         get(f"/v1/models/{name}"),
         says("the model", partial(is_model, name)),
         on="lenient",
-        source="spec/completions §7",
+        source="behaviour §7",
     )
 ROUTES.sends(
     "engines.list",
     "GET /v1/engines, as used by the first clients",
     get("/v1/engines"),
     says("engines", lambda a: a.json["data"][0]["object"] == "engine"),
-    source="spec/wire-rules B3",
+    source="behaviour §14",
 )
 
-TOKENS = "spec/applications C1"
+TOKENS = "behaviour §14"
 ROUTES.sends(
     "tokenize",
     "POST /tokenize",

@@ -23,7 +23,7 @@ SAMPLING.same(
 SEEDED: dict[str, Any] = {"temperature": 1, "max_tokens": 30, "ignore_eos": True}
 
 
-@SAMPLING.law("seed", '"seed": 7, 7 and 8, "temperature": 1', golden=(43,), source="spec/completions §2.10")
+@SAMPLING.law("seed", '"seed": 7, 7 and 8, "temperature": 1', golden=(43,), source="behaviour §2.10")
 def seeds(server: Server) -> None:
     """The same seed returns the same text, another seed another text; without a seed, texts differ."""
     texts = [server.ask(**SEEDED, seed=seed).text for seed in (7, 7, 8)]
@@ -31,7 +31,7 @@ def seeds(server: Server) -> None:
     assert server.ask(**SEEDED).text != server.ask(**SEEDED).text
 
 
-@SAMPLING.law("seed.neighbours", '"n": 5, "temperature": 1', source="spec/completions §2.10")
+@SAMPLING.law("seed.neighbours", '"n": 5, "temperature": 1', source="behaviour §2.10")
 def samples_differ(server: Server) -> None:
     """The first tokens of a request's choices differ."""
     answer = server.ask(temperature=1.5, n=20, max_tokens=1, seed=1, **FREE)
@@ -64,7 +64,7 @@ for name, only_best in (
         f"{name} leaves out unlikely tokens",
         {"temperature": 1, "max_tokens": 8, **only_best},
         text_is("a" * 8),
-        source="spec/completions §10",
+        source="behaviour §10",
     )
 SAMPLING.served(
     "xtc",
@@ -72,7 +72,7 @@ SAMPLING.served(
     {"temperature": 1, "max_tokens": 8, "logit_bias": {"97": 20}, "allowed_token_ids": [97, 98]}
     | {"xtc_probability": 1, "xtc_threshold": 0},
     text_is("b" * 8),
-    source="spec/completions §10",
+    source="behaviour §10",
 )
 for _version in (1, 2):
     SAMPLING.served(
@@ -80,28 +80,28 @@ for _version in (1, 2):
         f"mirostat {_version} that aims at no surprise keeps the most likely token after the first ones",
         {"temperature": 1, "max_tokens": 8, "mirostat": _version, "mirostat_tau": 0, "logit_bias": {"97": 20}},
         text_is("a" * 8),
-        source="spec/completions §10",
+        source="behaviour §10",
     )
 SAMPLING.same(
     "mirostat_mode",
     "mirostat_mode is another name of mirostat, beside which top_k leaves nothing out",
     {**SEEDED, "seed": 1, "mirostat": 2, "mirostat_tau": 3},
     {**SEEDED, "seed": 1, "mirostat_mode": 2, "mirostat_tau": 3, "top_k": 1},
-    source="spec/completions §10",
+    source="behaviour §10",
 )
 SAMPLING.served(
     "samplers.unlisted",
     "samplers that are not listed do not act",
     {"temperature": 2, "max_tokens": 8, "logit_bias": {"97": 100}, "xtc_probability": 1, "samplers": ["temperature"]},
     text_is("a" * 8),
-    source="spec/completions §10",
+    source="behaviour §10",
 )
 SAMPLING.same(
     "samplers.order",
     "the order of samplers decides: a temperature behind top_k leaves one token",
     {"temperature": 2, "top_k": 1, "seed": 1, "max_tokens": 30, "samplers": ["top_k", "temperature"]},
     {"max_tokens": 30},
-    source="spec/completions §10",
+    source="behaviour §10",
 )
 SAMPLING.refused(
     "samplers.penalties",
@@ -111,14 +111,14 @@ SAMPLING.refused(
     "the others read.",
     param="samplers",
     code="unsupported_value",
-    source="spec/completions §10",
+    source="behaviour §10",
 )
 SAMPLING.same(
     "temperature_last",
     "temperature_last is the order with the temperature behind all others",
     {**SEEDED, "seed": 1, "top_p": 0.5, "temperature": 1.7, "temperature_last": True},
     {**SEEDED, "seed": 1, "top_p": 0.5, "temperature": 1.7, "samplers": ["min_p", "top_k", "top_p", "temperature"]},
-    source="spec/completions §10",
+    source="behaviour §10",
 )
 SAMPLING.served(
     "dry",
@@ -126,7 +126,7 @@ SAMPLING.served(
     {"prompt": "abcabcab", "max_tokens": 1, "allowed_token_ids": [99, 100], "logit_bias": {"99": 20}}
     | {"dry_multiplier": 100, "dry_sequence_breakers": []},
     text_is("d"),
-    source="spec/completions §10",
+    source="behaviour §10",
 )
 SAMPLING.served(
     "dry.breakers",
@@ -134,32 +134,32 @@ SAMPLING.served(
     {"prompt": "abcabcab", "max_tokens": 1, "allowed_token_ids": [99, 100], "logit_bias": {"99": 20}}
     | {"dry_multiplier": 100, "dry_sequence_breakers": ["b"]},
     text_is("c"),
-    source="spec/completions §10",
+    source="behaviour §10",
 )
 SAMPLING.same(
     "repeat_last_n.0",
     "penalties that count no token do nothing",
     {**SEEDED, "seed": 1, "presence_penalty": 2, "repetition_penalty": 5, "repeat_last_n": 0},
     {**SEEDED, "seed": 1},
-    source="spec/completions §10",
+    source="behaviour §10",
 )
 SAMPLING.same(
     "repeat_last_n.all",
     "penalties count all generated tokens unless repeat_last_n limits them",
     {**SEEDED, "seed": 1, "presence_penalty": 2, "repeat_last_n": 30},
     {**SEEDED, "seed": 1, "presence_penalty": 2},
-    source="spec/completions §10",
+    source="behaviour §10",
 )
 
 
-@SAMPLING.law("repeat_last_n.1", '"presence_penalty": 2, "repeat_last_n": 1 and 30', source="spec/completions §10")
+@SAMPLING.law("repeat_last_n.1", '"presence_penalty": 2, "repeat_last_n": 1 and 30', source="behaviour §10")
 def window_matters(server: Server) -> None:
     """The number of counted tokens changes what is generated."""
     answers = [server.ask(**SEEDED, seed=1, presence_penalty=2, repeat_last_n=count).text for count in (1, 30)]
     assert answers[0] != answers[1]
 
 
-@SAMPLING.law("penalize_nl", '"frequency_penalty": 2, "penalize_nl": false and true', source="spec/completions §10")
+@SAMPLING.law("penalize_nl", '"frequency_penalty": 2, "penalize_nl": false and true', source="behaviour §10")
 def newline_is_exempt(server: Server) -> None:
     """Penalties leave the token of a line break as it is, and no other; they count it by default."""
     fields = {"allowed_token_ids": [10, 97], "frequency_penalty": 2, "max_tokens": 60, "temperature": 0}
@@ -174,9 +174,9 @@ SAMPLING.same(
     "top_k -1 means no limit",
     {**SEEDED, "seed": 1, "top_k": -1},
     {**SEEDED, "seed": 1},
-    source="spec/completions §10",
+    source="behaviour §10",
 )
-BIAS = "spec/completions §2.8"
+BIAS = "behaviour §2.8"
 SAMPLING.served(
     "bias.force",
     "logit_bias 100 forces a token",
@@ -232,7 +232,7 @@ for value, side in ((101, "above maximum value. Expected a value <= 100"), (-101
         source=BIAS,
         weak="The exact message is unknown (§12.7).",
     )
-PENALTY = "spec/completions §2.9"
+PENALTY = "behaviour §2.9"
 
 
 @SAMPLING.law("penalty.prompt", '"frequency_penalty": 2 on a prompt full of one token', golden=(50,), source=PENALTY)
@@ -336,12 +336,12 @@ CHOICES.refused(
     "Too many parallel completions requested. You submitted 7 prompts with 3 completions each, but you can "
     "currently request up to at most a total of 20…",
     on="guarded",
-    source="spec/completions §2.2",
+    source="behaviour §2.2",
     weak="The recorded message has no number of completions per prompt, and an unbalanced parenthesis.",
 )
 
 
-@CHOICES.law("n.fork", '"n": 4 of a long prompt', source="spec/completions §2.2")
+@CHOICES.law("n.fork", '"n": 4 of a long prompt', source="behaviour §2.2")
 def prompt_once(server: Server) -> None:
     """The prompt of n choices is computed and counted once."""
     before = server.metric("onward_engine_prefill_tokens_total")

@@ -1,4 +1,4 @@
-"""`stream` and `stream_options`: the same completion as events (spec/completions §4)."""
+"""`stream` and `stream_options`: the same completion as events (behaviour §4)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .table import Area, base
 
 AREA = Area("Streams", "§4")
 SEEDED: dict[str, Any] = {"temperature": 1, "seed": 11, "max_tokens": 24, "ignore_eos": True}
-WIRE = "spec/wire-rules"
+WIRE = "behaviour §14"
 
 
 @AREA.law("stream.wire", '"stream": true', golden=(55,), source=f"{WIRE} 3, 4")
@@ -82,7 +82,7 @@ def usage_chunk(server: Server) -> None:
             assert last["usage"][count] == whole.usage[count]
 
 
-@AREA.law("stream.usage_running", '"continuous_usage_stats": true', source="spec/completions §9")
+@AREA.law("stream.usage_running", '"continuous_usage_stats": true', source="behaviour §9")
 def running_usage(server: Server) -> None:
     """continuous_usage_stats: every chunk has the token counts so far."""
     options = {"include_usage": True, "continuous_usage_stats": True}
@@ -112,7 +112,7 @@ AREA.refused(
     "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
     param="stream_options",
     golden=(59,),
-    source="spec/completions §2.13",
+    source="behaviour §2.13",
 )
 
 
@@ -172,7 +172,7 @@ for name, fields in (
     ("end", {"ignore_eos": False, "logit_bias": {"256": 3}, "logprobs": 1, "echo": True}),
 ):
 
-    @AREA.law(f"fold.{name}", json.dumps({**SEEDED, **fields}), golden=(61, 63), source="DESIGN law 1; §8")
+    @AREA.law(f"fold.{name}", json.dumps({**SEEDED, **fields}), golden=(61, 63), source="law 1; behaviour §8")
     def equal(server: Server, fields: dict[str, Any] = fields) -> None:
         """Joined chunks equal the completion: texts, logprobs, finish reasons."""
         asked = {**SEEDED, **fields}
@@ -249,7 +249,7 @@ def departure(server: Server) -> None:
     raise AssertionError("the departed client's sequences are still there")
 
 
-@AREA.law("stream.resumable", '"stream_options": {"resumable": true}', source="GLOSSARY: resumable; extension")
+@AREA.law("stream.resumable", '"stream_options": {"resumable": true}', source="extension")
 def resumable_stream(server: Server) -> None:
     """Each event has an id. `GET /v1/completions/{id}` sends what follows, or all, or the whole answer."""
     fields = {**SEEDED, "n": 2, "logprobs": 2}

@@ -114,7 +114,7 @@ TOKENS.refused(
 )
 
 
-@TOKENS.law("return_token_ids.stream", '"return_token_ids": true in a stream', source="spec/completions §4")
+@TOKENS.law("return_token_ids.stream", '"return_token_ids": true in a stream', source="behaviour §4")
 def streamed_ids(server: Server) -> None:
     """The token ids of a stream's chunks joined are those of the whole answer; the prompt's come once per choice."""
     fields = {"n": 2, "temperature": 1, "seed": 3, "max_tokens": 20, "return_token_ids": True}
@@ -127,7 +127,7 @@ def streamed_ids(server: Server) -> None:
         assert prompts == [choice["prompt_token_ids"]]
 
 
-@TOKENS.law("prompt_logprobs", '"prompt_logprobs": 2 beside echo and logprobs', source="spec/completions §10")
+@TOKENS.law("prompt_logprobs", '"prompt_logprobs": 2 beside echo and logprobs', source="behaviour §10")
 def scored_prompt(server: Server) -> None:
     """Its numbers are those of the echoed prompt, by token id, with ranks and texts; null for the first token."""
     answer = server.ask(prompt="abc", prompt_logprobs=2, echo=True, logprobs=2, max_tokens=0, n=2)

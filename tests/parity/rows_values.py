@@ -1,6 +1,6 @@
 """All parameters with all kinds of values: valid, null, absent, at the limits, of another type, out of range.
 
-Names, ranges and defaults are copied by hand from spec/completions §2 and §10, not imported from the parameter table,
+Names, ranges and defaults are copied by hand from behaviour §2 and §10, not imported from the parameter table,
 so that errors in the table are found.
 """
 
@@ -148,7 +148,7 @@ NAMES = {
     dict: "an object",
 }
 SAMPLES: tuple[Any, ...] = ("1", 1, 1.5, True, [1], {"a": 1})
-EXTENSION = "spec/completions §10"
+EXTENSION = "behaviour §10"
 
 
 def wrong_types(name: str, expected: str, fits: tuple[type, ...], **more: Any) -> None:
@@ -249,7 +249,7 @@ AREA.same(
     {"user": "u"},
     {},
     golden=(8,),
-    source="spec/completions §2.14",
+    source="behaviour §2.14",
 )
 AREA.same("$schema", "$schema: has no effect on the completion", {"$schema": "https://e.x/s"}, {}, source=EXTENSION)
 
@@ -319,7 +319,7 @@ for name in ("include_usage", "include_obfuscation", "continuous_usage_stats", "
         param=f"stream_options.{name}",
         code="invalid_type",
         weak=GENERATION,
-        source="spec/completions §2.13",
+        source="behaviour §2.13",
     )
 AREA.refused(
     "stream_options.unknown",
@@ -329,7 +329,7 @@ AREA.refused(
     param="stream_options.foo",
     code="unknown_parameter",
     weak="Not recorded on this endpoint; the message is that of OpenAI's newer endpoints.",
-    source="spec/completions §2.13",
+    source="behaviour §2.13",
 )
 
 for name in NULLABLE:
@@ -339,7 +339,7 @@ for name in NULLABLE:
         {name: None, "seed": 5, "temperature": 1} if name != "temperature" else {name: None, "seed": 5},
         {name: ABSENT, "seed": 5, "temperature": 1} if name != "temperature" else {name: ABSENT, "seed": 5},
         golden=(7,),
-        source="spec/wire-rules 10",
+        source="behaviour W10",
     )
 for name, value in DEFAULTS.items():
     if name != "stream":
@@ -356,7 +356,7 @@ AREA.served(
     {"ignore_eos": True},
     counts(completion_tokens=16),
     golden=(2,),
-    source="spec/completions §2.3",
+    source="behaviour §2.3",
 )
 
 # --- known fields of other servers: an alias, or only the value that describes what happens here ----------------
@@ -375,7 +375,7 @@ for name, value, words in (
         f"Unsupported value: '{name}' {words}",
         param=name,
         code="unsupported_value",
-        source="spec/wire-rules 25",
+        source="behaviour W25",
     )
 for name, value in (
     ("return_hidden_states", False),
@@ -402,7 +402,7 @@ for name, value in (
         f"{name}: the value that describes the server's behaviour is accepted",
         {name: value},
         {},
-        source="spec/wire-rules 25",
+        source="behaviour W25",
     )
 wrong_types("keep_alive", "one of a duration string or a number of seconds", (str, int, float), source=EXTENSION)
 wrong_types("options", "an object", (dict,), source=EXTENSION)
@@ -412,14 +412,14 @@ AREA.same(
     "options: Ollama's fields have an effect",
     {"temperature": ABSENT, "options": {"num_predict": 4, "temperature": 0, "stop": ["e"]}},
     {"max_tokens": 4, "stop": "e"},
-    source="spec/applications C1 (twinny)",
+    source="behaviour §14 (twinny)",
 )
 AREA.same(
     "options.loses",
     "options: a field of the request wins",
     {"max_tokens": 3, "options": {"num_predict": 9}},
     {"max_tokens": 3},
-    source="spec/applications C1 (twinny)",
+    source="behaviour §14 (twinny)",
 )
 AREA.same(
     "max_completion_tokens",
@@ -443,7 +443,7 @@ AREA.same(
     "no_stop_trim: SGLang's include_stop_str_in_output",
     {"no_stop_trim": True, "stop": "e", "max_tokens": 60},
     {"include_stop_str_in_output": True, "stop": "e", "max_tokens": 60},
-    source="spec/wire-rules 25",
+    source="behaviour W25",
 )
 
 COVERED: frozenset[str] = frozenset(row.id.split(".")[0] for row in AREA.rows)

@@ -84,7 +84,7 @@ class Answer:
 
     @property
     def data(self) -> list[str]:
-        """The data of all events, each of which must be exactly `data: ` and one line (spec/wire-rules 4)."""
+        """The data of all events, each of which must be exactly `data: ` and one line (behaviour W4)."""
         assert self.raw.endswith(b"\n\n") and b"\r" not in self.raw
         events = self.raw.decode().removesuffix("\n\n").split("\n\n")
         assert all(event.startswith("data: ") and "\n" not in event for event in events), events

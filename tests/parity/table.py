@@ -15,7 +15,7 @@ from .servers import ABSENT, BASE, COMPLETIONS, Answer, Server
 class Row:
     """One behaviour. `check` sends requests to the server `on` and asserts; the strings are shown on the page.
 
-    `golden` are the numbers of the golden cases (spec/completions §13) that the row covers. `weak` explains where the
+    `golden` are the numbers of the golden cases (behaviour §13) that the row covers. `weak` explains where the
     evidence is weak (§12) and what was chosen.
     """
 
@@ -47,7 +47,7 @@ class Area:
 
     def __init__(self, name: str, source: str) -> None:
         self.name = name
-        self.source = f"spec/completions {source}"
+        self.source = f"behaviour {source}"
         self.rows: list[Row] = []
 
     def served(self, id: str, says: str, fields: Mapping[str, Any], *expected: Expect, **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""Errors on the wire, byte for byte (spec/completions §11, spec/wire-rules 2, 6)."""
+"""Errors on the wire, byte for byte (behaviour §11, behaviour W2, 6)."""
 
 from __future__ import annotations
 

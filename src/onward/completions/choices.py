@@ -220,7 +220,7 @@ class ChoiceStream:
         self._rejected += new_rejected - rejected
 
     def _parts(self, state: _PromptState, delta: TextDelta, index: int) -> list[Choice]:
-        """Return a delta as one partial choice, or two: `stop` comes in one of its own (spec/completions §4)."""
+        """Return a delta as one partial choice, or two: `stop` comes in one of its own (behaviour §4)."""
         choice = (delta.job, delta.choice)
         self._completion_tokens += delta.num_completion_tokens - self._num_tokens.get(choice, 0)
         self._num_tokens[choice] = delta.num_completion_tokens

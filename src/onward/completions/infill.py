@@ -1,4 +1,4 @@
-"""`suffix`: fill-in-the-middle with the model's own tokens (Bavarian et al. 2022; spec/completions §2.12)."""
+"""`suffix`: fill-in-the-middle with the model's own tokens (Bavarian et al. 2022; behaviour §2.12)."""
 
 from __future__ import annotations
 

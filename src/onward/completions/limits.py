@@ -70,7 +70,7 @@ class RequestLimits:
 
 
 def context_exceeded(prompt_tokens: int, max_tokens: int, context_length: int, *, is_minimum: bool) -> InvalidRequest:
-    """Return the error of a request that does not fit, with OpenAI's message and punctuation (spec/completions §2.3).
+    """Return the error of a request that does not fit, with OpenAI's message and punctuation (behaviour §2.3).
 
     `is_minimum`: the prompt has at least `prompt_tokens` tokens; it was too long to be tokenized.
     """
@@ -83,7 +83,7 @@ def context_exceeded(prompt_tokens: int, max_tokens: int, context_length: int, *
 
 
 def _check_parallel(num_prompts: int, request: CompletionRequest, max_parallel: int) -> None:
-    """Raise InvalidRequest with OpenAI's message (spec/completions §2.2). Its hint applies here, too."""
+    """Raise InvalidRequest with OpenAI's message (behaviour §2.2). Its hint applies here, too."""
     is_scoring = request.max_tokens == 0
     max_parallel *= SCORING_PARALLEL_FACTOR if is_scoring else 1
     if num_prompts * request.candidates > max_parallel:

@@ -1,4 +1,4 @@
-"""The `logprobs` object of a choice (spec/completions §2.7)."""
+"""The `logprobs` object of a choice (behaviour §2.7)."""
 
 from __future__ import annotations
 

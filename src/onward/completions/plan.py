@@ -259,7 +259,7 @@ def _without_dummy_space(token_bytes: tuple[bytes, ...], prompt: str) -> tuple[b
 def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedModel) -> tuple[list[int], int]:
     """Return the token ids of a prompt, and how many of the first are implicit.
 
-    An empty prompt is the start token; a token array is used unchanged (spec/completions §2.2). Raises InvalidRequest.
+    An empty prompt is the start token; a token array is used unchanged (behaviour §2.2). Raises InvalidRequest.
     """
     if isinstance(prompt, list):
         return list(prompt), 0

@@ -124,7 +124,7 @@ class Tokenizer(Vocabulary, Protocol):
     eos_token: str | None
     """Literals of the start and end tokens, None where the model has none."""
     start_token: int | None
-    """The id used for an empty prompt: the start token, or else the end token (spec/completions §2.2)."""
+    """The id used for an empty prompt: the start token, or else the end token (behaviour §2.2)."""
     max_token_bytes: int
     """Bytes of the longest token: no text has fewer tokens than its bytes divided by this."""
     special_literals: tuple[str, ...]

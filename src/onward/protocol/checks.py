@@ -61,7 +61,7 @@ def check_boolean(row: Parameter, value: object, path: str, profile: Profile) ->
 
 
 def check_string(row: Parameter, value: object, path: str, profile: Profile) -> str | None:
-    """Return a string; None for an empty one, which means "not set" (spec/completions §2.12). Raises InvalidRequest."""
+    """Return a string; None for an empty one, which means "not set" (behaviour §2.12). Raises InvalidRequest."""
     return unicode_text(value, path) or None
 
 
@@ -109,9 +109,9 @@ def check_link(row: Parameter, value: object, path: str, profile: Profile) -> No
 
 
 def check_stop(row: Parameter, value: object, path: str, profile: Profile) -> tuple[str, ...]:
-    """Return the stop strings of one string or an array (spec/completions §2.11); `[]` means none.
+    """Return the stop strings of one string or an array (behaviour §2.11); `[]` means none.
 
-    The lenient profile accepts more of them (spec/wire-rules 20). Raises InvalidRequest.
+    The lenient profile accepts more of them (behaviour W20). Raises InvalidRequest.
     """
     if isinstance(value, str):
         return (_stop_string(value, path),)
@@ -131,7 +131,7 @@ def _stop_string(value: object, path: str) -> str:
 
 
 def check_logit_bias(row: Parameter, value: object, path: str, profile: Profile) -> dict[int, float]:
-    """Return biases by token id (spec/completions §2.8). Raises InvalidRequest.
+    """Return biases by token id (behaviour §2.8). Raises InvalidRequest.
 
     The limit of the vocabulary is checked in `completions.plan`.
     """
@@ -153,7 +153,7 @@ def _bias_token(key: object) -> int:
 
 
 def check_prompt(row: Parameter, value: object, path: str, profile: Profile) -> Prompt | None:
-    """Return a prompt in one of the four forms (spec/completions §2.2), or None for `[]`, which means no prompt.
+    """Return a prompt in one of the four forms (behaviour §2.2), or None for `[]`, which means no prompt.
 
     The first element of an array determines its form. Token ids are only checked to be 64-bit integers; the
     limit of the vocabulary is checked in `completions.plan`. Raises InvalidRequest.
@@ -330,7 +330,7 @@ def check_token_biases(row: Parameter, value: object, path: str, profile: Profil
 def check_fields_together(request: CompletionRequest) -> CompletionRequest:
     """Return the request unchanged if its fields are compatible. Raises InvalidRequest.
 
-    Rejected are `best_of` below `n`, streaming with `best_of` above `n` (spec/completions §2.5) or `prompt_logprobs`,
+    Rejected are `best_of` below `n`, streaming with `best_of` above `n` (behaviour §2.5) or `prompt_logprobs`,
     `min_tokens` above `max_tokens`, and several constraints. `best_of` equal to `n` can be streamed: nothing is ranked.
     """
     best_of = request.best_of

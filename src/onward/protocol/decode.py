@@ -1,6 +1,6 @@
 """Decode a completion request from an HTTP body or from keyword arguments, or raise OpenAI's error.
 
-Checks run in the order of spec/completions §11: JSON, object, model present, unknown fields, types and ranges, rules
+Checks run in the order of behaviour §11: JSON, object, model present, unknown fields, types and ranges, rules
 between fields. What depends on the model (token ids, context length, suffix) is checked in `completions.plan`.
 """
 
@@ -118,7 +118,7 @@ class _CheckedFields:
             if row.overrides or row.alias_of not in arguments:
                 arguments[row.alias_of] = value if row.converts is None else row.converts(value, arguments)
         if arguments.get("best_of") == 0:
-            arguments["best_of"] = None  # 0 means "not set" (spec/completions §2.5)
+            arguments["best_of"] = None  # 0 means "not set" (behaviour §2.5)
         if "top_k" in arguments:
             arguments["top_k"] = max(0, arguments["top_k"])  # type: ignore[call-overload]
         return arguments

@@ -19,7 +19,7 @@ _ENCODER = msgspec.json.Encoder()
 def encode_completion(completion: Completion, *, schema: str | None = None) -> bytes:
     """Return the body of a response that is not streamed: two-space indent, final newline, non-ASCII not escaped.
 
-    `schema` is the URL of the body's JSON Schema. It becomes the first key, `$schema` (spec/completions §0, §10).
+    `schema` is the URL of the body's JSON Schema. It becomes the first key, `$schema` (behaviour §0, §10).
     """
     return msgspec.json.format(_with_schema(_ENCODER.encode(completion), schema), indent=2) + b"\n"
 

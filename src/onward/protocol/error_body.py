@@ -1,4 +1,4 @@
-"""Encodes errors as HTTP bodies and as stream events (spec/completions §11, wire-rules 2, 6)."""
+"""Encodes errors as HTTP bodies and as stream events (behaviour §11, W2, W6)."""
 
 from __future__ import annotations
 

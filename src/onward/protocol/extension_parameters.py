@@ -1,7 +1,7 @@
-"""Extensions: fields that OpenAI does not have, and the names that other servers use for them (spec/completions §10).
+"""Extensions: fields that OpenAI does not have, and the names that other servers use for them (behaviour §10).
 
 A field of another server is either an alias of a parameter, or accepted only with the value that describes the
-behaviour of this server. Other values are rejected, never ignored (spec/wire-rules 25).
+behaviour of this server. Other values are rejected, never ignored (behaviour W25).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random ids of completions and requests (spec/completions §1.2)."""
+"""Random ids of completions and requests (behaviour §1.2)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import msgspec
 
 
 class Model(msgspec.Struct, kw_only=True):
-    """A model name that requests can use (spec/completions §7). `created` is in Unix seconds."""
+    """A model name that requests can use (behaviour §7). `created` is in Unix seconds."""
 
     id: str
     object: Literal["model"] = "model"

@@ -1,4 +1,4 @@
-"""OpenAI's fields of a completion request (spec/completions §2)."""
+"""OpenAI's fields of a completion request (behaviour §2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extensions of this API: fields that OpenAI does not have, under the names that most clients send (spec/completions
+"""Extensions of this API: fields that OpenAI does not have, under the names that most clients send (behaviour
 §10)."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The errors of invalid requests, with OpenAI's messages. Every function returns an error for its caller to raise.
 
-Messages about types and ranges are those of the API since 2024 ("G3" in spec/completions §2), the others were recorded
+Messages about types and ranges are those of the API since 2024 ("G3" in behaviour §2), the others were recorded
 on this endpoint (§2, §11). `path` locates the value in the body: `stop`, `stop[1]`, `stream_options.include_usage`.
 """
 

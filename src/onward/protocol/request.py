@@ -9,7 +9,7 @@ import msgspec
 from onward.protocol.constraint_parameters import CONSTRAINTS
 
 Prompt = str | list[str] | list[int] | list[list[int]]
-"""The four prompt forms of the API (spec/completions §2.2)."""
+"""The four prompt forms of the API (behaviour §2.2)."""
 
 
 class InfillContext(msgspec.Struct, frozen=True):

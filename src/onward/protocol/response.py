@@ -30,7 +30,7 @@ class WireObject(msgspec.Struct):
 
 
 class Logprobs(WireObject, kw_only=True):
-    """Four lists of equal length, with one entry per token (spec/completions §2.7).
+    """Four lists of equal length, with one entry per token (behaviour §2.7).
 
     `text_offset` is in Unicode code points from the start of prompt and completion together. For the first token of an
     echoed prompt, `token_logprobs` and `top_logprobs` contain None. `top_logprobs` is None for logprobs=0.
@@ -106,7 +106,7 @@ class Completion(WireObject, kw_only=True):
 
 
 class Chunk(WireObject, kw_only=True, omit_defaults=True):
-    """One event of a stream. UNSET fields are omitted on the wire (spec/completions §4)."""
+    """One event of a stream. UNSET fields are omitted on the wire (behaviour §4)."""
 
     id: str
     object: str

@@ -133,7 +133,7 @@ def completion_schema() -> Schema:
 
 
 def error_schema() -> Schema:
-    """Return the schema of error responses (spec/completions §11)."""
+    """Return the schema of error responses (behaviour §11)."""
     nullable = {"type": ["string", "null"]}
     return {
         "title": "Error",

@@ -47,7 +47,7 @@ def _health() -> Schema:
 
 
 def _token_schemas() -> dict[str, Schema]:
-    """Return the schemas of the tokenizer routes, which follow vLLM (spec/applications C1)."""
+    """Return the schemas of the tokenizer routes, which follow vLLM (behaviour §14)."""
     return {
         "TokenizeRequest": _request(
             {

@@ -1,4 +1,4 @@
-"""Server-sent events: the encoder of chunks, and a decoder for clients and tests (spec/completions §4)."""
+"""Server-sent events: the encoder of chunks, and a decoder for clients and tests (behaviour §4)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from onward.protocol.encode import chunk_parts
 from onward.protocol.response import Chunk
 
 DONE = b"data: [DONE]\n\n"
-"""The last event of a stream. The body ends right after it (spec/wire-rules 3)."""
+"""The last event of a stream. The body ends right after it (behaviour W3)."""
 KEEP_ALIVE = b": keep-alive\n\n"
-"""A comment, ignored by clients, that prevents time-outs of silent streams (spec/wire-rules 5)."""
+"""A comment, ignored by clients, that prevents time-outs of silent streams (behaviour W5)."""
 
 MIN_OBFUSCATED_BYTES = 256
 """Size of the smallest obfuscated event."""

@@ -126,8 +126,8 @@ def apply_edits(row: Any, maxima: Any, item: Any, edit_ids: Any, edit_values: An
     """Apply penalties, bias and bans to `row` and its block `maxima` (float32 [B]) in place; return the new maximum.
 
     Each step is computed in float64 and rounded to float32. repetition_penalty is the rule of Hugging Face
-    transformers, presence and frequency are spec/completions §2.9. A bias is plain addition: ±100 moves a logit
-    past all others of an ordinary model, which in effect forces or bans a token (spec/completions §2.8).
+    transformers, presence and frequency are behaviour §2.9. A bias is plain addition: ±100 moves a logit
+    past all others of an ordinary model, which in effect forces or bans a token (behaviour §2.8).
     """
     for j in range(item.penalties_start, item.biases_start):
         value = np.float64(row[edit_ids[j]])

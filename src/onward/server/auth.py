@@ -117,7 +117,7 @@ def _basic_password(credentials: str) -> str:
 
 def mask_key(key: str) -> str:
     """Return the first eight and last four characters with asterisks between, for short keys only asterisks
-    (spec/completions §11)."""
+    (behaviour §11)."""
     if len(key) <= 12:
         return "*" * len(key)
     return f"{key[:8]}{'*' * (len(key) - 12)}{key[-4:]}"

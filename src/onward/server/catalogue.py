@@ -1,4 +1,4 @@
-"""GET …/models and …/engines: the models of this server (spec/completions §7)."""
+"""GET …/models and …/engines: the models of this server (behaviour §7)."""
 
 from __future__ import annotations
 

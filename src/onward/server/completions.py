@@ -61,7 +61,7 @@ class Completions:
         return check_request(fields, profile=self._settings.profile, path_model=path_model)
 
     async def create_with_schema(self, exchange: Exchange, path_model: str | None = None) -> None:
-        """Complete a request, with `$schema` in a JSON response (spec/completions §10)."""
+        """Complete a request, with `$schema` in a JSON response (behaviour §10)."""
         exchange.with_schema = True
         await self.create(exchange, path_model)
 

@@ -132,7 +132,7 @@ class Protocol(RequestLimitsProtocol):
         return self._current_cycle is not None and not self._current_cycle.response_complete
 
     def reject(self, error: ApiError) -> None:
-        """Send the error in the API's envelope (spec/wire-rules 6) if no response has started, and close.
+        """Send the error in the API's envelope (behaviour W6) if no response has started, and close.
 
         Responses to earlier requests of a pipeline are sent first. A body is rejected by its handler, so that the
         response has the request's id and is logged and counted like any other.

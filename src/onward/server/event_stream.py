@@ -10,7 +10,7 @@ from onward.server.exchange import Exchange
 from onward.server.whole_answer import add_completion_headers
 
 EVENT_STREAM = "text/event-stream"
-"""Without a charset (spec/completions §1)."""
+"""Without a charset (behaviour §1)."""
 
 
 class EventStream:
@@ -46,7 +46,7 @@ class EventStream:
         """Send a comment on an idle stream. Before the first event this starts the response with status 200.
 
         An error after that becomes an event of the stream. The alternative would be to lose, in a long queue, every
-        client behind a proxy or on a runtime that closes idle connections after a minute or five (spec/wire-rules 5).
+        client behind a proxy or on a runtime that closes idle connections after a minute or five (behaviour W5).
         """
         if not self._exchange.response_complete and not self._is_inside_event:
             await self.start()

@@ -74,7 +74,7 @@ def _allowed(methods: Iterable[str]) -> str:
 
 
 def method_not_allowed(method: str, path: str, methods: Iterable[str]) -> ApiError:
-    """Return a 405 in OpenAI's words (spec/completions §11)."""
+    """Return a 405 in OpenAI's words (behaviour §11)."""
     headers = {"allow": _allowed(methods)}
     if list(methods) == ["POST"] and path.endswith("/completions"):
         return MethodNotAllowed("Only POST requests are accepted.", code="method_not_supported", headers=headers)

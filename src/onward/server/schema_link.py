@@ -1,4 +1,4 @@
-"""`$schema` and its Link header on JSON completions of /openai/v1 (spec/completions §10)."""
+"""`$schema` and its Link header on JSON completions of /openai/v1 (behaviour §10)."""
 
 from __future__ import annotations
 

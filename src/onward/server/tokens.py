@@ -1,4 +1,4 @@
-"""/tokenize, /detokenize and /tokenizer_info, in the shapes that evaluation harnesses expect (spec/applications C1).
+"""/tokenize, /detokenize and /tokenizer_info, in the shapes that evaluation harnesses expect (behaviour §14).
 
 Also below /m/NAME, for clients that cannot name a model there."""
 

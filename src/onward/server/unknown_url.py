@@ -21,7 +21,7 @@ _OTHER_APIS = {
 
 
 def unknown_url(method: str, path: str) -> ApiError:
-    """Return a 404 in the words of the layer of OpenAI's service that would respond (spec/completions §11)."""
+    """Return a 404 in the words of the layer of OpenAI's service that would respond (behaviour §11)."""
     advice = _advice(path)
     if path.startswith(("/v1/", "/openai/")):
         return UnknownUrl(f"Invalid URL ({method} {path})" + (f". {advice}" if advice else ""))

@@ -34,6 +34,6 @@ async def send_parts(exchange: Exchange, parts: Iterator[bytes]) -> None:
 
 
 def add_completion_headers(exchange: Exchange, model: str) -> None:
-    """Add the headers of a 200 (spec/completions §1.1)."""
+    """Add the headers of a 200 (behaviour §1.1)."""
     name = urllib.parse.quote(model, safe="/:@+ ,()").encode()
     exchange.headers += [(b"openai-model", name), (b"cache-control", b"no-cache, must-revalidate")]

@@ -37,7 +37,7 @@ class TextRules:
 
     The text of the first `min_tokens` tokens is not searched for stops. With `keep_terminators`, the records of tokens
     after the end of the text are emitted too, without their text: echoed log probabilities need an entry for every
-    computed token (spec/completions §0.12).
+    computed token (behaviour §0.12).
     """
 
     stops: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The text of single tokens in `logprobs.tokens` (spec/completions §2.7)."""
+"""The text of single tokens in `logprobs.tokens` (behaviour §2.7)."""
 
 from __future__ import annotations
 

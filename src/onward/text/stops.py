@@ -17,7 +17,7 @@ class StopFinder:
     """Searches for several stop strings at once.
 
     The match that is complete first wins; of those that end at the same character, the one that starts first. The
-    result depends on the text alone, not on how it is split into tokens (spec/completions §2.11).
+    result depends on the text alone, not on how it is split into tokens (behaviour §2.11).
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:

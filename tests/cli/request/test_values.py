@@ -1,4 +1,4 @@
-"""Each documented invocation sends the documented JSON (spec/cli A1), and no ordinary sentence changes type."""
+"""Each documented invocation of OpenAI's command line sends the documented JSON, and no ordinary sentence changes type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`onward api completions.create`: the spelling of OpenAI's old Python command line (spec/cli A2)."""
+"""`onward api completions.create`: the spelling of OpenAI's old Python command line."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from onward.cli.output.words import excerpt
 
 STDIN_NAMES = ("-", "/dev/stdin", "/dev/fd/0")
 POLL_SECONDS = 0.01
-"""How long to wait for data on a pipe that nothing refers to (spec/cli A1, stdin)."""
+"""How long to wait for data on a pipe that nothing refers to."""
 
 
 class Stdin:

@@ -16,7 +16,7 @@ from onward.protocol.parameter import Parameter
 from onward.protocol.parameters import PARAMETERS
 
 SHORT = {"model": "-m", "prompt": "-p", "max_tokens": "-M", "temperature": "-t", "top_p": "-P", "n": "-n"}
-"""Short flags of OpenAI's old command line (spec/cli A2)."""
+"""Short flags of OpenAI's old command line."""
 
 HELP = {
     "model": "Model to use. For a server, one that `onward models list` shows: required with --base-url or "

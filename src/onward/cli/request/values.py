@@ -1,4 +1,4 @@
-"""Parses the text of a flag to a JSON value, by the kind of its parameter (spec/cli A1, value parsing).
+"""Parses the text of a flag to a JSON value, by the kind of its parameter.
 
 Text that only resembles YAML stays text: it is parsed as YAML if it has brackets or quotes and the parameter accepts
 the type of the value.

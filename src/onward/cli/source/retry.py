@@ -1,4 +1,4 @@
-"""When to retry a request, and after how long: the rules of OpenAI's clients (spec/wire-rules B1)."""
+"""When to retry a request, and after how long: the rules of OpenAI's clients (behaviour §14 B1)."""
 
 from __future__ import annotations
 

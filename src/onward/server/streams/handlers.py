@@ -68,7 +68,7 @@ class Streams:
             await run_while_connected(exchange, work, *keep_alive)
 
     async def resume_with_schema(self, exchange: Exchange, id: str | None) -> None:
-        """`resume`, with `$schema` in a JSON response (spec/completions §10)."""
+        """`resume`, with `$schema` in a JSON response (behaviour §10)."""
         exchange.with_schema = True
         await self.resume(exchange, id)
 
