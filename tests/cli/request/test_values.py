@@ -1,4 +1,4 @@
-"""Each documented invocation of OpenAI's command line sends the documented JSON, and no ordinary sentence changes type."""
+"""Each documented invocation of OpenAI's command line sends the documented JSON; ordinary sentences stay text."""
 
 from __future__ import annotations
 
