@@ -42,6 +42,13 @@ TOKENS.served(
     text_is("yyz"),
 )
 TOKENS.served(
+    "bad_words.space",
+    "a bad word is banned with and without a space before it, whatever the numbers of their tokens",
+    {"allowed_token_ids": [261, 120], "logit_bias": {"261": 50}, "bad_words": ["the"], "max_tokens": 3},
+    text_is("xxx"),
+    source="docs.vllm.ai, SamplingParams.bad_words",
+)
+TOKENS.served(
     "ban_eos_token",
     "the end token is never generated",
     {"logit_bias": {"256": 100, "122": 90}, "ban_eos_token": True, "max_tokens": 3},

@@ -75,25 +75,35 @@ def _check_vocabulary(name: str, tokens: tuple[int, ...], vocab_size: int) -> No
 
 
 def _word_tokens(word: str, tokenizer: Tokenizer, vocab_size: int) -> list[tuple[int, ...]]:
-    """Return the tokens of a word at the start of a text, and, where they differ in the first one only, behind a space:
-    vLLM's rule for `bad_words`."""
+    """Return the usual tokens of a word with and without a space before it, at the start of a text and inside of it.
+
+    vLLM bans the form with a space only where it has as many tokens; but " dragon" is often one, "dragon" two.
+    """
     if not word.strip() or len(word) > MAX_BAD_WORD_CHARACTERS:
         raise InvalidRequest(
             f"Invalid 'bad_words': each needs 1 to {MAX_BAD_WORD_CHARACTERS} characters that are not all spaces.",
             param="bad_words",
         )
-    plain = tuple(tokenizer.encode(word.lstrip(" "), add_special_tokens=False))
-    spaced = tuple(tokenizer.encode(" " + word.lstrip(" "), add_special_tokens=False))
-    found = [plain]
-    if len(spaced) == len(plain) and spaced[0] != plain[0]:
-        found.append(spaced)
-    for ids in found:
+    bare = word.lstrip(" ")
+    forms = dict.fromkeys(ids for text in (bare, " " + bare) for ids in _forms(text, tokenizer))
+    for ids in forms:
         if len(ids) > MAX_BAD_WORD_TOKENS:
             raise InvalidRequest(
                 f"Invalid 'bad_words': a word has {len(ids)} tokens; at most {MAX_BAD_WORD_TOKENS} are supported.",
                 param="bad_words",
             )
-    return [ids for ids in found if ids and max(ids) < vocab_size]
+    return [ids for ids in forms if ids and max(ids) < vocab_size]
+
+
+def _forms(text: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    """Return the tokens of a text at the start of another, and inside of it, where vocabularies of SentencePiece add no
+    space."""
+    found = [tuple(tokenizer.encode(text, add_special_tokens=False))]
+    before = tokenizer.encode("\n", add_special_tokens=False)
+    inside = tokenizer.encode("\n" + text, add_special_tokens=False)
+    if inside[: len(before)] == before:
+        found.append(tuple(inside[len(before) :]))
+    return found
 
 
 def _check_one_is_left(rules: TokenRules, never: frozenset[int], vocab_size: int) -> None:

@@ -77,6 +77,32 @@ async def test_a_stop_string_is_named_and_not_part_of_the_text() -> None:
 
 
 @in_loop
+@pytest.mark.parametrize(
+    ("fields", "content", "listed"),
+    [
+        ({"stop": ["\x03c"], "logit_bias": [[99, 50]]}, "ccc", ["c", "c", "c"]),
+        ({"stop": ["cc"], "logit_bias": [[99, 50]]}, "", []),
+        ({"stop": ["he"], "logit_bias": [[261, 50]]}, " t", [" the"]),
+        ({"stop": ["e th"], "logit_bias": [[261, 50]]}, " th", [" the"]),
+        ({"stop": ["the the the the"], "logit_bias": [[261, 50]]}, " the the the", [" the", " the", " the"]),
+    ],
+)
+async def test_behind_a_stop_string_no_token_is_listed(fields: dict[str, Any], content: str, listed: list[str]) -> None:
+    """As many entries as the content has tokens, one across the cut included: server-context.cpp leaves out the tokens
+    of the stop string."""
+    asked = {"prompt": PROMPT, "temperature": 0, "n_predict": 3, "n_probs": 1, "return_tokens": True, **fields}
+    async with toy_app() as app:
+        whole = (await post(app, "/completion", **asked)).json
+        *partial, final = events(await post(app, "/completion", stream=True, **asked))
+    streamed = [entry for event in partial for entry in event.get("completion_probabilities", [])]
+    assert whole["content"] == "".join(event["content"] for event in partial) == content
+    assert [entry["token"] for entry in whole.get("completion_probabilities", [])] == listed
+    assert streamed == whole.get("completion_probabilities", [])
+    assert whole["tokens"] == [token for event in partial for token in event["tokens"]]
+    assert len(whole["tokens"]) == len(listed) and final["stopping_word"] == whole["stopping_word"]
+
+
+@in_loop
 async def test_an_end_token_is_an_end() -> None:
     app = make_app(FakeBackend(delta(" there"), delta("", finish="stop")), settings())
     answer = (await post(app, "/completion", prompt="x", stop=["no"])).json

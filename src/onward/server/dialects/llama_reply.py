@@ -44,6 +44,9 @@ class _Part:
     tokens: list[int] = field(default_factory=list)
     probabilities: list[Object] = field(default_factory=list)
     num_tokens: int = 0
+    num_characters: int = 0
+    first_offset: int | None = None
+    """The offset of the first token: the length of the prompt."""
     stop_type: str = "none"
     stopping_word: str = ""
 
@@ -113,6 +116,8 @@ class LlamaReply:
             part.stop_type, part.stopping_word = "limit", ""
         records = token_records(choice, self._options.num_probs)
         part.num_tokens += len(records)
+        part.num_characters += len(text)
+        records = _of_content(records, part)
         probabilities = await self._probabilities(records)
         events = [self._partial(choice.index, part, text, records, probabilities, usage)] if text or records else []
         part.texts.append(text)
@@ -194,6 +199,16 @@ class LlamaReply:
             | {"top_logprobs": [_probability(token, value, texts) for token, value in record.top]}
             for record in records
         ]
+
+
+def _of_content(records: list[TokenRecord], part: _Part) -> list[TokenRecord]:
+    """Return the records of the content: those that begin before the stop string that was cut off."""
+    if part.first_offset is None and records:
+        part.first_offset = records[0].offset
+    if not part.stopping_word or part.first_offset is None:
+        return records
+    end = part.first_offset + part.num_characters
+    return [record for record in records if record.offset < end]
 
 
 def _probability(token: int, logprob: float | None, texts: dict[int, bytes]) -> Object:

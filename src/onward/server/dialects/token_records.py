@@ -13,11 +13,15 @@ ID_PREFIX = "token_id:"
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """A generated token, its log probability, and those of the most likely tokens by id, most likely first."""
+    """A generated token, its log probability, and those of the most likely tokens by id, most likely first.
+
+    `offset`: code points before it, of prompt and completion.
+    """
 
     token: int
     logprob: float | None
     top: tuple[tuple[int, float], ...]
+    offset: int
 
 
 def token_records(choice: Choice, num_top: int) -> list[TokenRecord]:
@@ -26,7 +30,9 @@ def token_records(choice: Choice, num_top: int) -> list[TokenRecord]:
     if logprobs is None:
         return []
     return [
-        TokenRecord(_token(name), logprobs.token_logprobs[index], _top(logprobs, index, num_top))
+        TokenRecord(
+            _token(name), logprobs.token_logprobs[index], _top(logprobs, index, num_top), logprobs.text_offset[index]
+        )
         for index, name in enumerate(logprobs.tokens)
     ]
 
