@@ -302,7 +302,8 @@ def test_the_graph_for_one_thread_has_the_same_bits_in_any_step(
     folder = tiny_folder if name == "tiny" else STORYTELLER
     model = load_model(folder, RuntimeOptions(precision=precision, threads=2))
     evaluator = model._open()[0]
-    assert evaluator.small_lane is not None
+    if evaluator.small_lane is None:
+        pytest.skip("this processor's kernels allow no graph for one thread")
     rng = random.Random(7)
     lengths = [0] * 6
     for _ in range(30):

@@ -13,7 +13,7 @@ import pytest
 from onward.engine.model import Row
 from onward.models.resolve import built_in_folder
 from onward.runtimes.openvino import load
-from onward.runtimes.openvino.configuration import configuration
+from onward.runtimes.openvino.configuration import computes_float32, configuration
 from onward.runtimes.openvino.invariance import Evaluate, find_window, is_invariant
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.weights import activation_group, group_long_rows, state_float32, states_float32
@@ -35,6 +35,14 @@ class Core:
     def get_property(self, device: str, name: str) -> int:
         assert (device, name) == ("CPU", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
         return self._group
+
+
+class PrecisionCore:
+    """Replaces OpenVINO's on a processor with bfloat16."""
+
+    def get_property(self, device: str, name: str) -> ov.Type:
+        assert (device, name) == ("CPU", "INFERENCE_PRECISION_HINT")
+        return ov.Type.bf16
 
 
 @pytest.mark.parametrize(
@@ -145,3 +153,27 @@ def test_a_window_makes_a_model_invariant_whose_sums_are_split(tmp_path: Path, m
     assert len(found) == 1
     assert model.notes == []
     assert model._open()[0].small_lane is None, "one thread splits no sums: its bits are others"
+
+
+@pytest.mark.parametrize(
+    ("limit", "precision", "group"),  # https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
+    [
+        ("AVX2", "f32", "0"),
+        ("avx512_core", "f32", "0"),
+        ("AVX2_VNNI", "f32", "64"),
+        ("AVX512_CORE_VNNI", "f32", "64"),
+        ("AVX512_CORE_BF16", None, "64"),
+        ("DEFAULT", None, "64"),
+        ("", None, "64"),
+    ],
+)
+def test_a_limit_of_instructions_leaves_only_types_that_it_has_products_for(
+    monkeypatch: pytest.MonkeyPatch, limit: str, precision: str | None, group: str
+) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    model = build_model(Shape(layers=1))
+    core = PrecisionCore()
+    in_float32 = computes_float32(core, model, RuntimeOptions())
+    config = configuration(RuntimeOptions(), 64, tiny=False, in_float32=in_float32)
+    assert config.get("INFERENCE_PRECISION_HINT") == precision
+    assert config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == group

@@ -7,6 +7,7 @@ states float32; "exact" means float32 throughout.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from onward.machine import cpu_quota
@@ -19,6 +20,17 @@ _MAX_CACHED_KERNELS = 256
 that grows as long as new numbers occur. library.py limits oneDNN's own cache likewise."""
 _MAX_CACHED_KERNELS_TINY = 96
 """The same for each of the two graphs of a tiny model, whose kernels take more memory than its weights."""
+
+_WITHOUT_INT8 = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
+"""Values of ONEDNN_MAX_CPU_ISA with which oneDNN has no products in int8."""
+_WITHOUT_BFLOAT16 = (*_WITHOUT_INT8, "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE_VNNI")
+"""The same for bfloat16. OpenVINO asks the processor instead, and would fail at the first step of a model."""
+
+
+def processor_limit() -> str | None:
+    """Return the instructions that the environment limits oneDNN to; None: all that the processor has."""
+    stated = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
+    return stated.upper() if stated.upper() not in ("", "DEFAULT", "ALL") else None
 
 
 def configuration(
@@ -49,7 +61,9 @@ def configuration(
         return config
     if in_float32:
         config["INFERENCE_PRECISION_HINT"] = "f32"
-    if group is not None:
+    if processor_limit() in _WITHOUT_INT8:
+        config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
+    elif group is not None:
         config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = str(group)
     return config
 
@@ -57,6 +71,6 @@ def configuration(
 def computes_float32(core: ov.Core, model: ov.Model, options: RuntimeOptions) -> bool:
     """Return whether numbers are float32 between the products of matrices: by request, because the model states it, or
     because the processor has no shorter type."""
-    if options.precision == "exact" or states_float32(model):
+    if options.precision == "exact" or states_float32(model) or processor_limit() in _WITHOUT_BFLOAT16:
         return True
     return bool(core.get_property("CPU", "INFERENCE_PRECISION_HINT") == ov.Type.f32)

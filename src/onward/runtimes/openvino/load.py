@@ -15,7 +15,7 @@ from onward.machine import available_memory
 from onward.runtimes.files import CONFIG, read_object, stated_context
 from onward.runtimes.openvino import kv_cache
 from onward.runtimes.openvino.batch import INPUTS, Batch
-from onward.runtimes.openvino.configuration import computes_float32, configuration
+from onward.runtimes.openvino.configuration import computes_float32, configuration, processor_limit
 from onward.runtimes.openvino.evaluator import Evaluator, Lane
 from onward.runtimes.openvino.file_names import GRAPH, LONGEST_CONTEXT, SHARED, WEIGHTS
 from onward.runtimes.openvino.fingerprint import fingerprint, with_facts
@@ -158,6 +158,8 @@ def _facts(core: ov.Core, model: ov.Model, options: RuntimeOptions, group: int |
     """Return what results depend on besides the files. Not on the number of threads: see tests/runtimes."""
     abilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     processor = [str(core.get_property("CPU", "FULL_DEVICE_NAME")), *sorted(abilities)]
+    if (limit := processor_limit()) is not None:
+        processor.append(f"at most {limit}")
     facts = [ov.get_version(), options.precision, *processor, f"activations in groups of {group or 'the default'}"]
     return [*facts, "float32 between products"] if states_float32(model) else facts
 
