@@ -22,6 +22,7 @@ LEVELS = {
     "stdio": 0,
     "protocol": 1,
     "text": 1,
+    "kernels": 1,
     "sampling": 1,
     "routing": 1,
     "constraints": 1,
@@ -46,6 +47,7 @@ SIDEWAYS = {
     ("settings", "values"),
     ("cli", "server"),  # `onward serve` runs the server
     ("constraints", "sampling"),  # the shape of masks
+    ("sampling", "kernels"),  # sampling is written in the vector language
     ("models", "runtimes"),  # what a model on disk is, the table of formats says
 }
 """Imports within one level that are meant."""
@@ -62,6 +64,7 @@ FORBIDDEN = {
     "engine": {"onward.protocol", "asyncio", "json", "msgspec.json", "starlette"},
     "checkpoints": {"onward.runtimes", "openvino", "tokenizers"},
     "text": {"numpy"},
+    "kernels": {"numpy", "ctypes.util"},
     "server": {"onward.engine", "onward.runtimes", "onward.sampling", "onward.text"},
     "cli": {"onward.engine", "onward.sampling", "onward.runtimes", "onward.server"},
     "client": {"onward.engine", "onward.runtimes", "onward.sampling", "onward.text"},

@@ -1,0 +1,121 @@
+"""Modules of IR to machine code that can be called; compiled once per machine and kept by object_cache."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from hashlib import sha256
+from threading import Lock
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from onward.kernels.executable_memory import require_executable_memory
+from onward.kernels.object_cache import ObjectCache, kernels_folder
+from onward.kernels.symbols import undefined_symbols
+from onward.kernels.targets import Target, host
+
+ALLOWED_SYMBOLS = frozenset({"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"})
+"""What an object may take from outside. Waiting and the like are called through pointers that the caller passes."""
+
+REVISION = 1
+"""Raised when other passes or options give other code for the same IR."""
+
+_loaded: list[Any] = []
+"""LLVM's engines: code stays as long as the process, because any thread may be in it."""
+_lock = Lock()
+
+
+class Code:
+    """Machine code in memory. Its functions may be called on any thread, and are, without the GIL."""
+
+    def __init__(self, engine: Any, num_bytes: int, was_compiled: bool) -> None:
+        self._engine = engine
+        self.num_bytes, self.was_compiled = num_bytes, was_compiled
+
+    def function(self, name: str, parameters: Sequence[Any], returns: Any = None) -> Callable[..., Any]:
+        """Return an exported function, with ctypes' types. Raises KeyError if there is none of this name."""
+        address = self._engine.get_function_address(name)
+        if not address:
+            raise KeyError(name)
+        return ctypes.CFUNCTYPE(returns, *parameters)(address)
+
+
+def load(
+    text: str,
+    target: Target | None = None,
+    cached_in: ObjectCache | None = None,
+    notify: Callable[[], None] | None = None,
+) -> Code:
+    """Return the code of a module (function.Module.text) for `target`, by default this machine.
+
+    Objects are kept in `cached_in`, by default the user's own cache folder. `notify` is called before a module is
+    compiled, rather than found there. Raises executable_memory.NoExecutableMemory.
+    """
+    chosen = host() if target is None else target
+    objects = ObjectCache(kernels_folder()) if cached_in is None else cached_in
+    key = object_key(text, chosen)
+    data = objects.get(key)
+    was_compiled = data is None
+    if data is None:
+        if notify is not None:
+            notify()
+        data = compile_object(text, chosen)
+        objects.put(key, data)
+    return link(data, chosen, was_compiled=was_compiled)
+
+
+def link(data: bytes, target: Target, *, was_compiled: bool = True) -> Code:
+    """Return the code of an object that was compiled for `target`, which must be able to run here. What lies in the
+    object is executed, so its origin must be trusted. Raises executable_memory.NoExecutableMemory."""
+    require_executable_memory()
+    with _lock:
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(target))
+        engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+        engine.finalize_object()
+        _loaded.append(engine)
+    return Code(engine, len(data), was_compiled)
+
+
+def object_key(text: str, target: Target) -> str:
+    """Return what an object is kept under: a digest of everything that decides its bytes."""
+    facts = (REVISION, llvm.llvm_version_info, target.triple, target.cpu, target.features, text)
+    return sha256(repr(facts).encode()).hexdigest()
+
+
+def compile_object(text: str, target: Target) -> bytes:
+    """Return a module's object file, for any target that LLVM knows. Raises RuntimeError for invalid IR, and
+    for what would call a library."""
+    with _lock:
+        machine = _target_machine(target)
+        module = llvm.parse_assembly(text)
+        module.triple = target.triple
+        module.verify()
+        options = llvm.create_pipeline_tuning_options(speed_level=2)
+        # kernels say what is a vector and what is unrolled; LLVM would take seconds, and reassociate integer sums
+        options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+        passes = llvm.create_pass_builder(machine, options)
+        passes.getModulePassManager().run(module, passes)
+        data: bytes = machine.emit_object(module)
+    unknown = undefined_symbols(data) - ALLOWED_SYMBOLS
+    if unknown:  # LLVM would end the process while loading it
+        raise RuntimeError(
+            f"compiled code calls {', '.join(sorted(unknown))}, which no processor has an instruction for"
+        )
+    return data
+
+
+def _target_machine(target: Target) -> Any:
+    """Return a new machine: an engine owns the one that it is created with."""
+    _initialize()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="default", jit=True
+    )
+
+
+@cache
+def _initialize() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()

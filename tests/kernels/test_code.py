@@ -1,0 +1,169 @@
+"""Compiled objects: kept once, under everything that decides them, and used only where they can be trusted."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from onward.kernels import executable_memory, object_cache
+from onward.kernels.code import load, object_key
+from onward.kernels.executable_memory import NoExecutableMemory
+from onward.kernels.function import Function, Module
+from onward.kernels.object_cache import ObjectCache, kernels_folder
+from onward.kernels.targets import host
+from onward.kernels.values import I64
+
+needs_owners = pytest.mark.skipif(os.name == "nt", reason="owners and modes of files are those of POSIX")
+
+
+def module_that_adds(number: int) -> str:
+    module = Module("test")
+    f = Function(module, "test", [I64], I64, exported=True)
+    f.ret(f.args[0] + number)
+    return module.text()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ObjectCache:
+    return ObjectCache(tmp_path / "kernels")
+
+
+def only_object(cache: ObjectCache) -> Path:
+    (found,) = cache._folder.glob("*.o")
+    return found
+
+
+def was_compiled(cache: ObjectCache) -> bool:
+    """Load a module that adds 3, check that it does, and return whether it was compiled."""
+    code = load(module_that_adds(3), cached_in=cache)
+    assert code.function("test", [ctypes.c_int64], ctypes.c_int64)(4) == 7
+    return code.was_compiled
+
+
+def test_a_module_is_compiled_once(cache: ObjectCache) -> None:
+    assert was_compiled(cache) and not was_compiled(cache)
+    assert load(module_that_adds(4), cached_in=cache).was_compiled
+
+
+def test_a_caller_hears_of_a_compilation_before_it_starts_and_not_of_a_cached_object(cache: ObjectCache) -> None:
+    heard: list[bool] = []
+    for _ in range(2):
+        load(module_that_adds(5), cached_in=cache, notify=lambda: heard.append(cache.get("any") is None))
+    assert heard == [True]
+
+
+def test_an_unknown_function_is_a_key_error(cache: ObjectCache) -> None:
+    with pytest.raises(KeyError, match="other"):
+        load(module_that_adds(3), cached_in=cache).function("other", [])
+
+
+def test_a_key_covers_the_module_and_the_processor() -> None:
+    text, target = module_that_adds(3), host()
+    others = [
+        object_key(module_that_adds(4), target),
+        object_key(text, replace(target, cpu="other")),
+        object_key(text, replace(target, features="-avx")),
+        object_key(text, replace(target, triple="other-unknown-linux-gnu")),
+    ]
+    assert len({object_key(text, target), *others}) == 5
+
+
+def test_an_altered_object_is_compiled_again(cache: ObjectCache) -> None:
+    was_compiled(cache)
+    path = only_object(cache)
+    whole = path.read_bytes()
+    for altered in (whole[:-1], whole[:-1] + b"x", whole[:20], b"", b"x" * 4096):
+        path.write_bytes(altered)
+        assert was_compiled(cache)
+        assert path.read_bytes() == whole
+
+
+def test_an_object_under_another_key_is_not_used(cache: ObjectCache) -> None:
+    was_compiled(cache)
+    path = only_object(cache)
+    path.rename(path.with_stem("0" * 64))
+    assert cache.get("0" * 64) is None
+
+
+@needs_owners
+def test_links_are_not_followed(cache: ObjectCache, tmp_path: Path) -> None:
+    was_compiled(cache)
+    path = only_object(cache)
+    elsewhere = tmp_path / "elsewhere.o"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    assert was_compiled(cache)
+    linked = ObjectCache(tmp_path / "linked")
+    linked._folder.symlink_to(cache._folder)
+    assert was_compiled(linked) and linked.get(path.stem) is None
+
+
+@needs_owners
+@pytest.mark.parametrize("mode", [0o770, 0o777, 0o702])
+def test_a_folder_that_others_may_write_to_is_not_used(cache: ObjectCache, mode: int) -> None:
+    was_compiled(cache)
+    cache._folder.chmod(mode)
+    assert was_compiled(cache)
+
+
+@needs_owners
+def test_a_folder_that_others_may_read_is_closed(cache: ObjectCache) -> None:
+    cache._folder.mkdir(mode=0o755)
+    was_compiled(cache)
+    assert cache._folder.stat().st_mode & 0o777 == 0o700 and only_object(cache).stat().st_mode & 0o077 == 0
+
+
+@needs_owners
+def test_a_file_that_others_may_write_to_is_not_used(cache: ObjectCache) -> None:
+    was_compiled(cache)
+    only_object(cache).chmod(0o620)
+    assert was_compiled(cache)
+
+
+@needs_owners
+def test_a_file_of_another_user_is_not_used(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    was_compiled(cache)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert was_compiled(cache)
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    cache = ObjectCache(tmp_path / "file" / "kernels")
+    assert was_compiled(cache) and was_compiled(cache)
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    assert was_compiled(cache)
+    assert not list(cache._folder.iterdir())
+
+
+def test_the_oldest_objects_are_removed(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_cache, "MAX_OBJECTS", 2)
+    for age, key in enumerate(("a", "b", "c")):
+        cache.put(key, b"object")
+        os.utime(cache._folder / f"{key}.o", (100 + age, 100 + age))
+    cache.put("d", b"object")
+    assert sorted(path.stem for path in cache._folder.glob("*.o")) == ["c", "d"]
+
+
+def test_objects_lie_in_the_users_own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert kernels_folder() == tmp_path / "onward" / "kernels"
+    assert load(module_that_adds(3)).was_compiled and not load(module_that_adds(3)).was_compiled
+    assert ObjectCache(kernels_folder()).get(object_key(module_that_adds(3), host())) is not None
+
+
+def test_memory_that_cannot_be_executed_is_one_sentence(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executable_memory, "_posix_problem", lambda: "Permission denied")
+    monkeypatch.setattr(executable_memory, "_windows_problem", lambda: "Permission denied")
+    with pytest.raises(NoExecutableMemory, match=r"cannot be made executable here \(Permission denied\)"):
+        was_compiled(cache)

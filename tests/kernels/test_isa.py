@@ -1,0 +1,110 @@
+"""Each form of an operation computes the integers of its definition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from onward.kernels.code import compile_object
+from onward.kernels.function import Module
+from onward.kernels.isa import Avx2, Isa, best_isa, emulated
+from onward.kernels.symbols import undefined_symbols
+from onward.kernels.targets import FORMS, runnable_forms
+from onward.kernels.values import I8, I16, I32, vec
+from tests.kernels.harness import apply, compiled, elementwise
+
+FORM_NAMES = sorted(runnable_forms())
+LANES = (4, 8, 16)
+MASK = [3, -1, 0, 15, 7, 7, -5, 1] * 4
+
+
+def write_all(module: Module, isa: Isa) -> None:
+    for n in LANES:
+        sums, words, octets = vec(I32, n), vec(I16, 2 * n), vec(I8, 4 * n)
+        elementwise(module, f"maddubs{n}", [octets, octets], words, isa.maddubs)
+        elementwise(module, f"maddwd{n}", [words, words], sums, isa.maddwd)
+        elementwise(module, f"dpwssd{n}", [sums, words, words], sums, isa.dpwssd)
+        elementwise(module, f"dpbusd{n}", [sums, octets, octets], sums, isa.dpbusd)
+        elementwise(
+            module,
+            f"signed{n}",
+            [sums, octets, octets],
+            sums,
+            lambda f, total, w, x: isa.dpbusd(f, total, isa.pabsb(f, w), isa.psignb(f, x, w)),
+        )
+    elementwise(module, "pshufb", [vec(I8, 32)], vec(I8, 32), lambda f, x: isa.pshufb(f, x, MASK))
+
+
+def integers(low: int, high: int, count: int, dtype: Any) -> NDArray[Any]:
+    return np.random.default_rng(low + high + count).integers(low, high, count).astype(dtype)
+
+
+def sums_of(products: NDArray[np.int32], count: int) -> NDArray[np.int32]:
+    sums: NDArray[np.int32] = products.reshape(-1, count).sum(axis=1, dtype=np.int32)
+    return sums
+
+
+@pytest.mark.parametrize("form", FORM_NAMES)
+def test_every_form_computes_the_integers_of_its_definition(form: str) -> None:
+    code = compiled(write_all, runnable_forms()[form])
+    weights, signed, x = (
+        integers(0, 128, 1024, np.int8),
+        integers(-128, 128, 1024, np.int8),
+        integers(-127, 128, 1024, np.int8),
+    )
+    a, b, start = (
+        integers(-4096, 4097, 512, np.int16),
+        integers(-4096, 4097, 512, np.int16),
+        integers(-(2**20), 2**20, 256, np.int32),
+    )
+    products = weights.astype(np.int32) * x
+    for n in LANES:
+        found = apply(code, f"maddubs{n}", np.empty(512, np.int16), weights, x)
+        assert np.array_equal(found, sums_of(products, 2)), n
+        words = sums_of(a.astype(np.int32) * b, 2)
+        assert np.array_equal(apply(code, f"maddwd{n}", np.empty(256, np.int32), a, b), words), n
+        assert np.array_equal(apply(code, f"dpwssd{n}", np.empty(256, np.int32), start, a, b), start + words), n
+        found = apply(code, f"dpbusd{n}", np.empty(256, np.int32), start, weights, x)
+        assert np.array_equal(found, start + sums_of(products, 4)), n
+        found = apply(code, f"signed{n}", np.empty(256, np.int32), start, signed, x)
+        assert np.array_equal(found, start + sums_of(signed.astype(np.int32) * x, 4)), n
+    picked = [x.reshape(-1, 16)[:, i] if i >= 0 else 0 * x.reshape(-1, 16)[:, 0] for i in MASK[:16]]
+    assert np.array_equal(apply(code, "pshufb", np.empty_like(x), x), np.stack(picked, axis=1).ravel())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_compiled_without_calls_into_a_library(form: str) -> None:
+    target = FORMS[form]
+    module = Module("test", target.isa.soft)
+    write_all(module, target.isa)
+    assert undefined_symbols(compile_object(module.text(), target)) <= {"memcpy", "memset", "_GLOBAL_OFFSET_TABLE_"}
+
+
+CASES = [
+    ("x86_64", "", "without-f16-fma-rint"),
+    ("x86_64", "sse4.1", "without-f16-fma"),
+    ("x86_64", "sse4.1 avx f16c", "without-fma"),
+    ("x86_64", "sse4.1 avx avx2 f16c fma", "avx2"),
+    ("x86_64", "sse4.1 avx2 f16c fma avx512bw avx512vl", "avx2"),
+    ("x86_64", "sse4.1 avx2 f16c fma avxvnni", "avx-vnni"),
+    ("x86_64", "sse4.1 avx2 f16c fma avx512bw avx512vl avx512vnni avxvnni", "avx512-vnni"),
+    ("aarch64", "neon", "portable"),
+    ("aarch64", "neon dotprod", "neon-dot"),
+    ("aarch64", "neon dotprod i8mm", "neon-i8mm"),
+    ("riscv64", "", "portable"),
+]
+
+
+@pytest.mark.parametrize(("architecture", "features", "name"), CASES)
+def test_the_form_follows_from_the_processors_features(architecture: str, features: str, name: str) -> None:
+    assert best_isa(architecture, dict.fromkeys(features.split(), True)).name == name
+
+
+def test_an_emulated_form_makes_the_choices_of_the_form() -> None:
+    form = emulated(Avx2((), "avx2"))
+    assert (form.name, form.width, form.has_dot) == ("avx2-emulated", 32, False)
+    assert not isinstance(form, Avx2)
