@@ -24,9 +24,9 @@ def streams(max_events: int, num_logs: int = 1) -> KeptStreams:
 class Filling:
     """A stream that is filled with events until it is cancelled or has `count` of them."""
 
-    def __init__(self, kept: KeptStreams, count: int, id: str = "cmpl-1") -> None:
+    def __init__(self, kept: KeptStreams, count: int, id: str = "cmpl-1", client: str = "someone") -> None:
         self.kept = kept
-        self.log = StreamLog(id, None, "m")
+        self.log = StreamLog(id, None, client, "m")
         self.outcome = ""
         self.most_bytes = 0
         kept.start(self.log, self._fill(count))
@@ -79,7 +79,7 @@ async def test_a_stream_that_is_read_loses_its_beginning_and_nothing_else() -> N
 @in_loop
 async def test_a_reader_that_is_never_behind_does_not_let_a_stream_grow() -> None:
     kept = streams(max_events=5)
-    log, go = StreamLog("cmpl-1", None, "m"), asyncio.Semaphore(0)
+    log, go = StreamLog("cmpl-1", None, "someone", "m"), asyncio.Semaphore(0)
 
     async def fill() -> None:
         for _ in range(50):
@@ -127,6 +127,28 @@ async def test_streams_that_have_ended_make_room_the_oldest_first() -> None:
     with pytest.raises(NotFound):
         kept.find("a", None)
     assert kept.find("b", None) and kept.find("c", None)
+
+
+@pytest.mark.parametrize(
+    ("streams_of", "left"),
+    [  # client and number of events of each stream, in order; memory for 12 events
+        ([("a", 3), ("b", 3), ("b", 3), ("b", 6)], "0 2 3"),  # b displaces its own
+        ([("b", 3), ("a", 3), ("b", 3), ("b", 3), ("b", 3)], "1 2 3 4"),
+        ([("b", 3), ("b", 3), ("b", 3), ("a", 6)], "1 2 3"),  # of b, which holds more than its share
+        ([("a", 6), ("b", 6), ("c", 3)], "1 2"),
+        ([("a", 9), ("b", 3), ("b", 6)], "1 2"),
+    ],
+)
+@in_loop
+async def test_a_client_within_its_share_of_the_memory_loses_nothing_to_others(
+    streams_of: list[tuple[str, int]], left: str
+) -> None:
+    kept = streams(max_events=12, num_logs=4)
+    for number, (client, count) in enumerate(streams_of):
+        Filling(kept, count, str(number), client)
+        await idle()
+    assert " ".join(kept._streams) == left
+    assert kept.num_bytes == sum(each.log.num_bytes for each in kept._streams.values()) <= kept.max_bytes
 
 
 @in_loop

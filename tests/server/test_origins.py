@@ -32,7 +32,9 @@ async def test_a_keyless_loopback_server_answers_as_this_machine(host: str) -> N
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "192.168.1.5:8000",
-     "evil.example@127.0.0.1", "evil.example/127.0.0.1", "[::2]", "[", "127.0.0.1:x", "\xff"],
+     "evil.example@127.0.0.1", "evil.example/127.0.0.1", "[::2]", "[", "127.0.0.1:x", "\xff", "[::1].evil.example",
+     "[::1]evil.example", "[::1]:8000.evil.example", "[::1%25eth0]", "[127.0.0.1]", "[localhost]", "]127.0.0.1[", "::1",
+     "127.0.0.1,evil.example", "127.0.0.1 evil.example", "127.0.0.1%2eevil.example", "localhost..", "127.0.0.1:8000:1"],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/v1/completions", "/health", "/", "/nowhere"])
 @in_loop
@@ -52,6 +54,7 @@ async def test_an_allowed_host_is_answered_and_only_it_even_with_keys() -> None:
     assert await status(given, host="other.example") == 403
     given |= {"api_key": ("sk-a",)}
     assert await status(given, host="other.example", **{"api-key": "sk-a"}) == 403
+    assert await status({"allowed_host": ("[fd00::1]",)}, host="[fd00:0::1]:443") == 200
     assert await status({"api_key": ("sk-a",)}, host="other.example", **{"api-key": "sk-a"}) == 200
 
 
@@ -72,7 +75,10 @@ async def test_pages_and_programs_of_this_machine_may_read(origin: str) -> None:
 @pytest.mark.parametrize(
     "origin",
     ["https://evil.example", "http://evil.example:8000", "null", "http://127.0.0.1.evil.example",
-     "http://localhost.evil.example", "http://192.168.1.9", "http://localhost@evil.example", "evil", "https://"],
+     "http://localhost.evil.example", "http://192.168.1.9", "http://localhost@evil.example", "evil", "https://",
+     "http://[::1].evil.example", "http://[::1]evil.example", "http://[::1]:80.evil.example", "http://[127.0.0.1]",
+     "http://::1", "http://]127.0.0.1[", "http://127.0.0.1%2eevil.example", "http://127.0.0.1:80:80", "http://[::1%25lo]",
+     "http://localhost evil.example", "http://localhost,evil.example"],
 )  # fmt: skip
 @in_loop
 async def test_pages_of_other_sites_are_refused_before_anything_runs(origin: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from onward.errors import InvalidRequest
 from onward.server.app import App, make_app
+from onward.server.keys import collect_keys
 from tests.server.fakes import STORY, Call, FakeBackend, Step, completion, delta, events, in_loop, settings
 from tests.server.resumable import id_of, numbered, resumable, resume
 
@@ -160,6 +162,19 @@ async def test_only_the_same_key_reads_on() -> None:
     assert (await resume(app, id, None, **b).done()).status == 404
     assert (await resume(app, id).done()).status == 401
     assert (await resume(app, id, None, **a).done()).status == 200
+
+
+@in_loop
+async def test_a_new_key_with_an_old_ones_name_does_not_read_its_streams(tmp_path: Path) -> None:
+    files = [tmp_path / "old", tmp_path / "new"]
+    for file, line in zip(files, ("alice = sk-old", "alice = sk-new"), strict=True):
+        file.write_text(line)
+        file.chmod(0o600)
+    app = make_app(FakeBackend(), settings(api_key_file=files[0]))
+    id = id_of(await resumable(app, headers={"api-key": "sk-old"}).done())
+    app.replace_keys(collect_keys(settings(api_key_file=files[1])))
+    assert (await resume(app, id, None, **{"api-key": "sk-new"}).done()).status == 404
+    assert (await Call(app, "DELETE", f"/v1/completions/{id}", b"", **{"api-key": "sk-new"}).done()).status == 404
 
 
 @in_loop

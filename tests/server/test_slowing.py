@@ -12,6 +12,9 @@ from onward.server.slowing import BURST, MAX_ADDRESSES, MAX_DELAY_SECONDS, RATE_
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
 
+GENERATED = "sk-" + 8 * "aB-9"
+
+
 class Clock:
     now = 0.0
 
@@ -80,7 +83,7 @@ async def test_a_flood_of_wrong_keys_is_refused_while_valid_keys_pass(monkeypatc
         await go.wait()
 
     monkeypatch.setattr("onward.server.auth.asyncio.sleep", sleep)
-    app = make_app(FakeBackend(), settings(api_key=("sk-known", "sk-new")))
+    app = make_app(FakeBackend(), settings(api_key=("sk-known", "sk-new", GENERATED)))
     assert (await completion(app, headers={"api-key": "sk-known"}).done()).status == 200
     flood = [completion(app, headers={"api-key": f"wrong-{index}"}) for index in range(40)]
     answered = [call for call in flood if len((await _settled(call)).sent)]
@@ -91,9 +94,13 @@ async def test_a_flood_of_wrong_keys_is_refused_while_valid_keys_pass(monkeypatc
     refused = next(call for call in answered if call.status == 429)
     assert int(refused.headers["retry-after"]) >= 1
     assert refused.error["code"] == "rate_limit_exceeded"
-    # A key that was valid at this address before passes; another is not even compared.
+    # Keys that a person chose pass if they were valid at this address before, others are not even compared; those that
+    # `onward key new` made pass always.
     assert (await completion(app, headers={"api-key": "sk-known"}).done()).status == 200
     assert (await completion(app, headers={"api-key": "sk-new"}).done()).status == 429
+    assert (await completion(app, headers={"api-key": GENERATED}).done()).status == 200
+    assert (await completion(app, headers={"authorization": f"Bearer {GENERATED}"}).done()).status == 200
+    assert (await completion(app, headers={"api-key": GENERATED[:-1] + "x"}).done()).status == 429
     go.set()
     assert {(await call.done()).status for call in flood} == {401, 429}
 

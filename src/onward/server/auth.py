@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from onward.errors import AuthenticationFailed, RateLimited, SetupError
 from onward.server.exchange import Exchange
-from onward.server.keys import Key, Keys, digest
+from onward.server.keys import Key, Keys, digest, is_generated
 from onward.server.origins import is_loopback
 from onward.server.slowing import WrongKeys
 from onward.settings import Settings
@@ -73,7 +73,7 @@ class Authenticator:
             return None
         is_refused = self._wrong_keys.seconds_until_accepted(exchange.client) > 0
         for text in _provided_keys(exchange):
-            if is_refused and not self._wrong_keys.remembers(exchange.client, digest(text)):
+            if is_refused and not (is_generated(text) or self._wrong_keys.remembers(exchange.client, digest(text))):
                 continue
             if key := self._keys.find(text):
                 self._wrong_keys.remember(exchange.client, key.digest)

@@ -22,6 +22,8 @@ MAX_FILE_BYTES = 4_000_000
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 """A pipe is not waited for; Windows converts no line ends."""
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+_GENERATED = re.compile(r"sk-[A-Za-z0-9_-]{32}")
+"""What `onward key new` prints: 24 random bytes in URL-safe base64."""
 _RULE = "write `KEY`, `NAME = KEY` or `NAME = sha256:DIGEST`, with spaces around the ="
 
 
@@ -63,6 +65,11 @@ class Keys:
         The time of a look-up depends on the digest of `text` only, from which a client learns nothing of a key.
         """
         return self._by_digest.get(digest(text))
+
+
+def is_generated(text: str) -> bool:
+    """Return whether a key has the form of those that `onward key new` makes, which nobody finds by trying."""
+    return _GENERATED.fullmatch(text) is not None
 
 
 def digest(key: str) -> bytes:

@@ -8,12 +8,14 @@ from, and in Host the name that they resolved; pages can change neither. Program
 from __future__ import annotations
 
 import ipaddress
-import urllib.parse
+import re
 
 from onward.errors import Forbidden
 from onward.server.exchange import Exchange
 from onward.settings import Settings
 
+_AUTHORITY = re.compile(r"(?P<name>[a-z0-9_.-]*|\[(?P<ipv6>[0-9a-f:.]+)\])(:[0-9]{1,5})?")
+"""`HOST:PORT` as browsers send it: names that are not ASCII arrive in punycode, IPv6 addresses in brackets, no zone."""
 LOCAL_NAMES = frozenset({"localhost", "host.docker.internal", "host.containers.internal"})
 """Names that no public DNS server resolves: this machine, as itself and its containers call it."""
 
@@ -28,7 +30,7 @@ class OriginGuard:
     def __init__(self, settings: Settings, *, requires_key: bool) -> None:
         self._guards_pages = not requires_key and is_loopback(settings.host) and "*" not in settings.allowed_origin
         self._guards_hosts = bool(settings.allowed_host) or self._guards_pages
-        self._hosts = frozenset({settings.host.lower(), *settings.allowed_host})
+        self._hosts = frozenset({settings.host.strip("[]").lower(), *map(_name_in, settings.allowed_host)})
         self._origins = frozenset(settings.allowed_origin)
 
     def check(self, exchange: Exchange) -> None:
@@ -56,11 +58,12 @@ class OriginGuard:
         """Raise Forbidden for a host that is neither this machine nor allowed. Browsers always send one."""
         for host in hosts:
             name = _name_in(host)
-            if name and not _is_local(name) and name not in self._hosts:
-                raise Forbidden(
-                    f"This server is not for requests to the host {_shown(host)}. If it should be, start it with "
-                    f"--allowed-host {_shown(name)}, or with API keys (--api-key-file)."
-                )
+            if name == "" or (name is not None and (_is_local(name) or name in self._hosts)):
+                continue
+            raise Forbidden(
+                f"This server is not for requests to the host {_shown(host)}. If it should be, start it with "
+                f"--allowed-host {_shown(name or host)}, or with API keys (--api-key-file)."
+            )
 
     def _allows_page(self, origin: str, hosts: list[str]) -> bool:
         """Return whether pages of an origin may send requests: own pages, those of this machine, and those allowed.
@@ -73,7 +76,10 @@ class OriginGuard:
         scheme, separator, authority = origin.partition("://")
         if not separator:
             return False
-        return scheme not in ("http", "https") or _is_local(_name_in(authority)) or authority in map(str.lower, hosts)
+        if scheme not in ("http", "https") or (authority and authority in map(str.lower, hosts)):
+            return True
+        name = _name_in(authority)
+        return name is not None and _is_local(name)
 
 
 def is_loopback(host: str) -> bool:
@@ -85,19 +91,22 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_local(name: str) -> bool:
+    """`name` as _name_in returns it."""
     return name in LOCAL_NAMES or name.endswith(".localhost") or is_loopback(name)
 
 
-def _name_in(authority: str) -> str:
-    """Return the host in `HOST:PORT` in lower case; the whole text where it is malformed."""
-    authority = authority.strip().lower()
+def _name_in(authority: str) -> str | None:
+    """Return the host in `HOST:PORT` in lower case, an IPv6 address without brackets; "" where it is empty, None where it
+    is malformed."""
+    found = _AUTHORITY.fullmatch(authority.strip().lower())
+    if found is None:
+        return None
+    if found["ipv6"] is None:
+        return found["name"].removesuffix(".")
     try:
-        split = urllib.parse.urlsplit(f"//{authority}")
-        name = split.hostname or ""
-        malformed = bool(split.path or split.query or split.fragment or "@" in authority) or (split.port or 0) < 0
+        return str(ipaddress.IPv6Address(found["ipv6"]))
     except ValueError:
-        return authority
-    return authority if malformed else name.rstrip(".")
+        return None
 
 
 def _is_hidden_request_of_a_page(exchange: Exchange) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onward.server.keys import collect_keys
+from onward.server.keys import collect_keys, is_generated
 from onward.settings import Settings
 
 from ..conftest import onward
@@ -15,6 +15,7 @@ def test_a_new_key_is_accepted_by_the_line_that_comes_with_it(tmp_path: Path) ->
     key = made[0].stdout.strip()
     assert key.startswith("sk-") and len(key) >= 35
     assert key not in made[0].stderr
+    assert all(is_generated(each.stdout.strip()) for each in made)
     path = tmp_path / "keys"
     path.write_text("".join(each.stderr for each in made))
     keys = collect_keys(Settings(api_key_file=path))

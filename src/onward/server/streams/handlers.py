@@ -94,8 +94,9 @@ class Streams:
 
 
 def owner(exchange: Exchange) -> str | None:
-    """Return the id of the key that a request was sent with. Without keys, the id, 29 random characters, is enough."""
-    return None if exchange.key is None else exchange.key.id
+    """Return what identifies the key that a request was sent with; a name may belong to another key later. Without keys,
+    the stream's id, 29 random characters, is enough."""
+    return None if exchange.key is None else exchange.key.digest.hex()
 
 
 def _accepts_only_json(exchange: Exchange) -> bool:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onward.errors import ApiError, NotFound, RequestCancelled
 from onward.protocol.response import Completion
 from onward.server.running import Running
 from onward.server.streams.log import Event, StreamLog, event_size
+
+_ROOM = 64
+"""A full memory is freed by at least one part in this many."""
 
 
 @dataclass(slots=True)
@@ -23,13 +26,23 @@ class _Kept:
     timer: asyncio.TimerHandle | None = None
 
 
+@dataclass(slots=True)
+class _Client:
+    """The streams of a client, the oldest first, and what they count for."""
+
+    streams: dict[str, _Kept] = field(default_factory=dict)
+    num_bytes: int = 0
+
+
 class KeptStreams:
     """Keeps each stream until `window_seconds` after its last connection has gone, and works on it until then.
 
-    All logs together hold at most `max_bytes`: when they are full, streams that have ended are forgotten, the oldest
-    first; then those that are read lose what was read already, and wait for their readers. A stream without a reader
-    for which there is no memory is cancelled. Streams without a connection count as `running` until they have ended,
-    so that a drain waits for them. Belongs to one event loop.
+    All logs together hold at most `max_bytes`, of which each client that has streams may use an equal share while others
+    need theirs. When they are full, streams that have ended are forgotten, of the client with the most bytes first and
+    its oldest first, but never those of another client that is within its share; then streams that are read lose what
+    was read already, and wait for their readers. A stream without a reader for which there is no memory is cancelled.
+    Streams without a connection count as `running` until they have ended, so that a drain waits for them. Belongs to one
+    event loop.
     """
 
     def __init__(self, window_seconds: float, max_bytes: int, running: Running) -> None:
@@ -41,6 +54,7 @@ class KeptStreams:
         self._running = running
         self._streams: dict[str, _Kept] = {}
         self._num_bytes = 0
+        self._by_client: dict[str, _Client] = {}
 
     @property
     def num_streams(self) -> int:
@@ -56,7 +70,8 @@ class KeptStreams:
         """Keep a new log and start the work that fills it with `append` and ends it. Call `connected` right after."""
         task = asyncio.create_task(work)
         self._streams[log.id] = kept = _Kept(log, task)
-        self._num_bytes += log.num_bytes
+        self._by_client.setdefault(log.client, _Client()).streams[log.id] = kept
+        self._count(log, log.num_bytes)
         self._running.begin()  # until `connected`, and then whenever there is no connection
         task.add_done_callback(lambda _: self._work_ended(kept))
 
@@ -107,7 +122,11 @@ class KeptStreams:
         kept = self._streams.pop(log.id, None)
         if kept is None:
             return
-        self._num_bytes -= log.num_bytes
+        self._count(log, -log.num_bytes)
+        client = self._by_client[log.client]
+        del client.streams[log.id]
+        if not client.streams:
+            del self._by_client[log.client]
         if kept.timer is not None:
             kept.timer.cancel()
         if not log.is_ended:
@@ -150,15 +169,34 @@ class KeptStreams:
 
     def _add(self, log: StreamLog, event: Event) -> None:
         log.append(event)
-        self._num_bytes += event_size(event)
+        self._count(log, event_size(event))
+
+    def _count(self, log: StreamLog, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        self._by_client[log.client].num_bytes += num_bytes
 
     def _free_memory(self, log: StreamLog) -> bool:
-        """Forget the oldest stream that has ended and has no connection, else what was read of `log`."""
-        for kept in self._streams.values():
-            if kept.log.is_ended and not kept.num_connections:
-                self.cancel(kept.log)
-                return True
+        """Forget streams that have ended and have no connection, else what was read of `log`. Return whether memory was
+        freed."""
+        if self._forget_ended(log.client):
+            return True
         before = log.num_bytes
         dropped = log.drop_read_events()
-        self._num_bytes += log.num_bytes - before
+        self._count(log, log.num_bytes - before)
         return dropped
+
+    def _forget_ended(self, client: str) -> bool:
+        """Make room for a stream of `client`, a little more than it needs, because this looks at all clients."""
+        share = self.max_bytes // len(self._by_client)
+        enough = self.max_bytes - self.max_bytes // _ROOM
+        forgotten = False
+        for name, each in sorted(self._by_client.items(), key=lambda item: -item[1].num_bytes):
+            for kept in list(each.streams.values()):
+                if name != client and each.num_bytes <= share:
+                    break
+                if kept.log.is_ended and not kept.num_connections:
+                    self.cancel(kept.log)
+                    forgotten = True
+                    if self._num_bytes <= enough:
+                        return True
+        return forgotten

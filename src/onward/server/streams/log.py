@@ -21,12 +21,14 @@ class StreamLog:
     """What was sent of a stream and what is still to be sent. Belongs to one event loop.
 
     One connection reads it at a time: a new reader takes over, because the one before is most often a connection whose
-    loss the server has not noticed yet. `owner` is the id of the key that the request was sent with, None without keys.
+    loss the server has not noticed yet. `owner` identifies the key that the request was sent with, None without keys;
+    `client` whoever has a share of the memory for streams: a key, or an address.
     """
 
-    def __init__(self, id: str, owner: str | None, model: str) -> None:
+    def __init__(self, id: str, owner: str | None, client: str, model: str) -> None:
         self.id = id
         self.owner = owner
+        self.client = client
         self.model = model
         self.num_bytes = LOG_BYTES
         self.is_ended = False

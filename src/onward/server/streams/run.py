@@ -37,7 +37,7 @@ class ResumableRun:
         exchange = self._exchange
         answer = await accept(self._backend, self._request, exchange, self._metrics)
         identity = Identity()
-        log = StreamLog(identity.id, owner(exchange), answer.model)
+        log = StreamLog(identity.id, owner(exchange), exchange.sender, answer.model)
         exchange.record.stream_id = log.id
         if prefers_resumable(exchange):
             applied = f"{PREFERENCE}; window={self._kept.window_seconds:g}"
