@@ -11,7 +11,6 @@ from onward.server.app import make_app
 from onward.server.slowing import BURST, MAX_ADDRESSES, MAX_DELAY_SECONDS, RATE_PER_SECOND, WrongKeys, network
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
-
 GENERATED = "sk-" + 8 * "aB-9"
 
 

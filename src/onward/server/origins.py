@@ -96,8 +96,8 @@ def _is_local(name: str) -> bool:
 
 
 def _name_in(authority: str) -> str | None:
-    """Return the host in `HOST:PORT` in lower case, an IPv6 address without brackets; "" where it is empty, None where it
-    is malformed."""
+    """Return the host in `HOST:PORT` in lower case, an IPv6 address without brackets; "" where it is empty, None where
+    it is malformed."""
     found = _AUTHORITY.fullmatch(authority.strip().lower())
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Slows down clients that send wrong keys, by address. Bounded memory; a valid key that was generated is never slowed."""
+"""Slows down clients that send wrong keys, by address. Bounded memory; valid generated keys are never slowed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MAX_KNOWN_KEYS = 16
 class WrongKeys:
     """Token buckets by address, the least recently used forgotten first. Belongs to one event loop.
 
-    Where more wrong keys arrive from an address than may wait, keys that a person chose are not even compared, except for
-    those that were valid there before: otherwise the difference between 200 and 429 would reveal a short key at any rate.
-    Those that `onward key new` made are compared always: nobody finds one of 2¹⁹² by trying.
+    Where more wrong keys arrive from an address than may wait, keys that a person chose are not even compared, except
+    for those that were valid there before: otherwise the difference between 200 and 429 would reveal a short key at any
+    rate. Those that `onward key new` made are compared always: nobody finds one of 2¹⁹² by trying.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

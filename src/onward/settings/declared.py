@@ -178,8 +178,8 @@ class Settings:
     )  # fmt: skip
     resume_memory: int = option(
         128_000_000, "Limits", values.size,
-        "Memory for streams with `resumable`; when it is used up, those that have ended are forgotten first, of the client "
-        "that holds most.",
+        "Memory for streams with `resumable`; when it is used up, those that have ended are forgotten first, of the "
+        "client that holds most.",
         metavar="SIZE", is_server_only=True,
     )  # fmt: skip
     max_text: int = option(

@@ -94,8 +94,8 @@ class Streams:
 
 
 def owner(exchange: Exchange) -> str | None:
-    """Return what identifies the key that a request was sent with; a name may belong to another key later. Without keys,
-    the stream's id, 29 random characters, is enough."""
+    """Return what identifies the key that a request was sent with; a name may belong to another key later. Without
+    keys, the stream's id, 29 random characters, is enough."""
     return None if exchange.key is None else exchange.key.digest.hex()
 
 

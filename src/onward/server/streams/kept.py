@@ -37,12 +37,12 @@ class _Client:
 class KeptStreams:
     """Keeps each stream until `window_seconds` after its last connection has gone, and works on it until then.
 
-    All logs together hold at most `max_bytes`, of which each client that has streams may use an equal share while others
-    need theirs. When they are full, streams that have ended are forgotten, of the client with the most bytes first and
-    its oldest first, but never those of another client that is within its share; then streams that are read lose what
-    was read already, and wait for their readers. A stream without a reader for which there is no memory is cancelled.
-    Streams without a connection count as `running` until they have ended, so that a drain waits for them. Belongs to one
-    event loop.
+    All logs together hold at most `max_bytes`, of which each client that has streams may use an equal share while
+    others need theirs. When they are full, streams that have ended are forgotten, of the client with the most bytes
+    first and its oldest first, but never those of another client that is within its share; then streams that are read
+    lose what was read already, and wait for their readers. A stream without a reader for which there is no memory is
+    cancelled. Streams without a connection count as `running` until they have ended, so that a drain waits for them.
+    Belongs to one event loop.
     """
 
     def __init__(self, window_seconds: float, max_bytes: int, running: Running) -> None:
