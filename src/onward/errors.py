@@ -23,7 +23,7 @@ OnwardError
 │   ├── RateLimited           429
 │   ├── ServerError           500
 │   └── Overloaded            503
-│       └── EngineStopped     503  the engine has crashed, is draining, or is not ready
+│       └── EngineStopped     503  the engine has crashed, is draining, is lost, or is not ready
 └── RequestCancelled               the client has disconnected; no response is sent
 """
 
@@ -200,7 +200,7 @@ class Overloaded(ApiError):
 
 
 class EngineStopped(Overloaded):
-    """The engine accepts no requests: it is draining, or it has crashed (`final`: a retry cannot succeed).
+    """The engine accepts no requests: it is draining, it is lost, or it has crashed (`final`: a retry cannot succeed).
 
     Raised for running and for new requests.
     """
@@ -216,6 +216,11 @@ class EngineStopped(Overloaded):
     def crashed(cls) -> Self:
         """Return the error of an engine that has crashed for good."""
         return cls("The engine has stopped after an internal error; the server must be restarted.", final=True)
+
+    @classmethod
+    def lost(cls) -> Self:
+        """Return the error of an engine on another machine or of another server that was lost, and may come back."""
+        return cls("The engine of this model was lost and does not answer. Retry your request later.")
 
 
 class RequestCancelled(OnwardError):

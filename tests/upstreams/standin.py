@@ -20,6 +20,8 @@ from onward.runtimes.toy.tokenizer import END, ToyTokenizer
 TOKENIZER = ToyTokenizer()
 Script = Callable[[Sequence[int]], int]
 """From all tokens so far to the next one."""
+Fault = Callable[["Handler", dict[str, Any]], None]
+"""Answers a request in a way of its own."""
 
 
 def spelling(text: str, prompt_length: int) -> Script:
@@ -36,31 +38,35 @@ def is_incomplete(content: bytes) -> bool:
 
 class StandIn:
     """A server on a port of its own. `faults`: what becomes of the next completions, in order, "" for none; "down"
-    of the next request of any kind."""
+    of the next request of any kind. `described`: what is answered instead, by path."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.script: Script = lambda tokens: ord("a") + len(tokens) % 26
         self.requests: list[dict[str, Any]] = []
-        self.faults: list[str] = []
+        self.faults: list[str | Fault] = []
+        self.described: dict[str, Any] = {}
         self.build = "b1"
         self.adds_space = False
+        self.is_unhealthy = False
         self.is_incremental = False
         self.connections: list[socket.socket] = []
         """All that were opened."""
+        self.num_sent = 0
+        """Bytes that `Handler.send_endlessly` got rid of."""
         self.was_left = threading.Event()
         """Set when a client closed its connection before the end of its answer."""
         self.release = threading.Event()
         """Lets requests with the fault "hang" go on."""
         stand_in = self
 
-        class Handler(_Handler):
+        class Own(Handler):
             server_state = stand_in
 
         class Server(ThreadingHTTPServer):
             request_queue_size = 128  # a batch of prompts connects at once
 
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._server = Server(("127.0.0.1", 0), Own)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
@@ -94,7 +100,7 @@ class StandIn:
                 return
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     server_state: StandIn
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -124,31 +130,40 @@ class _Handler(BaseHTTPRequestHandler):
             state.faults.pop(0)
             self.send_error(503)
             return
-        if self.path == "/props":
+        if state.is_unhealthy and self.path == "/health":
+            self.send_error(503)
+        elif self.path in state.described:
+            self.send_json(state.described[self.path])
+        elif self.path == "/props":
             settings = {"n_ctx": 512}
-            self._json({"default_generation_settings": settings, "total_slots": 2, "build_info": state.build})
+            self.send_json({"default_generation_settings": settings, "total_slots": 2, "build_info": state.build})
         elif self.path == "/get_model_info":
-            self._json({"model_path": "org/name", "weight_version": state.build})
+            self.send_json({"model_path": "org/name", "weight_version": state.build})
         elif self.path == "/version":
-            self._json({"version": state.build})
+            self.send_json({"version": state.build})
         else:
             meta = {"n_vocab": TOKENIZER.size, "size": 1}
-            self._json({"data": [{"id": "served", "root": "org/name", "max_model_len": 512, "meta": meta}]})
+            self.send_json({"data": [{"id": "served", "root": "org/name", "max_model_len": 512, "meta": meta}]})
 
     def do_POST(self) -> None:
         state = self.server_state
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path in state.described:
+            self.send_json(state.described[self.path])
+            return
         if self.path == "/tokenize":
             space = " " if state.adds_space else ""
             text = space + str(body.get("content", body.get("prompt")))
-            self._json({"tokens": TOKENIZER.encode(text, add_special_tokens=False)})
+            self.send_json({"tokens": TOKENIZER.encode(text, add_special_tokens=False)})
             return
         state.requests.append(body)
         fault = state.faults.pop(0) if state.faults else ""
-        if fault == "html":
-            self._send("text/html", b"<html>Welcome to nginx!</html>")
+        if callable(fault):
+            fault(self, body)
+        elif fault == "html":
+            self.send_content("text/html", b"<html>Welcome to nginx!</html>")
         elif fault == "refuse":
-            self._json({"error": {"code": 400, "message": "prompt is silly", "type": "invalid"}}, 400)
+            self.send_json({"error": {"code": 400, "message": "prompt is silly", "type": "invalid"}}, 400)
         elif fault in ("down", "busy"):
             self.send_error(503)
         elif fault == "hang":
@@ -164,6 +179,16 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._whole(body, fault)
 
+    def send_endlessly(self, content: bytes) -> None:
+        """Send the same again and again until the client leaves."""
+        self.close_connection = True
+        try:
+            while not self.server_state.release.is_set():
+                self.wfile.write(content)
+                self.server_state.num_sent += len(content)
+        except OSError:
+            self.server_state.was_left.set()
+
     def _sglang(self, body: dict[str, Any], fault: str) -> None:
         params, prompt, num_top = body["sampling_params"], body["input_ids"], body.get("top_logprobs_num", 0)
         others = [[-1.0 - other / 1000, other, None] for other in range(num_top)]
@@ -172,9 +197,9 @@ class _Handler(BaseHTTPRequestHandler):
                 "input_token_logprobs": [[None if i == 0 else -0.5, token, None] for i, token in enumerate(prompt)]
             }
             meta["input_top_logprobs"] = [None if i == 0 else others for i in range(len(prompt))]
-            self._json({"text": "", "output_ids": [], "meta_info": meta})
+            self.send_json({"text": "", "output_ids": [], "meta_info": meta})
             return
-        self._begin_stream()
+        self.begin_stream()
         made: list[int] = []
         for count in range(1, params["max_new_tokens"] + 1):
             if fault == "half" and count == 3:
@@ -193,11 +218,11 @@ class _Handler(BaseHTTPRequestHandler):
                 meta["output_token_logprobs"] = [[-0.5, token, None] for token in made]
                 meta["output_top_logprobs"] = [others for _ in made]
             shown = made[-1:] if self.server_state.is_incremental else made
-            self._event({"text": "?", "output_ids": shown, "meta_info": meta})
+            self.send_event({"text": "?", "output_ids": shown, "meta_info": meta})
             if finish:
                 break
-        self._chunk(b"data: [DONE]\n\n")
-        self._chunk(b"")
+        self.send_chunk(b"data: [DONE]\n\n")
+        self.send_chunk(b"")
 
     def _vllm(self, body: dict[str, Any], fault: str) -> None:
         assert body["return_tokens_as_token_ids"] and body["return_token_ids"]
@@ -209,9 +234,9 @@ class _Handler(BaseHTTPRequestHandler):
             if "prompt_logprobs" in body:
                 ranked = [{str(token): {"logprob": -0.5, "rank": 7, "decoded_token": "?"}} for token in prompt]
                 choice["prompt_logprobs"] = [None, *ranked[1:]]
-            self._json({"choices": [choice]})
+            self.send_json({"choices": [choice]})
             return
-        self._begin_stream()
+        self.begin_stream()
         tokens = list(body["prompt"])
         for count in range(1, body["max_tokens"] + 1):
             if fault == "half" and count == 3:
@@ -230,11 +255,11 @@ class _Handler(BaseHTTPRequestHandler):
                 choice["token_ids"] = [99_999]
             if body.get("logprobs") is not None:
                 choice["logprobs"] = self._vllm_logprobs([token], body)
-            self._event({"choices": [choice]})
+            self.send_event({"choices": [choice]})
             if finish:
                 break
-        self._chunk(b"data: [DONE]\n\n")
-        self._chunk(b"")
+        self.send_chunk(b"data: [DONE]\n\n")
+        self.send_chunk(b"")
 
     def _vllm_logprobs(self, tokens: Sequence[int], body: dict[str, Any]) -> dict[str, list[Any]]:
         others = {f"token_id:{other}": -1.0 - other / 1000 for other in range(body["logprobs"])}
@@ -249,10 +274,10 @@ class _Handler(BaseHTTPRequestHandler):
         whole = [token for token in tokens if token > 255 or not is_incomplete(TOKENIZER.token_bytes(token))]
         probabilities = [self._entry(token, body) for token in whole] if "n_probs" in body else []
         answer = {"tokens": tokens, "tokens_predicted": len(tokens), "timings": {"cache_n": 1}, "stop": True}
-        self._json(answer | ({"completion_probabilities": probabilities} if "n_probs" in body else {}))
+        self.send_json(answer | ({"completion_probabilities": probabilities} if "n_probs" in body else {}))
 
     def _stream(self, body: dict[str, Any], fault: str) -> None:
-        self._begin_stream()
+        self.begin_stream()
         content = b""
         try:
             for count, token in enumerate(self.server_state.tokens_of(body), 1):
@@ -266,12 +291,12 @@ class _Handler(BaseHTTPRequestHandler):
                 event: dict[str, Any] = {"tokens": [shown], "tokens_predicted": count, "timings": {"cache_n": 1}}
                 if "n_probs" in body:
                     event["completion_probabilities"] = [self._entry(token, body)]
-                self._event(event | {"stop": False})
+                self.send_event(event | {"stop": False})
                 if fault == "slow" and count == 2:
                     while not self.server_state.release.wait(0.02):
-                        self._event({"tokens": [], "stop": False})
-            self._event({"tokens": [], "tokens_predicted": count, "stop": True, "stop_type": "limit"})
-            self._chunk(b"")
+                        self.send_event({"tokens": [], "stop": False})
+            self.send_event({"tokens": [], "tokens_predicted": count, "stop": True, "stop_type": "limit"})
+            self.send_chunk(b"")
         except OSError:
             self.server_state.was_left.set()
             raise
@@ -280,23 +305,23 @@ class _Handler(BaseHTTPRequestHandler):
         others = [{"id": other, "logprob": -1.0 - other / 1000} for other in range(min(body["n_probs"], 300))]
         return {"id": token, "logprob": -0.5, "top_logprobs": others}
 
-    def _event(self, event: dict[str, Any]) -> None:
-        self._chunk(b"data: " + json.dumps(event).encode() + b"\n\n")
+    def send_event(self, event: dict[str, Any]) -> None:
+        self.send_chunk(b"data: " + json.dumps(event).encode() + b"\n\n")
 
-    def _begin_stream(self) -> None:
+    def begin_stream(self) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/event-stream; charset=utf-8")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
 
-    def _chunk(self, content: bytes) -> None:
+    def send_chunk(self, content: bytes) -> None:
         self.wfile.write(b"%x\r\n%b\r\n" % (len(content), content))
         self.wfile.flush()
 
-    def _json(self, value: object, status: int = 200) -> None:
-        self._send("application/json", json.dumps(value).encode(), status)
+    def send_json(self, value: object, status: int = 200) -> None:
+        self.send_content("application/json", json.dumps(value).encode(), status)
 
-    def _send(self, kind: str, content: bytes, status: int = 200) -> None:
+    def send_content(self, kind: str, content: bytes, status: int = 200) -> None:
         self.send_response(status)
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(content)))

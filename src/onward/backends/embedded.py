@@ -250,6 +250,8 @@ def _error(failed: Failed) -> ApiError:
     match failed.kind:
         case "stopped":
             return EngineStopped()
+        case "lost":
+            return EngineStopped.lost()
         case "crashed":
             return ServerError(final=True)
         case "rejected":

@@ -103,8 +103,10 @@ class ClusterEngine:
 
     def submit(self, jobs: ReadOnly[Job]) -> None:
         with self._lock:
-            if self._state.status == "stopped" or self._is_given_up:
+            if self._state.status == "stopped":
                 raise EngineStopped()
+            if self._is_given_up:
+                raise EngineStopped.lost()
             self._loop.call_soon_threadsafe(self._begin, list(jobs), self._info.fingerprint)
 
     def cancel(self, request: int) -> None:
@@ -181,7 +183,7 @@ class ClusterEngine:
         except Refused as refused:
             self._fail(flight, "rejected", str(refused))
         except ReplicaLost as lost:
-            self._fail(flight, "stopped", str(lost))
+            self._fail(flight, "lost", str(lost))
         except asyncio.CancelledError:
             pass
         except Exception as error:

@@ -91,7 +91,7 @@ class Flight:
             if journal is None:
                 continue
             if isinstance(event, Failed):
-                if event.kind in ("stopped", "crashed"):
+                if event.kind in ("stopped", "crashed", "lost"):
                     lost = event.reason
                     continue
                 del self._journals[event.job]

@@ -14,7 +14,7 @@ from onward.errors import SetupError
 
 T = TypeVar("T")
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised with every change of these messages, of jobs or of events. Faces use replicas with the same number only."""
 
 Calls = list[tuple[int, bytes]]

@@ -115,7 +115,7 @@ class JobBook:
         ended: list[int] = []
         for event in report.events:
             if isinstance(event, Failed):
-                if event.kind in ("stopped", "crashed"):
+                if event.kind in ("stopped", "crashed", "lost"):
                     crash_reason = event.reason  # the job does not end: another engine resumes it
                 elif event.job in self._journals and event.job not in ended:
                     events.append(event)

@@ -49,6 +49,11 @@ class UpstreamError(Exception):
         self.is_unsent = is_unsent
         self.is_request = is_request
 
+    def locate(self, url: str) -> None:
+        """Say which upstream it was, if the text does not."""
+        if url not in str(self):
+            self.args = (f"{url}: {self}",)
+
 
 @dataclass(frozen=True, slots=True)
 class UpstreamInfo:

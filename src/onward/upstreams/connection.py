@@ -1,24 +1,26 @@
-"""HTTP to an upstream: JSON in, JSON or server-sent events out, every fault an UpstreamError with a sentence."""
+"""HTTP to an upstream: JSON in, one typed message or a stream of them out, every fault an UpstreamError with a
+sentence."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterator
 
 import msgspec
 
+from onward.upstreams.answers import ANSWER_BYTES, A, decode, error_line, refusal
 from onward.upstreams.base import UpstreamError
-from onward.upstreams.http import HTTPClient
+from onward.upstreams.http import HTTPClient, Response
 
 PROBE_SECONDS = 5.0
 """How long an upstream may send nothing when it is asked what it serves."""
-MAX_LINE_BYTES = 16 << 20
-MAX_ERROR_CHARACTERS = 300
+MAX_DESCRIPTION_BYTES = 1 << 22
+"""What a description of a model may take: with a chat template, and many models."""
 
 Fields = dict[str, object]
 
 
 class Connection:
-    """Requests to one upstream. `silence_seconds`: how long it may send nothing; 0: any time."""
+    """Requests to one upstream. `silence_seconds`: how long it may send nothing that is waited for; 0: any time."""
 
     def __init__(self, url: str, key: str | None, silence_seconds: float) -> None:
         self.url = url
@@ -28,68 +30,90 @@ class Connection:
     async def close(self) -> None:
         await self._http.close()
 
-    async def get(self, path: str) -> Fields:
-        """Return the object that a path answers with. Raises UpstreamError."""
+    async def get(self, path: str, kind: type[A]) -> A:
+        """Return what a path answers with. Raises UpstreamError."""
         async with self._http.request("GET", path, silence_seconds=PROBE_SECONDS) as response:
-            return self._object(response.status, await response.read())
+            return await self._message(response, kind, MAX_DESCRIPTION_BYTES)
 
-    async def post(self, path: str, body: Fields) -> Fields:
-        """Return the object that a request is answered with. Raises UpstreamError."""
-        async with self._http.request("POST", path, msgspec.json.encode(body)) as response:
-            return self._object(response.status, await response.read())
+    async def check(self, path: str) -> None:
+        """Raise UpstreamError if a path says that the server is not well. One that it does not have says nothing."""
+        async with self._http.request("GET", path, silence_seconds=PROBE_SECONDS) as response:
+            if response.status not in (200, 404, 405):
+                raise refusal(self.url, response.status, await response.read_error())
 
-    async def stream(self, path: str, body: Fields, *, keep_alive: bool = True) -> AsyncGenerator[Fields]:
-        """Yield the objects of an answer of server-sent events. Raises UpstreamError, also if it ends too early for a
-        line to be complete. Read it to its end, so that the connection can be used again. Without `keep_alive` it is
-        not: for servers that close it after a stream without announcing it."""
+    async def post(self, path: str, body: Fields, kind: type[A], max_bytes: int = ANSWER_BYTES) -> A:
+        """Return what a request is answered with; `max_bytes`: besides what repeats the request. Raises
+        UpstreamError."""
+        content = msgspec.json.encode(body)
+        async with self._http.request("POST", path, content) as response:
+            return await self._message(response, kind, max_bytes + _echoed(content))
+
+    async def stream(
+        self,
+        path: str,
+        body: Fields,
+        kind: type[A],
+        max_bytes: int,
+        is_progress: Callable[[A], bool],
+        *,
+        keep_alive: bool = True,
+    ) -> AsyncGenerator[A]:
+        """Yield the messages of an answer of server-sent events, of at most `max_bytes` each, besides what repeats the
+        request. Events that are no progress, comments and so on do not end the silence.
+
+        Raises UpstreamError, also if it ends too early for a line to be complete. Read it to its end, so that the
+        connection can be used again. Without `keep_alive` it is not: for servers that close it after a stream without
+        announcing it.
+        """
         is_done = False
         content = msgspec.json.encode(body)
         async with self._http.request("POST", path, content, keep_alive=keep_alive) as response:
             if response.status != 200:
-                self._object(response.status, await response.read())
+                raise refusal(self.url, response.status, await response.read_error())
             if not response.content_type.startswith("text/event-stream"):
                 raise UpstreamError(f"{self.url} did not answer with a stream of events.")
-            rest = b""
+            lines = _Lines(self.url, max_bytes + _echoed(content))
+            response.expect_events(lines.max_bytes)
             while chunk := await response.chunk():
-                *lines, rest = (rest + chunk).split(b"\n")
-                if len(rest) > MAX_LINE_BYTES:
-                    raise UpstreamError(f"{self.url} sent a line that is too long.")
-                for line in lines:
+                for line in lines.feed(chunk):
                     is_done = is_done or line.startswith(b"data: [DONE]")
-                    if not is_done and line.startswith((b"data:", b"error:")):
-                        yield self._decoded(line.partition(b":")[2])
+                    if line.startswith(b"error:"):
+                        raise error_line(self.url, line.partition(b":")[2])
+                    if not is_done and line.startswith(b"data:"):
+                        message = decode(self.url, line.partition(b":")[2], kind)
+                        if is_progress(message):
+                            response.progressed()
+                        yield message
 
-    def _object(self, status: int, content: bytes) -> Fields:
-        if status != 200:
-            raise UpstreamError(
-                self._refusal(status, content),
-                is_lost=status in (429, 502, 503, 504),
-                is_request=status in (400, 413, 422),
-            )
-        return self._decoded(content)
-
-    def _decoded(self, content: bytes) -> Fields:
-        try:
-            decoded = msgspec.json.decode(content)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            shown = content[:60].decode(errors="replace")
-            raise UpstreamError(f"{self.url} did not answer with JSON, but with {shown!r}.") from None
-        if not isinstance(decoded, dict):
-            raise UpstreamError(f"{self.url} answered with JSON that is not an object.")
-        if "error" in decoded and decoded["error"] is not None:
-            raise UpstreamError(f"{self.url} refused the request: {_reason(decoded['error'])}")
-        return decoded
-
-    def _refusal(self, status: int, content: bytes) -> str:
-        hint = "; ONWARD_UPSTREAM_KEY is sent as its API key" if status in (401, 403) else ""
-        try:
-            if content:
-                self._decoded(content)
-        except UpstreamError as error:
-            return f"{str(error).rstrip('.')} (status {status}{hint})."
-        return f"{self.url} answered with status {status}{hint}."
+    async def _message(self, response: Response, kind: type[A], max_bytes: int) -> A:
+        if response.status != 200:
+            raise refusal(self.url, response.status, await response.read_error())
+        return decode(self.url, await response.read(max_bytes), kind)
 
 
-def _reason(error: object) -> str:
-    message = error.get("message") if isinstance(error, dict) else error
-    return str(message)[:MAX_ERROR_CHARACTERS]
+class _Lines:
+    """Splits a stream into lines of at most `max_bytes` each."""
+
+    def __init__(self, url: str, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._url = url
+        self._rest = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the lines that are complete now. Raises UpstreamError for one that is too long."""
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            self._append(line)
+            yield bytes(self._rest)
+            self._rest.clear()
+        self._append(rest)
+
+    def _append(self, part: bytes) -> None:
+        self._rest += part
+        if len(self._rest) > self.max_bytes:
+            raise UpstreamError(f"{self._url} sent more than what it was asked for takes.")
+
+
+def _echoed(content: bytes) -> int:
+    """Return what an answer may take that repeats a request, written in another way."""
+    return 4 * len(content)

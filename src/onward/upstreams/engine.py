@@ -24,6 +24,7 @@ from onward.engine.model import Tokenizer
 from onward.errors import EngineStopped, SetupError
 from onward.loop_thread import LoopThread
 from onward.sampling.outputs import Sampled
+from onward.upstreams.answers import check_scores, checked
 from onward.upstreams.base import Part, Upstream, UpstreamError
 from onward.upstreams.choice import ChoiceRun
 from onward.upstreams.grammars import UpstreamGrammars
@@ -120,8 +121,10 @@ class UpstreamEngine:
         with self._lock:
             if self._state.status == "crashed":
                 raise EngineStopped.crashed()
-            if self._state.status == "stopped" or (self._pool is not None and self._pool.is_given_up):
+            if self._state.status == "stopped":
                 raise EngineStopped()
+            if self._pool is not None and self._pool.is_given_up:
+                raise EngineStopped.lost()
             self._loop.call_soon_threadsafe(self._begin, list(jobs))
 
     def cancel(self, request: int) -> None:
@@ -157,7 +160,7 @@ class UpstreamEngine:
         try:
             await self._generate(run, choice)
         except UpstreamError as error:
-            kind: FailureKind = "stopped" if error.is_lost else "rejected"
+            kind: FailureKind = "lost" if error.is_lost else "rejected"
             self._fail(run, kind, str(error))
         except GrammarError as error:
             self._fail(run, "constraint", str(error))
@@ -189,6 +192,7 @@ class UpstreamEngine:
                         await self._take_segments(run, state, address)
                     return
                 except UpstreamError as error:
+                    error.locate(address.url)
                     pool.failed(address, num_losses, error)
                     num_failed = 0 if len(state.generated) > num_before else num_failed + pool.counts_as_attempt(error)
                     if num_failed >= MAX_ATTEMPTS or not pool.may_go_on(error) or not state.can_go_on:
@@ -226,7 +230,9 @@ class UpstreamEngine:
         async with run.scoring:
             if not run.is_prefilled:
                 top, with_ranks = run.job.score_top, run.job.score_ranks
-                self._prefilled(run, 0, await upstream.score(run.job.prompt, top, with_ranks=with_ranks))
+                scores = await upstream.score(run.job.prompt, top, with_ranks=with_ranks)
+                check_scores(scores, run.job.prompt, top, self._tokenizer.size, with_ranks=with_ranks)
+                self._prefilled(run, 0, scores)
 
     async def _take_segment(self, run: _Run, state: ChoiceRun, address: Address) -> bool:
         """Take the tokens of one segment. Returns whether the choice has ended. Raises UpstreamError."""
@@ -235,7 +241,8 @@ class UpstreamEngine:
         if segment.forced_token is not None:
             await asyncio.sleep(0)  # others are next: thousands of tokens may be forced
             return self._take(run, state, Part([Sampled(segment.forced_token, float("nan"), ())]))
-        async with aclosing(address.upstream.generate(segment)) as parts:
+        answer = checked(address.upstream.generate(segment), segment, self._tokenizer.size)
+        async with aclosing(answer) as parts:
             async for part in parts:
                 if part.is_broken:
                     state.ask_in_one_piece()
@@ -253,8 +260,6 @@ class UpstreamEngine:
     def _take(self, run: _Run, state: ChoiceRun, part: Part) -> bool:
         taken = []
         for sampled in part.tokens:
-            if not 0 <= sampled.token < self._tokenizer.size:
-                raise UpstreamError(f"the upstream sent token {sampled.token}, which the tokenizer does not have.")
             taken.append(sampled)
             if finish := state.take(sampled.token):
                 break

@@ -17,10 +17,21 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+import msgspec
 import numpy as np
 
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
+from onward.upstreams.answers import (
+    MAX_SLOTS,
+    Answer,
+    Malformed,
+    answer_bytes,
+    context_length,
+    first_model,
+    logprob,
+    tokenized,
+)
 from onward.upstreams.base import Part, Segment, Traits, UpstreamError, UpstreamInfo
 from onward.upstreams.connection import Connection, Fields
 
@@ -53,8 +64,75 @@ FORCING_BIAS, ALLOWING_BIAS = 10_000.0, 1_000.0
 MIN_PROBABILITY = 1e-30
 """What a token must have to be there: `typ_p` would compute with the logarithm of 0 where a token is banned, and `xtc`
 would take it for a likely one where the threshold is 0."""
-FEW_PROBABILITIES, ALL_PROBABILITIES = 512, 1 << 24
+FEW_PROBABILITIES, ALL_PROBABILITIES = 512, 1 << 19
+"""The second is beyond all vocabularies."""
 WHOLE_FIELDS = ("tokens", "completion_probabilities", "tokens_predicted", "timings", "stop")
+
+
+class _Settings(msgspec.Struct):
+    n_ctx: int
+
+
+class _Properties(Answer, kw_only=True):
+    """Of `/props`."""
+
+    default_generation_settings: _Settings
+    total_slots: int
+    build_info: str | None = None
+    model_path: str = ""
+
+
+class _Meta(msgspec.Struct):
+    size: int | None = None
+    n_params: int | None = None
+
+
+class _Model(msgspec.Struct):
+    meta: _Meta
+
+
+class _Models(Answer, kw_only=True):
+    data: list[_Model]
+
+
+class _Tokenized(Answer, kw_only=True):
+    tokens: list[int]
+
+
+class _Alternative(msgspec.Struct):
+    id: int
+    logprob: float | None
+
+
+class _Probability(msgspec.Struct):
+    """The log-probability of a token, and those of the most likely ones at its position."""
+
+    id: int
+    logprob: float | None
+    top_logprobs: list[_Alternative]
+
+
+class _Timings(msgspec.Struct):
+    cache_n: int | None = None
+
+
+class _Completion(Answer, kw_only=True):
+    """An answer in one piece, or an event of a stream."""
+
+    index: int = 0
+    tokens: list[int] = msgspec.field(default_factory=list)
+    tokens_predicted: int | None = None
+    completion_probabilities: list[_Probability] = msgspec.field(default_factory=list)
+    timings: _Timings | None = None
+    stop: bool = False
+
+    @property
+    def is_progress(self) -> bool:
+        return bool(self.tokens) or self.stop
+
+    @property
+    def num_cached(self) -> int | None:
+        return None if self.timings is None else self.timings.cache_n
 
 
 class LlamaServer:
@@ -69,48 +147,44 @@ class LlamaServer:
         await self._connection.close()
 
     async def probe(self) -> UpstreamInfo:
-        url = self._connection.url
-        props = await self._connection.get("/props")
-        models = await self._connection.get("/v1/models")
-        try:
-            defaults, meta = props["default_generation_settings"], models["data"][0]["meta"]  # type: ignore[index]
-            path = str(props.get("model_path", ""))
-            return UpstreamInfo(
-                context_length=int(defaults["n_ctx"]),  # type: ignore[index]
-                num_slots=int(props["total_slots"]),  # type: ignore[call-overload]
-                fingerprint=f"llama-server {props.get('build_info')} {path} {meta.get('size')} {meta.get('n_params')}",
-                model_path=path,
-            )
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise UpstreamError(f"{url} does not describe its model as llama-server does at /props.") from None
+        props = await self._connection.get("/props", _Properties)
+        models = await self._connection.get("/v1/models", _Models)
+        if not 1 <= props.total_slots <= MAX_SLOTS:
+            raise Malformed(f"a number of {props.total_slots} slots")
+        meta, path = first_model(models.data).meta, props.model_path
+        return UpstreamInfo(
+            context_length=context_length(props.default_generation_settings.n_ctx),
+            num_slots=props.total_slots,
+            fingerprint=f"llama-server {props.build_info} {path} {meta.size} {meta.n_params}",
+            model_path=path,
+        )
 
     async def encode(self, text: str) -> list[int]:
-        answer = await self._connection.post(
-            "/tokenize", {"content": text, "add_special": False, "parse_special": True}
-        )
-        tokens = answer.get("tokens")
-        if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-            raise UpstreamError(f"{self._connection.url} does not tokenize as llama-server does.")
-        return tokens
+        body: Fields = {"content": text, "add_special": False, "parse_special": True}
+        answer = await self._connection.post("/tokenize", body, _Tokenized)
+        return tokenized(answer.tokens, text)
 
     async def generate(self, segment: Segment) -> AsyncGenerator[Part]:
         body = request_body(segment)
         if segment.whole:
-            answer = await self._connection.post("/completion", body)
-            yield Part(await self._reported(answer, segment), _num_cached(answer))
+            answer = await self._complete(body, segment, segment.sampling.logprobs)
+            yield Part(await self._reported(answer, segment), answer.num_cached)
             return
         known, has_ended = 0, False
-        async with aclosing(self._connection.stream("/completion", body, keep_alive=False)) as events:
+        max_bytes = answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
+        stream = self._connection.stream(
+            "/completion", body, _Completion, max_bytes, lambda event: event.is_progress, keep_alive=False
+        )
+        async with aclosing(stream) as events:
             async for event in events:
                 tokens = self._tokens(event, segment)
-                num_computed = event.get("tokens_predicted")
-                if isinstance(num_computed, int) and num_computed > known + len(tokens):
+                if event.tokens_predicted is not None and event.tokens_predicted > known + len(tokens):
                     yield Part(is_broken=True)
                     return
                 known += len(tokens)
                 if tokens:
-                    yield Part(tokens, _num_cached(event))
-                has_ended = has_ended or event.get("stop") is True
+                    yield Part(tokens, event.num_cached)
+                has_ended = has_ended or event.stop
         if not has_ended:
             raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
 
@@ -121,53 +195,49 @@ class LlamaServer:
         found: list[Sampled | None] = [None]
         for position in range(1, len(tokens)):
             segment = Segment(tokens[:position], 0, 1, params, 0, whole=True)
-            answer = await self._connection.post("/completion", request_body(segment) | _forcing(tokens[position]))
+            answer = await self._complete(request_body(segment) | _forcing(tokens[position]), segment, top)
             scored = await self._reported(answer, segment)
             if [one.token for one in scored] != [tokens[position]]:
                 raise UpstreamError(f"{self._connection.url} sent another token than the one to score.")
             found += scored
         return found
 
-    async def _reported(self, answer: Fields, segment: Segment) -> list[Sampled]:
+    async def _complete(self, body: Fields, segment: Segment, num_top: int | None) -> _Completion:
+        max_bytes = answer_bytes(segment.max_tokens, num_top, len(segment.tokens))
+        return await self._connection.post("/completion", body, _Completion, max_bytes)
+
+    async def _reported(self, answer: _Completion, segment: Segment) -> list[Sampled]:
         """Return the tokens of an answer in one piece."""
-        if segment.sampling.logprobs is not None and not answer.get("completion_probabilities"):
-            answer["completion_probabilities"] = [await self._probabilities(segment, answer)]
+        if segment.sampling.logprobs is not None and not answer.completion_probabilities:
+            answer.completion_probabilities = [await self._probability(segment, answer)]
         return self._tokens(answer, segment)
 
-    async def _probabilities(self, segment: Segment, answer: Fields) -> Fields:
+    async def _probability(self, segment: Segment, answer: _Completion) -> _Probability:
         """Return the entry of the one token of an answer that has none: it left a character incomplete.
 
         Another token, which does not, is forced at the same position; the list of the most likely ones has both.
         """
-        tokens = answer.get("tokens")
-        if not isinstance(tokens, list) or len(tokens) != 1:
-            raise UpstreamError(f"{self._connection.url} sent tokens without their log-probabilities.")
-        forced = (await self.encode("a"))[0]
-        body = request_body(segment) | _forcing(forced)
-        for num_probs in (FEW_PROBABILITIES, ALL_PROBABILITIES):
-            again = await self._connection.post("/completion", body | {"n_probs": num_probs})
-            try:
-                top = again["completion_probabilities"][0]["top_logprobs"]  # type: ignore[index]
-                found = [each["logprob"] for each in top if each["id"] == tokens[0]]
-            except (KeyError, IndexError, TypeError):
-                raise UpstreamError(f"{self._connection.url} sent no log-probabilities.") from None
-            if found:
-                return {"id": tokens[0], "logprob": found[0], "top_logprobs": top}
-        raise UpstreamError(f"{self._connection.url} does not know the probability of token {tokens[0]}.")
+        if len(answer.tokens) != 1:
+            raise Malformed("tokens without their log-probabilities")
+        [token] = answer.tokens
+        body = request_body(segment) | _forcing((await self.encode("a"))[0])
+        for num_probs in (max(FEW_PROBABILITIES, segment.sampling.logprobs or 0), ALL_PROBABILITIES):
+            again = await self._complete(body | {"n_probs": num_probs}, segment, num_probs)
+            top = again.completion_probabilities[0].top_logprobs if again.completion_probabilities else []
+            for each in top:
+                if each.id == token:
+                    return _Probability(token, each.logprob, top)
+        raise UpstreamError(f"{self._connection.url} does not know the probability of token {token}.")
 
-    def _tokens(self, answer: Fields, segment: Segment) -> list[Sampled]:
+    def _tokens(self, answer: _Completion, segment: Segment) -> list[Sampled]:
         """Return the tokens of an answer or event, with log-probabilities if the segment needs them."""
-        try:
-            ids = [int(token) for token in answer.get("tokens", ())]  # type: ignore[attr-defined]
-            if segment.sampling.logprobs is None:
-                return [Sampled(token, float("nan"), ()) for token in ids]
-            found = answer.get("completion_probabilities", ())
-            return [
-                _sampled(token, entry, segment.sampling.logprobs)
-                for token, entry in zip(ids, found, strict=True)  # type: ignore[call-overload]
-            ]
-        except (KeyError, TypeError, ValueError):
-            raise UpstreamError(f"{self._connection.url} sent tokens in another form than llama-server does.") from None
+        if answer.index:
+            raise Malformed(f"choice {answer.index}")
+        if segment.sampling.logprobs is None:
+            return [Sampled(token, float("nan"), ()) for token in answer.tokens]
+        if [entry.id for entry in answer.completion_probabilities] != answer.tokens:
+            raise Malformed("the log-probabilities of other tokens")
+        return [_sampled(entry, segment.sampling.logprobs) for entry in answer.completion_probabilities]
 
 
 def request_body(segment: Segment) -> Fields:
@@ -255,14 +325,7 @@ def sampler_fields(params: SamplingParams) -> Fields:
     }
 
 
-def _sampled(token: int, entry: Fields, num_top: int) -> Sampled:
-    if entry["id"] != token:
-        raise ValueError("the log-probabilities are those of other tokens")
-    top = [(int(each["id"]), float(each["logprob"])) for each in entry["top_logprobs"]]  # type: ignore[attr-defined]
-    return Sampled(token, float(entry["logprob"]), tuple(top[:num_top]))  # type: ignore[arg-type]
-
-
-def _num_cached(answer: Fields) -> int | None:
-    timings = answer.get("timings")
-    cached = timings.get("cache_n") if isinstance(timings, dict) else None
-    return cached if type(cached) is int else None
+def _sampled(entry: _Probability, num_top: int) -> Sampled:
+    """Return a token with its log-probabilities. Raises Malformed."""
+    top = [(each.id, logprob(each.logprob, null_is_zero=True)) for each in entry.top_logprobs[:num_top]]
+    return Sampled(entry.id, logprob(entry.logprob), tuple(top))

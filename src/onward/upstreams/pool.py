@@ -271,14 +271,17 @@ class Pool:
 
     async def _ask(self, address: Address) -> UpstreamInfo:
         """Return what an address serves; the first time, check it. Raises UpstreamError."""
-        described = await address.upstream.probe()
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                described = await address.upstream.probe()
+                if not address.is_known and self._check is not None:
+                    await self._check(address.url, address.upstream)
+        except TimeoutError:
+            raise UpstreamError(f"{address.url} takes too long to say what it serves.", is_lost=True) from None
+        except UpstreamError as error:
+            error.locate(address.url)
+            raise
         if not address.is_known:
-            try:
-                async with asyncio.timeout(CHECK_SECONDS):
-                    if self._check is not None:
-                        await self._check(address.url, address.upstream)
-            except TimeoutError:
-                raise UpstreamError(f"{address.url} sent nothing for too long.", is_lost=True) from None
             address.set_slots(described.num_slots)
             address.is_known = True
         return described

@@ -12,9 +12,22 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+
+import msgspec
 
 from onward.sampling.outputs import Sampled
+from onward.upstreams.answers import (
+    LOST_CODES,
+    REQUEST_CODES,
+    Answer,
+    Malformed,
+    answer_bytes,
+    context_length,
+    first_model,
+    logprob,
+    printable,
+    tokenized,
+)
 from onward.upstreams.base import UNCOMMON, Part, Segment, Traits, UpstreamError, UpstreamInfo
 from onward.upstreams.connection import Connection, Fields
 
@@ -22,6 +35,51 @@ LACKS = UNCOMMON | {"prompt_logprobs", "raw_logprobs", "several_filters", "allow
 NUM_SLOTS = 256
 """Choices that are sent at the same time: SGLang queues what its `--max-running-requests` has no room for."""
 BAN = -10_000.0
+
+
+_Entry = tuple[float | None, int, str | None]
+"""A log-probability, a token's id and its text."""
+
+
+class _Model(msgspec.Struct):
+    max_model_len: int
+
+
+class _Models(Answer, kw_only=True):
+    data: list[_Model]
+
+
+class _ModelInfo(Answer, kw_only=True):
+    model_path: str
+    weight_version: str | int | None = None
+
+
+class _Tokenized(Answer, kw_only=True):
+    tokens: list[int]
+
+
+class _Finish(msgspec.Struct):
+    type: str
+    message: str | None = None
+    status_code: int | None = None
+
+
+class _Meta(msgspec.Struct):
+    completion_tokens: int = 0
+    finish_reason: _Finish | None = None
+    cached_tokens: int | None = None
+    output_token_logprobs: list[_Entry] | None = None
+    output_top_logprobs: list[list[_Entry] | None] | None = None
+    input_token_logprobs: list[_Entry] | None = None
+    input_top_logprobs: list[list[_Entry] | None] | None = None
+
+
+class _Generated(Answer, kw_only=True):
+    """An answer in one piece, or an event of a stream."""
+
+    index: int = 0
+    output_ids: list[int]
+    meta_info: _Meta
 
 
 class SGLang:
@@ -36,22 +94,15 @@ class SGLang:
         await self._connection.close()
 
     async def probe(self) -> UpstreamInfo:
-        models = await self._connection.get("/v1/models")
-        model = await self._connection.get("/get_model_info")
-        try:
-            first: Any = models["data"][0]  # type: ignore[index]
-            path = str(model["model_path"])
-            described = f"sglang {path} {model.get('weight_version')}"
-            return UpstreamInfo(int(first["max_model_len"]), NUM_SLOTS, described, path)
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise UpstreamError(f"{self._connection.url} does not describe its model as SGLang does.") from None
+        models = await self._connection.get("/v1/models", _Models)
+        model = await self._connection.get("/get_model_info", _ModelInfo)
+        described = f"sglang {model.model_path} {model.weight_version}"
+        length = context_length(first_model(models.data).max_model_len)
+        return UpstreamInfo(length, NUM_SLOTS, described, model.model_path)
 
     async def encode(self, text: str) -> list[int]:
-        answer = await self._connection.post("/tokenize", {"prompt": text, "add_special_tokens": False})
-        tokens = answer.get("tokens")
-        if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-            raise UpstreamError(f"{self._connection.url} does not tokenize as SGLang does.")
-        return tokens
+        answer = await self._connection.post("/tokenize", {"prompt": text, "add_special_tokens": False}, _Tokenized)
+        return tokenized(answer.tokens, text)
 
     async def score(self, tokens: tuple[int, ...], top: int, *, with_ranks: bool) -> list[Sampled | None]:
         body: Fields = {
@@ -61,49 +112,55 @@ class SGLang:
             "logprob_start_len": 0,
             "top_logprobs_num": top,
         }
-        answer = await self._connection.post("/generate", body)
-        try:
-            meta: Any = answer["meta_info"]
-            values, tops = meta["input_token_logprobs"], meta.get("input_top_logprobs")
-            return [None, *_scored(list(tokens)[1:], values[1:], None if tops is None else tops[1:], top)]
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise self._malformed() from None
+        max_bytes = answer_bytes(len(tokens), top, len(tokens))
+        meta = (await self._connection.post("/generate", body, _Generated, max_bytes)).meta_info
+        values, tops = meta.input_token_logprobs or [], meta.input_top_logprobs
+        return [None, *_scored(list(tokens)[1:], values[1:], None if tops is None else tops[1:], top)]
 
     async def generate(self, segment: Segment) -> AsyncGenerator[Part]:
         known, has_ended = 0, False
-        async with aclosing(self._connection.stream("/generate", request_body(segment))) as events:
+        # Each event may repeat all tokens before it.
+        max_bytes = answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
+
+        def is_progress(event: _Generated) -> bool:
+            return event.meta_info.completion_tokens > known or event.meta_info.finish_reason is not None
+
+        stream = self._connection.stream("/generate", request_body(segment), _Generated, max_bytes, is_progress)
+        async with aclosing(stream) as events:
             async for event in events:
-                try:
-                    meta: Any = event["meta_info"]
-                    part, known = self._part(event, meta, known, segment)
-                    finish = meta.get("finish_reason")
-                    is_abort = finish is not None and finish.get("type") == "abort"
-                except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-                    raise self._malformed() from None
+                finish = event.meta_info.finish_reason
+                if finish is not None and finish.type == "abort":
+                    raise self._given_up(finish)
+                part = self._part(event, known, segment)
+                known += len(part.tokens)
                 if part.tokens:
                     yield part
-                if is_abort:
-                    raise UpstreamError(f"{self._connection.url} gave the request up: {finish.get('message')}")
                 has_ended = has_ended or finish is not None
         if not has_ended:
             raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
 
-    def _part(self, event: Fields, meta: Any, known: int, segment: Segment) -> tuple[Part, int]:
-        """Return the new tokens of an event, and how many there are in all."""
-        ids: Any = event["output_ids"]
-        total = int(meta["completion_tokens"])
-        new = [int(token) for token in (ids[known:] if len(ids) == total else ids)]
+    def _part(self, event: _Generated, known: int, segment: Segment) -> Part:
+        """Return the new tokens of an event, behind `known` others. Raises Malformed."""
+        ids, meta, total = event.output_ids, event.meta_info, event.meta_info.completion_tokens
+        new = ids[known:] if len(ids) == total else ids
+        if event.index:
+            raise Malformed(f"choice {event.index}")
+        if known + len(new) != total:
+            raise Malformed(f"{len(ids)} tokens, {total} in all behind {known}")
         if segment.sampling.logprobs is None:
             tokens = [Sampled(token, math.nan, ()) for token in new]
         else:
-            values, tops = meta["output_token_logprobs"], meta.get("output_top_logprobs")
+            values, tops = meta.output_token_logprobs or [], meta.output_top_logprobs
             start = len(values) - len(new)
             tokens = _scored(new, values[start:], tops[start:] if tops else None, segment.sampling.logprobs)
-        cached = meta.get("cached_tokens")
-        return Part(tokens, cached if type(cached) is int else None), known + len(new)
+        return Part(tokens, meta.cached_tokens)
 
-    def _malformed(self) -> UpstreamError:
-        return UpstreamError(f"{self._connection.url} sent tokens in another form than SGLang does.")
+    def _given_up(self, finish: _Finish) -> UpstreamError:
+        return UpstreamError(
+            f"{self._connection.url} gave the request up: {printable(finish.message or 'no reason given')}",
+            is_lost=finish.status_code in LOST_CODES,
+            is_request=finish.status_code in REQUEST_CODES,
+        )
 
 
 def request_body(segment: Segment) -> Fields:
@@ -134,13 +191,17 @@ def request_body(segment: Segment) -> Fields:
     return body
 
 
-def _scored(ids: list[int], values: Any, tops: Any, num_top: int) -> list[Sampled]:
-    """Return tokens with their log-probabilities, each [log-probability, id, text]; they must be those of `ids`."""
+def _scored(
+    ids: list[int], values: list[_Entry], tops: list[list[_Entry] | None] | None, num_top: int
+) -> list[Sampled]:
+    """Return tokens with their log-probabilities. Raises Malformed for those of others."""
+    if [token for _, token, _ in values] != ids:
+        raise Malformed("the log-probabilities of other tokens")
+    if tops is not None and len(tops) != len(ids):
+        raise Malformed("another number of alternatives than of tokens")
     found = []
-    for index, (token, value) in enumerate(zip(ids, values, strict=True)):
-        if value[1] != token:
-            raise ValueError("the log-probabilities are those of other tokens")
+    for index, (value, token, _) in enumerate(values):
         entries = (tops[index] or []) if tops else []
-        top = [(int(entry[1]), float(entry[0])) for entry in entries[:num_top]]
-        found.append(Sampled(token, float(value[0]), tuple(top)))
+        top = [(other, logprob(number, null_is_zero=True)) for number, other, _ in entries[:num_top]]
+        found.append(Sampled(token, logprob(value), tuple(top)))
     return found
