@@ -38,8 +38,9 @@ class Connection:
     async def check(self, path: str) -> None:
         """Raise UpstreamError if a path says that the server is not well. One that it does not have says nothing."""
         async with self._http.request("GET", path, silence_seconds=PROBE_SECONDS) as response:
+            reason = await response.read_error()
             if response.status not in (200, 404, 405):
-                raise refusal(self.url, response.status, await response.read_error())
+                raise refusal(self.url, response.status, reason)
 
     async def post(self, path: str, body: Fields, kind: type[A], max_bytes: int = ANSWER_BYTES) -> A:
         """Return what a request is answered with; `max_bytes`: besides what repeats the request. Raises
