@@ -1,4 +1,4 @@
-"""The commands of the tutorial print what it shows."""
+"""The commands of the tutorial and of the guides to scoring and batches print what these pages show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import pytest
 
 from ..processes import served
 
-TUTORIAL = Path(__file__).parent.parent.parent / "docs" / "tutorial.md"
+DOCS = Path(__file__).parent.parent.parent / "docs"
+PAGES = {"tutorial.md": 15, "how-to/score.md": 5, "how-to/batches.md": 4}
+"""The pages, and how many commands at least each of them has."""
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
@@ -43,12 +45,13 @@ def storyteller() -> Iterator[str]:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_every_command_of_the_tutorial_shows_what_the_page_shows(
-    storyteller: str, tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_a_page_shows_what_the_page_shows(
+    page: str, storyteller: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Sections stand on their own: two are run at a time, each in a folder of its own."""
-    sections = [found for part in TUTORIAL.read_text(encoding="utf-8").split("\n## ") if (found := commands(part))]
-    assert sum(map(len, sections)) > 15
+    sections = [found for part in (DOCS / page).read_text(encoding="utf-8").split("\n## ") if (found := commands(part))]
+    assert sum(map(len, sections)) >= PAGES[page]
     folders = [tmp_path_factory.mktemp("section") for _ in sections]
     with ThreadPoolExecutor(2) as pool:
         wrong = list(pool.map(partial(first_difference, storyteller), sections, folders))

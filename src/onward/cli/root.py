@@ -16,6 +16,7 @@ from onward.errors import SetupError
 COMMANDS = {
     "serve": ("onward.cli.commands.serve", "Serve the Completions API over HTTP."),
     "completions": ("onward.cli.commands.completions", "Create completions: `completions create`."),
+    "score": ("onward.cli.commands.score", "Score texts: log-probabilities, bits per byte, perplexity."),
     "pull": ("onward.cli.commands.pull", "Download a model by one word, such as `pull smollm2`."),
     "models": ("onward.cli.commands.models", "List, show and download models."),
     "convert": ("onward.cli.commands.convert", "Write a model as an OpenVINO IR folder."),

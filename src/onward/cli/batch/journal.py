@@ -17,7 +17,6 @@ from onward.errors import SetupError
 
 _ID = "batch_req_"
 _BEGINNING = msgspec.json.encode({"id": _ID}).removesuffix(b'"}')
-"""The beginning of every line written here."""
 
 
 def new_id() -> str:
@@ -26,10 +25,14 @@ def new_id() -> str:
 
 
 class Journal:
-    """One file of results, locked while open. `keys` contains the key of every line in it (see `_key`).
+    """One file of results, locked while open. `keys` contains the key of every line in it (see `key_of`).
 
     A last line that is incomplete after a kill is removed when the file is opened, so that its request runs again.
     """
+
+    RECORD_START = _BEGINNING
+    """The beginning of every line written here: what else ends a file is not removed."""
+    RECORD_NAME = "a batch result"
 
     def __init__(self, path: Path) -> None:
         """Raises SetupError if the file is not writable, another run has it open, or a line of it is not a result."""
@@ -56,7 +59,19 @@ class Journal:
             with suppress(OSError):  # otherwise the next run removes it
                 os.ftruncate(self._file, complete_bytes)
             raise
-        self.keys.add(_key(record))
+        self.keys.add(self.key_of(record))
+
+    def key_of(self, record: dict[str, Any]) -> str | int:
+        """Return what identifies an input line across runs: its custom_id, or the line number of an invalid line.
+
+        Raises KeyError, TypeError or AttributeError if the record is not a result.
+        """
+        key = record["custom_id"]
+        if record["response"] is None:
+            key = (record["error"] or {}).get("line", key)
+        if not isinstance(key, str | int):
+            raise TypeError(key)
+        return key
 
     def close(self) -> None:
         """Close the file; remove it if it is new and empty. Raises SetupError if the disk fails."""
@@ -115,16 +130,18 @@ class Journal:
 
     def _parse_key(self, line: bytes, number: int) -> str | int:
         try:
-            return _key(msgspec.json.decode(line))
+            return self.key_of(msgspec.json.decode(line))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise self._not_a_result(number) from None
 
     def _check_incomplete(self, line: bytes, number: int) -> None:
-        if not line.startswith(_BEGINNING[: len(line)]):
+        if not line.startswith(self.RECORD_START[: len(line)]):
             raise self._not_a_result(number)
 
     def _not_a_result(self, number: int) -> SetupError:
-        return SetupError(f"{self.path} line {number} is not a batch result: use another file, or move this one away.")
+        return SetupError(
+            f"{self.path} line {number} is not {self.RECORD_NAME}: use another file, or move this one away."
+        )
 
 
 def _opened(path: Path) -> tuple[int, bool]:
@@ -134,16 +151,3 @@ def _opened(path: Path) -> tuple[int, bool]:
         return os.open(path, flags), False
     except FileNotFoundError:
         return os.open(path, flags | os.O_CREAT, 0o644), True
-
-
-def _key(record: dict[str, Any]) -> str | int:
-    """Return what identifies an input line across runs: its custom_id, or the line number of an invalid line.
-
-    Raises KeyError, TypeError or AttributeError if the record is not a result.
-    """
-    key = record["custom_id"]
-    if record["response"] is None:
-        key = (record["error"] or {}).get("line", key)
-    if not isinstance(key, str | int):
-        raise TypeError(key)
-    return key

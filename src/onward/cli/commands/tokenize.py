@@ -72,15 +72,12 @@ def _answer(ids: list[int], token_bytes: list[bytes]) -> dict[str, Any]:
 
 async def _remote(session: Session, model: str | None, text: str, special: bool) -> dict[str, Any]:
     """Return the result of the server's /tokenize, which is next to /v1 and does not report bytes."""
-    from dataclasses import replace
-
     from onward.cli.source.http import HttpSource
 
-    base = (session.connection.base_url or "").removesuffix("/v1")
-    source = HttpSource(replace(session.connection, base_url=base))
+    source = HttpSource(session.connection)
     fields = {"model": model, "prompt": text, "add_special_tokens": special, "return_token_strs": True}
     try:
-        answer = json.loads(await source.request("POST", "/tokenize", fields))
+        answer = await source.at_root("POST", "/tokenize", fields)
     finally:
         await source.aclose()
     return {"tokens": answer["tokens"], "count": answer["count"], "pieces": answer.get("token_strs") or []}

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -16,7 +17,7 @@ import onward
 from onward.cli.interrupt import raise_on_interrupt
 from onward.cli.output.terminal import note
 from onward.cli.session import Connection
-from onward.cli.source.base import Document
+from onward.cli.source.base import Document, TokenizedText, TokenizerFacts
 from onward.cli.source.errors import ConnectionFailed, RemoteError, remote_error
 from onward.cli.source.retry import next_delay, retry_delay
 from onward.cli.source.stream import PREFERENCE, ChunkStream, parse_document, resume_window
@@ -139,6 +140,27 @@ class HttpSource:
         """Return the body of a successful response; `path` begins with a slash. Raises as `complete` does."""
         async with self._response(method, self._base + path, fields) as response:
             return await _read(response)
+
+    async def tokenizer_facts(self, model: str | None) -> TokenizerFacts:
+        query = f"?model={quote(model, safe='')}" if model else ""
+        info = await self.at_root("GET", f"/tokenizer_info{query}")
+        prefix = info.get("eos_token_id") if info.get("bos_token_id") is None else info["bos_token_id"]
+        context = info.get("model_max_length")
+        if not isinstance(context, int):
+            raise RemoteError(502, {"message": f"{self._base}'s /tokenizer_info does not state the model's context."})
+        return TokenizerFacts(context, prefix, bool(info.get("add_bos_token")))
+
+    async def tokenize(self, model: str | None, text: str) -> TokenizedText:
+        fields = {"model": model, "prompt": text, "add_special_tokens": False, "return_token_bytes": True}
+        answer = await self.at_root("POST", "/tokenize", fields)
+        raw = answer.get("token_bytes")
+        return TokenizedText(answer["tokens"], None if raw is None else [bytes.fromhex(each) for each in raw])
+
+    async def at_root(self, method: str, path: str, fields: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the JSON object of a route that is next to /v1, not below it. Raises as `complete` does."""
+        url = self._base.removesuffix("/v1") + path
+        async with self._response(method, url, fields) as response:
+            return parse_document((await _read(response)).decode("utf-8", "replace"), url).value
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -11,7 +11,7 @@ import msgspec
 from onward.backends.base import Backend
 from onward.cli.found_file import announce
 from onward.cli.output.loading import loading
-from onward.cli.source.base import Document
+from onward.cli.source.base import Document, TokenizedText, TokenizerFacts
 from onward.completions.fold import fold_chunks, fold_whole
 from onward.compose import compose
 from onward.errors import HubUnreachable, ModelNameError
@@ -46,12 +46,25 @@ class LocalSource:
         finally:
             await answer.aclose()
 
+    async def tokenizer_facts(self, model: str | None) -> TokenizerFacts:
+        info = await self._backend.tokenizer_info(self._named(model))
+        prefix = info.eos_token_id if info.bos_token_id is None else info.bos_token_id
+        return TokenizerFacts(info.context_length, prefix, info.adds_bos)
+
+    async def tokenize(self, model: str | None, text: str) -> TokenizedText:
+        tokens = await self._backend.tokenize(self._named(model), text, False)
+        return TokenizedText(tokens, await self._backend.token_bytes(self._named(model), tokens))
+
     async def aclose(self) -> None:
         await self._backend.aclose()
 
+    def _named(self, asked: str | None) -> str:
+        """Return the id of the model that a request names, of the first model without a name."""
+        return self._names.get(asked or self.name, asked or self.name)
+
     def _served(self, fields: dict[str, Any]) -> dict[str, Any]:
         asked = fields.get("model") or self.name
-        return {**fields, "model": self._names.get(asked, asked) if isinstance(asked, str) else asked}
+        return {**fields, "model": self._named(asked) if isinstance(asked, str) else asked}
 
 
 def open_local(models: list[str], flags: Mapping[str, str]) -> LocalSource:

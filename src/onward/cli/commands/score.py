@@ -1,0 +1,311 @@
+"""`onward score FILE`: log-probabilities of texts, token by token and in sum; `--compare A B`: of two models."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onward.cli.argument import Argument
+from onward.cli.command import session_command
+from onward.cli.completers import model_names
+from onward.cli.output.emit import emit, table
+from onward.cli.output.terminal import style_of, visible, warn
+from onward.cli.output.words import pluralize
+from onward.cli.session import Session
+
+HELP = """Score texts: how likely a model finds each of their tokens.
+
+FILE is one text, or with --input lines one per line, or JSON lines (FILE.jsonl): strings, or objects with `text` and,
+if it follows something that is not scored, `context`; `id` names it. Without FILE, standard input.
+
+Each result has the text's log-probability, bits per byte and perplexity, and its tokens with their bytes,
+log-probabilities and ranks. The sum over all texts is printed at the end. With -o OUT.jsonl a later run continues where
+one was interrupted.
+
+\b
+onward score story.txt
+onward score --input lines sentences.txt -o scores.jsonl
+onward score --compare storyteller storyteller@exact story.txt
+"""
+PRECISIONS = ("fast", "exact")
+
+
+def score(
+    session: Session,
+    source: Path | None,
+    output: Path | None,
+    model: str | None,
+    compare: tuple[str, str] | None,
+    form: Any,
+    as_csv: bool,
+    top: int,
+    window: int | None,
+    overlap: int,
+) -> None:
+    from onward.cli.interrupt import raise_on_interrupt
+    from onward.cli.score.texts import read_texts
+
+    raise_on_interrupt()
+    texts = read_texts(source, form)
+    asked = _Asked(session, top, window, overlap)
+    if compare is not None:
+        if model or output or as_csv or top:
+            raise click.UsageError("--compare prints one result for two models: leave out -m, -o, --csv and --top.")
+        _compare(asked, texts, compare)
+    elif output is None:
+        _to_stdout(asked, texts, model, as_csv)
+    elif as_csv or output.suffix.lower() == ".csv":
+        _to_csv(asked, texts, model, output)
+    else:
+        _to_file(asked, texts, model, output)
+
+
+class _Asked:
+    """What the flags say of every run. Knows how to score texts with one model and to show the progress."""
+
+    def __init__(self, session: Session, top: int, window: int | None, overlap: int) -> None:
+        self.session = session
+        self.top, self.window, self.overlap = top, window, overlap
+
+    def run(
+        self, texts: Sequence[Any], model: str | None, write: Callable[[dict[str, Any]], None], *, before: int = 0
+    ) -> None:
+        """Score `texts` and pass each record to `write`, in order. `before`: texts that earlier runs have scored."""
+        from onward.cli.batch.counts import Counts
+        from onward.cli.batch.progress import Progress
+        from onward.cli.score.run import score_texts
+        from onward.cli.score.scoring import Options
+        from onward.cli.source.open import open_source
+
+        name, settings = self._model(model)
+        options = Options(model=name, top=self.top, window=self.window, overlap=self.overlap)
+        source = open_source(self.session.connection, [] if name is None else [name], settings=settings)
+        counts = Counts(total=len(texts) + before, answered=before, finished_before=before, answered_before=before)
+
+        def write_and_count(record: dict[str, Any]) -> None:
+            write(record)
+            counts.answered += 1
+            counts.tokens += record["num_tokens"]
+
+        with Progress(counts):
+            asyncio.run(score_texts(source, texts, options, write_and_count))
+
+    def _model(self, name: str | None) -> tuple[str | None, dict[str, str]]:
+        """Return the model and the settings that `MODEL@exact` names; a server's models are named as they are."""
+        if self.session.connection.base_url is not None:
+            if not name:
+                raise click.UsageError('Required flag "model" not set: name one of the models of the server.')
+            return name, {}
+        own, mark, precision = (name or "").rpartition("@")
+        return (own, {"precision": precision}) if mark and own and precision in PRECISIONS else (name, {})
+
+
+def _to_stdout(asked: _Asked, texts: Sequence[Any], model: str | None, as_csv: bool) -> None:
+    """Write the records to standard output: a table for people, JSON lines for programs, or CSV; sums to stderr."""
+    from onward.cli.score.run import Totals
+    from onward.cli.score.writers import stream_writer, utf8_stdout
+
+    totals, rows = Totals(), list[list[str]]()
+    output = asked.session.output
+    for_people = not as_csv and (output.format == "text" or (output.format == "auto" and sys.stdout.isatty()))
+    is_formatted = output.transform is not None or output.format not in ("auto", "text")
+    write: Callable[[dict[str, Any]], None]
+    if is_formatted and not as_csv:
+        write = partial(emit, output, as_text=str)
+    elif for_people:
+        write = lambda record: rows.append(_row(record["id"], record))  # noqa: E731
+    else:
+        write = stream_writer("csv" if as_csv else "jsonl", utf8_stdout())
+
+    def add(record: dict[str, Any]) -> None:
+        totals.add(record)
+        write(record)
+
+    asked.run(texts, model, add)
+    if for_people:
+        sums = [_row("all", totals.document())] if len(texts) > 1 else []
+        click.echo(table(HEADINGS, [*rows, *sums]), color=True)
+    else:
+        _print_sums(totals)
+    _warn_of_dropped(totals)
+
+
+def _to_csv(asked: _Asked, texts: Sequence[Any], model: str | None, output: Path) -> None:
+    from onward.cli.score.run import Totals
+    from onward.cli.score.writers import new_csv, stream_writer
+
+    totals = Totals()
+    with closing(new_csv(output)) as file:
+        write = stream_writer("csv", file)
+
+        def add(record: dict[str, Any]) -> None:
+            totals.add(record)
+            write(record)
+
+        asked.run(texts, model, add)
+    _emit_sums(asked.session, totals)
+
+
+def _to_file(asked: _Asked, texts: Sequence[Any], model: str | None, output: Path) -> None:
+    """Append JSON lines to a file, after those of earlier runs."""
+    from onward.cli.score.run import Totals
+    from onward.cli.score.writers import Results, check_fingerprint, pending
+
+    totals = Totals()
+    with Results(output) as results:
+        left = pending(texts, results)
+        for text in texts:
+            if text.id in results.records:
+                totals.add(results.records[text.id])
+        before = totals.num_texts
+
+        def add(record: dict[str, Any]) -> None:
+            check_fingerprint(record, results)
+            results.append(record)
+            totals.add(record)
+
+        try:
+            if left:
+                asked.run(left, model, add, before=before)
+        except BaseException:
+            if totals.num_texts < len(texts):
+                done = f"{totals.num_texts:,} of {pluralize(len(texts), 'text')} scored"
+                print(f"{done}; run the same command again to continue.", file=sys.stderr, flush=True)
+            raise
+    if not left:
+        warn(f"Nothing left to do: {output} has the scores of all texts.")
+    _emit_sums(asked.session, totals)
+
+
+def _compare(asked: _Asked, texts: Sequence[Any], names: tuple[str, str]) -> None:
+    from onward.cli.score.compare import comparison
+
+    records: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+    for name, own in zip(names, records, strict=True):
+        asked.run(texts, name, own.append)
+    document = comparison(names, *records)
+    emit(asked.session.output, document, lambda: _shown_comparison(document))
+
+
+HEADINGS = ("text", "tokens", "bytes", "log-probability", "bits per byte", "perplexity")
+
+
+def _row(name: str, record: dict[str, Any]) -> list[str]:
+    numbers = (record["logprob"], record["bits_per_byte"], record["perplexity"])
+    return [
+        name, f"{record['num_tokens']:,}", f"{record['num_bytes']:,}",
+        *("–" if number is None else f"{number:,.4f}" for number in numbers),
+    ]  # fmt: skip
+
+
+def _emit_sums(session: Session, totals: Any) -> None:
+    document = totals.document()
+    emit(session.output, document, lambda: _sums(document))
+    _warn_of_dropped(totals)
+
+
+def _print_sums(totals: Any) -> None:
+    print(_sums(totals.document()), file=sys.stderr, flush=True)
+
+
+def _sums(document: dict[str, Any]) -> str:
+    parts = [
+        pluralize(document["num_texts"], "text"),
+        pluralize(document["num_tokens"], "token"),
+        pluralize(document["num_bytes"], "byte"),
+        f"log-probability {document['logprob']:,.4f}",
+    ]
+    if document["bits_per_byte"] is not None:
+        parts.append(f"{document['bits_per_byte']:.4f} bits per byte")
+    if document["perplexity"] is not None:
+        parts.append(f"perplexity {document['perplexity']:,.4f}")
+    return " · ".join(parts)
+
+
+def _warn_of_dropped(totals: Any) -> None:
+    if totals.dropped:
+        few = ", ".join(totals.dropped[:5]) + (" …" if len(totals.dropped) > 5 else "")
+        warn(
+            f"The contexts of {pluralize(len(totals.dropped), 'text')} ({few}) do not fit: their first tokens were "
+            "left out (dropped_context_tokens)."
+        )
+
+
+def _shown_comparison(document: dict[str, Any]) -> str:
+    """Return a comparison for people."""
+    style = style_of(sys.stdout)
+    rows = [[each["name"], f"{each['num_tokens']:,}", f"{each['bits_per_byte']:.5f}"] for each in document["models"]]
+    lines = [table(("model", "tokens", "bits per byte"), rows), ""]
+    interval, difference = document["interval"], f"{document['difference']:+.5f} bits per byte"
+    if interval is None:
+        why = "at least five texts are needed to say how sure that is; --input lines makes one of each line"
+        lines.append(f"Difference {difference} ({why})")
+    else:
+        low, high = interval
+        lines.append(f"Difference {difference}, {document['confidence']:.0%} interval {low:+.5f} to {high:+.5f}")
+    if document["tokens"] is None:
+        lines.append(style.dim("The models have different tokens for these texts, so tokens are not compared."))
+    elif document["tokens"]:
+        differing = [
+            [
+                each["id"], str(each["index"]), _one_line(each["before"]) + "⟨" + _one_line(each["token"] or "") + "⟩",
+                *(f"{number:.3f}" for number in each["logprobs"]),
+            ]
+            for each in document["tokens"]
+        ]  # fmt: skip
+        lines += ["", table(("text", "index", "token", "first", "second"), differing)]
+    return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+command = session_command(
+    "score",
+    score,
+    HELP,
+    [
+        Argument(
+            "source", "File of texts; - or nothing: standard input.", required=False, metavar="[FILE]",
+            type=click.Path(path_type=Path),
+        ),
+        click.Option(
+            ["-o", "--output"], metavar="OUT", type=click.Path(dir_okay=False, path_type=Path),
+            help="File for the results: JSON lines, which a later run continues, or CSV if it ends in .csv.",
+        ),
+        click.Option(
+            ["--model", "-m"], metavar="NAME_OR_PATH", shell_complete=model_names,
+            help="Model that scores; NAME@exact or NAME@fast sets its precision. For a server, one of its models.",
+        ),
+        click.Option(
+            ["--compare"], nargs=2, metavar="A B", default=None, type=str,
+            help="Compare two models, or two precisions of one, on the same texts.",
+        ),
+        click.Option(
+            ["form", "--input"], type=click.Choice(("auto", "text", "lines", "jsonl")), default="auto",
+            help="How FILE is read: one text, one per line, or JSON lines.  [default auto: by the name]",
+        ),
+        click.Option(["as_csv", "--csv"], is_flag=True, help="Write CSV, one row per token."),
+        click.Option(
+            ["--top"], type=click.IntRange(0, 20), default=0, metavar="N",
+            help="Also return the N most likely tokens in each place (JSON lines only).",
+        ),
+        click.Option(
+            ["--window"], type=click.IntRange(min=2), default=None, metavar="TOKENS",
+            help="Score longer texts in windows of this many tokens.  [default: the model's context]",
+        ),
+        click.Option(
+            ["--overlap"], type=click.IntRange(min=1), default=1, metavar="TOKENS",
+            help="Tokens of a window that the next one repeats as context; 1 as in lm-eval.  [default 1]",
+        ),
+    ],
+    example="bits_per_byte",
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""`onward score`: log-probabilities of texts that exist already."""

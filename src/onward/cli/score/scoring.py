@@ -1,0 +1,217 @@
+"""Scores a text: its tokens, the windows that fit into the context, and the log-probability of each token."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from onward.cli.score.texts import Text
+from onward.cli.source.base import Source, TokenizerFacts
+from onward.errors import SetupError
+from onward.text.rendering import render_token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How texts are scored: `top` alternatives per token, windows of at most `window` tokens (None: the context)."""
+
+    model: str | None
+    top: int = 0
+    window: int | None = None
+    overlap: int = 1
+    """How many tokens of the window before are repeated as the context of the next; 1 as in lm-eval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One request: tokens `start` to `end` of the sequence, of which those from `first` on are scored."""
+
+    start: int
+    first: int
+    end: int
+
+
+@dataclass(slots=True)
+class Score:
+    """The scored tokens of a text, in order; parallel lists. `token_bytes` has None for what a server does not say."""
+
+    tokens: list[int]
+    token_bytes: list[bytes | None]
+    logprobs: list[float] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    top: list[dict[str, float]] = field(default_factory=list)
+    logprob: float = 0.0
+    """The sum, added within each window first, as lm-eval adds."""
+    dropped_tokens: int = 0
+    """Tokens of the context's beginning that did not fit."""
+    model: str = ""
+    fingerprint: str | None = None
+
+
+def windows(num_tokens: int, first: int, size: int, overlap: int) -> list[Window]:
+    """Return the requests that score tokens `first` … `num_tokens - 1`, each once, in windows of at most `size` tokens.
+
+    The first window begins at 0 and needs `first < size`; later ones are full, and end `size - overlap` tokens after
+    the one before, the last one at the end.
+    """
+    found: list[Window] = []
+    while first < num_tokens:
+        end = min(num_tokens, first + size - overlap) if found else min(num_tokens, size)
+        found.append(Window(max(0, end - size), first, end))
+        first = end
+    return found
+
+
+class Scorer:
+    """Scores texts with one model of a source. Used on one event loop; several texts may be scored at the same time."""
+
+    def __init__(self, source: Source, facts: TokenizerFacts, options: Options) -> None:
+        """Raises SetupError for a window that is too small or larger than the context."""
+        self._source = source
+        self._facts = facts
+        self._options = options
+        self._size = _window_size(options, facts)
+
+    async def score(self, text: Text) -> Score:
+        """Return the score of a text. Raises as the source does, and SetupError for an answer without scores."""
+        tokens, token_bytes, first = await self._sequence(text)
+        dropped = max(0, min(first - self._options.overlap, len(tokens) - self._size))
+        tokens, token_bytes, first = tokens[dropped:], token_bytes[dropped:], first - dropped
+        score = Score(tokens[first:], token_bytes[first:], dropped_tokens=dropped)
+        parts = [
+            await self._window(score, tokens, part)
+            for part in windows(len(tokens), first, self._size, self._options.overlap)
+        ]
+        score.logprob = sum(parts)
+        return score
+
+    async def _sequence(self, text: Text) -> tuple[list[int], list[bytes | None], int]:
+        """Return the tokens that the model sees, their bytes, and the index of the first one to score.
+
+        As lm-eval does: white space at the end of a context belongs to the text, the context's tokens are those that it
+        has alone, and a text without context follows the start token, or else the end token.
+        """
+        context = (text.context or "").rstrip()
+        tokenized = await self._source.tokenize(self._options.model, (text.context or "") + text.text)
+        first = len((await self._source.tokenize(self._options.model, context)).tokens) if context else 0
+        tokens = tokenized.tokens
+        token_bytes: list[bytes | None] = [None] * len(tokens)
+        if tokenized.token_bytes is not None:
+            token_bytes = list(tokenized.token_bytes)
+        prefix = self._facts.prefix_token
+        needs_prefix = self._facts.adds_start or not first
+        if prefix is not None and needs_prefix and tokens[:1] != [prefix]:
+            tokens, token_bytes, first = [prefix, *tokens], [b"", *token_bytes], first + 1
+        return tokens, token_bytes, max(1, first)  # nothing comes before the first token of all
+
+    async def _window(self, score: Score, tokens: list[int], part: Window) -> float:
+        """Add the scores of one window; return their sum."""
+        asked = {
+            "model": self._options.model,
+            "prompt": tokens[part.start : part.end],
+            "max_tokens": 0,
+            "temperature": 0,
+            "prompt_logprobs": self._options.top,
+        }
+        document = (await self._source.complete(asked)).value
+        records = _records(document, part.end - part.start)
+        score.model = str(document.get("model") or "")
+        score.fingerprint = document.get("system_fingerprint") or None
+        offset = part.first - part.start
+        found = [_Token.of(records[offset + index], token) for index, token in enumerate(tokens[part.first : part.end])]
+        for index, each in enumerate(found, len(score.logprobs)):
+            if score.token_bytes[index] is None:
+                score.token_bytes[index] = each.exact_bytes
+            score.logprobs.append(each.logprob)
+            score.ranks.append(each.rank)
+            if self._options.top:
+                score.top.append(each.top)
+        return sum(each.logprob for each in found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """What an answer says of one token of the prompt."""
+
+    logprob: float
+    rank: int
+    exact_bytes: bytes | None
+    top: dict[str, float]
+
+    @classmethod
+    def of(cls, record: Any, token: int) -> _Token:
+        """Read an entry of `prompt_logprobs`: an object by token id. Raises SetupError."""
+        try:
+            own = record[str(token)]
+            text = own.get("decoded_token")
+            known = text.encode() if isinstance(text, str) and "\ufffd" not in text else None
+            top = {str(each["decoded_token"]): float(each["logprob"]) for each in record.values()}
+            return cls(float(own["logprob"]), int(own["rank"]), known, top)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise _no_scores() from None
+
+
+def _records(document: dict[str, Any], expected: int) -> list[Any]:
+    """Return the entries of `prompt_logprobs`, one per token. Raises SetupError."""
+    choices = document.get("choices") or [{}]
+    found = choices[0].get("prompt_logprobs")
+    if not isinstance(found, list) or len(found) < expected:
+        raise _no_scores()
+    return found[-expected:]
+
+
+def _no_scores() -> SetupError:
+    return SetupError(
+        "The server did not return the log-probabilities of the prompt. Scoring needs a server that implements "
+        "`prompt_logprobs`, as Onward and vLLM do, or a model in this process (without --base-url)."
+    )
+
+
+def _window_size(options: Options, facts: TokenizerFacts) -> int:
+    size = min(options.window or facts.context_length, facts.context_length)
+    if options.window is not None and options.window > facts.context_length:
+        raise SetupError(
+            f"--window {options.window} is longer than the model's context of {facts.context_length} tokens."
+        )
+    if not 1 <= options.overlap < size:
+        raise SetupError(f"--overlap {options.overlap} must be at least 1, and less than the window of {size} tokens.")
+    return size
+
+
+def perplexity(logprob: float, num_tokens: int) -> float:
+    """Return the perplexity per token of a sum of natural log-probabilities."""
+    return math.exp(-logprob / num_tokens)
+
+
+def bits_per_byte(logprob: float, num_bytes: int) -> float:
+    """Return the bits per byte of a sum of natural log-probabilities."""
+    return -logprob / (num_bytes * math.log(2))
+
+
+def record_of(text: Text, score: Score) -> dict[str, Any]:
+    """Return the result of a text as it is written: one JSON object, whose first key is `id`."""
+    num_bytes = len(text.text.encode("utf-8", "surrogatepass"))
+    raw = score.token_bytes
+    record: dict[str, Any] = {
+        "id": text.id,
+        "digest": text.digest,
+        "model": score.model,
+        "system_fingerprint": score.fingerprint,
+        "logprob": score.logprob,
+        "num_tokens": len(score.logprobs),
+        "num_bytes": num_bytes,
+        "bits_per_byte": bits_per_byte(score.logprob, num_bytes),
+        "perplexity": perplexity(score.logprob, len(score.logprobs)) if score.logprobs else None,
+        "is_greedy": all(rank == 1 for rank in score.ranks),
+        "tokens": [None if each is None else render_token(each) for each in raw],
+        "token_ids": score.tokens,
+        "token_bytes": [None if each is None else each.hex() for each in raw],
+        "token_logprobs": score.logprobs,
+        "ranks": score.ranks,
+    }
+    if score.top:
+        record["top_logprobs"] = score.top
+    if score.dropped_tokens:
+        record["dropped_context_tokens"] = score.dropped_tokens
+    return record
