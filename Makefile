@@ -18,9 +18,9 @@ help:  ## Show what can be made
 $(BIN)/onward: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Onward needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "Installing Onward into $(VENV) (once; a minute or two)"
+	@echo "Installing Onward and what it needs into $(VENV) (once; a minute or two)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@$(SHOW_SIZE); $(BIN)/python -m pip install --quiet --disable-pip-version-check -e . || exit 1; $(HIDE_SIZE)
 	@echo "Compiling the sampling kernels (once)"
 	@$(BIN)/python -c "from onward.sampling.sampler import Sampler; Sampler(1)"
 	@touch $@
@@ -37,8 +37,16 @@ $(VENV)/.cluster: pyproject.toml $(VENV)/.dev
 
 install: $(VENV)/.dev  ## Make .venv with what serving, tests and checks need
 
+# On a terminal, while a command of the same recipe line runs: how much is installed so far, and for how long it has run.
+define SHOW_SIZE
+if [ -t 2 ]; then ( seconds=0; while kill -0 $$$$ 2>/dev/null; do \
+	printf '\r  %s MB installed, %s s ' "$$(du -sm $(VENV) | cut -f1)" $$seconds >&2; \
+	sleep 1; seconds=$$((seconds + 1)); done ) & fi
+endef
+HIDE_SIZE = if [ -t 2 ]; then kill $$!; printf '\r\033[K' >&2; fi
+
 serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS="--port 8123" passes flags on)
-	@$(BIN)/onward serve $(ARGS)
+	@trap : INT; $(BIN)/onward serve $(ARGS); status=$$?; [ $$status = 130 ] || exit $$status
 
 test: $(VENV)/.dev  ## Run the fast tests (about two minutes on two cores)
 	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -o faulthandler_timeout=300 $(ARGS)

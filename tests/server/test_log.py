@@ -144,7 +144,8 @@ def test_a_server_whose_log_nobody_reads_goes_on() -> None:
         assert server.returncode == 0
         lines = server.stderr.read().splitlines()
         accessed = [json.loads(line) for line in lines[:-1]]
-        assert any(each.get("status") == 200 and each["logger"] == "onward.access" for each in accessed)
+        (request,) = [each for each in accessed if each["logger"] == "onward.access" and each.get("status") == 200][:1]
+        assert request["message"] == "request" and request["method"] == "POST"
     finally:
         server.kill()
         server.wait()

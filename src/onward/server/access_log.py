@@ -20,7 +20,7 @@ def write(exchange: Exchange) -> None:
     level = logging.DEBUG if record.route in DEBUG_ROUTES else logging.INFO
     if log.isEnabledFor(level):
         values = fields(exchange)
-        log.log(level, "%s", line(values), extra={FIELDS: values})
+        log.log(level, "%s", line(values), extra={FIELDS: {"message": "request", **values}})
 
 
 def fields(exchange: Exchange) -> dict[str, object]:

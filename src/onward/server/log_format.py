@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 FIELDS = "fields"
-"""The attribute of a record with further fields: `extra={FIELDS: {...}}`. Text has them in the message."""
+"""The attribute of a record with further fields: `extra={FIELDS: {...}}`. Text has them in the message, which JSON
+does not repeat: there the fields have a `message` of their own."""
 
 
 class TextFormatter(logging.Formatter):

@@ -22,10 +22,20 @@ def run(resolved: Resolved) -> None:
     click.get_current_context().exit(status)
 
 
+HELP = """Serve the Completions API over HTTP.
+
+Ready when GET /health answers 200. Every flag may also be given in the environment, under the name in brackets, or in
+onward.toml.
+
+\b
+onward serve                        the built-in model, at http://127.0.0.1:8000
+onward serve smollm2 --port 8123    a real small model (98 MB, downloaded once)
+onward serve ./model.gguf --host 0.0.0.0 --api-key-file keys.txt
+"""
+
 command = SettingsCommand(
     "serve",
     callback=run,
-    help="Serve the Completions API over HTTP.\n\nReady when GET /health answers 200. Every flag may also be "
-    "given in the environment, under the name in brackets, or in onward.toml.",
+    help=HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
