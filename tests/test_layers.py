@@ -20,6 +20,7 @@ LEVELS = {
     "settings": 0,
     "residency": 0,
     "stdio": 0,
+    "ipc": 0,
     "protocol": 1,
     "text": 1,
     "kernels": 1,

@@ -20,9 +20,10 @@ from onward.compose.backend import WORKER
 from onward.compose.engine import EngineConfig
 from onward.engine.client import CancelChoice, Stop, Submit
 from onward.engine.events import Decoded
-from onward.engine_clients.child import ChildEngine, ChildLauncher, SpareProcess, how_it_ended
+from onward.engine_clients.child import ChildEngine, ChildLauncher, SpareProcess
 from onward.engine_clients.link import StepReport
 from onward.errors import ModelFolderError, SetupError
+from onward.ipc.spawn import how_it_ended
 from onward.models.resolve import resolve
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.runtimes.vocabulary import PackedVocabulary

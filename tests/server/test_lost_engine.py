@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from onward.engine_clients.worker import OOM_SCORE_OFFSET
+from onward.ipc.worker_end import OOM_SCORE_OFFSET
 from tests.folded import Folded
 from tests.processes import ServerProcess, server_process
 from tests.server.fatal_engine import FATAL

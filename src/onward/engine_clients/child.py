@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
-from typing import Protocol
 
 from onward.engine.client import Command, EngineInfo, Stop
-from onward.engine_clients.frames import BrokenFrame, FrameReader, FrameWriter
 from onward.engine_clients.link import OnLost, OnReport, StepReport
 from onward.engine_clients.messages import (
     BrokenMessage,
@@ -32,8 +26,9 @@ from onward.engine_clients.messages import (
     is_large,
     split_command,
 )
-from onward.engine_clients.signals import server_signals_blocked
 from onward.errors import ModelFolderError, SetupError
+from onward.ipc.frames import BrokenFrame, FrameReader, FrameWriter
+from onward.ipc.spawn import Process, how_it_ended, spawn
 
 log = logging.getLogger("onward.engine")
 
@@ -41,13 +36,6 @@ CLOSE_SECONDS = 20.0
 """How long an engine that was stopped may take for its last step and for freeing its memory."""
 EXIT_SECONDS = 2.0
 """How long a process may live after it closed its connection."""
-_HINTS = {
-    "SIGKILL": "memory runs out",
-    "SIGBUS": "a mapped file was cut short or its disk failed: check the model's files",
-}
-"""When the system sends a signal, and why."""
-SECRET_VARIABLES = ("ONWARD_API_KEY", "OPENAI_API_KEY")
-"""Variables that the engine's process does not inherit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +76,14 @@ class SpareProcess:
     """
 
     def __init__(self, command: ReadOnly[str]) -> None:
-        self._process: _Process | None = _spawn(command)
+        self._process: Process | None = _spawn(command)
 
     @property
     def pid(self) -> int | None:
         """Of the process, None once it was taken or has ended."""
         return None if self._process is None else self._process.popen.pid
 
-    def take(self) -> _Process | None:
+    def take(self) -> Process | None:
         """Return the process, which the caller owns from now on; None if it was taken before."""
         process, self._process = self._process, None
         return process
@@ -111,20 +99,6 @@ class SpareProcess:
             process.close()
 
 
-class _Process(Protocol):
-    """A running process and its connection. `down` and `up` are file descriptors, maybe the same one."""
-
-    popen: subprocess.Popen[bytes]
-
-    @property
-    def down(self) -> int: ...
-
-    @property
-    def up(self) -> int: ...
-
-    def close(self) -> None: ...
-
-
 class ChildEngine:
     """Implements `link.EngineLink`. Owns the process and the connection.
 
@@ -133,7 +107,7 @@ class ChildEngine:
 
     def __init__(
         self,
-        process: _Process,
+        process: Process,
         name: str,
         progress: Callable[[str], None],
         on_report: OnReport,
@@ -260,90 +234,12 @@ def _log(message: Logged) -> None:
         logger.handle(record)
 
 
-def how_it_ended(status: int) -> str:
-    """Return how a process ended, for the log. `status` is as Popen's `returncode`."""
-    if status >= 0:
-        return f"its process ended with exit code {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    hint = _HINTS.get(name)
-    return f"its process was ended by {name}" + (f"; the system does this when {hint}" if hint else "")
-
-
-@dataclass(slots=True)
-class _SocketProcess:
-    """A process whose standard input is a socket for both directions."""
-
-    popen: subprocess.Popen[bytes]
-    connection: socket.socket
-
-    @property
-    def down(self) -> int:
-        return self.connection.fileno()
-
-    up = down
-
-    def close(self) -> None:
-        self.connection.close()
-
-
-@dataclass(slots=True)
-class _PipeProcess:
-    """A process whose standard input and output are pipes: Windows has no Unix sockets."""
-
-    popen: subprocess.Popen[bytes]
-
-    @property
-    def down(self) -> int:
-        assert self.popen.stdin is not None
-        return self.popen.stdin.fileno()
-
-    @property
-    def up(self) -> int:
-        assert self.popen.stdout is not None
-        return self.popen.stdout.fileno()
-
-    def close(self) -> None:
-        for pipe in (self.popen.stdin, self.popen.stdout):
-            if pipe is not None:
-                pipe.close()
-
-
-def _spawn(command: ReadOnly[str]) -> _Process:
+def _spawn(command: ReadOnly[str]) -> Process:
     """Start a process with a connection. Raises SetupError.
 
     On Linux it is killed when the calling thread ends.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES}
     try:
-        if sys.platform == "win32":
-            pipe = subprocess.PIPE
-            return _PipeProcess(subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, env=environment))
-        return _spawn_on_socket(command, environment)
+        return spawn(command)
     except OSError as error:
         raise SetupError(f"The engine's process cannot be started: {error.strerror}.") from None
-
-
-def _spawn_on_socket(command: ReadOnly[str], environment: dict[str, str]) -> _Process:
-    ours, theirs = socket.socketpair()
-    try:
-        with theirs, server_signals_blocked():
-            # A session of its own, so that Ctrl-C in a terminal reaches the server only.
-            popen = subprocess.Popen(
-                command, stdin=theirs.fileno(), stdout=_stderr(), env=environment, start_new_session=True
-            )
-    except BaseException:
-        ours.close()
-        raise
-    return _SocketProcess(popen, ours)
-
-
-def _stderr() -> int:
-    """Return a descriptor for what libraries print in the process of the engine."""
-    try:
-        os.fstat(2)
-    except OSError:
-        return subprocess.DEVNULL
-    return 2

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import os
 import queue
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from onward.engine.client import EngineInfo, ProcessUsage
 from onward.engine.loop import EngineLoop, Mail
-from onward.engine_clients.frames import BrokenFrame, FrameReader, write_frame
 from onward.engine_clients.link import StepReport
 from onward.engine_clients.messages import (
     BrokenMessage,
@@ -35,8 +30,10 @@ from onward.engine_clients.messages import (
     encode,
 )
 from onward.engine_clients.reports import ReportSender
-from onward.engine_clients.signals import ignore_server_signals
 from onward.errors import ModelFolderError, SetupError
+from onward.ipc.frames import BrokenFrame, FrameReader, write_frame
+from onward.ipc.signals import ignore_server_signals
+from onward.ipc.worker_end import die_with_parent, prefer_as_oom_victim, take_connection
 from onward.machine import resident_bytes
 
 if TYPE_CHECKING:  # it imports the sampler, which the loader does beside other work
@@ -65,13 +62,7 @@ EXIT_CRASHED = 70
 EXIT_ORPHANED = 1
 USAGE_SECONDS = 1.0
 """How long a measurement of what the process uses is reported."""
-_OOM_SCORE = Path("/proc/self/oom_score_adj")
-OOM_SCORE_OFFSET = 100
-"""How much likelier than the server Linux ends this process when memory runs out, in thousandths of all memory: it is
-replaced, and the server is not."""
 _TRACEBACKS = logging.Formatter()
-_PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
 
 
 def run_worker(load: Load) -> int:
@@ -81,8 +72,8 @@ def run_worker(load: Load) -> int:
     returns when the server is gone: then the process ends at once, whatever is being computed.
     """
     ignore_server_signals()
-    _die_with_parent()
-    _prefer_as_oom_victim()
+    die_with_parent()
+    prefer_as_oom_victim()
     connection = _Connection()
     logging.getLogger("onward").handlers[:] = [_LogFrames(connection.send)]
     logging.getLogger("onward").propagate = False
@@ -120,11 +111,7 @@ class _Connection:
     """The frames from and to the server."""
 
     def __init__(self) -> None:
-        self._down = os.dup(0)
-        self._up = os.dup(1) if sys.platform == "win32" else self._down
-        null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0)
-        os.dup2(2, 1)  # what libraries print must not get between frames
+        self._down, self._up = take_connection()
         self.commands: queue.SimpleQueue[Mail] = queue.SimpleQueue()
         self._configuration: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._vocabulary: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -218,24 +205,3 @@ class _LogFrames(logging.Handler):
             self._send_message(Logged(record.levelno, record.name, record.getMessage(), traceback))
         except Exception:
             self.handleError(record)
-
-
-def _die_with_parent() -> None:
-    """Have Linux kill this process when the server's thread that started it ends, even if it is stopped or hangs in
-    native code. Elsewhere, and for a server that was gone before this call, the end of the connection does it."""
-    if not sys.platform.startswith("linux"):
-        return
-    try:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (AttributeError, OSError):
-        log.debug("prctl is not available")
-
-
-def _prefer_as_oom_victim() -> None:
-    """Have Linux choose this process rather than the server when memory runs out."""
-    if not sys.platform.startswith("linux"):
-        return
-    try:
-        _OOM_SCORE.write_text(str(min(int(_OOM_SCORE.read_text()) + OOM_SCORE_OFFSET, 1000)))
-    except (OSError, ValueError):
-        log.debug("%s cannot be written", _OOM_SCORE)

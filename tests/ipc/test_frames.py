@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.engine_clients import frames
-from onward.engine_clients.frames import BrokenFrame, FrameReader, FrameWriter, frame, write_frame
+from onward.ipc import frames
+from onward.ipc.frames import BrokenFrame, FrameReader, FrameWriter, frame, write_frame
 
 Pair = tuple[socket.socket, socket.socket]
 

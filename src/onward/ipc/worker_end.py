@@ -1,0 +1,51 @@
+"""What a process does first that `spawn` has started: takes its connection, and prepares to end before the server."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+log = logging.getLogger("onward.engine")
+
+_OOM_SCORE = Path("/proc/self/oom_score_adj")
+OOM_SCORE_OFFSET = 100
+"""How much likelier than the server Linux ends this process when memory runs out, in thousandths of all memory: it is
+replaced, and the server is not."""
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
+
+
+def take_connection() -> tuple[int, int]:
+    """Return the descriptors to read from and to write to, maybe the same one. Standard input and output are free
+    afterwards: what libraries print does not get between frames."""
+    down = os.dup(0)
+    up = os.dup(1) if sys.platform == "win32" else down
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    return down, up
+
+
+def die_with_parent() -> None:
+    """Have Linux kill this process when the server's thread that started it ends, even if it is stopped or hangs in
+    native code. Elsewhere, and for a server that was gone before this call, the end of the connection does it."""
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (AttributeError, OSError):
+        log.debug("prctl is not available")
+
+
+def prefer_as_oom_victim() -> None:
+    """Have Linux choose this process rather than the server when memory runs out."""
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        _OOM_SCORE.write_text(str(min(int(_OOM_SCORE.read_text()) + OOM_SCORE_OFFSET, 1000)))
+    except (OSError, ValueError):
+        log.debug("%s cannot be written", _OOM_SCORE)
