@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from onward.api.openai.fold import fold_whole
 from onward.backends.embedded import EmbeddedBackend
-from onward.completions.fold import fold_whole
 from onward.compose import compose, load_tokenizer
 from onward.errors import ModelNameError, ModelNotFound, SetupError
 from onward.protocol.decode import check_request
@@ -54,7 +54,7 @@ def served_model(backend: EmbeddedBackend, name: str) -> str:
 async def _complete(backend: EmbeddedBackend, request: CompletionRequest) -> Completion:
     answer = await backend.complete(request)
     try:
-        return await fold_whole(answer)
+        return await fold_whole(answer, request)
     finally:
         await answer.aclose()
 

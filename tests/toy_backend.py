@@ -9,9 +9,9 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import pytest
 
+from onward.api.openai.fold import fold_chunks, fold_whole
 from onward.backends.backlog import Backlog
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
-from onward.completions.fold import fold_chunks, fold_whole
 from onward.completions.plan import ServedModel
 from onward.engine.step import Engine
 from onward.engine.step_cost import StepCost
@@ -91,7 +91,7 @@ async def settle(backend: EmbeddedBackend) -> None:
 
 async def complete(backend: EmbeddedBackend, **fields: Any) -> Completion:
     request = check_request({"model": "toy", **fields})
-    return await fold_whole(await backend.complete(request))
+    return await fold_whole(await backend.complete(request), request)
 
 
 async def stream(backend: EmbeddedBackend, **fields: Any) -> list[Chunk]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onward.api.openai.fold import fold_whole
 from onward.backends.backlog import JOB_BYTES, TOKEN_BYTES, UNKNOWN_RETRY_SECONDS, Backlog, Ticket
-from onward.completions.fold import fold_whole
 from onward.engine.job import Job
 from onward.errors import Overloaded
 from onward.protocol.decode import check_request
@@ -176,11 +176,11 @@ def test_a_refused_client_leaves_others_alone_and_is_accepted_later() -> None:
         with pytest.raises(Overloaded):
             while len(answers) < 9:
                 answers.append(await backend.complete(make_request(max_tokens=40), client="one"))
-        small = await fold_whole(await backend.complete(make_request(max_tokens=2), client="two"))
+        small = await fold_whole(await backend.complete(make_request(max_tokens=2), client="two"), make_request(2))
         assert small.usage is not None and small.usage.completion_tokens == 2
         for answer in answers:
-            await fold_whole(answer)
-        await fold_whole(await backend.complete(make_request(max_tokens=2), client="one"))
+            await fold_whole(answer, make_request(2))
+        await fold_whole(await backend.complete(make_request(max_tokens=2), client="one"), make_request(2))
         assert backend.served["toy"].backlog.num_waiting == 0
         await backend.aclose()
 
@@ -194,9 +194,9 @@ def test_a_request_that_waits_too_long_ends_and_others_go_on() -> None:
         first = await backend.complete(make_request(max_tokens=200), client="one")
         second = await backend.complete(make_request(max_tokens=5), client="one")
         with pytest.raises(Overloaded, match="waited for the model") as refused:
-            await fold_whole(second)
+            await fold_whole(second, make_request(2))
         assert int(refused.value.headers["retry-after"]) >= 1
-        whole = await fold_whole(first)
+        whole = await fold_whole(first, make_request(2))
         assert whole.usage is not None and whole.usage.completion_tokens == 200
         assert backend.served["toy"].backlog.num_waiting == 0
         await backend.aclose()

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.fold import fold_whole
+from onward.api.openai.logprobs import LogprobsBuilder
 from onward.backends.base import Backend
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
-from onward.completions.fold import fold_whole
-from onward.completions.logprobs import LogprobsBuilder
 from onward.completions.plan import ServedModel
 from onward.engine.client import EngineClient
 from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, Prefilled
@@ -57,7 +57,8 @@ def complete(engine: ScriptedEngine, **fields: Any) -> Completion:
 
     async def ask() -> Completion:
         async with serving(engine) as backend:
-            return await fold_whole(await backend.complete(make_request(**fields)))
+            request = make_request(**fields)
+            return await fold_whole(await backend.complete(request), request)
 
     return asyncio.run(ask())
 
@@ -208,7 +209,7 @@ def test_a_long_prompts_log_probabilities_are_built_on_a_thread_and_come_first(m
     assert on_loop == [True, False]
 
 
-def test_an_answer_that_is_closed_while_its_prompt_is_prepared_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_closed_while_its_prompt_is_scored_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     started, released = threading.Event(), threading.Event()
 
     def slow(*_: Any) -> None:
@@ -221,12 +222,14 @@ def test_an_answer_that_is_closed_while_its_prompt_is_prepared_ends(monkeypatch:
 
     async def leave() -> None:
         async with serving(ScriptedEngine(script)) as backend:
-            answer = await backend.complete(make_request(prompt="x" * 1500, logprobs=20, echo=True, max_tokens=1))
+            request = make_request(prompt="x" * 1500, logprobs=20, echo=True, max_tokens=1)
+            answer = await backend.complete(request)
+            folding = asyncio.create_task(fold_whole(answer, request))
             assert await asyncio.to_thread(started.wait, 20)
             await answer.aclose()
             released.set()
             with pytest.raises(RequestCancelled):
-                await fold_whole(answer)
+                await folding
 
     monkeypatch.setattr(LogprobsBuilder, "prompt", slow)
     asyncio.run(leave())
@@ -262,7 +265,7 @@ def test_closing_an_answer_in_another_task_raises_there() -> None:
     async def close() -> None:
         async with serving(ScriptedEngine(replaying())) as backend:
             answer = await backend.complete(make_request())
-            waiting = asyncio.create_task(fold_whole(answer))
+            waiting = asyncio.create_task(fold_whole(answer, make_request()))
             await asyncio.sleep(0)
             await answer.aclose()
             with pytest.raises(RequestCancelled):
@@ -279,7 +282,7 @@ def test_a_crash_of_the_engine_fails_its_requests_and_the_health_of_the_backend(
             answer = await backend.complete(make_request(max_tokens=2000))
             engine.crash("out of memory")
             with pytest.raises(ServerError) as failed:
-                await fold_whole(answer)
+                await fold_whole(answer, make_request())
             assert failed.value.headers["x-should-retry"] == "false"
             assert backend.health().state == "dead" and backend.health().models["scripted"].state == "dead"
             backend.drain()
@@ -306,7 +309,7 @@ def test_a_poisoned_request_says_what_to_do_and_is_not_repeated() -> None:
         engine = ScriptedEngine(lambda job: [[Failed(job.id, "poisoned", "engines were lost")]])
         async with serving(engine) as backend:
             with pytest.raises(ServerError, match="Do not send it again unchanged") as failed:
-                await fold_whole(await backend.complete(make_request()))
+                await fold_whole(await backend.complete(make_request()), make_request())
             assert failed.value.headers["x-should-retry"] == "false"
             assert backend.health().state == "ready"
 
@@ -321,7 +324,7 @@ def test_requests_that_run_when_the_engine_is_stopped_fail_with_engine_stopped()
             await asyncio.to_thread(engine.stop)
             engine.num_stops = 0
             with pytest.raises(EngineStopped):
-                await fold_whole(answer)
+                await fold_whole(answer, make_request())
 
     asyncio.run(stop())
 
@@ -371,7 +374,7 @@ def test_a_drained_backend_refuses_requests_without_calling_the_engine() -> None
             with pytest.raises(EngineStopped):
                 await backend.complete(make_request())
             assert backend.health().state == "draining"
-            assert (await fold_whole(running)).choices[0].text == "ab"
+            assert (await fold_whole(running, make_request())).choices[0].text == "ab"
             assert len(engine.submitted) == 1
 
     asyncio.run(drain())

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.fold import fold_whole
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.cluster import channels, flight, outbox
 from onward.cluster import engine as cluster_engine
 from onward.cluster.engine import ClusterEngine
 from onward.cluster.flight import GROUP_CHOICES, MAX_STRIKES
 from onward.cluster.members import Members
-from onward.completions.fold import fold_whole
 from onward.completions.plan import ServedModel
 from onward.engine.client import EngineCounts, EngineState
 from onward.errors import ApiError, EngineStopped
@@ -72,7 +72,8 @@ async def cluster(*replicas: LocalReplica) -> AsyncIterator[tuple[EmbeddedBacken
 
 
 async def complete(backend: EmbeddedBackend, **fields: Any) -> Completion:
-    return await fold_whole(await backend.complete(check_request({"model": "toy", **fields})))
+    request = check_request({"model": "toy", **fields})
+    return await fold_whole(await backend.complete(request), request)
 
 
 def bytes_of(completion: Completion) -> list[Any]:
@@ -332,12 +333,12 @@ def test_a_filter_that_ends_a_choice_ends_it_at_the_replica() -> None:
             answer = await backend.complete(request)
             job = next(iter(backend.served["toy"].answers))
             late: set[int] = set()
-            async for choices in answer:
+            async for deltas in answer:
                 if transport.cancelled_choices:
-                    late |= {choice.index for choice in choices}
+                    late |= {delta.index for delta in deltas}
                 else:
                     client.cancel_choice(job, 0)
-                if any(choice.finish_reason for choice in choices):
+                if any(delta.finish for delta in deltas):
                     break
             assert 1 in late
             assert transport.cancelled_choices == [(job, 0)]

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.backends.embedded import EmbeddedBackend
+from onward.completions.delta import Finish
 from onward.completions.filters import ContentFilters, FilterStream, make_filters
 from onward.completions.patterns import compile_patterns, max_match_length
 from onward.completions.text_deltas import TextDelta
@@ -62,7 +63,7 @@ def filtered(filters: ContentFilters, text: str, cuts: list[int]) -> list[TextDe
     for start, end in zip([0, *edges], [*edges, len(text)], strict=True):
         records = [TokenRecord(at, text[at].encode(), -1.0, (), 7 + at) for at in range(start, end)]
         last = end == len(text) and start == ([0, *edges])[-1]
-        out.append(stream.feed(TextDelta(1, 0, text[start:end], records, end, "length" if last else None)))
+        out.append(stream.feed(TextDelta(1, 0, text[start:end], records, end, Finish("length") if last else None)))
         if stream.ended:
             break
     return out
@@ -93,7 +94,7 @@ def test_omit_removes_exactly_the_matches_however_the_text_is_split(
     records = [record for part in parts for record in part.records]
     assert [record.token for record in records] == kept
     assert [record.offset - 7 for record in records] == list(range(len(kept)))
-    assert parts[-1].finish_reason == ("content_filter" if flagged else "length")
+    assert parts[-1].finish == Finish("content_filter" if flagged else "length")
     assert parts[-1].num_completion_tokens == len(text)
     counts = [part.num_completion_tokens for part in parts]
     assert counts == sorted(counts)
@@ -109,7 +110,7 @@ def test_stop_ends_the_text_before_the_first_match_however_it_is_split(
     parts = filtered(filters, text, cuts)
     assert "".join(part.text for part in parts) == text[:first]
     assert [record.token for part in parts for record in part.records] == list(range(first))
-    assert parts[-1].finish_reason == ("content_filter" if flagged else "length")
+    assert parts[-1].finish == Finish("content_filter" if flagged else "length")
     assert first <= parts[-1].num_completion_tokens <= len(text)
 
 

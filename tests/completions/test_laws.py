@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.fold import FoldedChoices
 from onward.backends.embedded import EmbeddedBackend
-from onward.completions.fold import FoldedChoices
 from onward.errors import EngineStopped, ServerError
 from onward.protocol.decode import check_request
 from onward.protocol.response import Chunk, Completion

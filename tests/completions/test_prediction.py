@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onward.api.openai.fold import FoldedChoices
+from onward.api.openai.parts import usage_of as usage_of_counts
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.choices import ChoiceStream
 from onward.completions.filters import ContentFilters, make_filters
-from onward.completions.fold import FoldedChoices
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
 from onward.compose import compose
@@ -100,7 +101,7 @@ COUNTS = {(0, 0): (5, 1), (0, 1): (0, 2), (1, 0): (7, 0), (1, 1): (0, 0)}
 
 def usage_of(stream: ChoiceStream, *events: Prefilled | Decoded) -> Usage:
     stream.accept(events)
-    return stream.usage
+    return usage_of_counts(stream.counts)
 
 
 def details(usage: Usage) -> tuple[int, int]:
@@ -121,7 +122,7 @@ def test_usage_is_the_sum_over_all_choices_of_all_prompts() -> None:
 
 def test_counts_of_a_choice_are_cumulative() -> None:
     stream = stream_of()
-    assert details(stream.usage) == (0, 0)
+    assert details(usage_of_counts(stream.counts)) == (0, 0)
     assert details(usage_of(stream, decoded(0, 0, "four", 3, 0, last=False))) == (3, 0)
     assert details(usage_of(stream, decoded(0, 0, "tw", 4, 2, last=False), decoded(0, 0, "o", 4, 5))) == (4, 5)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from itertools import count
 from typing import Any
 
 import pytest
 
+from onward.api.openai.parts import ChoiceParts
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.choices import ChoiceStream
 from onward.completions.filters import make_filters
@@ -112,7 +114,8 @@ def test_the_implicit_start_token_comes_first_and_flagged_alternatives_are_left_
     rule = ContentFilterSetting("test", (tokenizer.token_bytes(flagged).decode(),), None, "omit")
     stream = ChoiceStream(planned, tokenizer, make_filters([rule]))
     scores = [None, *(Sampled(token, -3.0, ((flagged, -1.0), (other, -2.0)), 9) for token in job.prompt[1:])]
-    [choice] = stream.accept([Prefilled(job.id, 0, scores), Decoded(job.id, 0, [], "length")])
+    deltas = stream.accept([Prefilled(job.id, 0, scores), Decoded(job.id, 0, [], "length")])
+    [choice] = asyncio.run(ChoiceParts(planned.request).write(deltas))
     assert choice.prompt_token_ids == list(job.prompt)
     first, *rest = entries_of(choice)
     assert first is None and [next(iter(entry or ())) for entry in rest] == list(job.prompt[1:])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import Any
 
 import pytest
 
+from onward.api.openai.fold import FoldedChoices
+from onward.api.openai.parts import ChoiceParts, usage_of
 from onward.completions.choices import ChoiceStream
+from onward.completions.delta import Delta
 from onward.completions.filters import ContentFilters, make_filters
-from onward.completions.fold import FoldedChoices
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
 from onward.engine.events import Event, Failed
@@ -17,7 +20,6 @@ from onward.engine.journal import Journal
 from onward.engine.step import Engine
 from onward.protocol.decode import check_request
 from onward.protocol.request import CompletionRequest
-from onward.protocol.response import Choice
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.values import ContentFilterSetting
 
@@ -48,21 +50,21 @@ def planned(request: CompletionRequest, jobs: int = 0) -> Plan:
     return plan(request, MODEL, 0, itertools.count(jobs), RequestLimits())
 
 
-def run(engine: Engine, stream: ChoiceStream, journals: dict[int, Journal], max_steps: int) -> list[Choice]:
-    """Run the remaining jobs of the journals in an engine for at most `max_steps`, and return the partial choices."""
+def run(engine: Engine, stream: ChoiceStream, journals: dict[int, Journal], max_steps: int) -> list[Delta]:
+    """Run the remaining jobs of the journals in an engine for at most `max_steps`, and return the deltas."""
     for journal in journals.values():
         rest = journal.remaining()
         if rest is not None:
             engine.add(rest)
-    choices: list[Choice] = []
+    deltas: list[Delta] = []
     for _ in range(max_steps):
         if engine.idle:
             break
         events: list[Event] = engine.step()
         for event in events:
             journals[event.job].record(event)
-        choices += stream.accept(event for event in events if not isinstance(event, Failed))
-    return choices
+        deltas += stream.accept(event for event in events if not isinstance(event, Failed))
+    return deltas
 
 
 def complete(request: CompletionRequest, filters: ContentFilters, cuts: list[int]) -> tuple[list[Any], list[Any]]:
@@ -70,13 +72,14 @@ def complete(request: CompletionRequest, filters: ContentFilters, cuts: list[int
     work = planned(request)
     stream = ChoiceStream(work, TOKENIZER, filters)
     journals = {job.id: Journal(job) for job in work.jobs}
-    parts: list[Choice] = []
+    deltas: list[Delta] = []
     for max_steps in [*cuts, 10_000]:
-        parts += run(make_engine(), stream, journals, max_steps)
+        deltas += run(make_engine(), stream, journals, max_steps)
     assert stream.done
+    parts = asyncio.run(ChoiceParts(request).write(deltas))
     whole = FoldedChoices()
     whole.add(parts)
-    usage = stream.usage.to_dict()
+    usage = usage_of(stream.counts).to_dict()
     usage["completion_tokens_details"].pop("rejected_prediction_tokens")  # depends on what was drafted
     usage["completion_tokens_details"].pop("accepted_prediction_tokens")
     by_index = sorted(parts, key=lambda part: part.index)

@@ -207,7 +207,7 @@ class ChoiceResult:
             self.text += delta.text
             self.records += delta.records
             self.num_completion_tokens = delta.num_completion_tokens
-            assert delta.finish_reason in (None, event.finish_reason), "the engine and the text end together"
+            assert not delta.finish or delta.finish.reason == event.finish_reason, "engine and text end together"
         assert self._text.finished is (event.finish_reason is not None)
 
     @property
@@ -217,7 +217,7 @@ class ChoiceResult:
     @property
     def bits(self) -> object:
         """Everything that law 2 covers, comparable by ==."""
-        records = [(r.token, r.logprob, r.top, r.offset) for r in self.records]
+        records = [(r.token, r.logprob, r.alternatives, r.offset) for r in self.records]
         return (self.text, self.finish_reason, self.num_completion_tokens, records)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.fold import FoldedChoices
 from onward.backends.embedded import EmbeddedBackend
-from onward.completions.fold import FoldedChoices
 from onward.compose import compose
 from onward.protocol.response import Completion
 from onward.settings import Settings

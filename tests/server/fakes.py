@@ -18,25 +18,25 @@ from onward.backends.base import (
     RecoveryCounts,
     TokenizerInfo,
 )
+from onward.completions.delta import Delta, Finish, TokenCounts
 from onward.errors import EngineStopped, InvalidRequest, ModelNotFound
 from onward.protocol.models import Model
 from onward.protocol.request import CompletionRequest
-from onward.protocol.response import Choice, CompletionTokensDetails, PromptTokensDetails, Usage
 from onward.settings import Settings
 
-Step = list[Choice] | Exception | asyncio.Event
+Step = list[Delta] | Exception | asyncio.Event
 PATIENCE_SECONDS = 10
 
 
-def delta(text: str, index: int = 0, finish: Any = None) -> list[Choice]:
-    return [Choice(text=text, index=index, finish_reason=finish)]
+def delta(text: str, index: int = 0, finish: Any = None, stop: str | int | None = None) -> list[Delta]:
+    return [Delta(index, text, [], None if finish is None else Finish(finish, stop))]
 
 
 STORY: tuple[Step, ...] = (delta(" there"), delta(" was"), delta(" a fox", finish="length"))
 
 
 class FakeAnswer:
-    """Plays a script: yields partial choices, awaits events, raises exceptions."""
+    """Plays a script: yields deltas, awaits events, raises exceptions."""
 
     def __init__(self, model: str, script: list[Step]) -> None:
         self.model = model
@@ -48,16 +48,10 @@ class FakeAnswer:
         self.closed = asyncio.Event()
 
     @property
-    def usage(self) -> Usage:
-        return Usage(
-            prompt_tokens=7,
-            completion_tokens=self.num_yielded,
-            total_tokens=7 + self.num_yielded,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=4),
-            completion_tokens_details=CompletionTokensDetails(),
-        )
+    def counts(self) -> TokenCounts:
+        return TokenCounts(prompt=7, completion=self.num_yielded, cached=4)
 
-    async def __aiter__(self) -> AsyncIterator[list[Choice]]:
+    async def __aiter__(self) -> AsyncIterator[list[Delta]]:
         for step in self._script:
             if isinstance(step, Exception):
                 raise step

@@ -7,19 +7,28 @@ import json
 
 import pytest
 
+from onward.completions.delta import Delta, Finish
 from onward.protocol.encode import MIN_PART_BYTES, completion_parts, encode_completion
 from onward.protocol.response import Choice, Completion, Logprobs
 from onward.server import whole_answer
 from onward.server.app import make_app
+from onward.text.assembler import TokenRecord
 from tests.server.fakes import Call, FakeBackend, completion, events, in_loop, settings
 
 NUM_TOKENS = 8000
 
 
-def large_choice(index: int = 0) -> Choice:
+def large_delta(index: int = 0) -> Delta:
     """A choice of about a megabyte."""
+    likely = tuple((rank, f"alternative {rank}".encode(), -0.5 * rank, rank) for rank in range(1, 5))
+    records = [TokenRecord(0, f"token {number}".encode(), -0.5, likely) for number in range(NUM_TOKENS)]
+    return Delta(index, "x", records, Finish("length"))
+
+
+def large_choice(index: int = 0) -> Choice:
+    """What is written of it."""
     names = [f"token {number}" for number in range(NUM_TOKENS)]
-    top = [{f"alternative {rank}": -0.5 * rank for rank in range(5)} for _ in names]
+    top = [{name: -0.5} | {f"alternative {rank}": -0.5 * rank for rank in range(1, 5)} for name in names]
     values = Logprobs(
         tokens=names, token_logprobs=[-0.5] * NUM_TOKENS, top_logprobs=list(top), text_offset=[0] * NUM_TOKENS
     )
@@ -32,7 +41,7 @@ def bodies(call: Call) -> list[bytes]:
 
 @in_loop
 async def test_a_large_completion_is_sent_in_parts_and_without_a_length() -> None:
-    call = await completion(make_app(FakeBackend([large_choice()], [large_choice(1)]), settings())).done()
+    call = await completion(make_app(FakeBackend([large_delta()], [large_delta(1)]), settings()), logprobs=4).done()
     assert call.status == 200
     assert call.headers["content-type"] == "application/json"
     assert call.headers["openai-model"] == "fake-model:1"
@@ -48,16 +57,16 @@ async def test_a_large_completion_is_sent_in_parts_and_without_a_length() -> Non
 
 @in_loop
 async def test_a_large_completion_has_its_schema_too() -> None:
-    app = make_app(FakeBackend([large_choice()]), settings())
-    call = await completion(app, path="/openai/v1/completions").done()
+    app = make_app(FakeBackend([large_delta()]), settings())
+    call = await completion(app, path="/openai/v1/completions", logprobs=4).done()
     assert next(iter(json.loads(call.body))) == "$schema"
     assert "link" in call.headers
 
 
 @in_loop
 async def test_a_large_event_is_sent_in_parts() -> None:
-    script = [[large_choice()], [Choice(text=" end", index=1, finish_reason="stop")]]
-    call = await completion(make_app(FakeBackend(*script), settings()), stream=True).done()
+    script = [[large_delta()], [Delta(1, " end", [], Finish("length"))]]
+    call = await completion(make_app(FakeBackend(*script), settings()), stream=True, logprobs=4).done()
     large, small, done = events(call.body)
     assert len(large["choices"][0]["logprobs"]["tokens"]) == NUM_TOKENS
     assert (small["choices"][0]["text"], done) == (" end", "[DONE]")
@@ -83,7 +92,7 @@ async def test_the_event_loop_runs_between_the_parts(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(whole_answer, "completion_parts", watched)
     counter = asyncio.create_task(count_turns())
-    await completion(make_app(FakeBackend([large_choice()]), settings())).done()
+    await completion(make_app(FakeBackend([large_delta()]), settings()), logprobs=4).done()
     counter.cancel()
     assert len(seen) == len(set(seen)) > 5
 
@@ -91,8 +100,8 @@ async def test_the_event_loop_runs_between_the_parts(monkeypatch: pytest.MonkeyP
 @in_loop
 async def test_no_comment_is_sent_inside_an_event() -> None:
     """A client that reads slowly makes the stream look idle in the middle of an event."""
-    app = make_app(FakeBackend([large_choice()]), settings(keep_alive=0.001))
-    call = completion(app, stream=True)
+    app = make_app(FakeBackend([large_delta()]), settings(keep_alive=0.001))
+    call = completion(app, stream=True, logprobs=4)
     send = call._send
 
     async def slow_send(message: dict[str, object]) -> None:
@@ -107,8 +116,8 @@ async def test_no_comment_is_sent_inside_an_event() -> None:
 
 @in_loop
 async def test_a_client_that_leaves_ends_the_encoding() -> None:
-    backend = FakeBackend([large_choice()])
-    call = completion(make_app(backend, settings()), stream=True)
+    backend = FakeBackend([large_delta()])
+    call = completion(make_app(backend, settings()), stream=True, logprobs=4)
     await call.until(2)
     call.leave()
     await call.done()

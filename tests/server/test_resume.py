@@ -17,7 +17,7 @@ from tests.server.resumable import id_of, numbered, resumable, resume
 def paused(*script: Step) -> tuple[App, FakeBackend, asyncio.Event]:
     """An application whose answers wait after their first delta until the event is set."""
     go = asyncio.Event()
-    backend = FakeBackend(delta("a"), go, *(script or (delta("b"), delta("c", finish="stop"))))
+    backend = FakeBackend(delta("a"), go, *(script or (delta("b"), delta("c", finish="length"))))
     return make_app(backend, settings()), backend, go
 
 
@@ -74,7 +74,7 @@ async def test_a_client_that_reads_on_receives_what_is_still_to_come() -> None:
 async def test_a_stream_is_resumed_again_and_again() -> None:
     gates = [asyncio.Event() for _ in range(5)]
     script: list[Step] = [step for gate in gates for step in (delta("x"), gate)]
-    app = make_app(FakeBackend(*script, delta("end", finish="stop")), settings())
+    app = make_app(FakeBackend(*script, delta("end", finish="length")), settings())
     call = await lost(app)
     body, id = call.body, id_of(call)
     for number, gate in enumerate(gates[:-1], start=1):
@@ -307,7 +307,7 @@ async def test_a_server_that_closes_ends_the_stream_with_an_error() -> None:
 @in_loop
 async def test_keep_alive_comments_have_no_id() -> None:
     go = asyncio.Event()
-    app = make_app(FakeBackend(delta("a"), go, delta("b", finish="stop")), settings(keep_alive=0.01))
+    app = make_app(FakeBackend(delta("a"), go, delta("b", finish="length")), settings(keep_alive=0.01))
     first = await lost(app)
     rest = resume(app, id_of(first), after=1)
     await rest.until(3)
@@ -319,7 +319,7 @@ async def test_keep_alive_comments_have_no_id() -> None:
 
 @in_loop
 async def test_large_events_are_resumed_too() -> None:
-    app, _, go = paused(delta("x" * 600_000), delta("", finish="stop"))
+    app, _, go = paused(delta("x" * 600_000), delta("", finish="length"))
     first = await lost(app)
     go.set()
     await app.wait_until_idle()

@@ -39,7 +39,7 @@ async def test_the_accept_header_is_ignored() -> None:
 
 @in_loop
 async def test_the_choices_of_one_step_are_sent_together() -> None:
-    script = [delta("a") + delta("b", 1), delta("c", 0, "stop") + delta("d", 1, "stop")]
+    script = [delta("a") + delta("b", 1), delta("c", 0, "length") + delta("d", 1, "length")]
     call = await completion(make_app(FakeBackend(*script), settings()), stream=True, n=2).done()
     bodies = [message["body"] for message in call.sent[1:]]
     assert [len(events(body)) for body in bodies] == [2, 2, 1]
@@ -86,7 +86,7 @@ async def test_nothing_is_sent_before_the_first_token() -> None:
 @in_loop
 async def test_a_chunk_is_sent_before_the_next_is_generated() -> None:
     rest = asyncio.Event()
-    call = completion(make_app(FakeBackend(delta("a"), rest, delta("b", finish="stop")), settings()), stream=True)
+    call = completion(make_app(FakeBackend(delta("a"), rest, delta("b", finish="length")), settings()), stream=True)
     await call.until(2)
     assert events(call.body)[0]["choices"][0]["text"] == "a"
     assert not call.ended
@@ -116,7 +116,7 @@ async def test_an_error_while_decoding_is_one_error_event_at_the_end() -> None:
 @in_loop
 async def test_an_idle_stream_gets_keep_alive_comments() -> None:
     rest = asyncio.Event()
-    backend = FakeBackend(delta("a"), rest, delta("b", finish="stop"))
+    backend = FakeBackend(delta("a"), rest, delta("b", finish="length"))
     call = completion(make_app(backend, settings(keep_alive=0.01)), stream=True)
     await call.until(5)
     rest.set()
@@ -166,7 +166,7 @@ async def test_a_json_response_gets_no_comments() -> None:
 @in_loop
 async def test_keep_alive_zero_means_no_comments() -> None:
     rest = asyncio.Event()
-    backend = FakeBackend(delta("a"), rest, delta("b", finish="stop"))
+    backend = FakeBackend(delta("a"), rest, delta("b", finish="length"))
     call = completion(make_app(backend, settings(keep_alive=0.0)), stream=True)
     await call.until(2)
     await asyncio.sleep(0.02)

@@ -12,8 +12,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from onward.api.openai.fold import FoldedChoices
 from onward.backends.embedded import EmbeddedBackend
-from onward.completions.fold import FoldedChoices
 from onward.compose import compose
 from onward.protocol.response import Choice
 from onward.settings import Settings

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.text.assembler import Assembler, Delta, TextRules, TokenRecord
+from onward.text.assembler import Assembled, Assembler, TextRules, TokenRecord
 from onward.text.offsets import token_offsets
 
 
@@ -10,9 +10,9 @@ def record(token_bytes: bytes, token: int = 0) -> TokenRecord:
     return TokenRecord(token, token_bytes, -1.0, ())
 
 
-def assemble(assembler: Assembler, tokens: list[bytes], special: frozenset[int] = frozenset()) -> Delta:
+def assemble(assembler: Assembler, tokens: list[bytes], special: frozenset[int] = frozenset()) -> Assembled:
     """Feed tokens 0, 1, … until a stop, flush at the end, and return all deltas joined."""
-    whole = Delta()
+    whole = Assembled()
     for index, token_bytes in enumerate(tokens):
         part = assembler.feed(record(token_bytes, index), special=index in special)
         whole.text += part.text
@@ -20,7 +20,7 @@ def assemble(assembler: Assembler, tokens: list[bytes], special: frozenset[int] 
         if assembler.stopped:
             return whole
     rest = assembler.flush()
-    return Delta(whole.text + rest.text, whole.records + rest.records)
+    return Assembled(whole.text + rest.text, whole.records + rest.records)
 
 
 @given(st.text(), st.lists(st.integers(0, 4)))
@@ -153,7 +153,7 @@ def test_a_stop_may_be_included() -> None:
 
 def test_a_possible_beginning_of_a_stop_is_held_back_and_flushed_at_the_end() -> None:
     assembler = Assembler(TextRules(stops=("END",)))
-    assert assembler.feed(record(b"one E"), special=False) == Delta("one ")
+    assert assembler.feed(record(b"one E"), special=False) == Assembled("one ")
     assert assembler.feed(record(b"N"), special=False).text == ""
     rest = assembler.flush()
     assert rest.text == "EN"

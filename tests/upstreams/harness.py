@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from onward.api.openai.fold import fold_whole
 from onward.backends.embedded import EmbeddedBackend
-from onward.completions.fold import fold_whole
 from onward.compose import compose
 from onward.protocol.decode import check_request
 from onward.protocol.response import Completion
@@ -40,7 +40,8 @@ def on(server: StandIn | list[StandIn], test: Test, **more: Any) -> Any:
 
 async def complete(backend: EmbeddedBackend, **fields: Any) -> Completion:
     fields = {"model": "there", "prompt": PROMPT, "temperature": 0, **fields}
-    return await fold_whole(await backend.complete(check_request(fields)))
+    request = check_request(fields)
+    return await fold_whole(await backend.complete(request), request)
 
 
 def ask(server: StandIn, **fields: Any) -> Completion:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.fold import fold_chunks
 from onward.backends.embedded import EmbeddedBackend
-from onward.completions.fold import fold_chunks
 from onward.compose import compose
 from onward.constraints.grammar import GrammarError
 from onward.errors import EngineStopped, InvalidRequest, ServerError, SetupError

@@ -1,18 +1,16 @@
-"""A running completion of the embedded backend: engine events in, partial choices out, on one event loop."""
+"""A running completion of the embedded backend: engine events in, deltas out, on one event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 
 from onward.backends.backlog import Ticket
 from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
+from onward.completions.delta import Delta, TokenCounts
 from onward.engine.events import Decoded, Event, Failed
 from onward.errors import ApiError, Overloaded, RequestCancelled, ServerError
-from onward.offload import MAX_INLINE_SIZE, inline_or_on_thread
-from onward.protocol.response import Choice, Usage
 
 WAITED_TOO_LONG = (
     "The request waited for the model for as long as this server allows, and was not started. Retry it later."
@@ -47,60 +45,31 @@ class EmbeddedAnswer:
         self._cancel_choice = cancel_choice
         self._failure = failure
         self._ticket = ticket
-        self._ready: asyncio.Queue[tuple[list[Choice], Usage] | ApiError | None] = asyncio.Queue()
+        self._ready: asyncio.Queue[tuple[list[Delta], TokenCounts] | ApiError | None] = asyncio.Queue()
         self._retired = False
-        self._usage = stream.usage
+        self._counts = stream.counts
         self.warning = warning
-        self._waiting_events: list[list[Event]] = []
-        """Steps that wait for the preparation of an earlier one."""
-        self._preparation: asyncio.Task[None] | None = None
 
     @property
-    def usage(self) -> Usage:
-        return self._usage
+    def counts(self) -> TokenCounts:
+        return self._counts
 
     def feed(self, events: list[Event]) -> None:
-        """Process the events of one engine step, on a thread where they are many: then those of later steps wait. After
-        the end or a failure they are ignored."""
+        """Process the events of one engine step. After the end or a failure they are ignored."""
         if self._retired:
             return
         if self._ticket.waiting:
             for event in events:
                 self._ticket.start(event.job, event.choice if isinstance(event, Decoded) else 0)
-        if self._preparation is not None:
-            self._waiting_events.append(events)
-        elif self._stream.num_logprobs(events) > MAX_INLINE_SIZE:
-            self._waiting_events.append(events)
-            self._preparation = asyncio.create_task(self._prepare())
-        else:
-            self._process(events)
-
-    async def _prepare(self) -> None:
-        """Process the waiting steps in order; long ones are prepared on a thread. Nothing else uses the stream then."""
-        while self._waiting_events and not self._retired:
-            events = self._waiting_events.pop(0)
-            try:
-                size = self._stream.num_logprobs(events)
-                await inline_or_on_thread(size, partial(self._stream.prepare, events))
-            except Exception as error:
-                self._fail(error)
-            else:
-                self._process(events)
-        self._waiting_events.clear()
-        self._preparation = None
-
-    def _process(self, events: list[Event]) -> None:
-        if self._retired:
-            return
         try:
-            choices = self._stream.accept(event for event in events if not isinstance(event, Failed))
+            deltas = self._stream.accept(event for event in events if not isinstance(event, Failed))
         except Exception as error:  # a content filter failed: nothing more may be sent
             self._fail(error)
             return
         for job, choice in self._stream.take_ended_early():
             self._cancel_choice(job, choice)
-        if choices:
-            self._ready.put_nowait((choices, self._stream.usage))
+        if deltas:
+            self._ready.put_nowait((deltas, self._stream.counts))
         failed = next((event for event in events if isinstance(event, Failed)), None)
         if failed is not None:
             self._ready.put_nowait(self._failure(failed))
@@ -112,7 +81,7 @@ class EmbeddedAnswer:
         self._ready.put_nowait(_server_error(error))
         self._end(cancel=True)
 
-    async def __aiter__(self) -> AsyncIterator[list[Choice]]:
+    async def __aiter__(self) -> AsyncIterator[list[Delta]]:
         try:
             while not (self._retired and self._ready.empty()):
                 ready = await self._ready.get()
@@ -120,8 +89,8 @@ class EmbeddedAnswer:
                     raise RequestCancelled("The request was closed while it was running.")
                 if isinstance(ready, ApiError):
                     raise ready
-                choices, self._usage = ready
-                yield choices
+                deltas, self._counts = ready
+                yield deltas
         finally:
             self._end(cancel=True)
 
@@ -141,8 +110,6 @@ class EmbeddedAnswer:
     def _end(self, *, cancel: bool) -> None:
         if not self._retired:
             self._retired = True
-            if self._preparation is not None:
-                self._preparation.cancel()
             self._retire(cancel)
 
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack, overload
 
+from onward.api.openai.fold import fold_chunks, fold_whole
 from onward.backends.base import Backend
 from onward.client.parameters import CreateParams, ModelOptions
 from onward.completions.answer import Answer
-from onward.completions.fold import fold_chunks, fold_whole
 from onward.compose import compose
 from onward.errors import NotFound, RequestCancelled
 from onward.protocol.decode import check_request
@@ -91,7 +91,7 @@ class AsyncCompletions:
         if request.stream:
             return AsyncStream(answer, request)
         try:
-            return await fold_whole(answer)
+            return await fold_whole(answer, request)
         finally:
             await answer.aclose()
 

@@ -1,15 +1,15 @@
-"""The interface of a running completion: a stream of partial choices, then usage."""
+"""The interface of a running completion: a stream of deltas, then token counts."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from onward.protocol.response import Choice, Usage
+from onward.completions.delta import Delta, TokenCounts
 
 
 class Answer(Protocol):
-    """A running completion. Iterate it once for its partial choices, then read `usage`.
+    """A running completion. Iterate it once for its deltas, then read `counts`.
 
     Iteration raises ApiError if generation fails. `aclose` and `abandon` cancel what is still running; they may be
     called at any time and repeatedly, and never raise.
@@ -23,12 +23,12 @@ class Answer(Protocol):
     """A sentence for the client on what it probably did not intend; "" where there is none."""
 
     @property
-    def usage(self) -> Usage:
+    def counts(self) -> TokenCounts:
         """Token counts so far; final when iteration has ended."""
         ...
 
-    def __aiter__(self) -> AsyncIterator[list[Choice]]:
-        """Yield the partial choices of each engine step. The last one of each index has a finish_reason."""
+    def __aiter__(self) -> AsyncIterator[list[Delta]]:
+        """Yield the deltas of each engine step. The last one of each index has a `finish`, the first one its prompt."""
         ...
 
     async def aclose(self) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from onward.completions.delta import Finish
 from onward.completions.patterns import FindSpans, Span, compile_patterns, load_callable
 from onward.completions.text_deltas import TextDelta
-from onward.protocol.response import FinishReason
-from onward.text.assembler import TokenRecord
+from onward.text.assembler import Alternative, TokenRecord
 from onward.values import ContentFilterSetting
 
 Action = Literal["stop", "omit"]
@@ -45,6 +45,10 @@ class ContentFilters:
     def flag(self, text: str) -> bool:
         """Return whether any filter flags a part of `text`, taken on its own."""
         return any(True for each in self.all for _ in each.find(text, 0))
+
+    def unflagged(self, alternatives: tuple[Alternative, ...]) -> tuple[Alternative, ...]:
+        """Return the alternatives without those whose own text is flagged."""
+        return tuple(each for each in alternatives if not self.flag(each[1].decode(errors="replace")))
 
 
 def make_filters(settings: Sequence[ContentFilterSetting]) -> ContentFilters:
@@ -96,13 +100,13 @@ class FilterStream:
         """
         self._window += delta.text
         self._records += delta.records
-        final = delta.finish_reason is not None
+        final = delta.finish is not None
         self._scan(self._limit(final))
         text = self._take_text(self._limit(final) if self._stop is None else self._stop[0])
         records = self._take_records(final or self.ended)
         self._forget()
         ended = final or self.ended
-        finish: FinishReason | None = "content_filter" if ended and self._has_match else delta.finish_reason
+        finish = Finish("content_filter") if ended and self._has_match else delta.finish
         num_tokens = delta.num_completion_tokens
         if self.ended or not final:
             num_tokens = min(num_tokens, self._num_tokens)
@@ -172,7 +176,9 @@ class FilterStream:
             if self._stop is not None and begin >= self._stop[0]:
                 continue
             if not any(start <= begin < stop or begin < start < end for start, stop in self._flagged):
-                taken.append(replace(record, offset=record.offset - self._omitted_before(begin)))
+                offset = record.offset - self._omitted_before(begin)
+                kept = self._filters.unflagged(record.alternatives) if record.alternatives else ()
+                taken.append(replace(record, offset=offset, alternatives=kept))
         return taken
 
     def _omitted_before(self, position: int) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onward.completions.delta import Finish, alternatives_of
 from onward.engine.events import Decoded, EngineFinishReason
 from onward.engine.job import Job
 from onward.engine.model import Vocabulary
-from onward.protocol.response import FinishReason
 from onward.sampling.outputs import Sampled
 from onward.text.assembler import Assembler, TokenRecord
 
@@ -16,8 +16,7 @@ from onward.text.assembler import Assembler, TokenRecord
 class TextDelta:
     """Part of one choice: text that can be emitted now and the records that belong to it, either possibly empty.
 
-    `num_completion_tokens` counts the choice's completion tokens so far. `finish_reason` is set on the choice's last
-    delta.
+    `num_completion_tokens` counts the choice's completion tokens so far. `finish` is set on the choice's last delta.
     """
 
     job: int
@@ -25,7 +24,7 @@ class TextDelta:
     text: str
     records: list[TokenRecord]
     num_completion_tokens: int
-    finish_reason: FinishReason | None
+    finish: Finish | None
 
 
 class ChoiceText:
@@ -56,25 +55,26 @@ class ChoiceText:
                 break
         if not tokens and finish:
             delta = self._assembler.flush()
-            deltas.append(self._delta(delta.text, delta.records, finish))
+            deltas.append(self._delta(delta.text, delta.records, Finish(finish)))
         return deltas
 
     def _take(self, sampled: Sampled, finish: EngineFinishReason | None) -> TextDelta:
         """Return the delta of one token. `finish` is set if the engine generates no further tokens."""
         token, assembler = sampled.token, self._assembler
-        record = TokenRecord(token, self._vocabulary.token_bytes(token), sampled.logprob, sampled.top)
+        alternatives = alternatives_of(sampled.top, self._vocabulary.token_bytes) if sampled.top else ()
+        record = TokenRecord(token, self._vocabulary.token_bytes(token), sampled.logprob, alternatives)
         if token in self._job.end_tokens:
             delta = assembler.flush(record)
-            return self._delta(delta.text, delta.records, "stop")
+            return self._delta(delta.text, delta.records, Finish("stop", token))
         delta = assembler.feed(record, special=self._vocabulary.is_special(token))
         if assembler.stopped:
-            return self._delta(delta.text, delta.records, "stop")
+            return self._delta(delta.text, delta.records, Finish("stop", assembler.stop))
         if finish is None:
             return self._delta(delta.text, delta.records, None)
         rest = assembler.flush()
-        return self._delta(delta.text + rest.text, delta.records + rest.records, finish)
+        return self._delta(delta.text + rest.text, delta.records + rest.records, Finish(finish))
 
-    def _delta(self, text: str, records: list[TokenRecord], finish: EngineFinishReason | None) -> TextDelta:
+    def _delta(self, text: str, records: list[TokenRecord], finish: Finish | None) -> TextDelta:
         self.finished = finish is not None
         num_tokens = self._assembler.num_completion_tokens
         return TextDelta(self._job.id, self._choice, text, records, num_tokens, finish)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from onward.api.openai.fold import fold_chunks, fold_whole
 from onward.backends.base import Backend
-from onward.completions.fold import fold_chunks, fold_whole
 from onward.completions.limits import RequestLimits
 from onward.errors import RequestCancelled, UnsupportedContentType
 from onward.offload import MAX_INLINE_SIZE, inline_or_on_thread
@@ -110,7 +110,7 @@ class _CompletionRun:
             if self._request.stream:
                 await self._send_stream(answer)
             else:
-                await send_whole(self._exchange, await fold_whole(answer))
+                await send_whole(self._exchange, await fold_whole(answer, self._request))
         finally:
             await answer.aclose()
             answer.settle()

@@ -14,9 +14,9 @@ from prometheus_client.registry import Collector
 import onward
 from onward.backends.base import Backend, EngineLoad
 from onward.completions.answer import Answer
+from onward.completions.delta import Delta, TokenCounts
 from onward.errors import EngineStopped, Overloaded
 from onward.protocol.request import CompletionRequest
-from onward.protocol.response import Choice, Usage
 from onward.server.exchange import Exchange
 from onward.server.key_metrics import KeyMetrics
 from onward.server.process_metrics import process_metrics
@@ -156,26 +156,26 @@ class MeasuredAnswer:
         self._bound = metrics.of(answer.model)
         self._record = record
         self._started = started
-        self._left_at: Usage | None = None
+        self._left_at: TokenCounts | None = None
         self.model = record.model = answer.model
         self.fingerprint = answer.fingerprint
         self.warning = answer.warning
 
     @property
-    def usage(self) -> Usage:
-        return self._answer.usage
+    def counts(self) -> TokenCounts:
+        return self._answer.counts
 
-    async def __aiter__(self) -> AsyncIterator[list[Choice]]:
+    async def __aiter__(self) -> AsyncIterator[list[Delta]]:
         last = self._started
         observe = self._bound.first_token.observe
-        async for choices in self._answer:
+        async for deltas in self._answer:
             now = time.perf_counter()
             observe(now - last)
             if self._record.first_token_ms is None:
                 self._record.first_token_ms = (now - self._started) * 1000
                 observe = self._bound.inter_token.observe
             last = now
-            yield choices
+            yield deltas
 
     async def aclose(self) -> None:
         await self._answer.aclose()
@@ -187,27 +187,27 @@ class MeasuredAnswer:
         """State that the connection whose record this is has ended: from now on the record is not changed."""
         self._fill_record()
         self._record = dataclasses.replace(self._record)
-        self._left_at = self._answer.usage
+        self._left_at = self._answer.counts
 
     def settle(self) -> None:
         """Count the tokens. Call it once, when the answer has ended or was cancelled."""
-        usage = self._answer.usage
+        counts = self._answer.counts
         self._fill_record()
-        self._bound.prompt_tokens.inc(usage.prompt_tokens)
-        self._bound.completion_tokens.inc(usage.completion_tokens)
-        self._bound.cached_tokens.inc(usage.prompt_tokens_details.cached_tokens)
+        self._bound.prompt_tokens.inc(counts.prompt)
+        self._bound.completion_tokens.inc(counts.completion)
+        self._bound.cached_tokens.inc(counts.cached)
         if self._left_at is not None:
             self._metrics.keys.count_tokens(
                 self._record.key,
-                usage.prompt_tokens - self._left_at.prompt_tokens,
-                usage.completion_tokens - self._left_at.completion_tokens,
+                counts.prompt - self._left_at.prompt,
+                counts.completion - self._left_at.completion,
             )
 
     def _fill_record(self) -> None:
-        usage, record = self._answer.usage, self._record
-        record.prompt_tokens = usage.prompt_tokens
-        record.completion_tokens = usage.completion_tokens
-        record.cached_tokens = usage.prompt_tokens_details.cached_tokens
+        counts, record = self._answer.counts, self._record
+        record.prompt_tokens = counts.prompt
+        record.completion_tokens = counts.completion
+        record.cached_tokens = counts.cached
 
 
 GAUGES = {

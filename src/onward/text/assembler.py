@@ -12,10 +12,14 @@ from dataclasses import dataclass, field
 from onward.text.stops import Match, StopFinder
 from onward.text.utf8 import Utf8Decoder
 
+Alternative = tuple[int, bytes, float, int]
+"""A token that was likely in some place: its id, bytes, log probability and rank there, from 1. A plain tuple, because
+twenty may be made per token."""
+
 
 @dataclass(slots=True)
 class TokenRecord:
-    """One token of a text, with its log probability and the (token, log probability) pairs of the most likely tokens.
+    """One token of a text, with its log probability and the most likely tokens in its place, best first.
 
     `offset` is the number of code points from the start of prompt and completion to the token's first byte. A token
     that begins inside a character has that character's offset. A token after a character that is never completed
@@ -25,7 +29,7 @@ class TokenRecord:
     token: int
     token_bytes: bytes
     logprob: float
-    top: tuple[tuple[int, float], ...]
+    alternatives: tuple[Alternative, ...]
     offset: int = 0
     is_terminator: bool = False
     """Whether it comes after the end of the text (see `TextRules.keep_terminators`)."""
@@ -48,7 +52,7 @@ class TextRules:
 
 
 @dataclass(slots=True)
-class Delta:
+class Assembled:
     """Text that can be emitted now, and the records that belong to it."""
 
     text: str = ""
@@ -80,12 +84,17 @@ class Assembler:
         self._num_emitted = 0
         self._num_fed_tokens = 0
         self._held: deque[_Held] = deque()
-        self.stopped = False
-        """Whether a stop string has ended the text."""
+        self.stop: str | None = None
+        """The stop string that has ended the text, if one has."""
         self.num_completion_tokens = 0
         """Tokens of the completion: all but the end token and tokens that only spell a stop string."""
 
-    def feed(self, record: TokenRecord, *, special: bool) -> Delta:
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has ended the text."""
+        return self.stop is not None
+
+    def feed(self, record: TokenRecord, *, special: bool) -> Assembled:
         """Add the next token and return what can be emitted now. Sets `record.offset` and takes ownership of it.
 
         Must not be called after `flush`, or when `stopped`.
@@ -98,7 +107,7 @@ class Assembler:
         self.num_completion_tokens += 1
         if not (self._rules.stops or self._held or self._decoder.pending):
             self._num_emitted = self._num_decoded
-            return Delta(text, [record])
+            return Assembled(text, [record])
         self._held.append(_Held(record, self._num_decoded, not self._decoder.pending))
         if self._num_fed_tokens <= self._rules.min_tokens:
             return self._emit(self._finder.skip(text))
@@ -107,7 +116,7 @@ class Assembler:
             return self._emit(safe)
         return self._stop_at(match, safe)
 
-    def flush(self, terminator: TokenRecord | None = None) -> Delta:
+    def flush(self, terminator: TokenRecord | None = None) -> Assembled:
         """End the text and return everything that was held back.
 
         `terminator` is the record of the end token, if one was sampled. It has no text and is not a completion token.
@@ -121,22 +130,23 @@ class Assembler:
             delta.records.append(terminator)
         return delta
 
-    def _emit(self, text: str) -> Delta:
+    def _emit(self, text: str) -> Assembled:
         """Return `text` with the records of all tokens whose text has now been emitted completely."""
         self._num_emitted += len(text)
         records: list[TokenRecord] = []
         while self._held and self._is_emitted(self._held[0]):
             records.append(self._held.popleft().record)
-        return Delta(text, records)
+        return Assembled(text, records)
 
     def _is_emitted(self, held: _Held) -> bool:
         return held.end < self._num_emitted or (held.end == self._num_emitted and held.is_complete)
 
-    def _stop_at(self, match: Match, safe: str) -> Delta:
+    def _stop_at(self, match: Match, safe: str) -> Assembled:
         """End the text at the match. A token across the cut is kept; those after it are not completion tokens."""
-        self.stopped = True
+        found = self._finder.held[: match.end - match.start]
+        self.stop = found
         cut = match.end if self._rules.include_stop else match.start
-        text = safe + (self._finder.held[: match.end - match.start] if self._rules.include_stop else "")
+        text = safe + (found if self._rules.include_stop else "")
         self._num_emitted += len(text)
         records: list[TokenRecord] = []
         for held in self._held:
@@ -149,4 +159,4 @@ class Assembler:
                 held.record.is_terminator = True
                 records.append(held.record)
         self._held.clear()
-        return Delta(text, records)
+        return Assembled(text, records)

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from onward.backends.base import EngineLoad
+from onward.backends.embedded import EmbeddedBackend
 from onward.completions.sampling_params import sampling_params
 from onward.completions.token_rules import NO_RULES
 from onward.protocol.dialects.llama_server import COMPLETION, INFILL, check_llama_request
 from onward.protocol.request import CompletionRequest, InfillContext
+from onward.runtimes.toy.tokenizer import END
 from onward.sampling.params import Mirostat, SamplingParams
 from onward.server.app import make_app
 from onward.server.dialects.line_limits import LineLimits
@@ -20,6 +22,7 @@ from onward.server.dialects.llama_reply import selected
 from onward.server.keys import collect_keys
 from tests.server.dialects.served import events, openai_text, post, toy_app
 from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
+from tests.toy_backend import let_steps_count_the_same, on_toy
 
 PLAIN = {"temperature": 0, "n_predict": 12}
 """The toy model repeats patterns of its prompt; greedy sampling."""
@@ -100,6 +103,22 @@ async def test_behind_a_stop_string_no_token_is_listed(fields: dict[str, Any], c
     assert streamed == whole.get("completion_probabilities", [])
     assert whole["tokens"] == [token for event in partial for token in event["tokens"]]
     assert len(whole["tokens"]) == len(listed) and final["stopping_word"] == whole["stopping_word"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_draft_never_changes_which_stop_ended_a_text(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`min_tokens` holds the stop string back until the end token, which comes in one step with an accepted draft."""
+    let_steps_count_the_same(monkeypatch)
+    asked = {"prompt": "cccccccc", "logit_bias": [[99, 50], [END, 100]], "min_tokens": 9, "stop": ["cc"], **PLAIN}
+
+    async def ask(backend: EmbeddedBackend) -> tuple[str, str, int, bool]:
+        call = await post(make_app(backend, settings()), "/completion", stream=stream, **asked)
+        *_, last = events(call) if stream else [call.json]
+        is_drafted = backend.load()["toy"].drafts.lookup_accepted > 0
+        return last["stop_type"], last["stopping_word"], last["tokens_predicted"], is_drafted
+
+    assert on_toy(ask, speculate=True) == ("eos", "", 9, True)
+    assert on_toy(ask, speculate=False) == ("eos", "", 9, False)
 
 
 @in_loop

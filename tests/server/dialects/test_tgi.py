@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from onward.completions.delta import Delta, Finish
 from onward.errors import EngineStopped, Overloaded
 from onward.server.app import make_app
 from tests.server.dialects.served import events, openai_text, post, toy_app
@@ -58,6 +59,10 @@ async def test_a_stop_string_is_part_of_the_text() -> None:
 
 @in_loop
 async def test_an_end_token_is_an_event_of_its_own() -> None:
+    in_one_step = [Delta(0, " the end"), Delta(0, "", [], Finish("stop", 0))]
+    app = make_app(FakeBackend(in_one_step), settings())
+    ended = (await post(app, "/generate", inputs="x", parameters={"details": True, "stop": ["end"]})).json
+    assert ended["details"]["finish_reason"] == "eos_token", "not the stop string that the text happens to end with"
     app = make_app(FakeBackend(delta(" there"), delta("", finish="stop")), settings())
     (end,) = events(await post(app, "/generate_stream", inputs="x"))
     assert end["token"]["special"] is True and end["token"]["text"] == "<end>" and end["token"]["logprob"] is None

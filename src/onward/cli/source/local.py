@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
+from onward.api.openai.fold import fold_chunks, fold_whole
 from onward.backends.base import Backend
 from onward.cli.found_file import announce
 from onward.cli.output.loading import loading
 from onward.cli.source.base import Document, TokenizedText, TokenizerFacts
-from onward.completions.fold import fold_chunks, fold_whole
 from onward.compose import compose
 from onward.errors import HubUnreachable, ModelNameError
 from onward.models.resolve import resolve as resolve_model
@@ -30,9 +30,10 @@ class LocalSource:
         self.name = backend.models()[0].id
 
     async def complete(self, fields: dict[str, Any]) -> Document:
-        answer = await self._backend.complete(check_request(self._served(fields)))
+        request = check_request(self._served(fields))
+        answer = await self._backend.complete(request)
         try:
-            return _document(await fold_whole(answer))
+            return _document(await fold_whole(answer, request))
         finally:
             await answer.aclose()
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
+from onward.api.numbers import most_likely, wire_number
+from onward.completions.delta import Delta, Finish, TokenCounts
 from onward.errors import ApiError
 from onward.protocol.request import CompletionRequest
-from onward.protocol.response import Choice, Usage
 from onward.protocol.sse import KEEP_ALIVE, data_event
 from onward.server.dialects.line_limits import LineLimits
 from onward.server.dialects.llama_errors import error_object
-from onward.server.dialects.services import Services
 from onward.server.dialects.stopwatch import Stopwatch
-from onward.server.dialects.token_records import TokenRecord, all_tokens, cut_stop, token_records
+from onward.text.assembler import TokenRecord
 
 Object = dict[str, Any]
 
@@ -61,14 +61,12 @@ class LlamaReply:
         self,
         request: CompletionRequest,
         options: LlamaOptions,
-        services: Services,
         stopwatch: Stopwatch,
         settings: Callable[[str], Object],
     ) -> None:
         """`settings` returns `generation_settings` and `prompt` for a model's name."""
         self._request = request
         self._options = options
-        self._services = services
         self._stopwatch = stopwatch
         self._settings = settings
         self._model = ""
@@ -82,15 +80,15 @@ class LlamaReply:
     def is_complete(self) -> bool:
         return len(self._finals) == self._request.n
 
-    async def feed(self, parts: list[Choice], usage: Usage) -> bytes:
+    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> bytes:
         self._stopwatch.mark()
         events: list[Object] = []
-        for choice in parts:
-            if choice.index not in self._finals:
-                events += await self._accept(choice, usage)
+        for delta in deltas:
+            if delta.index not in self._finals:
+                events += self._accept(delta, counts)
         return b"".join(map(data_event, events))
 
-    async def end(self, usage: Usage) -> bytes:
+    async def end(self, counts: TokenCounts) -> bytes:
         if self._request.stream:
             return b""
         finals = [self._finals[index] for index in sorted(self._finals)]
@@ -99,32 +97,31 @@ class LlamaReply:
     def error(self, error: ApiError) -> bytes:
         return data_event({"error": error_object(error)})
 
-    async def _accept(self, choice: Choice, usage: Usage) -> list[Object]:
-        """Return the events that a part of a choice leads to; the last one when it has ended."""
-        part = self._parts.get(choice.index)
+    def _accept(self, delta: Delta, counts: TokenCounts) -> list[Object]:
+        """Return the events that a delta of a choice leads to; the last one when it has ended."""
+        part = self._parts.get(delta.index)
         if part is None:
             options = self._options
-            part = self._parts[choice.index] = _Part(LineLimits(options.min_indent, options.max_seconds))
-        text = choice.text
-        if choice.finish_reason == "stop":
-            text, part.stopping_word = cut_stop(text, self._request.stop)
-            part.stop_type = "word" if part.stopping_word else "eos"
-        elif choice.finish_reason:
-            part.stop_type = "limit"
+            part = self._parts[delta.index] = _Part(LineLimits(options.min_indent, options.max_seconds))
+        text = delta.text
+        if delta.finish is not None:
+            part.stopping_word = delta.finish.stop_string
+            text = text.removesuffix(part.stopping_word)
+            part.stop_type = _stop_type(delta.finish)
         text, is_limited = part.limits.feed(text, self._stopwatch.decode_seconds)
         if is_limited:
             part.stop_type, part.stopping_word = "limit", ""
-        records = token_records(choice, self._options.num_probs)
-        part.num_tokens += len(records)
+        part.num_tokens += len(delta.tokens)
         part.num_characters += len(text)
-        records = _of_content(records, part)
-        probabilities = await self._probabilities(records)
-        events = [self._partial(choice.index, part, text, records, probabilities, usage)] if text or records else []
+        records = _of_content(delta.tokens, part)
+        probabilities = self._probabilities(records)
+        is_empty = not (text or records)
+        events = [] if is_empty else [self._partial(delta.index, part, text, records, probabilities, counts)]
         part.texts.append(text)
         part.tokens += [record.token for record in records]
         part.probabilities += probabilities
         if part.stop_type != "none":
-            final = self._finals[choice.index] = self._final(choice.index, part, usage)
+            final = self._finals[delta.index] = self._final(delta.index, part, counts)
             events.append(final)
         return events
 
@@ -135,7 +132,7 @@ class LlamaReply:
         text: str,
         records: list[TokenRecord],
         probabilities: list[Object],
-        usage: Usage,
+        counts: TokenCounts,
     ) -> Object:
         event: Object = {
             "index": index,
@@ -144,15 +141,15 @@ class LlamaReply:
             "stop": False,
             "id_slot": -1,
             "tokens_predicted": part.num_tokens,
-            "tokens_evaluated": usage.prompt_tokens,
+            "tokens_evaluated": counts.prompt,
         }
         if self._options.times_every_token:
-            event["timings"] = self._timings(part, usage)
+            event["timings"] = self._timings(part, counts)
         if probabilities:
             event["completion_probabilities"] = probabilities
         return event
 
-    def _final(self, index: int, part: _Part, usage: Usage) -> Object:
+    def _final(self, index: int, part: _Part, counts: TokenCounts) -> Object:
         is_stream = self._request.stream
         limit = self._options.num_tokens
         whole: Object = {
@@ -163,14 +160,14 @@ class LlamaReply:
             "stop": True,
             "model": self._model,
             "tokens_predicted": part.num_tokens,
-            "tokens_evaluated": usage.prompt_tokens,
+            "tokens_evaluated": counts.prompt,
             **self._settings(self._model),
             "has_new_line": part.limits.has_new_line,
             "truncated": part.stop_type == "limit" and self._filled_context(part, limit),
             "stop_type": part.stop_type,
             "stopping_word": part.stopping_word,
-            "tokens_cached": usage.prompt_tokens_details.cached_tokens,
-            "timings": self._timings(part, usage),
+            "tokens_cached": counts.cached,
+            "timings": self._timings(part, counts),
         }
         if part.probabilities and not is_stream:
             whole["completion_probabilities"] = part.probabilities
@@ -181,24 +178,30 @@ class LlamaReply:
         is_by_lines = self._options.min_indent > 0 or self._options.max_seconds > 0
         return not is_by_lines and (limit < 0 or part.num_tokens < limit)
 
-    def _timings(self, part: _Part, usage: Usage) -> Object:
-        cached = usage.prompt_tokens_details.cached_tokens
+    def _timings(self, part: _Part, counts: TokenCounts) -> Object:
+        cached = counts.cached
         watch = self._stopwatch
         return {
             "cache_n": cached,
-            **_timing("prompt", usage.prompt_tokens - cached, watch.prompt_seconds),
+            **_timing("prompt", counts.prompt - cached, watch.prompt_seconds),
             **_timing("predicted", part.num_tokens, watch.decode_seconds),
         }
 
-    async def _probabilities(self, records: list[TokenRecord]) -> list[Object]:
-        if not self._options.num_probs or not records:
+    def _probabilities(self, records: list[TokenRecord]) -> list[Object]:
+        num_top = self._options.num_probs
+        if not num_top:
             return []
-        texts = await self._services.tokens_by_id(self._model, all_tokens(records))
         return [
-            _probability(record.token, record.logprob, texts)
-            | {"top_logprobs": [_probability(token, value, texts) for token, value in record.top]}
+            _probability(record.token, record.token_bytes, wire_number(record.logprob))
+            | {"top_logprobs": [_probability(*likely) for likely in most_likely(record, num_top)]}
             for record in records
         ]
+
+
+def _stop_type(finish: Finish) -> str:
+    if finish.reason != "stop":
+        return "limit"
+    return "word" if finish.stop_string else "eos"
 
 
 def _of_content(records: list[TokenRecord], part: _Part) -> list[TokenRecord]:
@@ -211,8 +214,7 @@ def _of_content(records: list[TokenRecord], part: _Part) -> list[TokenRecord]:
     return [record for record in records if record.offset < end]
 
 
-def _probability(token: int, logprob: float | None, texts: dict[int, bytes]) -> Object:
-    raw = texts[token]
+def _probability(token: int, raw: bytes, logprob: float) -> Object:
     return {"id": token, "token": raw.decode(errors="replace"), "bytes": list(raw), "logprob": logprob}
 
 

@@ -56,7 +56,7 @@ class LlamaServer:
         def settings(model: str) -> dict[str, Any]:
             return {"generation_settings": {"model": model, **_settings(request, options)}, "prompt": prompt}
 
-        reply = LlamaReply(request, options, self._services, stopwatch, settings)
+        reply = LlamaReply(request, options, stopwatch, settings)
         await self._services.complete(exchange, request, reply)
 
     async def props(self, exchange: Exchange, _: str | None = None) -> None:
@@ -138,14 +138,13 @@ def _infill_request(checked: dict[str, Any], options: LlamaOptions) -> Completio
 
 
 def _request(checked: dict[str, Any], options: LlamaOptions, **own: Any) -> CompletionRequest:
-    """Return the request. Token ids are asked for, because tokens are counted by choice."""
+    """Return the request. Stop strings are part of the text, so that their tokens are counted; the reply cuts them."""
     return CompletionRequest(
         **request_fields(checked, "prompt"),
         **own,
         max_tokens=UNLIMITED_TOKENS if options.num_tokens == UNLIMITED else options.num_tokens,
         fill_context=True,
-        logprobs=options.num_probs,
-        return_tokens_as_token_ids=True,
+        logprobs=options.num_probs or None,
         include_stop_str_in_output=True,
     )
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from onward.completions.fold import Identity
+from onward.api.openai.fold import Identity
+from onward.completions.delta import Delta, TokenCounts
 from onward.errors import ApiError, InvalidRequest
 from onward.protocol.dialects.decode import check_fields, request_fields
 from onward.protocol.dialects.mistral import FIM
 from onward.protocol.dialects.rows import UNLIMITED_TOKENS
 from onward.protocol.error_body import MAX_FIELD_CHARS
 from onward.protocol.request import CompletionRequest
-from onward.protocol.response import Choice, Usage
 from onward.protocol.sse import DONE, KEEP_ALIVE, data_event
 from onward.server.dialects.run import OneChoice
 from onward.server.dialects.services import Services
@@ -80,26 +80,27 @@ class FimReply(OneChoice):
         self._finish = "stop"
         self._has_begun = False
 
-    async def feed(self, parts: list[Choice], usage: Usage) -> bytes:
-        (choice,) = parts
-        self._texts.append(choice.text)
-        self._finish = choice.finish_reason or self._finish
-        if not self._request.stream or not (choice.text or choice.finish_reason):
+    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> bytes:
+        (delta,) = deltas
+        self._texts.append(delta.text)
+        reason = None if delta.finish is None else delta.finish.reason
+        self._finish = reason or self._finish
+        if not self._request.stream or not (delta.text or reason):
             return b""
-        delta: Object = {"content": choice.text}
+        content: Object = {"content": delta.text}
         if not self._has_begun:
             self._has_begun = True
-            delta = {"role": "assistant", **delta}
-        piece = {"index": 0, "delta": delta, "finish_reason": choice.finish_reason}
-        more = {"usage": _usage(usage)} if choice.finish_reason else {}
-        return data_event({**self._head("chat.completion.chunk"), "choices": [piece], **more})
+            content = {"role": "assistant", **content}
+        choice = {"index": 0, "delta": content, "finish_reason": reason}
+        more = {"usage": _usage(counts)} if reason else {}
+        return data_event({**self._head("chat.completion.chunk"), "choices": [choice], **more})
 
-    async def end(self, usage: Usage) -> bytes:
+    async def end(self, counts: TokenCounts) -> bytes:
         if self._request.stream:
             return DONE
         message = {"role": "assistant", "content": "".join(self._texts), "tool_calls": None}
         choice = {"index": 0, "message": message, "finish_reason": self._finish}
-        return msgspec.json.encode({**self._head("chat.completion"), "choices": [choice], "usage": _usage(usage)})
+        return msgspec.json.encode({**self._head("chat.completion"), "choices": [choice], "usage": _usage(counts)})
 
     def error(self, error: ApiError) -> bytes:
         return data_event(error_object(error))
@@ -109,9 +110,9 @@ class FimReply(OneChoice):
         return {"id": identity.id, "object": kind, "created": identity.created, "model": self._model}
 
 
-def _usage(usage: Usage) -> Object:
+def _usage(counts: TokenCounts) -> Object:
     return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
+        "prompt_tokens": counts.prompt,
+        "completion_tokens": counts.completion,
+        "total_tokens": counts.prompt + counts.completion,
     }

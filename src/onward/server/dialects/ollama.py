@@ -58,7 +58,7 @@ class Ollama:
             await _respond(exchange, loaded)
             return
         request = _request(checked, model)
-        reply = OllamaReply(request, name, checked["top_logprobs"], self._services, stopwatch)
+        reply = OllamaReply(request, name, stopwatch)
         await self._services.complete(exchange, request, reply)
 
     async def show(self, exchange: Exchange, _: str | None = None) -> None:
@@ -115,14 +115,12 @@ def _request(checked: Object, model: str) -> CompletionRequest:
     if fields.get("seed") == -1:
         del fields["seed"]
     limit = checked["num_predict"]
-    wants_logprobs = checked["logprobs"]
     return CompletionRequest(
         model=model,
         prompt=checked.get("prompt") or "",
         max_tokens=UNLIMITED_TOKENS if limit < 0 else limit,
         fill_context=True,
-        logprobs=checked["top_logprobs"] if wants_logprobs else None,
-        return_tokens_as_token_ids=wants_logprobs,
+        logprobs=checked["top_logprobs"] if checked["logprobs"] else None,
         **fields,
     )
 

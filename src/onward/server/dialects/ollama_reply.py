@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
+from onward.api.numbers import most_likely, wire_number
+from onward.completions.delta import Delta, TokenCounts
 from onward.errors import ApiError
 from onward.protocol.error_body import MAX_FIELD_CHARS
 from onward.protocol.request import CompletionRequest
-from onward.protocol.response import Choice, Usage
 from onward.server.dialects.run import OneChoice
-from onward.server.dialects.services import Services
 from onward.server.dialects.stopwatch import Stopwatch
-from onward.server.dialects.token_records import TokenRecord, all_tokens, token_records
+from onward.text.assembler import TokenRecord
 
 Object = dict[str, Any]
 
@@ -36,42 +36,39 @@ class OllamaReply(OneChoice):
     content_type = "application/x-ndjson"
     keep_alive = b""
 
-    def __init__(
-        self, request: CompletionRequest, name: str, num_top: int, services: Services, stopwatch: Stopwatch
-    ) -> None:
+    def __init__(self, request: CompletionRequest, name: str, stopwatch: Stopwatch) -> None:
         super().__init__()
         self._request = request
         self._name = name
-        self._num_top = num_top
-        self._services = services
         self._stopwatch = stopwatch
         self._logprobs: list[Object] = []
         self._finish = "stop"
 
-    async def feed(self, parts: list[Choice], usage: Usage) -> bytes:
+    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> bytes:
         self._stopwatch.mark()
-        (choice,) = parts
-        self._finish = choice.finish_reason or self._finish
-        logprobs = await self._entries(token_records(choice, self._num_top))
+        (delta,) = deltas
+        self._finish = delta.finish.reason if delta.finish else self._finish
+        num_top = self._request.logprobs
+        logprobs = [] if num_top is None else [_entry(record, num_top) for record in delta.tokens]
         if not self._request.stream:
-            self._texts.append(choice.text)
+            self._texts.append(delta.text)
             self._logprobs += logprobs
             return b""
-        if not choice.text and not logprobs:
+        if not delta.text and not logprobs:
             return b""
-        line: Object = {"response": choice.text, "done": False}
+        line: Object = {"response": delta.text, "done": False}
         return self._line(line | ({"logprobs": logprobs} if logprobs else {}))
 
-    async def end(self, usage: Usage) -> bytes:
+    async def end(self, counts: TokenCounts) -> bytes:
         line: Object = {
             "response": "".join(self._texts),
             "done": True,
             "done_reason": self._finish,
             "total_duration": _nanoseconds(self._stopwatch.total_seconds),
             "load_duration": 0,
-            "prompt_eval_count": usage.prompt_tokens,
+            "prompt_eval_count": counts.prompt,
             "prompt_eval_duration": _nanoseconds(self._stopwatch.prompt_seconds),
-            "eval_count": usage.completion_tokens,
+            "eval_count": counts.completion,
             "eval_duration": _nanoseconds(self._stopwatch.decode_seconds),
         }
         return self._line(line | ({"logprobs": self._logprobs} if self._logprobs else {}))
@@ -83,22 +80,15 @@ class OllamaReply(OneChoice):
         line = msgspec.json.encode({"model": self._name, "created_at": now(), **fields})
         return line + b"\n" if self._request.stream else line
 
-    async def _entries(self, records: list[TokenRecord]) -> list[Object]:
-        if not records:
-            return []
-        texts = await self._services.tokens_by_id(self._model, all_tokens(records))
-        return [_entry(record, texts) for record in records]
 
-
-def _entry(record: TokenRecord, texts: dict[int, bytes]) -> Object:
-    entry = _token(record.token, record.logprob, texts)
-    if record.top:
-        entry["top_logprobs"] = [_token(token, value, texts) for token, value in record.top]
+def _entry(record: TokenRecord, num_top: int) -> Object:
+    entry = _token(record.token_bytes, wire_number(record.logprob))
+    if num_top:
+        entry["top_logprobs"] = [_token(raw, logprob) for _, raw, logprob in most_likely(record, num_top)]
     return entry
 
 
-def _token(token: int, logprob: float | None, texts: dict[int, bytes]) -> Object:
-    raw = texts[token]
+def _token(raw: bytes, logprob: float) -> Object:
     return {"token": raw.decode(errors="replace"), "logprob": logprob, "bytes": list(raw)}
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from onward.backends.base import Backend
-from onward.completions.fold import FoldedChoices
+from onward.completions.delta import Delta, TokenCounts, merged
 from onward.errors import ApiError, RequestCancelled
 from onward.protocol.request import CompletionRequest
-from onward.protocol.response import Choice, Usage
 from onward.server.error_response import convert_error
 from onward.server.exchange import ClientDisconnected, Exchange
 from onward.server.metrics import MeasuredAnswer, Metrics, accept
@@ -26,8 +25,8 @@ class Reply(Protocol):
     def begin(self, model: str) -> None:
         """The model `model` has accepted the request."""
 
-    async def feed(self, parts: list[Choice], usage: Usage) -> bytes:
-        """Add what one step generated, one part per choice, and return what a stream sends of it."""
+    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> bytes:
+        """Add what one step generated, one delta per choice, and return what a stream sends of it."""
         ...
 
     @property
@@ -35,7 +34,7 @@ class Reply(Protocol):
         """Whether nothing more is needed of the answer, also if it has not ended."""
         ...
 
-    async def end(self, usage: Usage) -> bytes:
+    async def end(self, counts: TokenCounts) -> bytes:
         """Return the end of the stream, or the whole answer."""
         ...
 
@@ -93,14 +92,14 @@ class DialectRun:
     async def _forward(self, answer: MeasuredAnswer) -> None:
         exchange = self._exchange
         try:
-            async for choices in answer:
-                written = await self._reply.feed(merged(choices), answer.usage)
+            async for deltas in answer:
+                written = await self._reply.feed(merged(deltas), answer.counts)
                 if written and self._request.stream:
                     await self._start()
                     await exchange.send_chunk(written)
                 if self._reply.is_complete:
                     break
-            last = await self._reply.end(answer.usage)
+            last = await self._reply.end(answer.counts)
         except (ClientDisconnected, RequestCancelled):
             raise
         except Exception as exception:
@@ -121,11 +120,3 @@ class DialectRun:
         if not self._exchange.response_started:
             add_completion_headers(self._exchange, self._exchange.record.model)
             await self._exchange.start_response(200, self._reply.content_type)
-
-
-def merged(choices: list[Choice]) -> list[Choice]:
-    """Return one part per choice: a step may have several tokens, and a text and its end in two. Nothing is
-    modified."""
-    folded = FoldedChoices()
-    folded.add(choices)
-    return folded.choices()

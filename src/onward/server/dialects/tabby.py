@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 import onward
-from onward.completions.fold import Identity
+from onward.api.openai.fold import Identity
+from onward.completions.delta import Delta, TokenCounts
 from onward.errors import ApiError, InvalidRequest
 from onward.protocol.dialects.decode import check_fields, request_fields
 from onward.protocol.dialects.tabby import COMPLETION, MAX_DECODING_TOKENS
 from onward.protocol.request import CompletionRequest, InfillContext
-from onward.protocol.response import Choice, Usage
 from onward.server.dialects.run import OneChoice
 from onward.server.dialects.services import Services
 from onward.server.exchange import Exchange
@@ -91,11 +91,11 @@ class TabbyReply(OneChoice):
         super().__init__()
         self._has_crlf = has_crlf
 
-    async def feed(self, parts: list[Choice], usage: Usage) -> bytes:
-        self._texts += [choice.text for choice in parts]
+    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> bytes:
+        self._texts += [delta.text for delta in deltas]
         return b""
 
-    async def end(self, usage: Usage) -> bytes:
+    async def end(self, counts: TokenCounts) -> bytes:
         text = "".join(self._texts)
         if self._has_crlf:
             text = text.replace("\n", CRLF)

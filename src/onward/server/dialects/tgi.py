@@ -69,7 +69,7 @@ class Tgi:
             end_token=(ids[0] if len(ids) == 1 else 0, end),
             special=frozenset(info.special_tokens),
         )
-        await self._services.complete(exchange, request, TgiReply(request, options, self._services))
+        await self._services.complete(exchange, request, TgiReply(request, options))
 
     async def info(self, exchange: Exchange, _: str | None = None) -> None:
         """Describe the server and the first model."""
@@ -114,6 +114,5 @@ def _request(checked: dict[str, Any], *, stream: bool, samples_by_default: bool)
         max_tokens=UNLIMITED_TOKENS if limit is None else limit,
         fill_context=limit is None,
         logprobs=checked["top_n_tokens"],
-        return_tokens_as_token_ids=True,
         include_stop_str_in_output=True,
     )

@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
+from onward.api.numbers import most_likely, wire_number
+from onward.completions.delta import Delta, TokenCounts
 from onward.errors import ApiError
 from onward.protocol.request import CompletionRequest
-from onward.protocol.response import Choice, Usage
 from onward.protocol.sse import KEEP_ALIVE, data_event
 from onward.server.dialects.run import OneChoice
-from onward.server.dialects.services import Services
 from onward.server.dialects.tgi_errors import error_object
-from onward.server.dialects.token_records import TokenRecord, all_tokens, cut_stop, token_records
+from onward.text.assembler import TokenRecord
 
 Object = dict[str, Any]
 
@@ -39,32 +39,34 @@ class TgiReply(OneChoice):
     content_type = "text/event-stream"
     keep_alive = KEEP_ALIVE
 
-    def __init__(self, request: CompletionRequest, options: TgiOptions, services: Services) -> None:
+    def __init__(self, request: CompletionRequest, options: TgiOptions) -> None:
         super().__init__()
         self._request = request
         self._options = options
-        self._services = services
         self._tokens: list[Object] = []
         self._top: list[list[Object]] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._finish = "length"
 
-    async def feed(self, parts: list[Choice], usage: Usage) -> bytes:
-        (choice,) = parts
-        self._texts.append(choice.text)
-        if choice.finish_reason == "stop":
-            self._finish = "stop_sequence" if cut_stop(choice.text, self._request.stop)[1] else "eos_token"
+    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> bytes:
+        (delta,) = deltas
+        self._texts.append(delta.text)
+        if delta.finish is not None and delta.finish.reason == "stop":
+            self._finish = "stop_sequence" if delta.finish.stop_string else "eos_token"
         first = len(self._tokens)
-        await self._add(token_records(choice, self._options.num_top))
-        if choice.finish_reason and (self._finish == "eos_token" or len(self._tokens) == first):
+        for record in delta.tokens:
+            self._add(record)
+        if delta.finish is not None and (self._finish == "eos_token" or len(self._tokens) == first):
             token, text = self._options.end_token
             self._tokens.append({"id": token, "text": text, "logprob": None, "special": True})
             self._top.append([])
-        is_end = choice.finish_reason is not None
+        is_end = delta.finish is not None
         last = len(self._tokens) - 1
-        return b"".join(self._event(index, usage, is_last=is_end and index == last) for index in range(first, last + 1))
+        return b"".join(
+            self._event(index, counts, is_last=is_end and index == last) for index in range(first, last + 1)
+        )
 
-    async def end(self, usage: Usage) -> bytes:
+    async def end(self, counts: TokenCounts) -> bytes:
         if self._request.stream:
             return b""
         answer: Object = {"generated_text": self._whole_text()}
@@ -77,29 +79,26 @@ class TgiReply(OneChoice):
     def error(self, error: ApiError) -> bytes:
         return data_event(error_object(error))
 
-    async def _add(self, records: list[TokenRecord]) -> None:
-        if not records:
-            return
-        texts = await self._services.tokens_by_id(self._model, all_tokens(records))
-        for record in records:
-            raw = texts[record.token]
-            is_special = raw.decode(errors="replace") in self._options.special
-            text = raw.decode(errors="replace") if is_special else self._decoder.decode(raw)
-            self._tokens.append(_token(record.token, text, record.logprob, is_special=is_special))
-            self._top.append([self._alternative(token, value, texts) for token, value in record.top])
+    def _add(self, record: TokenRecord) -> None:
+        whole = record.token_bytes.decode(errors="replace")
+        is_special = whole in self._options.special
+        text = whole if is_special else self._decoder.decode(record.token_bytes)
+        self._tokens.append(_token(record.token, text, wire_number(record.logprob), is_special=is_special))
+        likely = most_likely(record, self._options.num_top)
+        self._top.append([self._alternative(token, raw, logprob) for token, raw, logprob in likely])
 
-    def _alternative(self, token: int, logprob: float, texts: dict[int, bytes]) -> Object:
-        text = texts[token].decode(errors="replace")
+    def _alternative(self, token: int, raw: bytes, logprob: float) -> Object:
+        text = raw.decode(errors="replace")
         return _token(token, text, logprob, is_special=text in self._options.special)
 
-    def _event(self, index: int, usage: Usage, *, is_last: bool) -> bytes:
+    def _event(self, index: int, counts: TokenCounts, *, is_last: bool) -> bytes:
         if not self._request.stream:
             return b""
         event: Object = {"index": index + 1, "token": self._tokens[index]}
         if self._options.num_top:
             event["top_tokens"] = self._top[index]
         event["generated_text"] = self._whole_text() if is_last else None
-        event["details"] = self._details() | {"input_length": usage.prompt_tokens} if is_last else None
+        event["details"] = self._details() | {"input_length": counts.prompt} if is_last else None
         return data_event(event)
 
     def _whole_text(self) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from onward.api.openai.fold import Identity
 from onward.backends.base import Backend
-from onward.completions.fold import Identity
 from onward.errors import InvalidRequest
 from onward.protocol.request import CompletionRequest
 from onward.server.exchange import Exchange

@@ -6,7 +6,8 @@ import asyncio
 
 import msgspec
 
-from onward.completions.fold import FoldedChoices, Identity, fold_chunks
+from onward.api.openai.fold import FoldedChoices, Identity, fold_chunks
+from onward.api.openai.parts import usage_of
 from onward.errors import RequestCancelled
 from onward.offload import MAX_INLINE_SIZE
 from onward.protocol.encode import num_values
@@ -64,7 +65,7 @@ def _without_choices(answer: MeasuredAnswer, identity: Identity) -> Completion:
         model=answer.model,
         system_fingerprint=answer.fingerprint,
         choices=[],
-        usage=answer.usage,
+        usage=usage_of(answer.counts),
     )
 
 

@@ -1,4 +1,4 @@
-"""Folds partial choices into a completion or into chunks, so that streamed and complete responses agree."""
+"""A completion of OpenAI's API from an answer, or its chunks: the whole is a fold of the stream (law 1)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from onward.api.openai.logprobs import extend
+from onward.api.openai.parts import ChoiceParts, usage_of
 from onward.completions.answer import Answer
-from onward.completions.logprobs import extend
 from onward.protocol.ids import completion_id
 from onward.protocol.request import CompletionRequest
 from onward.protocol.response import Choice, Chunk, Completion, Logprobs, Usage
@@ -23,19 +24,19 @@ class Identity:
     created: int = field(default_factory=lambda: int(time.time()))
 
 
-async def fold_whole(answer: Answer, identity: Identity | None = None) -> Completion:
-    """Wait for all partial choices and return the completion. Raises ApiError if generation fails."""
+async def fold_whole(answer: Answer, request: CompletionRequest, identity: Identity | None = None) -> Completion:
+    """Wait for the whole answer and return the completion. Raises ApiError if generation fails."""
     identity = identity or Identity()
-    folded = FoldedChoices()
-    async for choices in answer:
-        folded.add(choices)
+    parts, folded = ChoiceParts(request), FoldedChoices()
+    async for deltas in answer:
+        folded.add(await parts.write(deltas))
     return Completion(
         id=identity.id,
         created=identity.created,
         model=answer.model,
         system_fingerprint=answer.fingerprint,
         choices=folded.choices(),
-        usage=answer.usage,
+        usage=usage_of(answer.counts),
     )
 
 
@@ -47,6 +48,7 @@ async def fold_chunks(
     Raises ApiError if generation fails.
     """
     identity = identity or Identity()
+    parts = ChoiceParts(request)
 
     def chunk(choices: list[Choice], usage: Usage | None) -> Chunk:
         return Chunk(
@@ -59,11 +61,11 @@ async def fold_chunks(
             usage=usage if request.include_usage else msgspec.UNSET,
         )
 
-    async for choices in answer:
-        running = answer.usage if request.continuous_usage_stats else None
-        yield [chunk([choice], running) for choice in choices]
+    async for deltas in answer:
+        running = usage_of(answer.counts) if request.continuous_usage_stats else None
+        yield [chunk([choice], running) for choice in await parts.write(deltas)]
     if request.include_usage:
-        yield [chunk([], answer.usage)]
+        yield [chunk([], usage_of(answer.counts))]
 
 
 class FoldedChoices:

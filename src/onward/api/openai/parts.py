@@ -1,0 +1,131 @@
+"""From deltas to OpenAI's partial choices: echo, log probabilities, a chunk of its own for `stop`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onward.api.openai.logprobs import LogprobsBuilder, PromptLogprobs, extend, prompt_logprobs
+from onward.completions.delta import Delta, PromptRecord, TokenCounts
+from onward.offload import inline_or_on_thread
+from onward.protocol.request import CompletionRequest
+from onward.protocol.response import Choice, CompletionTokensDetails, Logprobs, PromptTokensDetails, Usage
+from onward.text.assembler import TokenRecord
+
+
+@dataclass(slots=True)
+class _PromptNumbers:
+    """What the choices of one prompt say of it; dropped when all of them have begun, because it can have megabytes."""
+
+    logprobs: Logprobs | None
+    prompt_logprobs: PromptLogprobs | None
+    num_begun: int = 0
+
+
+class ChoiceParts:
+    """Writes the deltas of one answer as partial choices; the last one of an index has a finish_reason."""
+
+    def __init__(self, request: CompletionRequest) -> None:
+        self._request = request
+        self._builder = (
+            None if request.logprobs is None else LogprobsBuilder(request.logprobs, request.return_tokens_as_token_ids)
+        )
+        self._prompts: dict[int, _PromptNumbers] = {}
+
+    async def write(self, deltas: list[Delta]) -> list[Choice]:
+        """Return the partial choices of one step. Many log probabilities of prompts are built on a thread."""
+        choices: list[Choice] = []
+        for delta in deltas:
+            if delta.prompt is not None:
+                await self._score(delta.index // self._request.n, delta.prompt)
+            choices += self._parts(delta)
+        return choices
+
+    async def _score(self, index: int, prompt: PromptRecord) -> None:
+        """Build what the request wants to know of a prompt's tokens, unless it is built."""
+        known = self._prompts.get(index)
+        if known is None:
+            request, builder = self._request, self._builder
+
+            def build() -> _PromptNumbers:
+                echoed = builder.prompt(prompt) if builder is not None and self._echoes(prompt) else None
+                scored = None
+                if request.prompt_logprobs is not None and prompt.scores is not None:
+                    scored = prompt_logprobs(prompt, request.prompt_logprobs)
+                return _PromptNumbers(echoed, scored)
+
+            known = self._prompts[index] = await inline_or_on_thread(self._num_logprobs(prompt), build)
+        known.num_begun += 1
+
+    def _echoes(self, prompt: PromptRecord) -> bool:
+        return self._request.echo and prompt.scores is not None
+
+    def _num_logprobs(self, prompt: PromptRecord) -> int:
+        """Return how many log probabilities of a prompt are built."""
+        request = self._request
+        per_token = 0 if request.prompt_logprobs is None else 1 + request.prompt_logprobs
+        if request.echo and request.logprobs is not None:
+            per_token += 1 + request.logprobs
+        return len(prompt.scores or ()) * per_token
+
+    def _parts(self, delta: Delta) -> list[Choice]:
+        """Return a delta as one partial choice, or two: `stop` comes in one of its own (behaviour §4)."""
+        text, index = delta.text, delta.index
+        logprobs = None if self._builder is None else self._builder.generated(self._listed(delta.tokens))
+        if self._request.echo and delta.prompt is not None:
+            text = delta.prompt.text + text
+            logprobs = self._with_prompt(index, logprobs)
+        reason = None if delta.finish is None else delta.finish.reason
+        if reason != "stop" or not (text or delta.tokens):
+            parts = [Choice(text=text, index=index, logprobs=logprobs, finish_reason=reason)]
+        else:
+            closing = None if self._builder is None else self._builder.empty()
+            parts = [
+                Choice(text=text, index=index, logprobs=logprobs),
+                Choice(text="", index=index, logprobs=closing, finish_reason="stop"),
+            ]
+        if self._request.return_token_ids:
+            for part in parts:
+                part.token_ids = []
+            parts[0].token_ids = [record.token for record in delta.tokens]
+        if delta.prompt is not None:
+            self._add_prompt(index, delta.prompt, parts[0])
+        return parts
+
+    def _listed(self, records: list[TokenRecord]) -> list[TokenRecord]:
+        """Return the records that `logprobs` lists: those after the end of the text only with `echo`."""
+        return records if self._request.echo else [record for record in records if not record.is_terminator]
+
+    def _with_prompt(self, index: int, logprobs: Logprobs | None) -> Logprobs | None:
+        """Return the prompt's log probabilities followed by those of the completion."""
+        known = self._prompts[index // self._request.n].logprobs
+        if logprobs is None or self._builder is None or known is None:
+            return logprobs
+        whole = self._builder.empty()
+        extend(whole, known)
+        extend(whole, logprobs)
+        return whole
+
+    def _add_prompt(self, index: int, prompt: PromptRecord, part: Choice) -> None:
+        """Add to a choice's first part what the request wants to know of the prompt's tokens."""
+        if self._request.return_token_ids:
+            part.prompt_token_ids = list(prompt.tokens)
+        known = self._prompts[index // self._request.n]
+        if known.prompt_logprobs is not None:
+            part.prompt_logprobs = list(known.prompt_logprobs)
+        if known.num_begun == self._request.n:
+            known.logprobs = known.prompt_logprobs = None
+
+
+def usage_of(counts: TokenCounts) -> Usage:
+    """Return token counts in OpenAI's shape."""
+    return Usage(
+        prompt_tokens=counts.prompt,
+        completion_tokens=counts.completion,
+        total_tokens=counts.prompt + counts.completion,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=counts.cached),
+        completion_tokens_details=CompletionTokensDetails(
+            reasoning_tokens=counts.reasoning,
+            accepted_prediction_tokens=counts.accepted_prediction,
+            rejected_prediction_tokens=counts.rejected_prediction,
+        ),
+    )
