@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import json
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack, aclosing
@@ -190,12 +189,14 @@ def _write(text: str) -> None:
 
 async def _suggest_model(source: Source, problem: RemoteError, fields: dict[str, Any]) -> None:
     """Add "Did you mean …?" to the error for a model that the server does not serve, if its list is available."""
+    from onward.cli.source.http import ModelList
+
     request = getattr(source, "request", None)
     model = fields.get("model")
     if problem.status != 404 or request is None or not isinstance(model, str):
         return
     try:
-        listed = json.loads(await asyncio.wait_for(request("GET", "/models"), timeout=5))
+        listed = await asyncio.wait_for(request("GET", "/models", ModelList), timeout=5)
         known = [str(each["id"]) for each in listed["data"]]
     except Exception:  # a failed suggestion must not replace the error itself
         return

@@ -66,14 +66,22 @@ def _padding(num_bytes: int) -> bytes:
     return _FIELD + secrets.token_urlsafe(bucket - length)[: bucket - length].encode() + _CLOSE
 
 
+class EventTooLong(ValueError):
+    """An event of a stream is longer than it may be."""
+
+
 class Decoder:
     """Incremental decoder of an event stream, for body chunks of any size.
 
     Follows the EventSource standard: lines end with LF, CRLF or CR; comments and fields other than `data` and `id` are
-    ignored; the data lines of an event are joined by newlines; invalid UTF-8 becomes U+FFFD.
+    ignored; the data lines of an event are joined by newlines; invalid UTF-8 becomes U+FFFD. An event, or a line, of
+    more than `max_chars` is refused.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_chars: int = 1 << 30) -> None:
+        self._max_chars = max_chars
+        self._num_held = 0
+        """Characters of the line and the event that are not complete."""
         self.last_event_id = ""
         """The id of the last event that was returned, or of one before it if it has none."""
         self._id = ""
@@ -83,7 +91,7 @@ class Decoder:
         self._after_cr = False
 
     def feed(self, body_chunk: bytes) -> list[str]:
-        """Return the data of the events that this body chunk completes, in order."""
+        """Return the data of the events that this body chunk completes, in order. Raises EventTooLong."""
         return self._split_lines(self._text.decode(body_chunk))
 
     def flush(self) -> list[str]:
@@ -106,7 +114,11 @@ class Decoder:
             complete = "".join(self._partial)
             self._partial.clear()
             events += self._process_line(complete)
+            self._num_held = sum(map(len, self._data))
         self._partial.append(lines[-1])
+        self._num_held += len(lines[-1])
+        if self._num_held > self._max_chars:
+            raise EventTooLong(f"an event of more than {self._max_chars} characters")
         return events
 
     def _process_line(self, line: str) -> list[str]:

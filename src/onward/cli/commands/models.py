@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 def list_models(session: Session) -> None:
     if session.connection.base_url is not None:
         listed = _remote(session, "/models")
-        rows = [[str(each.get("id")), str(each.get("owned_by", ""))] for each in listed.get("data", [])]
+        rows = [[str(each.get("id")), str(each.get("owned_by", ""))] for each in listed["data"]]
         emit(session.output, listed, lambda: table(["MODEL", "OWNER"], rows))
         return
     from onward.models.local import local_models
@@ -120,17 +119,16 @@ def _described(shown: dict[str, Any]) -> str:
 
 
 def _remote(session: Session, path: str) -> dict[str, Any]:
-    from onward.cli.source.http import HttpSource
+    from onward.cli.source.http import HttpSource, ModelList, ShownModel
 
-    async def fetch() -> bytes:
+    async def fetch() -> dict[str, Any]:
         source = HttpSource(session.connection)
         try:
-            return await source.request("GET", path)
+            return await source.request("GET", path, ModelList if path == "/models" else ShownModel)
         finally:
             await source.aclose()
 
-    answer: dict[str, Any] = json.loads(asyncio.run(fetch()))
-    return answer
+    return asyncio.run(fetch())
 
 
 def _named(words: str) -> list[click.Parameter]:

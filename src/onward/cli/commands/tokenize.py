@@ -72,15 +72,18 @@ def _answer(ids: list[int], token_bytes: list[bytes]) -> dict[str, Any]:
 
 async def _remote(session: Session, model: str | None, text: str, special: bool) -> dict[str, Any]:
     """Return the result of the server's /tokenize, which is next to /v1 and does not report bytes."""
-    from onward.cli.source.http import HttpSource
+    from onward.cli.source.http import HttpSource, Tokenized
 
     source = HttpSource(session.connection)
     fields = {"model": model, "prompt": text, "add_special_tokens": special, "return_token_strs": True}
     try:
-        answer = await source.at_root("POST", "/tokenize", fields)
+        answer = await source.at_root("POST", "/tokenize", Tokenized, fields)
     finally:
         await source.aclose()
-    return {"tokens": answer["tokens"], "count": answer["count"], "pieces": answer.get("token_strs") or []}
+    tokens, pieces = answer["tokens"], answer.get("token_strs") or []
+    if len(pieces) != len(tokens):  # a server that does not report them
+        pieces = [""] * len(tokens)
+    return {"tokens": tokens, "count": len(tokens), "pieces": pieces}
 
 
 def _shown(found: dict[str, Any]) -> str:

@@ -48,7 +48,7 @@ def remote_error(
     text = content.decode("utf-8", "replace").strip()
     try:
         body = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         body = text
     inner = body.get("error", body.get("detail", body)) if isinstance(body, dict) else body
     if not isinstance(inner, dict):
@@ -62,3 +62,8 @@ def stream_error(inner: Any, *, url: str) -> RemoteError:
     body = inner if isinstance(inner, dict) else {"message": str(inner)}
     status = 400 if body.get("type") == "invalid_request_error" else 500
     return RemoteError(status, body, url=url)
+
+
+def too_large(url: str) -> RemoteError:
+    """Build the error for an answer that is larger than any completion."""
+    return RemoteError(502, {"message": f"{url} sent more than a completion takes."}, url=url)

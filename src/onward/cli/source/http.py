@@ -18,10 +18,10 @@ from onward.cli.interrupt import raise_on_interrupt
 from onward.cli.output.terminal import note
 from onward.cli.session import Connection
 from onward.cli.source.base import Document, TokenizedText, TokenizerFacts
-from onward.cli.source.errors import ConnectionFailed, RemoteError, remote_error
+from onward.cli.source.errors import ConnectionFailed, RemoteError, remote_error, too_large
 from onward.cli.source.retry import next_delay, retry_delay
-from onward.cli.source.stream import PREFERENCE, ChunkStream, parse_document, resume_window
-from onward.cli.source.transport import TIMEOUT, connection_failed
+from onward.cli.source.stream import PREFERENCE, ChunkStream, parse_document, parse_object, resume_window
+from onward.cli.source.transport import MAX_ANSWER_BYTES, MAX_ERROR_BYTES, TIMEOUT, connection_failed
 
 CANCEL_SECONDS = 2.0
 """How long a command that ends waits until the server knows."""
@@ -35,6 +35,35 @@ REDACTED = {
     "location",
     "proxy-authorization",
 }
+
+
+class ModelList(msgspec.Struct):
+    """What a server's `/models` has."""
+
+    data: list[dict[str, Any]]
+
+
+class ShownModel(msgspec.Struct):
+    """What a server's `/models/NAME` has."""
+
+    id: str
+
+
+class Tokenized(msgspec.Struct):
+    """What a server's `/tokenize` has."""
+
+    tokens: list[int]
+    token_strs: list[str] | None = None
+    token_bytes: list[str] | None = None
+
+
+class TokenizerInfo(msgspec.Struct):
+    """What a server's `/tokenizer_info` has."""
+
+    model_max_length: int
+    eos_token_id: int | None = None
+    bos_token_id: int | None = None
+    add_bos_token: bool | None = None
 
 
 class HttpSource:
@@ -136,31 +165,37 @@ class HttpSource:
             with suppress(httpx.HTTPError):
                 await self._client.delete(stream.own_url, timeout=CANCEL_SECONDS)
 
-    async def request(self, method: str, path: str, fields: dict[str, Any] | None = None) -> bytes:
-        """Return the body of a successful response; `path` begins with a slash. Raises as `complete` does."""
-        async with self._response(method, self._base + path, fields) as response:
-            return await _read(response)
+    async def request(
+        self, method: str, path: str, form: type[msgspec.Struct], fields: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the object of a successful response, which has the fields of `form`; `path` begins with a slash.
+        Raises as `complete` does."""
+        url = self._base + path
+        async with self._response(method, url, fields) as response:
+            return parse_object(await _read(response), url, form)
 
     async def tokenizer_facts(self, model: str | None) -> TokenizerFacts:
         query = f"?model={quote(model, safe='')}" if model else ""
-        info = await self.at_root("GET", f"/tokenizer_info{query}")
+        info = await self.at_root("GET", f"/tokenizer_info{query}", TokenizerInfo)
         prefix = info.get("eos_token_id") if info.get("bos_token_id") is None else info["bos_token_id"]
-        context = info.get("model_max_length")
-        if not isinstance(context, int):
-            raise RemoteError(502, {"message": f"{self._base}'s /tokenizer_info does not state the model's context."})
-        return TokenizerFacts(context, prefix, bool(info.get("add_bos_token")))
+        return TokenizerFacts(info["model_max_length"], prefix, bool(info.get("add_bos_token")))
 
     async def tokenize(self, model: str | None, text: str) -> TokenizedText:
         fields = {"model": model, "prompt": text, "add_special_tokens": False, "return_token_bytes": True}
-        answer = await self.at_root("POST", "/tokenize", fields)
+        answer = await self.at_root("POST", "/tokenize", Tokenized, fields)
         raw = answer.get("token_bytes")
-        return TokenizedText(answer["tokens"], None if raw is None else [bytes.fromhex(each) for each in raw])
+        try:
+            return TokenizedText(answer["tokens"], None if raw is None else [bytes.fromhex(each) for each in raw])
+        except ValueError as problem:
+            raise RemoteError(502, {"message": f"{self._base}'s /tokenize sent other bytes ({problem})."}) from None
 
-    async def at_root(self, method: str, path: str, fields: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the JSON object of a route that is next to /v1, not below it. Raises as `complete` does."""
+    async def at_root(
+        self, method: str, path: str, form: type[msgspec.Struct], fields: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """As `request`, for a route that is next to /v1, not below it."""
         url = self._base.removesuffix("/v1") + path
         async with self._response(method, url, fields) as response:
-            return parse_document((await _read(response)).decode("utf-8", "replace"), url).value
+            return parse_object(await _read(response), url, form)
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -226,19 +261,32 @@ def _headers(connection: Connection) -> dict[str, str]:
 
 
 async def _read(response: httpx.Response) -> bytes:
+    """Return the body. Raises ConnectionFailed, and RemoteError if it is larger than any answer."""
+    body = bytearray()
     try:
-        return await response.aread()
+        async for part in response.aiter_bytes():
+            body += part
+            if len(body) > MAX_ANSWER_BYTES:
+                raise too_large(str(response.url))
     except httpx.TransportError as problem:
         raise connection_failed(problem, str(response.url)) from None
+    return bytes(body)
+
+
+async def _beginning(response: httpx.Response) -> bytes:
+    """Return what a body begins with that explains an error."""
+    body = bytearray()
+    with suppress(httpx.TransportError):
+        async for part in response.aiter_bytes():
+            body += part
+            if len(body) > MAX_ERROR_BYTES:
+                break
+    await response.aclose()
+    return bytes(body[:MAX_ERROR_BYTES])
 
 
 async def _failure(response: httpx.Response, url: str, attempt: int) -> RemoteError:
-    try:
-        content = await response.aread()
-    except httpx.TransportError:
-        content = b""
-    finally:
-        await response.aclose()
+    content = await _beginning(response)
     return remote_error(
         response.status_code,
         content or response.reason_phrase.encode(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import math
 import random
 import time
 from collections.abc import Mapping
@@ -43,14 +44,12 @@ def _is_retryable(status: int | None, headers: Mapping[str, str]) -> bool:
 
 
 def _requested_delay(headers: Mapping[str, str]) -> float | None:
-    try:
-        return max(0.0, float(headers["retry-after-ms"]) / 1000)
-    except (KeyError, ValueError):
-        pass
-    requested = headers.get("retry-after", "")
-    try:
-        return max(0.0, float(requested))
-    except ValueError:
-        pass
-    date = email.utils.parsedate_tz(requested)
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers[name]) * unit
+        except (KeyError, ValueError):
+            continue
+        if not math.isnan(seconds):
+            return max(0.0, seconds)
+    date = email.utils.parsedate_tz(headers.get("retry-after", ""))
     return None if date is None else max(0.0, email.utils.mktime_tz(date) - time.time())

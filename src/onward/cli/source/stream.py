@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 
 import httpx
 import msgspec
 
 from onward.cli.source.base import Document
-from onward.cli.source.errors import ConnectionFailed, RemoteError, stream_error
-from onward.cli.source.transport import connection_failed
-from onward.protocol.sse import Decoder
+from onward.cli.source.errors import ConnectionFailed, RemoteError, stream_error, too_large
+from onward.cli.source.transport import MAX_ANSWER_BYTES, connection_failed
+from onward.protocol.sse import Decoder, EventTooLong
 
 PREFERENCE = "resumable"
 """In the header Prefer, which servers that do not know it ignore: keep the stream if its connection is lost."""
@@ -38,10 +40,13 @@ class ChunkStream:
 
         Raises ConnectionFailed; RemoteError for an error event.
         """
-        decoder = Decoder()
+        decoder = Decoder(MAX_ANSWER_BYTES)
         try:
             async for body_chunk in response.aiter_bytes():
-                events = decoder.feed(body_chunk)  # all of them are yielded before anything can fail
+                try:
+                    events = decoder.feed(body_chunk)  # all of them are yielded before anything can fail
+                except EventTooLong as problem:
+                    raise too_large(self.url) from problem
                 self.last_event_id = decoder.last_event_id or self.last_event_id
                 for data in events:
                     if data == "[DONE]":
@@ -70,9 +75,10 @@ def resume_window(headers: Mapping[str, str]) -> float | None:
             key, _, value = parameter.partition("=")
             if key.strip() == "window":
                 try:
-                    return float(value)
+                    seconds = float(value)
                 except ValueError:
                     return None
+                return seconds if math.isfinite(seconds) else None
     return None
 
 
@@ -83,12 +89,40 @@ def _chunk(data: str, url: str) -> Document:
     return document
 
 
+class _Choice(msgspec.Struct):
+    index: int | None = None
+    text: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Completion(msgspec.Struct):
+    """The parts of a completion or a chunk that are used here."""
+
+    id: str | None = None
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+
+
 def parse_document(text: str, url: str) -> Document:
-    """Parse a completion or a chunk. Raises RemoteError if it is no JSON object."""
+    """Parse a completion or a chunk. Raises RemoteError if it is neither."""
+    return Document(parse_object(text, url, _Completion), text)
+
+
+def parse_object(text: str | bytes, url: str, form: type[msgspec.Struct]) -> dict[str, Any]:
+    """Parse a JSON object that has the fields of `form`, or an error. Raises RemoteError if it is another."""
     try:
         value = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        value = None
-    if not isinstance(value, dict):
-        raise RemoteError(502, {"message": f"{url} did not return a JSON object; is it a Completions API?"}, url=url)
-    return Document(value, text)
+        if isinstance(value, dict):
+            if value.get("error") is None:
+                msgspec.convert(value, form)
+            return value
+    except msgspec.ValidationError as problem:
+        message = f"{url} sent something else than the Completions API has ({problem})."
+        raise RemoteError(502, {"message": message}, url=url) from None
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    raise RemoteError(502, {"message": f"{url} did not return a JSON object; is it a Completions API?"}, url=url)

@@ -11,6 +11,9 @@ import httpx
 from onward.cli.source.errors import ConnectionFailed
 
 TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+MAX_ANSWER_BYTES = 1 << 28
+"""More than the log-probabilities of a million tokens take."""
+MAX_ERROR_BYTES = 1 << 16
 
 
 def connection_failed(problem: httpx.TransportError, url: str) -> ConnectionFailed:
