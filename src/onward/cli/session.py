@@ -75,7 +75,8 @@ def _base_url(params: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[st
     for value, origin in sources:
         if value:
             if not value.lower().startswith(("http://", "https://")):
-                raise click.UsageError(f'{origin} "{value}" is missing a scheme (expected http:// or https://)')
+                shown = value.rpartition("@")[2]  # what is before it may be a password
+                raise click.UsageError(f'{origin} "{shown}" is missing a scheme (expected http:// or https://)')
             return value.rstrip("/"), origin
     return None, "default"
 

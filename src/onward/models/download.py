@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.errors import HubUnreachable, SetupError
+from onward.network import route_in_words, without_secrets
 
 if TYPE_CHECKING:
     import httpx
@@ -42,18 +43,20 @@ def download(
                 break
             reason = "the connection was closed early"
         except httpx.HTTPStatusError as error:
-            raise HubUnreachable(f"{url} answers {error.response.status_code}: try again later.") from None
-        except httpx.HTTPError as error:
+            status = error.response.status_code
+            raise HubUnreachable(f"{without_secrets(url)} answers {status}: try again later.") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             reason = str(error) or type(error).__name__
         attempts = 0 if _size(path) > before else attempts + 1
     else:
         raise HubUnreachable(
-            f"{_host(url)} cannot be reached, or breaks off ({reason}): check the network and run the command again; "
-            "it goes on where it stopped."
+            f"{without_secrets(url)} cannot be reached{route_in_words(url)}, or breaks off ({reason}): check the "
+            "network and run the command again; it goes on where it stopped."
         )
     if sha256 is not None and digest(path) != sha256:
         path.unlink()
-        raise SetupError(f"{url} arrived damaged, or is not the file that the index lists: run the command again.")
+        place = without_secrets(url)
+        raise SetupError(f"{place} arrived damaged, or is not the file that the index lists: run the command again.")
 
 
 def _fetch(client: httpx.Client, url: str, path: Path, advance: Callable[[int], None], max_bytes: int) -> bool:
@@ -61,7 +64,7 @@ def _fetch(client: httpx.Client, url: str, path: Path, advance: Callable[[int], 
     have = _size(path)
     headers = {"range": f"bytes={have}-", "accept-encoding": "identity"} if have else {"accept-encoding": "identity"}
     with client.stream("GET", url, headers=headers) as response:
-        if response.status_code == 416:  # nothing is left: the sum decides whether it is the file
+        if have and response.status_code == 416:  # nothing is left: the sum decides whether it is the file
             return True
         response.raise_for_status()
         is_rest = response.status_code == 206
@@ -76,7 +79,7 @@ def _fetch(client: httpx.Client, url: str, path: Path, advance: Callable[[int], 
                 advance(len(chunk))
                 if size + received > max_bytes:
                     path.unlink()
-                    raise SetupError(f"{url} is larger than any file that is expected there.")
+                    raise SetupError(f"{without_secrets(url)} is larger than any file that is expected there.")
     return not stated.isdigit() or int(stated) == received
 
 
@@ -88,7 +91,3 @@ def digest(path: Path) -> str:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _host(url: str) -> str:
-    return url.split("/")[2] if url.count("/") > 1 else url

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from onward.errors import HubUnreachable, ModelNameError
 from onward.models.check import conversions
 from onward.models.gguf_names import choose
+from onward.network import proxy_of, trusted_certificates
 from onward.runtimes.files import TOKENIZER_FILES
 from onward.runtimes.formats import hub_formats
 
@@ -75,6 +77,7 @@ def gguf_files(name: HubName, *, allow_download: bool) -> list[str]:
     if not allow_download:
         folder = _download(name, ("*.gguf",), allow_download=False, fetcher=None)
         return [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
+    _check_network()
     try:
         files = import_module("huggingface_hub").HfApi().list_repo_files(name.repository, revision=name.revision)
     except Exception as error:  # as in _download
@@ -88,6 +91,8 @@ def _download(
     name: HubName, patterns: tuple[str, ...], *, allow_download: bool, fetcher: Callable[..., str] | None
 ) -> Path:
     """Return the local snapshot with those files of the repository that match. Raises ModelNameError."""
+    if allow_download and fetcher is None:
+        _check_network()
     # Imported on first use: it takes 0.13 s, which a start with a built-in model should not pay.
     download = fetcher or import_module("huggingface_hub").snapshot_download
     try:
@@ -102,6 +107,14 @@ def _download(
     except Exception as error:  # the hub's own errors, and those of its HTTP client, which share no class
         kind = HubUnreachable if allow_download and _no_connection(error) else ModelNameError
         raise kind(_reason(name, error, allow_download)) from error
+
+
+def _check_network() -> None:
+    """Raise SetupError, in a sentence, for what the hub's client would fail at."""
+    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    proxy_of(endpoint)
+    if endpoint.startswith("https://"):
+        trusted_certificates()
 
 
 def _no_connection(error: Exception) -> bool:

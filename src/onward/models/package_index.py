@@ -14,18 +14,24 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
-from onward.errors import HubUnreachable
+from onward.errors import HubUnreachable, SetupError
+from onward.network import route_in_words
+from onward.network import without_secrets as shown
 from onward.settings import home_folder
 
 if TYPE_CHECKING:
     import httpx
 
+MAX_PAGE_BYTES = 50_000_000
+"""Of a project's page; PyPI's largest has a tenth of it."""
 DEFAULT_INDEX = "https://pypi.org/simple/"
 _JSON = "application/vnd.pypi.simple.v1+json"
+_NAMED = re.compile(r"^[A-Za-z0-9_.-]+=")
+"""uv names an index: NAME=URL."""
 _VARIABLES = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
 
 
@@ -38,9 +44,25 @@ class Wheel:
 
 
 def index_url(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the index that pip or uv would use, with a slash at the end."""
-    found = next((environ[name] for name in _VARIABLES if environ.get(name)), None) or _configured(environ)
-    return (found or DEFAULT_INDEX).rstrip("/") + "/"
+    """Return the index that pip or uv would use, with a slash at the end; it may contain a password.
+
+    Raises SetupError, without the URL, if it is not one.
+    """
+    origin = next((name for name in _VARIABLES if environ.get(name)), "pip's settings")
+    stated = environ.get(origin) or _configured(environ) or DEFAULT_INDEX
+    url = _NAMED.sub("", stated.strip()).rstrip("/") + "/"
+    if not _is_http(url):
+        raise SetupError(f"The package index of {origin} must be an http:// or https:// URL: correct it.")
+    return url
+
+
+def _is_http(url: str) -> bool:
+    import httpx
+
+    try:
+        return httpx.URL(url).host != "" and urlsplit(url).scheme in ("http", "https")
+    except (httpx.InvalidURL, ValueError):
+        return False
 
 
 def _configured(environ: Mapping[str, str]) -> str | None:
@@ -60,38 +82,60 @@ def _configured(environ: Mapping[str, str]) -> str | None:
 
 
 def find_wheel(client: httpx.Client, index: str, package: str) -> Wheel:
-    """Return the wheel of `NAME==VERSION`. Blocks. Raises HubUnreachable: no index, no such package or version."""
+    """Return the wheel of `NAME==VERSION`. Blocks. Raises HubUnreachable: no index, no such package or version, or an
+    answer that is not a page of an index; SetupError as `network.Transport`."""
     import httpx
 
     name, _, version = package.partition("==")
     page = urljoin(index, re.sub(r"[-_.]+", "-", name).lower() + "/")
     try:
-        response = client.get(page, headers={"accept": f"{_JSON}, text/html;q=0.5"})
-        response.raise_for_status()
+        url, content_type, content = _get(client, page)
     except httpx.HTTPStatusError as error:
         status = error.response.status_code
-        raise HubUnreachable(f"The package index has no {name} ({page} answers {status}).") from None
-    except httpx.HTTPError as error:
+        raise HubUnreachable(f"The package index has no {name} ({shown(page)} answers {status}).") from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        reason = str(error) or type(error).__name__
         raise HubUnreachable(
-            f"The package index {index} cannot be reached ({error or type(error).__name__}): check the network."
+            f"The package index {shown(index)} cannot be reached{route_in_words(page)} ({reason}): check the network."
         ) from None
     prefix = f"{re.sub(r'[-_.]+', '_', name)}-{version}-".lower()
-    for file_name, url, sha256 in _files(response):
-        if file_name.lower().startswith(prefix) and file_name.endswith(".whl"):
-            return Wheel(urljoin(str(response.url), url), sha256)
-    raise HubUnreachable(f"The package index {index} has no wheel of {name} {version}.")
+    for file_name, link, sha256 in _files(content_type, content):
+        if file_name.lower().startswith(prefix) and file_name.endswith(".whl") and (found := _joined(url, link)):
+            return Wheel(found, sha256)
+    raise HubUnreachable(f"The package index {shown(index)} has no wheel of {name} {version}.")
 
 
-def _files(response: httpx.Response) -> list[tuple[str, str, str | None]]:
+def _get(client: httpx.Client, page: str) -> tuple[str, str, bytes]:
+    """Return where a page is, its type, and at most MAX_PAGE_BYTES of it. Raises httpx.HTTPError."""
+    with client.stream("GET", page, headers={"accept": f"{_JSON}, text/html;q=0.5"}) as response:
+        response.raise_for_status()
+        content = bytearray()
+        for chunk in response.iter_bytes():
+            content += chunk
+            if len(content) > MAX_PAGE_BYTES:
+                break
+        return str(response.url), response.headers.get("content-type", ""), bytes(content[:MAX_PAGE_BYTES])
+
+
+def _joined(page: str, link: str) -> str | None:
+    """Return the address of a link, None for one that is not HTTP."""
+    try:
+        url = urljoin(page, link)
+    except ValueError:
+        return None
+    return url if _is_http(url) else None
+
+
+def _files(content_type: str, content: bytes) -> list[tuple[str, str, str | None]]:
     """Return name, address and SHA-256 of each file on a project's page."""
-    if response.headers.get("content-type", "").startswith(_JSON):
+    if content_type.startswith(_JSON):
         try:
-            page = msgspec.json.decode(response.content, type=_Page)
-        except msgspec.MsgspecError:
+            page = msgspec.json.decode(content, type=_Page)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return []
         return [(each.filename, each.url, each.hashes.get("sha256")) for each in page.files]
     links = _Links()
-    links.feed(response.text)
+    links.feed(content.decode("utf-8", "replace"))
     return links.files
 
 
@@ -116,6 +160,6 @@ class _Links(HTMLParser):
         address = dict(attrs).get("href")
         if tag != "a" or not address:
             return
-        url, fragment = urldefrag(address)
+        url, _, fragment = address.partition("#")
         kind, _, value = fragment.partition("=")
         self.files.append((unquote(url.rpartition("/")[2]), url, value if kind == "sha256" else None))

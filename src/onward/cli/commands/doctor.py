@@ -22,6 +22,7 @@ from onward.cli.output.words import pluralize
 from onward.cli.session import Session
 from onward.errors import SetupError
 from onward.machine import available_memory, cpu_quota
+from onward.network import without_secrets
 
 State = Literal["good", "note", "bad"]
 MIN_FREE_MEMORY_BYTES = 1_000_000_000
@@ -161,9 +162,8 @@ def _port(port: int) -> Finding:
 def _environment() -> Iterator[Finding]:
     for name in ("ONWARD_BASE_URL", "OPENAI_BASE_URL"):
         if value := os.environ.get(name):
-            yield Finding(
-                name, "note", value, f"`completions create` uses that server; unset {name} to run in this process."
-            )
+            advice = f"`completions create` uses that server; unset {name} to run in this process."
+            yield Finding(name, "note", without_secrets(value), advice)
     encoding = (sys.stdout.encoding or "").lower()
     if encoding not in ("utf-8", "utf8"):
         yield Finding(

@@ -16,6 +16,7 @@ from onward.cli.output.terminal import style_of
 from onward.cli.session import Session
 from onward.cli.source.errors import ConnectionFailed, RemoteError
 from onward.errors import ApiError, HubUnreachable, ModelNameError, SetupError
+from onward.network import without_secrets
 from onward.stdio import silence_stdout
 
 SETUP, CONNECTION, REQUEST, SERVER = 1, 3, 4, 5
@@ -120,7 +121,7 @@ def _print_error(words: str, advice: str = "") -> None:
 def list_models_command(session: Session) -> str:
     """Return the command that lists the models of the session's server, or of this machine."""
     base_url = session.connection.base_url
-    return "onward models list" + (f" --base-url {shlex.quote(base_url)}" if base_url else "")
+    return "onward models list" + (f" --base-url {shlex.quote(without_secrets(base_url))}" if base_url else "")
 
 
 def _connection_advice(session: Session) -> str:

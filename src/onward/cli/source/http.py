@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import httpx
@@ -22,6 +22,7 @@ from onward.cli.source.errors import ConnectionFailed, RemoteError, remote_error
 from onward.cli.source.retry import next_delay, retry_delay
 from onward.cli.source.stream import PREFERENCE, ChunkStream, parse_document, parse_object, resume_window
 from onward.cli.source.transport import MAX_ANSWER_BYTES, MAX_ERROR_BYTES, TIMEOUT, connection_failed
+from onward.network import AsyncTransport, without_secrets
 
 CANCEL_SECONDS = 2.0
 """How long a command that ends waits until the server knows."""
@@ -77,9 +78,10 @@ class HttpSource:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         quiet: bool = False,
     ) -> None:
-        """`quiet` suppresses notes about retries. Raises ConnectionFailed for an invalid URL or proxy."""
+        """`quiet` suppresses notes about retries. Raises ConnectionFailed for an invalid URL; each request may raise
+        SetupError for a proxy or certificates of the environment."""
         assert connection.base_url is not None
-        self.name = connection.base_url
+        self.name = without_secrets(connection.base_url)
         self._base = connection.base_url
         self._debug = connection.debug
         self._sleep = sleep
@@ -87,13 +89,10 @@ class HttpSource:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         try:
             httpx.URL(connection.base_url)
-            self._client = httpx.AsyncClient(
-                headers=_headers(connection), timeout=TIMEOUT, transport=transport, limits=limits
-            )
-        except httpx.InvalidURL as problem:
-            raise ConnectionFailed(f"{connection.base_url} is not a valid URL: {problem}.") from None
-        except (ImportError, ValueError) as problem:  # httpx reads proxies from the environment here
-            raise ConnectionFailed(f"The proxy set in the environment cannot be used: {problem}") from None
+        except (httpx.InvalidURL, ValueError):
+            raise ConnectionFailed(f"{connection.origin} is not a valid URL, such as http://HOST:PORT/v1.") from None
+        transport = transport or cast(httpx.AsyncBaseTransport, AsyncTransport(limits))
+        self._client = httpx.AsyncClient(headers=_headers(connection), timeout=TIMEOUT, transport=transport)
 
     async def complete(self, fields: dict[str, Any]) -> Document:
         url = self._base + "/completions"
@@ -241,7 +240,7 @@ class HttpSource:
             headers["content-type"] = "application/json"
         request = self._client.build_request(method, url, content=content, headers=headers)
         if self._debug:
-            _log(f"> {method} {url}", request.headers)
+            _log(f"> {method} {without_secrets(url)}", request.headers)
         return request
 
     def _log_response(self, response: httpx.Response) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from onward.cli.output.terminal import note
 from onward.cli.session import Connection
 from onward.cli.source.base import Source
+from onward.network import without_secrets
 
 
 def open_source(
@@ -20,7 +21,7 @@ def open_source(
     if connection.base_url is not None:
         from onward.cli.source.http import HttpSource
 
-        note(f"Using {connection.base_url} ({connection.origin})")
+        note(f"Using {without_secrets(connection.base_url)} ({connection.origin})")
         return HttpSource(connection, quiet=quiet)
     from onward.cli.source.local import open_local
 

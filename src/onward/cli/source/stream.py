@@ -12,6 +12,7 @@ import msgspec
 from onward.cli.source.base import Document
 from onward.cli.source.errors import ConnectionFailed, RemoteError, stream_error, too_large
 from onward.cli.source.transport import MAX_ANSWER_BYTES, connection_failed
+from onward.network import without_secrets
 from onward.protocol.sse import Decoder, EventTooLong
 
 PREFERENCE = "resumable"
@@ -57,7 +58,7 @@ class ChunkStream:
         except httpx.TransportError as problem:
             raise connection_failed(problem, self.url) from None
         if self._unfinished or not self._has_started:
-            raise ConnectionFailed(f"The stream from {self.url} ended before it was complete.")
+            raise ConnectionFailed(f"The stream from {without_secrets(self.url)} ended before it was complete.")
 
     def _note(self, document: Document) -> None:
         self._has_started = True
@@ -121,8 +122,9 @@ def parse_object(text: str | bytes, url: str, form: type[msgspec.Struct]) -> dic
                 msgspec.convert(value, form)
             return value
     except msgspec.ValidationError as problem:
-        message = f"{url} sent something else than the Completions API has ({problem})."
+        message = f"{without_secrets(url)} sent something else than the Completions API has ({problem})."
         raise RemoteError(502, {"message": message}, url=url) from None
     except (msgspec.DecodeError, RecursionError):
         pass
-    raise RemoteError(502, {"message": f"{url} did not return a JSON object; is it a Completions API?"}, url=url)
+    message = f"{without_secrets(url)} did not return a JSON object; is it a Completions API?"
+    raise RemoteError(502, {"message": message}, url=url)

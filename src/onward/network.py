@@ -1,0 +1,238 @@
+"""How the environment says to reach other servers: through which proxy, by which certificate authorities.
+
+httpx reads the same variables, but fails at a network or an IPv6 address in NO_PROXY, and before the first request at
+the proxy of a scheme that is never used.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+import os
+import ssl
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies
+
+import certifi
+
+from onward.errors import SetupError
+
+if TYPE_CHECKING:
+    import httpx
+
+_PORTS = {"http": 80, "https": 443}
+_SOCKS = ("socks5", "socks5h")
+
+
+class Proxy(NamedTuple):
+    """The URL of a proxy, and the variable that names it."""
+
+    url: str
+    variable: str
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL for messages and logs: without user, password and query, which may be keys. "a URL" where nothing
+    of it is certain."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        if not parts.hostname:
+            return "a URL"
+    except ValueError:
+        return "a URL"
+    return f"{parts.scheme}://{host}{parts.path}"
+
+
+def proxy_of(url: str) -> Proxy | None:
+    """Return the proxy that the environment, or the system, names for a URL; None: it is reached directly.
+
+    Raises SetupError for one that cannot be used; the message does not show it, since it may contain a password.
+    """
+    try:
+        parts, proxies = urlsplit(url), getproxies()
+    except ValueError:
+        return None  # no URL: whoever uses it says so
+    if _is_excluded(parts, proxies.get("no", "")):
+        return None
+    scheme = parts.scheme if proxies.get(parts.scheme) else "all"
+    stated = proxies.get(scheme, "").strip()
+    if not stated:
+        return None
+    variable = _variable(f"{scheme}_proxy", os.environ)
+    proxy = stated if "://" in stated else f"http://{stated}"
+    _check_proxy(proxy, variable)
+    return Proxy(proxy, variable)
+
+
+def _variable(name: str, environ: Mapping[str, str]) -> str:
+    return next((each for each in (name, name.upper()) if environ.get(each)), "the settings of the system")
+
+
+def _check_proxy(proxy: str, variable: str) -> None:
+    """Raise SetupError for what is not the URL of a proxy, or needs a package that is not installed."""
+    try:
+        parts = urlsplit(proxy)
+        is_usable = bool(parts.hostname) and parts.port != 0 and proxy.isascii() and proxy.isprintable()
+    except ValueError:
+        is_usable = False
+    if not is_usable or " " in proxy or parts.scheme not in (*_PORTS, *_SOCKS):
+        raise SetupError(f"The proxy in {variable} is not a URL such as http://HOST:PORT: correct it, or unset it.")
+    if parts.scheme in _SOCKS and importlib.util.find_spec("socksio") is None:
+        raise SetupError(
+            f"The proxy in {variable} speaks SOCKS, for which a package is missing: install it with `pip install "
+            "'httpx[socks]'`, or name an HTTP proxy."
+        )
+
+
+def _is_excluded(url: SplitResult, excluded: str) -> bool:
+    """Return whether NO_PROXY names the host of a URL, as curl reads it: names with their subdomains, addresses,
+    networks, each perhaps with a port, or `*`."""
+    host = (url.hostname or "").lower().rstrip(".")
+    port = url.port or _PORTS.get(url.scheme)
+    return any(_names(entry, host, port) for entry in excluded.replace(",", " ").split())
+
+
+def _names(entry: str, host: str, port: int | None) -> bool:
+    if entry == "*":
+        return True
+    address = _address(host)
+    try:
+        if "/" in entry and "://" not in entry:
+            network = ipaddress.ip_network(entry.replace("[", "").replace("]", ""), strict=False)
+            return address is not None and address in network
+        if (named := _address(entry.strip("[]"))) is not None:
+            return named == address
+        parts = urlsplit(entry if "://" in entry else f"//{entry}")
+        if parts.port not in (None, port):
+            return False
+    except ValueError:
+        return False  # names nothing
+    if not (name := (parts.hostname or "").removeprefix("*").strip(".")):
+        return False
+    if (named := _address(name)) is not None:
+        return named == address
+    return host == name or host.endswith("." + name)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def trusted_certificates(*, with_system: bool = False) -> ssl.SSLContext:
+    """Return a context that trusts what SSL_CERT_FILE or SSL_CERT_DIR says, else certifi's authorities, and the
+    system's if `with_system`. Raises SetupError for a file or folder that cannot be used."""
+    if file := os.environ.get("SSL_CERT_FILE"):
+        return _context("SSL_CERT_FILE", file, lambda: ssl.create_default_context(cafile=file))
+    if folder := os.environ.get("SSL_CERT_DIR"):
+        return _context("SSL_CERT_DIR", folder, lambda: _context_of_folders(folder))
+    context = ssl.create_default_context() if with_system else ssl.create_default_context(cafile=certifi.where())
+    if with_system:
+        context.load_verify_locations(certifi.where())  # some systems have none
+    return context
+
+
+def _context(variable: str, place: str, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+    try:
+        return make()
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        reason = "it contains no certificates" if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
+        raise SetupError(
+            f"{variable} is set to {place!r}, which cannot be used ({reason or error}): correct it, or unset it."
+        ) from None
+
+
+def _context_of_folders(folders: str) -> ssl.SSLContext:
+    for folder in folders.split(os.pathsep):
+        os.scandir(folder).close()  # OpenSSL says nothing of a folder that does not exist
+    return ssl.create_default_context(capath=folders)
+
+
+def route_in_words(url: str) -> str:
+    """Return " through the proxy of VARIABLE" for messages about a URL that could not be reached; "" without one."""
+    proxy = proxy_of(url)
+    return "" if proxy is None else f" through the proxy of {proxy.variable}"
+
+
+class _Route(NamedTuple):
+    """What the transport of a request depends on."""
+
+    proxy: str
+    is_encrypted: bool
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of an httpx transport. Raises SetupError."""
+        import httpx
+
+        proxy = None
+        if self.proxy:
+            is_encrypted = self.proxy.startswith("https://")
+            proxy = httpx.Proxy(self.proxy, ssl_context=trusted_certificates() if is_encrypted else None)
+        # Otherwise httpx would read the certificates for requests that need none.
+        verify = trusted_certificates() if self.is_encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        return {"verify": verify, "proxy": proxy}
+
+
+def _route(url: str) -> _Route:
+    proxy = proxy_of(url)
+    return _Route(proxy.url if proxy else "", url.startswith("https://"))
+
+
+class Transport:
+    """An httpx.BaseTransport that follows the environment for each request.
+
+    Raises SetupError for a request that needs what cannot be used.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[_Route, httpx.HTTPTransport] = {}
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        import httpx
+
+        route = _route(str(request.url))
+        if route not in self._made:
+            self._made[route] = httpx.HTTPTransport(**route.options)
+        return self._made[route].handle_request(request)
+
+    def close(self) -> None:
+        for each in self._made.values():
+            each.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncTransport:
+    """An httpx.AsyncBaseTransport, as `Transport`."""
+
+    def __init__(self, limits: httpx.Limits) -> None:
+        self._limits = limits
+        self._made: dict[_Route, httpx.AsyncHTTPTransport] = {}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        import httpx
+
+        route = _route(str(request.url))
+        if route not in self._made:
+            self._made[route] = httpx.AsyncHTTPTransport(**route.options, limits=self._limits)
+        return await self._made[route].handle_async_request(request)
+
+    async def aclose(self) -> None:
+        for each in self._made.values():
+            await each.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
