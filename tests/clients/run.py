@@ -204,6 +204,7 @@ def _run_program(client: Installed, command: list[str | Path], on: Bench, report
         "ONWARD_CLIENT_EXPECTED": str(expected),
         "ONWARD_CLIENT_RECIPES": json.dumps(recipes()),
         "ONWARD_CLIENT_TASKS": str(HERE / "tasks"),
+        "ONWARD_CLIENT_COMMAND": str(Path(sys.executable).parent / "onward"),
         "PYTHONDONTWRITEBYTECODE": "1",
         "HF_HUB_OFFLINE": "1",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",

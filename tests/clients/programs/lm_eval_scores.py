@@ -60,6 +60,27 @@ def generates():
     assert len(set(texts)) == 1 and " " not in texts[0]
 
 
+def scored(texts):
+    given = "".join(json.dumps(text) + "\n" for text in texts)
+    flags = ("--input", "jsonl", "--window", "199", "--model", MODEL, "--base-url", URLS["default"] + "/v1")
+    command = [os.environ["ONWARD_CLIENT_COMMAND"], "score", *flags]
+    ran = subprocess.run(command, input=given, capture_output=True, text=True, check=True, timeout=120)
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+@check("onward score: the harness' numbers digit by digit, of continuations and of whole texts in windows")
+def score_command():
+    harness = local(batch_size=4, tokenizer_backend="remote", max_length=200)
+    texts = [context + continuation for context, continuation in PAIRS]
+    instances = [Instance("loglikelihood_rolling", {}, (text,), index) for index, text in enumerate(texts)]
+    whole = harness.loglikelihood_rolling(instances, disable_tqdm=True)
+    pairs = [{"context": context, "text": continuation} for context, continuation in PAIRS]
+    assert [record["logprob"] for record in scored(texts)] == whole
+    assert [(each["logprob"], each["is_greedy"]) for each in scored(pairs)] == harness.loglikelihood(
+        requests(PAIRS), disable_tqdm=True
+    )
+
+
 @check("gguf: scores equal the engine's bit for bit, is_greedy equal")
 def gguf():
     with contextlib.redirect_stderr(io.StringIO()):
@@ -73,7 +94,8 @@ def gguf():
 @check("the command line runs local task files, offline")
 def command_line():
     with tempfile.TemporaryDirectory() as folder:
-        arguments = f"model={MODEL},base_url={URLS['default']}/v1/completions,num_concurrent=2,max_retries=2"
+        url = f"{URLS['default']}/m/{MODEL}/v1/completions"
+        arguments = f"model={MODEL},base_url={url},num_concurrent=2,max_retries=2,tokenizer_backend=remote"
         ran = subprocess.run(
             [
                 *(sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", arguments),
