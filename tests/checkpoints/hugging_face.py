@@ -41,7 +41,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 1, 1, 0]},
     "olmo2": {"model_type": "olmo2", "rope_theta": 5e5},
-    "stablelm": {"model_type": "stablelm"},
+    "stablelm": {"model_type": "stablelm", "use_qkv_bias": True},
     "gpt2": {"model_type": "gpt2"},
     "gptneox": {"model_type": "gpt_neox"},
     "gptneox, sequential": {"model_type": "gpt_neox", "use_parallel_residual": False, "rotary_pct": 1.0},
@@ -99,6 +99,7 @@ def write_folder(folder: Path, name: str, *, dtype: str = "F32", num_files: int 
             "model_type": "gpt2", "n_layer": layers, "n_embd": HIDDEN, "n_inner": FEED_FORWARD, "n_head": HEADS,
             "n_positions": CONTEXT,
         }  # fmt: skip
+    config["tie_word_embeddings"] = "output.weight" not in tensors
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(metadata["tokenizer.ggml.tokens"])))
     stored = {hugging_face_name(key, kind): _habits(key, array, kind, metadata) for key, array in tensors.items()}

@@ -28,7 +28,8 @@ class Reference:
         self.kind = metadata["general.architecture"]
         self.stated = {name.removeprefix(f"{self.kind}."): value for name, value in metadata.items()}
         self.tensors = {name: value.astype(np.float64) for name, value in tensors.items()}
-        self.heads = self.stated["attention.head_count"]
+        stated = self.stated["attention.head_count"]
+        self.heads = stated[0] if isinstance(stated, list) else stated
         self.kv_heads = self.stated["attention.head_count_kv"]
         self.size = self.stated.get("attention.key_length", self.stated["embedding_length"] // self.heads)
         kind = "layer_norm" if self.kind in LAYER_NORM else "layer_norm_rms"
@@ -51,7 +52,7 @@ class Reference:
 
     def block(self, layer: int, hidden: Array) -> Array:
         prefix = f"blk.{layer}."
-        if self.kind == "cohere2":
+        if self.kind == "cohere2" or (self.kind == "stablelm" and prefix + "ffn_norm.weight" not in self.tensors):
             normal = self.norm(hidden, prefix + "attn_norm")
             return hidden + self.attention(layer, normal) + self.feed_forward(prefix, normal)
         if self.stated.get("use_parallel_residual"):
@@ -118,28 +119,32 @@ class Reference:
         return [query, key, value]
 
     def is_local(self, layer: int) -> bool:
-        every = {"gemma3": 6, "cohere2": 4}.get(self.kind)
-        if every is not None:
-            return (layer + 1) % every != 0
-        return "attention.sliding_window" in self.stated
+        if "attention.sliding_window" not in self.stated:
+            return False
+        every = {"gemma3": 6, "cohere2": 4, "olmo2": 4}.get(self.kind)
+        every = self.stated.get("attention.sliding_window_pattern", every)
+        return every is None or (layer + 1) % every != 0
 
     def is_rotated(self, layer: int) -> bool:
         if self.kind == "cohere2":
             return self.is_local(layer)
+        if self.kind == "granite" and not self.stated.get("rope.scaling.finetuned", True):
+            return False
         return self.kind != "gpt2" and not (self.kind == "smollm3" and (layer + 1) % 4 == 0)
 
     def turned(self, node: Array, is_local: bool) -> Array:
         """Rotate pairs of dimensions by their position."""
         base = self.stated.get("rope.freq_base", 1e4)
         if is_local and self.kind == "gemma3":
-            base = 1e4
+            base = self.stated.get("rope.freq_base_swa", 1e4)
         size = self.stated.get("rope.dimension_count", self.size)
         frequencies = base ** (-np.arange(0, size, 2) / size)
         magnitude = self.stated.get("rope.scaling.attn_factor", 1.0)
-        if self.stated.get("rope.scaling.type") == "yarn":
+        if self.stated.get("rope.scaling.type") == "yarn" and not is_local:
             frequencies, magnitude = self.yarn(frequencies, base)
-        else:
-            frequencies = frequencies / self.stated.get("rope.scaling.factor", 1.0)
+        elif not (is_local and self.kind in ("gemma3", "olmo2")):
+            scale = self.stated.get("rope.scaling.factor", self.stated.get("rope.scale_linear", 1.0))
+            frequencies = frequencies / scale
         angles = np.arange(len(node))[:, None] * frequencies
         for name in ("rope_freqs.weight", f"rope_factors_{self.long_rope}.weight"):
             if name in self.tensors:
@@ -171,7 +176,8 @@ class Reference:
             kept = (1 - min(max((pair - first) / (last - first), 0), 1)) * share
             found[pair] = frequency * kept + frequency / factor * (1 - kept)
         less = 0.1 * self.stated.get("rope.scaling.yarn_log_multiplier", 0.0) * np.log(factor) + 1
-        return found, self.stated.get("rope.scaling.yarn_attn_factor", (0.1 * np.log(factor) + 1) / less)
+        magnitude = self.stated.get("rope.scaling.yarn_attn_factor", (0.1 * np.log(factor) + 1) / less)
+        return found, magnitude * self.stated.get("rope.scaling.attn_factor", 1.0)
 
     def norm(self, hidden: Array, name: str) -> Array:
         if self.kind in LAYER_NORM:

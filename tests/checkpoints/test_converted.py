@@ -212,18 +212,11 @@ def test_what_a_file_states_is_shown(tmp_path: Path) -> None:
     [
         ({"general.architecture": "mamba"}, "architecture 'mamba'.*It computes cohere2, gemma3"),
         ({"llama.expert_count": 8}, "a mixture of experts"),
-        ({"llama.activation": "relu"}, "activation 'relu'"),
         ({"llama.attn_logit_softcapping": 50.0}, "soft-capped attention"),
         ({"llama.rope.scaling.type": "dynamic"}, "'dynamic'"),
-        ({"llama.rope.scaling.type": "yarn"}, "does not state 'rope.scaling.factor'"),
-        (
-            {
-                "llama.rope.scaling.type": "yarn",
-                "llama.rope.scaling.factor": 4.0,
-                "llama.rope.scaling.yarn_ext_factor": 1.5,
-            },
-            "yarn_ext_factor",
-        ),
+        ({"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 0.5}, "its numbers are impossible"),
+        ({"llama.rope.scaling.factor": -2.0}, "no model can have"),
+        ({"llama.rope.freq_base": 0.0}, "a base of positions that no model can have"),
         ({"llama.attention.head_count": 0}, "with which Onward cannot compute"),
         ({"llama.attention.head_count": "four"}, "with which Onward cannot compute"),
         ({"llama.attention.head_count_kv": 3}, "no model can have"),

@@ -36,7 +36,9 @@ def test_metadata_and_tensors_are_read(version: int, alignment: int, tmp_path: P
     metadata = {**METADATA, "general.alignment": alignment}
     path = write_gguf(tmp_path / "m.gguf", metadata, TENSORS, version=version, alignment=alignment)
     found = read_gguf(path)
-    assert found.metadata == metadata
+    assert found.metadata.keys() == metadata.keys()
+    for name, stated in found.metadata.items():
+        assert (stated.tolist() if isinstance(stated, np.ndarray) else stated) == metadata[name]
     assert found.tensors["a"].shape == (2, 3)
     np.testing.assert_array_equal(found.tensors["a"].floats(), np.arange(6.0).reshape(2, 3))
     np.testing.assert_array_equal(found.tensors["b"].floats().reshape(-1), np.arange(4.0))
@@ -92,9 +94,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "strings cut off": (_head(num_entries=1) + text("k") + struct.pack("<IIQQ", 9, 8, 1, 50), "cut off"),
     "a key twice": (_head(num_entries=2) + 2 * (text("k") + value(1)), "twice"),
     "alignment": (_head(num_entries=1) + text("general.alignment") + value(24), "alignment of 24"),
-    "no dimensions": (_head(num_tensors=1) + _tensor(()), "0 dimensions"),
     "many dimensions": (_head(num_tensors=1) + _tensor((1,) * 9), "9 dimensions"),
-    "no rows": (_head(num_tensors=1) + _tensor((0, 4)), "impossible shape"),
     "half a block": (_head(num_tensors=1) + _tensor((33,), number=2) + bytes(100), "impossible shape"),
     "endless tensor": (_head(num_tensors=1) + _tensor((2**40, 2**40)) + bytes(100), "not within the file"),
     "tensor behind the end": (_head(num_tensors=1) + _tensor((4,), offset=2**50) + bytes(100), "not within the file"),

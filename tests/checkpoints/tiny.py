@@ -26,27 +26,46 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
     "qwen3, yarn": {
         "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
-        "rope.scaling.truncate": False, "rope.scaling.yarn_ext_factor": 0.75,
-        "rope.scaling.yarn_log_multiplier": 0.5,
+        "rope.scaling.attn_factor": 1.2,
     },
     "qwen2": {"rope.freq_base": 1_000_000.0},
-    "qwen3": {"attention.key_length": 32},
-    "gemma3": {"attention.key_length": 32, "attention.sliding_window": 16, "rope.freq_base": 1_000_000.0},
+    "qwen3": {"attention.key_length": 32, "attention.value_length": 32},
+    "gemma3": {
+        "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 16,
+        "rope.freq_base": 1_000_000.0,
+    },
     "phi3": {"attention.sliding_window": 24},
     "phi3, long": {"rope.dimension_count": 12, "rope.scaling.attn_factor": 1.19},
     "starcoder2": {"rope.freq_base": 100_000.0},
     "granite": {"embedding_scale": 6.0, "residual_scale": 0.4, "logit_scale": 0.5, "attention.scale": 0.1},
     "smollm3": {"rope.freq_base": 2_000_000.0},
     "olmo2": {"rope.freq_base": 500_000.0},
+    "olmo2, window": {
+        "attention.sliding_window": 16, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 128,
+    },
+    "granite, no positions": {
+        "embedding_scale": 6.0, "residual_scale": 0.4, "logit_scale": 0.5, "attention.scale": 0.1,
+        "rope.scaling.finetuned": False,
+    },
+    "llama, factor alone": {"rope.scaling.factor": 4.0},
+    "llama, old name of a factor": {"rope.scale_linear": 4.0, "rope.scaling.attn_factor": 1.3},
+    "gemma3, period": {
+        "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 16,
+        "rope.freq_base": 1_000_000.0, "attention.sliding_window_pattern": 3, "rope.freq_base_swa": 5_000.0,
+    },
+    "qwen2, per layer": {
+        "rope.freq_base": 1_000_000.0, "attention.head_count": [HEADS] * 2, "feed_forward_length": [FEED_FORWARD] * 2,
+    },
     "stablelm": {"rope.dimension_count": 4},
-    "stablelm, parallel": {"rope.dimension_count": 4, "use_parallel_residual": True},
+    "stablelm, parallel": {"rope.dimension_count": 4},
     "gpt2": {"attention.head_count_kv": HEADS},
     "gptneox": {"rope.dimension_count": 4, "use_parallel_residual": True, "attention.head_count_kv": HEADS},
     "gptneox, sequential": {"use_parallel_residual": False, "attention.head_count_kv": HEADS},
     "cohere2": {"attention.sliding_window": 16, "logit_scale": 0.5},
 }  # fmt: skip
 """What each states besides the common sizes. A name may go on behind a comma."""
-LAYERS = {"gemma3": 7, "smollm3": 4, "cohere2": 5}
+LAYERS = {"gemma3": 7, "smollm3": 4, "cohere2": 5, "olmo2": 5}
 """Where two are too few to show every kind."""
 LAYER_NORM = ("starcoder2", "stablelm", "gpt2", "gptneox", "cohere2")
 BIASED = ("starcoder2", "gpt2", "gptneox")
@@ -54,7 +73,10 @@ BIASED = ("starcoder2", "gpt2", "gptneox")
 JOINED = ("phi3", "gpt2", "gptneox")
 """Queries, keys and values are one tensor."""
 UNGATED = ("starcoder2", "gpt2", "gptneox")
-UNTIED = ("llama, untied", "qwen2", "phi3", "phi3, long", "olmo2", "stablelm", "gptneox", "gptneox, sequential")
+UNTIED = (
+    "llama, untied", "qwen2", "phi3", "phi3, long", "olmo2", "olmo2, window",
+    "stablelm", "stablelm, parallel", "gptneox", "gptneox, sequential",
+)  # fmt: skip
 
 
 def tiny(name: str, seed: int = 0) -> Checkpoint:
@@ -102,7 +124,9 @@ class _Tensors:
 
     def block(self) -> dict[str, Any]:
         found = {**self._attention(), **self._feed_forward()}
-        before = {"olmo2": [], "cohere2": ["attn_norm"]}.get(self.kind, ["attn_norm", "ffn_norm"])
+        before = [] if self.kind == "olmo2" else ["attn_norm", "ffn_norm"]
+        if self.kind == "cohere2" or self.name == "stablelm, parallel":
+            before = ["attn_norm"]
         after = ["post_attention_norm", "post_ffw_norm"] if self.kind in ("gemma3", "olmo2") else []
         for name in (*before, *after):
             found |= self.norm(name)

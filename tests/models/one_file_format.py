@@ -46,6 +46,9 @@ class OneFileFormat:
     def facts(self, path: Path) -> dict[str, int | str]:
         return {"context_length": 99, "kind": "one file"}
 
+    def notes(self, path: Path) -> list[str]:
+        return []
+
     def conversion(self, source: str) -> str:
         return f"`onefile {source}`"
 

@@ -42,6 +42,8 @@ class Architecture:
     num_heads: int
     num_kv_heads: int
     head_size: int
+    feed_forward: int
+    """Inner size of feed-forward layers."""
     context_length: int
     epsilon: float
     rope: Rope | None

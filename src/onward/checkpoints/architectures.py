@@ -10,17 +10,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onward.checkpoints.architecture import Activation, Architecture, Norm, Rope
 from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.metadata_keys import WINDOW
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.requirements import checked, require_computable
-from onward.checkpoints.rope_scaling import LONG_FACTORS, SHORT_FACTORS, Yarn, yarn_magnitude
+from onward.checkpoints.rope_scaling import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS, Yarn, yarn_magnitude
 from onward.errors import CheckpointError
 
 _EPSILONS: dict[Norm, str] = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
 _GEMMA3_PATTERN = 6
 _COHERE2_PATTERN = 4
+_OLMO3_PATTERN = 4
+_EVERY_LAYER = 0
 _SMOLLM3_PATTERN = 4
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_tanh"}
 
@@ -42,7 +46,7 @@ def architecture_of(checkpoint: Checkpoint, context_length: int | None = None) -
             f"{parameters.where} has the architecture {parameters.architecture!r}, which Onward does not compute. It "
             f"computes {', '.join(sorted(_TABLE))}."
         )
-    require_computable(parameters, _SCALED.get(parameters.architecture, frozenset()))
+    require_computable(parameters)
     return checked(_with_long_positions(make(checkpoint), checkpoint, context_length), checkpoint)
 
 
@@ -54,22 +58,26 @@ def _llama(checkpoint: Checkpoint) -> Architecture:
 def _gemma3(checkpoint: Checkpoint) -> Architecture:
     """Gemma 3 (modeling_gemma3.py): five layers with a window, then one without; scaled embeddings; two rope bases."""
     parameters, common = checkpoint.parameters, _common(checkpoint, activation="gelu_tanh")
+    assert common.rope is not None
     is_27b = common.num_layers == 62  # its scale is of hidden size per head; the others' is of the head's size
     default = (common.hidden / common.num_heads) ** -0.5 if is_27b else 0.0
     found = replace(
         common,
         has_norms_after=True,
         embedding_scale=math.sqrt(common.hidden),
-        local_rope=Rope(common.head_size, parameters.real("rope.freq_base_swa", 10_000.0)),
-        attention_scale=parameters.real("attention.scale", default) or None,
+        local_rope=Rope(
+            common.rope.size,
+            parameters.real("rope.freq_base_swa", 10_000.0),
+            magnitude=parameters.real("rope.scaling.attn_factor", 1.0),
+        ),
+        attention_scale=parameters.real("attention.query_scale", default) or None,
     )
-    return _windowed(found, parameters, (bool((layer + 1) % _GEMMA3_PATTERN) for layer in range(found.num_layers)))
+    return _windowed(found, parameters, _GEMMA3_PATTERN)
 
 
 def _phi3(checkpoint: Checkpoint) -> Architecture:
     """Phi 3 (modeling_phi3.py): a window on all layers where there is one."""
-    found = _common(checkpoint)
-    return _windowed(found, checkpoint.parameters, [True] * found.num_layers)
+    return _windowed(_common(checkpoint), checkpoint.parameters, _EVERY_LAYER)
 
 
 def has_long_positions(checkpoint: Checkpoint, context_length: int | None) -> bool:
@@ -84,17 +92,10 @@ def _with_long_positions(found: Architecture, checkpoint: Checkpoint, context_le
     if original is None or found.rope is None:
         return found
     is_long = has_long_positions(checkpoint, context_length)
+    if found.rope.factors is not None:
+        raise CheckpointError(f"{checkpoint.parameters.where} scales its positions in two ways.")
     factors = {name: checkpoint.tensor(name).floats().reshape(-1) for name in (SHORT_FACTORS, LONG_FACTORS)}
-    if any(len(each) != found.rope.size // 2 for each in factors.values()):
-        sizes = " and ".join(str(len(each)) for each in factors.values())
-        raise CheckpointError(
-            f"{checkpoint.parameters.where} has {sizes} factors of positions instead of {found.rope.size // 2}."
-        )
-    rope = replace(
-        found.rope,
-        factors=factors[LONG_FACTORS if is_long else SHORT_FACTORS],
-        magnitude=checkpoint.parameters.real("rope.scaling.attn_factor", 1.0),
-    )
+    rope = replace(found.rope, factors=factors[LONG_FACTORS if is_long else SHORT_FACTORS])
     return replace(found, rope=rope, context_length=found.context_length if is_long else original)
 
 
@@ -114,10 +115,13 @@ def _starcoder2(checkpoint: Checkpoint) -> Architecture:
 
 
 def _granite(checkpoint: Checkpoint) -> Architecture:
-    """Granite (modeling_granite.py): Llama with four scales."""
-    parameters = checkpoint.parameters
+    """Granite (modeling_granite.py): Llama with four scales. A GGUF file whose 'rope.scaling.finetuned' is false knows
+    no positions but their order (Granite 4)."""
+    parameters, common = checkpoint.parameters, _common(checkpoint)
+    is_rotated = parameters.switch("rope.scaling.finetuned", True)
     return replace(
-        _common(checkpoint),
+        common,
+        ropeless_layers=frozenset() if is_rotated else frozenset(range(common.num_layers)),
         embedding_scale=parameters.real("embedding_scale", 1.0) or 1.0,
         residual_scale=parameters.real("residual_scale", 1.0) or 1.0,
         logit_scale=1.0 / (parameters.real("logit_scale", 1.0) or 1.0),
@@ -128,21 +132,27 @@ def _granite(checkpoint: Checkpoint) -> Architecture:
 def _smollm3(checkpoint: Checkpoint) -> Architecture:
     """SmolLM 3 (modeling_smollm3.py): Llama, of which every fourth layer knows no positions."""
     found = _common(checkpoint)
-    rotated = checkpoint.parameters.switches("rope.layers")
+    rotated = checkpoint.parameters.switches("rope.layers", found.num_layers)
     if rotated is None:
         rotated = [bool((layer + 1) % _SMOLLM3_PATTERN) for layer in range(found.num_layers)]
     return replace(found, ropeless_layers=_layers(not each for each in rotated))
 
 
 def _olmo2(checkpoint: Checkpoint) -> Architecture:
-    """OLMo 2 (modeling_olmo2.py): norms after attention and feed-forward layers, and over all queries and keys."""
-    return replace(_common(checkpoint), has_norms_before=False, has_norms_after=True)
+    """OLMo 2 (modeling_olmo2.py): norms after attention and feed-forward layers, and over all queries and keys. GGUF
+    files of OLMo 3 have the same name, and a window on three layers of four, which do not scale their positions."""
+    parameters, common = checkpoint.parameters, _common(checkpoint)
+    assert common.rope is not None
+    local = Rope(common.rope.size, common.rope.base)
+    found = replace(common, has_norms_before=False, has_norms_after=True, local_rope=local)
+    return _windowed(found, parameters, _OLMO3_PATTERN)
 
 
 def _stablelm(checkpoint: Checkpoint) -> Architecture:
-    """StableLM (modeling_stablelm.py): layer norms, rotation of a part of each head."""
-    found = _common(checkpoint, norm="layer")
-    return replace(found, is_parallel=checkpoint.parameters.switch("use_parallel_residual", False))
+    """StableLM (modeling_stablelm.py): layer norms, rotation of a part of each head. Where a block has one norm, both
+    of its layers read it."""
+    has_second = "blk.0.ffn_norm.weight" in checkpoint.tensors
+    return replace(_common(checkpoint, norm="layer"), is_parallel=not has_second)
 
 
 def _gpt2(checkpoint: Checkpoint) -> Architecture:
@@ -163,16 +173,17 @@ def _cohere2(checkpoint: Checkpoint) -> Architecture:
     common = replace(
         _common(checkpoint, norm="layer"), is_parallel=True, logit_scale=parameters.real("logit_scale", 1.0) or 1.0
     )
-    pattern = (bool((layer + 1) % _COHERE2_PATTERN) for layer in range(common.num_layers))
-    found = _windowed(common, parameters, pattern)
+    if parameters.has(WINDOW):
+        parameters.integer(WINDOW, minimum=1)
+    found = _windowed(common, parameters, _COHERE2_PATTERN)
     return replace(found, ropeless_layers=frozenset(range(found.num_layers)) - found.window_layers)
 
 
 def _common(checkpoint: Checkpoint, *, norm: Norm = "rms", activation: Activation = "silu") -> Architecture:
     """Return what all architectures state in the same way, as Llama would use it."""
     parameters = checkpoint.parameters
-    hidden = parameters.integer("embedding_length", minimum=1)
-    heads = parameters.integer("attention.head_count", minimum=1)
+    hidden, layers = parameters.integer("embedding_length", minimum=1), parameters.num_layers()
+    heads = parameters.same_in_layers("attention.head_count", layers)
     head_size = parameters.integer("attention.key_length", hidden // heads, minimum=1)
     if parameters.integer("attention.value_length", head_size) != head_size:
         raise CheckpointError(
@@ -180,11 +191,12 @@ def _common(checkpoint: Checkpoint, *, norm: Norm = "rms", activation: Activatio
         )
     return Architecture(
         name=parameters.architecture,
-        num_layers=parameters.integer("block_count", minimum=1),
+        num_layers=layers,
         hidden=hidden,
         num_heads=heads,
-        num_kv_heads=parameters.integer("attention.head_count_kv", heads, minimum=1),
+        num_kv_heads=parameters.same_in_layers("attention.head_count_kv", layers, heads),
         head_size=head_size,
+        feed_forward=parameters.same_in_layers("feed_forward_length", layers, 4 * hidden),
         context_length=parameters.integer("context_length", minimum=1),
         epsilon=parameters.real(_EPSILONS[norm]),
         rope=_rope(checkpoint, parameters.integer("rope.dimension_count", head_size, minimum=2)),
@@ -202,28 +214,42 @@ def _activation(parameters: Parameters, default: Activation) -> Activation:
 
 
 def _rope(checkpoint: Checkpoint, size: int) -> Rope:
+    """Return the rotation, whose scaling is linear where the file states a factor and no rule, and whose magnitude
+    counts for every rule (llama.cpp's llama_model_base::load_hparams and llama_context)."""
     parameters = checkpoint.parameters
-    kind = parameters.text("rope.scaling.type", "none")
-    is_long = kind == "longrope" and SHORT_FACTORS in checkpoint.tensors
+    kind = parameters.text("rope.scaling.type", "linear")
+    stated = checkpoint.tensors.get(ROPE_FACTORS)
+    factors = None if stated is None else stated.floats().reshape(-1)
     if kind == "yarn":
-        return _yarn(parameters, size)
-    if kind not in ("none", "linear") and not is_long:
+        found = _yarn(parameters, size)
+        return found if factors is None else replace(found, factors=_both(found, factors, parameters.where))
+    if kind not in ("none", "linear", "longrope"):
         raise CheckpointError(
             f"{parameters.where} scales its positions by {kind!r} ('rope.scaling.type'), which Onward does not compute."
         )
-    scale = parameters.real("rope.scaling.factor", 1.0) if kind == "linear" else 1.0
-    factors = checkpoint.tensors.get("rope_freqs.weight")
-    return Rope(
-        size,
-        parameters.real("rope.freq_base", 10_000.0),
-        scale or 1.0,
-        None if factors is None else factors.floats().reshape(-1),
-    )
+    scale = 1.0 if kind == "none" else _position_scale(parameters)
+    base, magnitude = parameters.real("rope.freq_base", 10_000.0), parameters.real("rope.scaling.attn_factor", 1.0)
+    return Rope(size, base, scale, factors, magnitude)
+
+
+def _both(rope: Rope, factors: NDArray[np.float32], where: str) -> NDArray[np.float32]:
+    if rope.factors is None or rope.factors.shape != factors.shape:
+        raise CheckpointError(f"{where} has {len(factors)} factors of positions instead of {rope.size // 2}.")
+    return rope.factors * factors
+
+
+def _position_scale(parameters: Parameters) -> float:
+    """Return by what positions are divided; `rope.scale_linear` is the older name. Raises CheckpointError."""
+    name = "rope.scaling.factor" if parameters.has("rope.scaling.factor") else "rope.scale_linear"
+    found = parameters.real(name, 1.0) or 1.0
+    if found <= 0:
+        raise CheckpointError(f"{parameters.where} states {found} as {name!r}, which no model can have.")
+    return found
 
 
 def _yarn(parameters: Parameters, size: int) -> Rope:
     """YaRN, by llama.cpp's names. Raises CheckpointError."""
-    base, factor = parameters.real("rope.freq_base", 10_000.0), parameters.real("rope.scaling.factor")
+    base, factor = parameters.real("rope.freq_base", 10_000.0), _position_scale(parameters)
     share = parameters.real("rope.scaling.yarn_ext_factor", 1.0)
     if share < 0:  # llama.cpp's way to say that the file leaves it open
         share = 1.0
@@ -249,12 +275,13 @@ def _yarn(parameters: Parameters, size: int) -> Rope:
     return Rope(size, base, factors=factors.astype(np.float32), magnitude=magnitude)
 
 
-def _windowed(found: Architecture, parameters: Parameters, pattern: Iterable[bool] | None = None) -> Architecture:
-    """Return the architecture with the window that the parameters state, on the layers that they state, else on those
-    of `pattern`. With neither it stays without one, which is refused if the window matters."""
-    window = parameters.integer("attention.sliding_window", 0)
-    stated = parameters.switches("attention.sliding_window_pattern")
-    layers = stated if stated is not None else pattern
+def _windowed(found: Architecture, parameters: Parameters, period: int | None = None) -> Architecture:
+    """Return the architecture with the window that the parameters state, on the layers that they state, else on all but
+    every `period`-th one. With neither it stays without one, which is refused if the window matters."""
+    window = parameters.integer(WINDOW, 0)
+    layers = parameters.switches("attention.sliding_window_pattern", found.num_layers)
+    if layers is None and period is not None:
+        layers = [period == _EVERY_LAYER or bool((layer + 1) % period) for layer in range(found.num_layers)]
     return replace(found, window=window, window_layers=_layers(layers)) if window and layers is not None else found
 
 
@@ -262,12 +289,6 @@ def _layers(switches: Iterable[bool]) -> frozenset[int]:
     return frozenset(layer for layer, is_on in enumerate(switches) if is_on)
 
 
-_SCALED = {
-    "granite": frozenset({"embedding_scale", "residual_scale", "logit_scale", "attention.scale"}),
-    "cohere2": frozenset({"logit_scale"}),
-    "gemma3": frozenset({"attention.scale"}),
-}
-"""Parameters that few architectures have, and whose functions read them."""
 _TABLE: dict[str, Callable[[Checkpoint], Architecture]] = {
     "llama": _llama,
     "qwen2": _llama,

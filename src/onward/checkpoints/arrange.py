@@ -42,12 +42,13 @@ class _Heads:
     """The sizes that a checkpoint states of its attention and feed-forward layers, in rows."""
 
     def __init__(self, parameters: Parameters) -> None:
-        self.num_heads = parameters.integer("attention.head_count", minimum=1)
-        self.num_kv_heads = parameters.integer("attention.head_count_kv", self.num_heads, minimum=1)
+        layers = parameters.num_layers()
+        self.num_heads = parameters.same_in_layers("attention.head_count", layers)
+        self.num_kv_heads = parameters.same_in_layers("attention.head_count_kv", layers, self.num_heads)
         hidden = parameters.integer("embedding_length", minimum=1)
         self.size = parameters.integer("attention.key_length", hidden // self.num_heads, minimum=1)
         self.rotated = parameters.integer("rope.dimension_count", self.size)
-        self.feed_forward = parameters.integer("feed_forward_length", 0)
+        self.feed_forward = parameters.same_in_layers("feed_forward_length", layers, 4 * hidden)
         self.has_joined_gate = parameters.architecture == _JOINED_GATE
 
     def halves(self, name: str) -> NDArray[np.int64] | None:

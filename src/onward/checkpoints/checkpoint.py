@@ -9,6 +9,7 @@ from pathlib import Path
 from onward.checkpoints.arrange import PAIRED_IN_GGUF, arranged
 from onward.checkpoints.folder import read_folder
 from onward.checkpoints.gguf import read_gguf
+from onward.checkpoints.metadata_keys import understood
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tensor import Tensor
 from onward.errors import CheckpointError
@@ -21,6 +22,12 @@ class Checkpoint:
     paths: tuple[Path, ...]
     parameters: Parameters
     tensors: Mapping[str, Tensor]
+    num_tokens: int | None = None
+    """How many rows embeddings have to have; None: as many as they have."""
+    is_tied: bool | None = None
+    """Whether the embeddings are the output layer, too; None: where the file has no other one."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the operator about what the files state."""
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor that the architecture requires. Raises CheckpointError."""
@@ -33,8 +40,17 @@ class Checkpoint:
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a GGUF file, or a folder of safetensors files. Raises CheckpointError."""
     if path.is_dir():
-        return Checkpoint(*read_folder(path))
-    found = read_gguf(path)
-    parameters = Parameters(found.metadata, str(path))
+        found = read_folder(path)
+        return Checkpoint(found.paths, found.parameters, found.tensors, found.num_tokens, found.is_tied)
+    file = read_gguf(path)
+    metadata, notes = understood(file.metadata, str(path))
+    parameters = Parameters(metadata, str(path))
     has_pairs = parameters.architecture in PAIRED_IN_GGUF
-    return Checkpoint(found.paths, parameters, arranged(parameters, found.tensors, has_pairs=has_pairs))
+    tokens = parameters.whole("tokenizer.ggml.tokens")
+    return Checkpoint(
+        file.paths,
+        parameters,
+        arranged(parameters, file.tensors, has_pairs=has_pairs),
+        num_tokens=len(tokens) if isinstance(tokens, list) and tokens else None,
+        notes=notes,
+    )

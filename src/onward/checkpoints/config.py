@@ -29,11 +29,14 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
     "phi3": {"rms_norm_eps": 1e-5},
     "smollm3": {"rope_theta": 2e6, "num_key_value_heads": 4, "no_rope_layer_interval": 4, "use_sliding_window": False},
-    "starcoder2": {"num_key_value_heads": 2, "norm_epsilon": 1e-5, "hidden_act": "gelu_pytorch_tanh"},
+    "starcoder2": {"use_bias": True, "num_key_value_heads": 2, "norm_epsilon": 1e-5, "hidden_act": "gelu_pytorch_tanh"},
     "olmo2": {"rms_norm_eps": 1e-5},
     "stablelm": {"partial_rotary_factor": 0.25, "layer_norm_eps": 1e-5},
     "gpt2": {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5},
-    "gpt_neox": {"rotary_pct": 0.25, "hidden_act": "gelu", "layer_norm_eps": 1e-5, "use_parallel_residual": True},
+    "gpt_neox": {
+        "attention_bias": True, "rotary_pct": 0.25, "hidden_act": "gelu", "layer_norm_eps": 1e-5,
+        "use_parallel_residual": True,
+    },
     "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4, "logit_scale": 0.0625, "layer_norm_eps": 1e-5},
 }  # fmt: skip
 """Of the configuration class of a `model_type`, where they differ from those of most."""
@@ -63,6 +66,16 @@ _ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
 }  # fmt: skip
+_BIASES: dict[str, tuple[str | bool, str | bool]] = {
+    "llama": ("attention_bias", "mlp_bias"), "granite": ("attention_bias", "mlp_bias"),
+    "smollm3": ("attention_bias", "mlp_bias"), "mistral": (False, False), "qwen2": (True, False),
+    "qwen3": ("attention_bias", False), "gemma3_text": ("attention_bias", False), "phi3": (False, False),
+    "starcoder2": ("use_bias", "use_bias"), "olmo2": ("attention_bias", False), "stablelm": ("use_qkv_bias", False),
+    "gpt2": (True, True), "gpt_neox": ("attention_bias", True), "cohere2": ("attention_bias", False),
+}  # fmt: skip
+"""Whether attention and feed-forward layers of a `model_type` have biases: always, never, or as this key says."""
+_TIED = frozenset({"gemma3_text", "starcoder2", "smollm3", "gpt2", "cohere2"})
+"""Model types whose embeddings are the output layer, too, unless `tie_word_embeddings` says otherwise."""
 _CHANGES = {
     "qk_layernorm": "norms of queries and keys per head",
     "scale_attn_by_inverse_layer_idx": "attention that is scaled by layer",
@@ -90,9 +103,17 @@ def metadata_of(config: Config, where: str) -> dict[str, Value]:
     found |= rope_metadata(stated, found, where)
     found |= _windows(stated, found)
     found["activation"] = _activation(stated, where)
+    for part, switch in zip(("attention", "feed_forward"), _BIASES[str(kind)], strict=True):
+        found[f"{part}.bias"] = switch if isinstance(switch, bool) else bool(stated.get(switch))
     if (scalar := stated.get("query_pre_attn_scalar")) is not None:
-        found["attention.scale"] = _number(scalar, where) ** -0.5
+        found["attention.query_scale"] = _number(scalar, where) ** -0.5
     return {"general.architecture": architecture, **{f"{architecture}.{name}": value for name, value in found.items()}}
+
+
+def is_tied(config: Config) -> bool:
+    """Return whether the embeddings are the output layer, too."""
+    stated = config.get("tie_word_embeddings")
+    return stated if isinstance(stated, bool) else config.get("model_type") in _TIED
 
 
 def _require_computable(config: Config, where: str) -> None:

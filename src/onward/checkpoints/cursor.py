@@ -6,13 +6,16 @@ import struct
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onward.errors import CheckpointError
 
 MAX_STRING_BYTES = 16_000_000
 """Of one string in a file's metadata. Chat templates have thousands."""
-MAX_ARRAY_STRINGS = 1 << 22
-"""Strings of one array: sixteen times the largest known vocabulary."""
+MAX_ARRAY_STRINGS = 1 << 20
+"""Strings of one array: four times the largest known vocabulary, twice the longest known list of merges."""
+MAX_STRINGS = 1 << 21
+"""Strings of all arrays of a file together."""
 _STRING, _ARRAY = 8, 9
 _NUMBERS: dict[int, str] = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
@@ -21,8 +24,9 @@ _NUMBERS: dict[int, str] = {
 _BOOLEAN = 7
 _LENGTH = struct.Struct("<Q")
 
-Value = str | int | float | bool | list[str] | list[int] | list[float] | list[bool]
-"""A value in a file's metadata."""
+Value = str | int | float | bool | list[str] | list[int] | list[float] | list[bool] | NDArray[Any]
+"""A value in a file's metadata. Numbers and booleans of a GGUF file's
+array are a view of the file, of numpy's type."""
 
 
 class Cursor:
@@ -31,6 +35,7 @@ class Cursor:
     def __init__(self, data: memoryview, where: str) -> None:
         self.position = 0
         self._data = data
+        self._num_strings = 0
         self.where = where
 
     def number(self, code: str) -> int:
@@ -53,24 +58,24 @@ class Cursor:
             return self.string()
         if kind == _ARRAY:
             return self._array()
-        single: list[int] | list[float] | list[bool] = self._numbers(kind, 1)
-        return single[0]
+        single: int | float | bool = self._numbers(kind, 1)[0].item()
+        return single
 
     def _array(self) -> Value:
         kind, count = self.number("I"), self.number("Q")
         return self._strings(count) if kind == _STRING else self._numbers(kind, count)
 
-    def _numbers(self, kind: int, count: int) -> list[Any]:
+    def _numbers(self, kind: int, count: int) -> NDArray[Any]:
         if kind not in _NUMBERS:
             raise self.broken(f"a value of the unknown type {kind}")
         dtype = np.dtype(_NUMBERS[kind])
         found = np.frombuffer(self._take(dtype.itemsize * count), dtype)
-        numbers: list[Any] = (found != 0).tolist() if kind == _BOOLEAN else found.tolist()
-        return numbers
+        return found != 0 if kind == _BOOLEAN else found
 
     def _strings(self, count: int) -> list[str]:
         """Return `count` strings. In one pass: vocabularies have hundreds of thousands."""
-        if count > min(MAX_ARRAY_STRINGS, self.remaining // _LENGTH.size):
+        self._num_strings += count
+        if count > min(MAX_ARRAY_STRINGS, self.remaining // _LENGTH.size) or self._num_strings > MAX_STRINGS:
             raise self.broken(f"a list of {count} strings")
         data, position, end, found = self._data, self.position, len(self._data), []
         for _ in range(count):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, arranged
-from onward.checkpoints.config import metadata_of
+from onward.checkpoints.config import is_tied, metadata_of
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
@@ -38,16 +38,34 @@ def folder_paths(folder: Path) -> tuple[Path, ...]:
     raise CheckpointError(f"{folder} has neither {WHOLE} nor {INDEX}: copy or download it again.")
 
 
-def read_folder(folder: Path) -> tuple[tuple[Path, ...], Parameters, dict[str, Tensor]]:
-    """Return the files, what they state, and their tensors by GGUF's names. Raises CheckpointError."""
-    metadata = metadata_of(read_object(folder / CONFIG), str(folder / CONFIG))
-    parameters = Parameters(metadata, str(folder))
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What a folder contains: files, what they state, tensors by GGUF's names; see `Checkpoint`."""
+
+    paths: tuple[Path, ...]
+    parameters: Parameters
+    tensors: dict[str, Tensor]
+    num_tokens: int | None
+    is_tied: bool
+
+
+def read_folder(folder: Path) -> Folder:
+    """Read a folder. Raises CheckpointError."""
+    config = read_object(folder / CONFIG)
+    parameters = Parameters(metadata_of(config, str(folder / CONFIG)), str(folder))
     paths = folder_paths(folder)
     tensors = _named(parameters, _tensors(paths))
     for name, factors in factor_lists(parameters).items():
         tensors[name] = vector(name, np.asarray(factors, np.float32))
     has_pairs = parameters.architecture in PAIRED_IN_FOLDERS
-    return (*paths, folder / CONFIG), parameters, arranged(parameters, tensors, has_pairs=has_pairs)
+    stated = config.get("vocab_size")
+    return Folder(
+        (*paths, folder / CONFIG),
+        parameters,
+        arranged(parameters, tensors, has_pairs=has_pairs),
+        stated if type(stated) is int else None,
+        is_tied(config),
+    )
 
 
 def _listed_files(index: Path) -> Iterable[str]:

@@ -20,8 +20,8 @@ from onward.checkpoints.types import TENSOR_TYPES, type_name
 from onward.errors import CheckpointError
 
 VERSIONS = (2, 3)
-MAX_ENTRIES = 65_536
-"""Of the metadata, and of the tensors: the largest known models have a few thousand."""
+MAX_ENTRIES = 16_384
+"""Of the metadata, and of the tensors: the largest known models have two thousand."""
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 1 << 20
 _HEAD_BYTES = 24
@@ -99,11 +99,13 @@ def _read_tensors(cursor: Cursor, data: memoryview, count: int, alignment: int) 
     tensors: dict[str, Tensor] = {}
     ends: list[tuple[int, int]] = []
     for name, shape, number, offset in stated:
+        if 0 in shape:  # nothing that anything could be computed from
+            continue
         kind = TENSOR_TYPES.get(number)
         if kind is None:
             raise CheckpointError(
-                f"{cursor.where}: the tensor {name!r} has the type {type_name(number)}, which Onward does not read. "
-                "Use a file in one of Q4_K_M, Q5_K_M, Q6_K, Q8_0, F16 or BF16."
+                f"{cursor.where}: the tensor {name[:80]!r} has the type {type_name(number)}, which Onward does not "
+                "read. Use a file in one of Q4_K_M, Q5_K_M, Q6_K, Q8_0, F16 or BF16."
             )
         size = _num_bytes(cursor, name, shape, kind.block_weights, kind.block_bytes)
         if name in tensors or offset % alignment or begin + offset + size > len(data):
@@ -119,14 +121,14 @@ def _read_tensor(cursor: Cursor) -> tuple[str, tuple[int, ...], int, int]:
     """Return name, shape in numpy's order, type and offset of the next tensor."""
     name = cursor.string()
     num_dimensions = cursor.number("I")
-    if not 0 < num_dimensions <= MAX_DIMENSIONS:
+    if num_dimensions > MAX_DIMENSIONS:
         raise cursor.broken(f"a tensor of {num_dimensions} dimensions")
-    shape = tuple(cursor.number("Q") for _ in range(num_dimensions))[::-1]
+    shape = tuple(cursor.number("Q") for _ in range(num_dimensions))[::-1] or (1,)
     return name, shape, cursor.number("I"), cursor.number("Q")
 
 
 def _num_bytes(cursor: Cursor, name: str, shape: tuple[int, ...], block_weights: int, block_bytes: int) -> int:
-    if 0 in shape or shape[-1] % block_weights:
+    if shape[-1] % block_weights:
         raise cursor.broken(f"a tensor {name[:80]!r} with the impossible shape {list(shape)}")
     num_weights = 1
     for length in shape:

@@ -4,12 +4,18 @@ architecture's prefix."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any
+
+import numpy as np
 
 from onward.checkpoints.cursor import Value
 from onward.errors import CheckpointError
 
 MAX_NUMBER = 1 << 31
+MAX_LAYERS = 512
+"""Of a model; llama.cpp's limit, too (src/llama-hparams.h)."""
+_KINDS = {int: "iu", float: "f"}
+"""Kinds of numpy's types by Python's type."""
 
 
 class Parameters:
@@ -28,10 +34,17 @@ class Parameters:
             raise self._wrong(name, value)
         return value
 
+    def num_layers(self) -> int:
+        """Return the number of layers. Raises CheckpointError as `integer` does."""
+        found = self.integer("block_count", minimum=1)
+        if found > MAX_LAYERS:
+            raise self._wrong("block_count", found)
+        return found
+
     def real(self, name: str, default: float | None = None) -> float:
         """Return a finite number. Raises CheckpointError as `integer` does."""
         value = self._get(name, default)
-        if not isinstance(value, int | float) or not -1e30 < value < 1e30:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not -1e30 < value < 1e30:
             raise self._wrong(name, value)
         return float(value)
 
@@ -49,22 +62,60 @@ class Parameters:
             raise self._wrong(name, value)
         return value
 
-    def switches(self, name: str) -> list[bool] | None:
-        """Return a list of what is on, by layer, None if there is none. Raises CheckpointError for other values."""
-        return cast("list[bool] | None", self.list_of(bool, f"{self.architecture}.{name}"))
+    def switches(self, name: str, count: int) -> list[bool] | None:
+        """Return what is on in each of `count` layers, None if nothing is stated. A number n stands for the layers of
+        which n - 1 are on and one is off, in turn; 0 for all. Raises CheckpointError as `integer` does."""
+        value = self._get(name, None)
+        if value is None:
+            return None
+        if type(value) is int and 0 <= value <= MAX_NUMBER:
+            return [value == 0 or layer % value < value - 1 for layer in range(count)]
+        if not isinstance(value, list | np.ndarray) or len(value) != count:
+            raise self._wrong(name, value, f"{count} layers")
+        return [bool(each) for each in value]
+
+    def same_in_layers(self, name: str, count: int, default: int | None = None) -> int:
+        """Return a whole number of at least one that may be stated once, or for each of `count` layers. Raises
+        CheckpointError as `integer` does, and for layers that differ."""
+        value = self._get(name, default)
+        if not isinstance(value, list | np.ndarray):
+            return self.integer(name, default, minimum=1)
+        if len(value) != count:
+            raise self._wrong(name, value, f"{count} layers")
+        numbers = [each.item() if isinstance(each, np.generic) else each for each in value]
+        if any(type(each) is not int or not 0 < each <= MAX_NUMBER for each in numbers):
+            raise self._wrong(name, numbers)
+        if len(set(numbers)) > 1:
+            raise CheckpointError(
+                f"{self.where} has layers of different sizes ({name!r}), which Onward does not compute."
+            )
+        return int(numbers[0])
 
     def has(self, name: str) -> bool:
         """Return whether the name is stated."""
         return f"{self.architecture}.{name}" in self.metadata
 
-    def list_of(self, kind: type, name: str) -> list[object] | None:
-        """Return a list from the whole metadata, None if there is none. Raises CheckpointError for other values."""
+    def list_of(self, kind: type, name: str, count: int | None = None) -> list[Any] | None:
+        """Return a list of whole numbers, of numbers or of texts (`kind` is int, float or str) from the whole metadata,
+        None if there is none. Raises CheckpointError for other values, and for another number of them than `count`."""
         value = self.metadata.get(name)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(type(item) is kind for item in value):
+        if not isinstance(value, list | np.ndarray):
+            raise self._wrong(name, value)
+        if count is not None and len(value) != count:
+            raise CheckpointError(f"{self.where} has {len(value)} entries of {name!r} instead of {count}.")
+        if isinstance(value, np.ndarray):
+            if value.dtype.kind not in _KINDS.get(kind, ""):
+                raise self._wrong(name, "a list of something else")
+            return list(value.tolist())
+        if not all(type(item) is kind for item in value):
             raise self._wrong(name, "a list of something else")
-        return cast("list[object]", value)
+        return list(value)
+
+    def own(self, name: str) -> Value | None:
+        """Return a value of any kind by its name without the architecture's prefix, None if there is none."""
+        return self.metadata.get(f"{self.architecture}.{name}")
 
     def whole(self, name: str) -> Value | None:
         """Return a value of any kind by its whole name, None if there is none."""
@@ -73,7 +124,12 @@ class Parameters:
     def _get(self, name: str, default: object) -> object:
         return self.metadata.get(f"{self.architecture}.{name}", default)
 
-    def _wrong(self, name: str, value: object) -> CheckpointError:
+    def _wrong(self, name: str, value: object, needed: str = "") -> CheckpointError:
+        if needed:
+            found = f"{len(value)} values" if isinstance(value, list | np.ndarray) else str(value)[:80]
+            return CheckpointError(f"{self.where} states {found} as {name!r}, but has {needed}.")
+        if isinstance(value, list | np.ndarray):
+            value = f"{len(value)} values"
         if value is None:
             return CheckpointError(f"{self.where} does not state {name!r}: it is not a complete model.")
         return CheckpointError(

@@ -2,49 +2,50 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+
+import numpy as np
 
 from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.cursor import Value
+from onward.checkpoints.metadata_keys import REFUSED, SAME_AS, USED_BY, WINDOW
 from onward.checkpoints.parameters import Parameters
-from onward.checkpoints.rope_scaling import LONG_FACTORS, SHORT_FACTORS
+from onward.checkpoints.rope_scaling import LONG_FACTORS, ROPE_FACTORS, SHORT_FACTORS
 from onward.errors import CheckpointError
 
-_UNSUPPORTED = {
-    "attn_logit_softcapping": "soft-capped attention",
-    "final_logit_softcapping": "soft-capped logits",
-    "logit_scale": "scaled logits",
-    "residual_scale": "scaled residuals",
-    "embedding_scale": "scaled embeddings",
-    "attention.scale": "a scale of attention of its own",
-    "expert_count": "a mixture of experts",
-    "ssm.state_size": "state-space layers",
-    "attention.kv_lora_rank": "latent attention",
-    "attention.q_lora_rank": "latent attention",
-    "attention.alibi_bias_max": "ALiBi positions",
-    "attention.max_alibi_bias": "ALiBi positions",
-    "attention.clamp_kqv": "clamped queries",
-}
-"""Parameters that change what is computed, and what they stand for. Zero means that they are not used."""
-_BLOCK = re.compile(
-    r"blk\.(?P<layer>\d{1,5})\.(attn_q|attn_k|attn_v|attn_output|ffn_gate|ffn_up|ffn_down"
-    r"|attn_norm|attn_q_norm|attn_k_norm|post_attention_norm|ffn_norm|post_ffw_norm)\.(weight|bias)"
-)
-_OTHER_TENSORS = {
-    "token_embd.weight", "output_norm.weight", "output_norm.bias", "output.weight", "output.bias", "rope_freqs.weight",
-}  # fmt: skip
-"""With those of the blocks, all tensors that graphs of every architecture are made from."""
-_PLACES = "position_embd.weight"
+Shape = tuple[int, ...]
+_UNGATED = frozenset({"starcoder2", "gpt2", "gptneox"})
+_BIASED = frozenset({"starcoder2", "gpt2", "gptneox"})
+"""All layers and norms have biases, unless the configuration of a folder says that they have none."""
+_HEAD_NORMS = frozenset({"qwen3", "gemma3"})
+"""Queries and keys have norms, per head."""
+_WHOLE_NORMS = frozenset({"olmo2"})
+"""Queries and keys have norms, over all heads."""
+_UNTIED = frozenset({"olmo2", "stablelm", "gptneox"})
+"""A GGUF file has an output layer of its own (llama.cpp requires it)."""
 
 
-def require_computable(parameters: Parameters, known: Set[str]) -> None:
-    """Raise CheckpointError for parameters that change what is computed, but those that the architecture knows."""
-    for name, meaning in _UNSUPPORTED.items():
-        if name not in known and parameters.has(name) and parameters.real(name):
+def require_computable(parameters: Parameters) -> None:
+    """Raise CheckpointError for parameters that change what is computed, but those that the architecture uses."""
+    used = USED_BY.get(parameters.architecture, frozenset())
+    for name, meaning in REFUSED.items():
+        if name not in used and parameters.has(name) and _is_in_use(name, parameters.own(name)):
             raise CheckpointError(f"{parameters.where} uses {meaning} ({name!r}), which Onward does not compute.")
-    if parameters.whole(f"{parameters.architecture}.attention.causal") is False:
+    for name, same in SAME_AS.items():
+        if parameters.has(name) and parameters.has(same) and parameters.own(name) != parameters.own(same):
+            raise CheckpointError(
+                f"{parameters.where} has layers of different sizes ({name!r}), which Onward does not compute."
+            )
+    if not parameters.switch("attention.causal", True):
         raise CheckpointError(f"{parameters.where} is a model of embeddings: it cannot continue a text.")
+
+
+def _is_in_use(name: str, value: Value | None) -> bool:
+    if isinstance(value, np.ndarray):
+        least = 0 if name == "deepstack_mapping" else 1
+        return bool((value >= least).any())
+    return bool(value)
 
 
 def checked(found: Architecture, checkpoint: Checkpoint) -> Architecture:
@@ -53,54 +54,131 @@ def checked(found: Architecture, checkpoint: Checkpoint) -> Architecture:
     rotated = rope.size if rope else 0
     if found.num_heads % found.num_kv_heads or rotated > found.head_size or rotated % 2:
         raise CheckpointError(f"{where} states sizes of heads that no model can have.")
-    if rope and rope.factors is not None and len(rope.factors) != rotated // 2:
-        raise CheckpointError(f"{where} has {len(rope.factors)} factors of positions instead of {rotated // 2}.")
-    window = checkpoint.parameters.integer("attention.sliding_window", 0)
+    if any(each is not None and each.base <= 0 for each in (rope, found.local_rope)):
+        raise CheckpointError(f"{where} states a base of positions that no model can have.")
+    window = checkpoint.parameters.integer(WINDOW, 0)
     if 0 < window < found.context_length and window != found.window:
         raise CheckpointError(
-            f"{where} attends to {window} tokens at a time ('attention.sliding_window'), which Onward does not compute "
+            f"{where} attends to {window} tokens at a time ({WINDOW!r}), which Onward does not compute "
             f"for {found.name!r}."
         )
-    _require_known(found, checkpoint)
-    for name, shape in _shapes(found):
-        tensor = checkpoint.tensor(name)
-        if tensor.shape != shape:
-            raise CheckpointError(f"{where}: {name!r} has the shape {list(tensor.shape)} instead of {list(shape)}.")
+    _require_tensors(found, checkpoint)
     return found
 
 
-def _shapes(found: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Return the shapes of tensors that every file of the architecture has."""
+def _require_tensors(found: Architecture, checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError for a tensor that is missing, has another shape, or would be left out: the result would be
+    another model's."""
+    where = checkpoint.parameters.where
+    for name, tensor in checkpoint.tensors.items():
+        if ".attn_qkv." in name:
+            raise CheckpointError(
+                f"{where}: {name!r} has {tensor.shape[0]} rows instead of those of all queries, keys and values."
+            )
+    required, optional = _required(found, checkpoint), _optional(found, checkpoint)
+    for name, shape in required.items():
+        if name == "output.weight" and name not in checkpoint.tensors:
+            raise CheckpointError(f"{where} has no output layer ('output.weight'): it is not a complete model.")
+        _require_shape(checkpoint.tensor(name).shape, shape, name, where)
+    for name, tensor in checkpoint.tensors.items():
+        if name in required:
+            continue
+        if name not in optional:
+            raise CheckpointError(
+                f"{where} has a tensor {name[:80]!r}, which Onward does not compute for {found.name!r}."
+            )
+        _require_shape(tensor.shape, optional[name], name, where)
+
+
+def _require_shape(shape: Shape, needed: Shape, name: str, where: str) -> None:
+    leading = max(0, len(shape) - len(needed))
+    if shape[leading:] == needed and set(shape[:leading]) <= {1}:
+        return
+    if name in ("token_embd.weight", "output.weight") and shape[-1:] == needed[-1:]:
+        raise CheckpointError(
+            f"{where} has {needed[0]} tokens, but {name!r} has {shape[0]} rows: it is not a complete model, or tokens "
+            "were added without resizing it."
+        )
+    raise CheckpointError(f"{where}: {name!r} has the shape {list(shape)} instead of {list(needed)}.")
+
+
+def _required(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
+    hidden, num_tokens = found.hidden, _num_tokens(checkpoint)
+    shapes: dict[str, Shape] = {"token_embd.weight": (num_tokens, hidden), "output_norm.weight": (hidden,)}
+    if checkpoint.is_tied is False or (checkpoint.is_tied is None and found.name in _UNTIED):
+        shapes["output.weight"] = num_tokens, hidden
     if found.rope is None:
-        yield _PLACES, (found.context_length, found.hidden)
-    queries, keys = found.num_heads * found.head_size, found.num_kv_heads * found.head_size
+        shapes["position_embd.weight"] = found.context_length, hidden
+    if found.name in _BIASED:
+        shapes["output_norm.bias"] = (hidden,)
     for layer in range(found.num_layers):
-        for name, rows in {"attn_q": queries, "attn_k": keys, "attn_v": keys}.items():
-            yield f"blk.{layer}.{name}.weight", (rows, found.hidden)
-        for name in _norms(found):
-            yield f"blk.{layer}.{name}.weight", (found.hidden,)
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in _block(found, checkpoint.parameters)}
+    return shapes
+
+
+def _num_tokens(checkpoint: Checkpoint) -> int:
+    """Return how many rows embeddings need to have: those that they have where nothing is stated."""
+    if checkpoint.num_tokens is not None:
+        return checkpoint.num_tokens
+    return checkpoint.tensor("token_embd.weight").shape[0]
+
+
+def _block(found: Architecture, parameters: Parameters) -> Iterator[tuple[str, Shape]]:
+    """Yield name and shape of each tensor that a layer has to have."""
+    matrices = _matrices(found, parameters)
+    for name, shape in matrices.items():
+        yield f"{name}.weight", shape
+        if found.name in _BIASED and parameters.switch(_bias_of(name), True):
+            yield f"{name}.bias", shape[:1]
+    for name in _norms(found):
+        yield f"{name}.weight", (found.hidden,)
+        if found.name in _BIASED:
+            yield f"{name}.bias", (found.hidden,)
+    for name, heads in (("attn_q_norm", found.num_heads), ("attn_k_norm", found.num_kv_heads)):
+        if found.name in _HEAD_NORMS:
+            yield f"{name}.weight", (found.head_size,)
+        if found.name in _WHOLE_NORMS:
+            yield f"{name}.weight", (heads * found.head_size,)
+
+
+def _matrices(found: Architecture, parameters: Parameters) -> dict[str, Shape]:
+    queries, keys = found.num_heads * found.head_size, found.num_kv_heads * found.head_size
+    hidden, inner = found.hidden, found.feed_forward
+    matrices: dict[str, Shape] = {
+        "attn_q": (queries, hidden),
+        "attn_k": (keys, hidden),
+        "attn_v": (keys, hidden),
+        "attn_output": (hidden, queries),
+        "ffn_up": (inner, hidden),
+        "ffn_down": (hidden, inner),
+    }
+    return matrices if found.name in _UNGATED else {**matrices, "ffn_gate": (inner, hidden)}
+
+
+def _bias_of(name: str) -> str:
+    """Return the switch that says whether a matrix has a bias, in the configuration of a folder."""
+    return "attention.bias" if name.startswith("attn") else "feed_forward.bias"
 
 
 def _norms(found: Architecture) -> list[str]:
-    before = ["attn_norm"] if found.is_parallel else ["attn_norm", "ffn_norm"]
+    has_one = found.is_parallel and found.name != "gptneox"
+    before = ["attn_norm"] if has_one else ["attn_norm", "ffn_norm"]
     after = ["post_attention_norm", "post_ffw_norm"]
     return (before if found.has_norms_before else []) + (after if found.has_norms_after else [])
 
 
-def _require_known(found: Architecture, checkpoint: Checkpoint) -> None:
-    """Raise CheckpointError for a tensor that the graph would leave out: the result would be another model's."""
-    others = _OTHER_TENSORS | ({_PLACES} if found.rope is None else set())
-    others |= {SHORT_FACTORS, LONG_FACTORS} if found.rope else set()
-    unread = set() if found.has_norms_before else {"attn_norm", "ffn_norm"}
-    unread |= set() if found.has_norms_after else {"post_attention_norm", "post_ffw_norm"}
-    for name in checkpoint.tensors:
-        block = _BLOCK.fullmatch(name)
-        if block:
-            is_known = int(block["layer"]) < found.num_layers and name.split(".")[2] not in unread
-        else:
-            is_known = name in others
-        if not is_known:
-            raise CheckpointError(
-                f"{checkpoint.parameters.where} has a tensor {name[:80]!r}, which Onward does not compute for "
-                f"{found.name!r}."
-            )
+def _optional(found: Architecture, checkpoint: Checkpoint) -> dict[str, Shape]:
+    """Return the tensors that a checkpoint may have beside those that it has to have."""
+    hidden, num_tokens, parameters = found.hidden, _num_tokens(checkpoint), checkpoint.parameters
+    shapes: dict[str, Shape] = {"output.weight": (num_tokens, hidden), "output.bias": (num_tokens,)}
+    if found.rope is not None:
+        shapes |= dict.fromkeys((ROPE_FACTORS, SHORT_FACTORS, LONG_FACTORS), (found.rope.size // 2,))
+    if found.norm == "layer":
+        shapes["output_norm.bias"] = (hidden,)
+    for layer in range(found.num_layers):
+        for name, shape in _matrices(found, parameters).items():
+            if parameters.switch(_bias_of(name), True):
+                shapes[f"blk.{layer}.{name}.bias"] = shape[:1]
+        if found.norm == "layer":
+            shapes |= {f"blk.{layer}.{name}.bias": (hidden,) for name in _norms(found)}
+    return shapes

@@ -14,6 +14,8 @@ from onward.checkpoints.parameters import Parameters
 from onward.errors import CheckpointError
 
 _FACTORS, _LONG_FACTORS = "rope.scaling.factors", "rope.scaling.long_factors"
+ROPE_FACTORS = "rope_freqs.weight"
+"""By what frequencies are divided, as a tensor."""
 SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
 """LongRoPE's factors, as tensors: for the context of the first training, and for longer ones."""
 
@@ -171,4 +173,4 @@ def factor_lists(parameters: Parameters) -> dict[str, list[object]]:
     short, long = (parameters.list_of(float, f"{parameters.architecture}.{name}") for name in (_FACTORS, _LONG_FACTORS))
     if short is None:
         return {}
-    return {"rope_freqs.weight": short} if long is None else {SHORT_FACTORS: short, LONG_FACTORS: long}
+    return {ROPE_FACTORS: short} if long is None else {SHORT_FACTORS: short, LONG_FACTORS: long}

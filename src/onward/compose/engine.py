@@ -101,8 +101,9 @@ def kernels_loading(progress: Progress) -> Iterator[Callable[[], None]]:
 
 def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     """Load the model of a configuration; the caller owns it. Raises SetupError."""
-    loaded = format_named(config.format).load(Path(config.path), config.options(), progress)
-    for note in loaded.notes:
+    model_format, path = format_named(config.format), Path(config.path)
+    loaded = model_format.load(path, config.options(), progress)
+    for note in (*model_format.notes(path), *loaded.notes):
         progress(note)
     return loaded
 

@@ -72,6 +72,11 @@ class ModelFormat(Protocol):
         """
         ...
 
+    def notes(self, path: Path) -> list[str]:
+        """Return sentences for the operator about a model without problems: what its files state and nothing uses, and
+        what was assumed. Reads no weights that are not needed for it."""
+        ...
+
     def conversion(self, source: str) -> str:
         """Return the command that converts `source`, a folder or hub id in another format; "" if there is none."""
         ...

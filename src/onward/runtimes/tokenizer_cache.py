@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.tokenizer import TokenizerFiles, tokenizer_files
@@ -17,7 +18,7 @@ from onward.runtimes.files import MAX_TOKENIZER_BYTES, read_bounded
 
 FOLDER = "tokenizers"
 """In the cache folder."""
-REVISION = 2
+REVISION = 3
 """Raised with every change that may change a tokenizer that is built from metadata."""
 MAX_FILES = 16
 """Of the cache: at most about 25 MB each. The ones written first are removed."""
@@ -43,8 +44,16 @@ def cached_tokenizer_files(parameters: Parameters, cache_dir: Path | None) -> To
 
 def _key(parameters: Parameters) -> str:
     """Return a digest of everything that the tokenizer is built from."""
-    stated = sorted(item for item in parameters.metadata.items() if item[0].startswith(_PREFIX))
-    return hashlib.sha256(msgspec.msgpack.encode([REVISION, stated])).hexdigest()
+    names = sorted(name for name in parameters.metadata if name.startswith(_PREFIX))
+    stated = [(name, parameters.metadata[name]) for name in names]
+    return hashlib.sha256(msgspec.msgpack.encode([REVISION, stated], enc_hook=_encoded)).hexdigest()
+
+
+def _encoded(value: object) -> object:
+    """Return what stands for an array of numbers. Raises NotImplementedError for anything else."""
+    if isinstance(value, np.ndarray):
+        return [value.dtype.str, value.tobytes()]
+    raise NotImplementedError
 
 
 def _read(path: Path) -> TokenizerFiles | None:

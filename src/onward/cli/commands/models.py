@@ -75,6 +75,7 @@ def _local(name: str, compare_tokenizer: str | None) -> dict[str, Any]:
     found = resolve(name, allow_download=False, cache_dir=cache_dir)
     facts = found.format.facts(found.path)
     shown = {**entry_of(found), "format": found.format.name, **facts, "problems": found.format.problems(found.path)}
+    shown["notes"] = found.format.notes(found.path)
     if compare_tokenizer is not None:
         shown["tokenizer_differences"] = _differences(found, compare_tokenizer, cache_dir)
     return shown
@@ -111,7 +112,7 @@ def _described(shown: dict[str, Any]) -> str:
     pairs = dict(shown)
     if "bytes" in pairs:
         pairs["bytes"] = bytes_in_words(pairs["bytes"])
-    for key in ("problems", "tokenizer_differences"):
+    for key in ("problems", "notes", "tokenizer_differences"):
         if key in pairs:
             pairs[key] = "\n".join(pairs[key]) or "none"
     width = max(map(len, pairs))

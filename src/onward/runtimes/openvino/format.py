@@ -59,6 +59,9 @@ class OpenVINOFormat:
     def facts(self, path: Path) -> dict[str, int | str]:
         return config_facts(path)
 
+    def notes(self, path: Path) -> list[str]:
+        return []
+
     def conversion(self, source: str) -> str:
         folder = source.rstrip("/").rpartition("/")[2] or "model"
         # The task: of a folder, the exporter cannot look it up on the hub.

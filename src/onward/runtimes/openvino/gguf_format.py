@@ -67,6 +67,11 @@ class GGUFFormat:
             found["quantisation"] = name
         return found | ({"vocabulary": len(tokens)} if isinstance(tokens, list) else {})
 
+    def notes(self, path: Path) -> list[str]:
+        from onward.checkpoints.notes import notes_of
+
+        return notes_of(_model(path))
+
     def conversion(self, source: str) -> str:
         return ""
 

@@ -52,6 +52,11 @@ class SafetensorsFormat:
     def facts(self, path: Path) -> dict[str, int | str]:
         return config_facts(path)
 
+    def notes(self, path: Path) -> list[str]:
+        from onward.checkpoints.notes import notes_of
+
+        return notes_of(path)
+
     def conversion(self, source: str) -> str:
         return ""
 

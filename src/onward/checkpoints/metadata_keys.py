@@ -1,0 +1,102 @@
+"""What becomes of each key of a GGUF file's metadata that llama.cpp reads for the architectures of the table.
+
+A key is used, or refused by name, or it is in a list with the reason why it cannot change what is computed. What is
+in none of them is not read by llama.cpp for the architecture: it is left out, and the operator gets a note.
+
+Source: llama.cpp (as in llama_cpp_python 0.3.36): `llama_model_base::load_hparams` of src/llama-model.cpp, and
+`load_arch_hparams` of src/models/ARCHITECTURE.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onward.checkpoints.cursor import Value
+
+USED = frozenset({
+    "context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count",
+    "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.causal",
+    "rope.dimension_count", "rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear",
+    "rope.scaling.attn_factor", "rope.scaling.original_context_length",
+})  # fmt: skip
+"""By every architecture."""
+_RMS, _LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
+_WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
+USED_BY: dict[str, frozenset[str]] = {
+    "llama": frozenset({_RMS}),
+    "qwen2": frozenset({_RMS}),
+    "qwen3": frozenset({_RMS}),
+    "gemma3": frozenset({_RMS, *_WINDOW}),
+    "phi3": frozenset({_RMS, "attention.sliding_window"}),
+    "starcoder2": frozenset({_LAYER}),
+    "granite": frozenset({
+        _RMS, "logit_scale", "residual_scale", "embedding_scale", "attention.scale", "rope.scaling.finetuned",
+    }),
+    "smollm3": frozenset({_RMS}),
+    "olmo2": frozenset({_RMS, *_WINDOW[:2]}),
+    "stablelm": frozenset({_LAYER}),
+    "gpt2": frozenset({_LAYER}),
+    "gptneox": frozenset({_LAYER, "use_parallel_residual"}),
+    "cohere2": frozenset({_LAYER, "logit_scale", *_WINDOW[:2]}),
+}  # fmt: skip
+"""By one architecture, beside `USED`."""
+REFUSED: dict[str, str] = {
+    "attn_logit_softcapping": "soft-capped attention",
+    "final_logit_softcapping": "soft-capped logits",
+    "logit_scale": "scaled logits",
+    "residual_scale": "scaled residuals",
+    "embedding_scale": "scaled embeddings",
+    "attention.scale": "a scale of attention of its own",
+    "expert_count": "a mixture of experts",
+    "expert_used_count": "a mixture of experts",
+    "expert_group_count": "a mixture of experts",
+    "expert_group_used_count": "a mixture of experts",
+    "expert_shared_feed_forward_length": "a mixture of experts",
+    "nextn_predict_layers": "layers that predict several tokens",
+    "ssm.state_size": "state-space layers",
+    "attention.kv_lora_rank": "latent attention",
+    "attention.q_lora_rank": "latent attention",
+    "attention.alibi_bias_max": "ALiBi positions",
+    "attention.max_alibi_bias": "ALiBi positions",
+    "attention.clamp_kqv": "clamped queries",
+    "deepstack_mapping": "layers that read an image",
+}
+"""Where they are neither zero nor used, and what they stand for."""
+SAME_AS: dict[str, str] = {
+    "attention.key_length_swa": "attention.key_length",
+    "attention.value_length_swa": "attention.value_length",
+    "rope.dimension_count_swa": "rope.dimension_count",
+}
+"""Sizes that are refused where they differ from another one."""
+WINDOW = "attention.sliding_window"
+"""Refused for architectures that do not use it, where it is smaller than the context."""
+CANNOT_MATTER: dict[str, str] = {
+    "vocab_size": "llama.cpp names the size of a model by it; the tokens are counted",
+    "embedding_length_out": "for embeddings, which no completion asks for",
+    "pooling_type": "for embeddings, which no completion asks for",
+    "classifier.pooling_type": "for classifiers; their output layer is a tensor that is refused",
+    "classifier.output_labels": "for classifiers; their output layer is a tensor that is refused",
+    "rope.freq_base_swa": "of the graphs that have it, only Gemma's rotates by it; the others use 'rope.freq_base'",
+    "rope.scaling.alpha": "only Hunyuan's graph uses it",
+    "rope.scaling.finetuned": "only Granite's graph uses it; elsewhere it is written and never read again",
+}
+"""Keys that llama.cpp reads, and why they cannot change a completion's numbers."""
+
+
+def understood(metadata: Mapping[str, Value], where: str) -> tuple[dict[str, Value], tuple[str, ...]]:
+    """Return the metadata of a GGUF file without what llama.cpp does not read either, and a note about that, if there
+    is something. `where` names the file."""
+    prefix = f"{metadata.get('general.architecture')}."
+    unread = [name for name in metadata if name.startswith(prefix) and not _is_read(name, prefix)]
+    kept = {name: value for name, value in metadata.items() if name not in unread}
+    if not unread:
+        return kept, ()
+    names = ", ".join(repr(name[:80]) for name in unread[:8])
+    more = f" and {len(unread) - 8} more" if len(unread) > 8 else ""
+    return kept, (f"{where} states {names}{more}, which is not used for this architecture, as in llama.cpp.",)
+
+
+def _is_read(name: str, prefix: str) -> bool:
+    key = name.removeprefix(prefix)
+    used = USED | USED_BY.get(prefix.removesuffix("."), frozenset())
+    return key in used or key in REFUSED or key in SAME_AS or key == WINDOW or key in CANNOT_MATTER

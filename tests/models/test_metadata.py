@@ -1,0 +1,245 @@
+"""Every key that llama.cpp reads of a GGUF file is used, refused by name, or listed with the reason why it cannot
+matter.
+
+The right values are llama.cpp's (llama_cpp_python 0.3.36): `load_hparams` in src/llama-model.cpp, `load_arch_hparams`
+and the graphs in src/models/.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onward.checkpoints import metadata_keys
+from onward.errors import ModelFolderError
+from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, FEED_FORWARD, HEADS, HIDDEN, KV_HEADS, tiny
+from tests.models.doors import refusal, scores, shown
+
+COMMON = (
+    "context_length", "embedding_length", "embedding_length_out", "attention.causal", "pooling_type",
+    "classifier.pooling_type", "block_count", "nextn_predict_layers", "expert_count", "expert_used_count",
+    "expert_group_count", "expert_group_used_count", "feed_forward_length", "attention.head_count",
+    "attention.head_count_kv", "rope.scaling.finetuned", "rope.scaling.original_context_length", "rope.freq_base",
+    "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear", "rope.scaling.attn_factor", "rope.scaling.alpha",
+    "attention.key_length", "attention.value_length", "rope.dimension_count", "attention.key_length_swa",
+    "attention.value_length_swa", "rope.dimension_count_swa", "classifier.output_labels",
+)  # fmt: skip
+"""What llama.cpp reads of every model (`llama_model_base::load_hparams`)."""
+_RMS, _LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
+_WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
+READ: dict[str, tuple[str, ...]] = {
+    "llama": ("vocab_size", _RMS),
+    "qwen2": (_RMS,),
+    "qwen3": (_RMS,),
+    "gemma3": (*_WINDOW, "final_logit_softcapping", _RMS),
+    "phi3": (_RMS, "attention.sliding_window"),
+    "starcoder2": (_LAYER,),
+    "granite": (
+        _RMS, "logit_scale", "residual_scale", "embedding_scale", "attention.scale", "deepstack_mapping",
+        "rope.scaling.finetuned", "expert_shared_feed_forward_length",
+    ),
+    "smollm3": (_RMS,),
+    "olmo2": (_RMS, *_WINDOW),
+    "stablelm": (_LAYER,),
+    "gpt2": (_LAYER,),
+    "gptneox": (_LAYER, "use_parallel_residual"),
+    "cohere2": (*_WINDOW, "logit_scale", _LAYER),
+}  # fmt: skip
+"""What it reads beside that (`load_arch_hparams` of each architecture)."""
+
+
+def model(folder: Path, name: str = "llama", **changed: Any) -> Path:
+    """A tiny file with changes: keys without the architecture's prefix, and `tensors`, of which None removes one."""
+    metadata, tensors = tiny(name)
+    kind = metadata["general.architecture"]
+    for key, array in changed.pop("tensors", {}).items():
+        tensors[key] = array
+    metadata |= {f"{kind}.{key}": value for key, value in changed.items()}
+    metadata = {key: value for key, value in metadata.items() if value is not None}
+    kept = {key: floats(array) for key, array in tensors.items() if array is not None}
+    return write_gguf(folder / "m.gguf", metadata, kept)
+
+
+@pytest.mark.parametrize("architecture", READ)
+def test_each_key_that_llama_cpp_reads_has_a_role_and_only_one(architecture: str) -> None:
+    for key in (*COMMON, *READ[architecture]):
+        used = key in metadata_keys.USED | metadata_keys.USED_BY[architecture]
+        other = [key in metadata_keys.REFUSED, key in metadata_keys.SAME_AS, key in metadata_keys.CANNOT_MATTER]
+        assert used or sum(other) == 1 or key == metadata_keys.WINDOW, f"{architecture}.{key}"
+    assert metadata_keys.USED_BY[architecture] <= {*COMMON, *READ[architecture]}
+    assert metadata_keys.USED_BY.keys() == READ.keys()
+
+
+OTHERS: dict[str, Any] = {
+    "embedding_length": HIDDEN * 2, "block_count": 1, "context_length": CONTEXT // 2,
+    "feed_forward_length": FEED_FORWARD * 2, "attention.head_count": HEADS * 2, "attention.head_count_kv": HEADS * 2,
+    "attention.key_length": 8, "attention.value_length": 8, "attention.causal": False, "rope.dimension_count": 2,
+    "rope.freq_base": 77.0, "rope.scaling.type": "yarn", "rope.scaling.factor": 3.0, "rope.scale_linear": 3.0,
+    "rope.scaling.attn_factor": 1.7, "rope.scaling.original_context_length": 32, _RMS: 0.5, _LAYER: 0.5,
+    "attention.sliding_window": 5, "attention.sliding_window_pattern": 2, "rope.freq_base_swa": 77.0,
+    "logit_scale": 3.0, "residual_scale": 0.7, "embedding_scale": 3.0, "attention.scale": 0.3,
+    "rope.scaling.finetuned": False, "use_parallel_residual": False,
+}  # fmt: skip
+"""Values that tiny models do not have."""
+NEEDS: dict[str, dict[str, Any]] = {
+    "rope.scaling.original_context_length": {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0},
+    "rope.scaling.type": {"rope.scaling.factor": 4.0},
+    "attention.sliding_window_pattern": {"attention.sliding_window": 16},
+    "attention.sliding_window": {"attention.sliding_window": 16},
+}
+"""What has to be stated, too, so that a key can matter."""
+_ORIGINAL = {"rope.scaling.original_context_length", "context_length"}
+UNMOVED = {name: {"context_length"} for name in READ} | {
+    "gpt2": {key for key in OTHERS if key.startswith("rope.")},
+    "stablelm": _ORIGINAL,
+    "gptneox": _ORIGINAL,
+}
+"""What changes no number of these models: GPT-2 rotates nothing, and the others only two pairs of dimensions."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", READ)
+def test_a_key_that_is_used_changes_the_numbers_or_is_refused(architecture: str, tmp_path: Path) -> None:
+    prompt = [token * 7 % 25 for token in range(60)]
+    used = metadata_keys.USED | metadata_keys.USED_BY[architecture]
+    expected: dict[str, list[float]] = {}
+    for key in sorted(used - UNMOVED.get(architecture, set())):
+        common = NEEDS.get(key, {})
+        if str(common) not in expected:
+            expected[str(common)] = scores(model(tmp_path, architecture, **common), prompt, tmp_path)
+        try:
+            found = scores(model(tmp_path, architecture, **{**common, key: OTHERS[key]}), prompt, tmp_path)
+        except ModelFolderError:
+            continue
+        assert found != expected[str(common)], f"{architecture}.{key} changes nothing"
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "several experts": ("llama", {"expert_count": 8}, "a mixture of experts"),
+    "experts per layer": ("llama", {"expert_used_count": [2, 2]}, "a mixture of experts"),
+    "layers for several tokens": ("qwen3", {"nextn_predict_layers": 1}, "predict several tokens"),
+    "an image's layers": ("granite", {"deepstack_mapping": [-1, 0]}, "read an image"),
+    "other heads with a window": ("gemma3", {"attention.key_length_swa": 8}, "layers of different sizes"),
+    "a window that is not used": ("llama", {"attention.sliding_window": 64}, "attends to 64 tokens at a time"),
+    "a window of nothing": ("cohere2", {"attention.sliding_window": 0}, "sliding_window"),
+    "a list of the wrong length": (
+        "gemma3", {"attention.sliding_window_pattern": [True, False]}, "states 2 values as.*but has 7 layers",
+    ),
+    "heads of the wrong number": ("llama", {"attention.head_count_kv": [2] * 3}, "3 values.*2 layers"),
+    "heads that differ": ("llama", {"attention.head_count_kv": [2, 4]}, "layers of different sizes"),
+    "inner sizes that differ": ("llama", {"feed_forward_length": [96, 64]}, "layers of different sizes"),
+    "heads as numbers with a point": ("llama", {"attention.head_count": [4.0, 4.0]}, "cannot compute"),
+    "countless layers": ("llama", {"block_count": 1 << 30}, "cannot compute"),
+    "scaled by an unknown rule": ("llama", {"rope.scaling.type": "dynamic"}, "'dynamic'"),
+    "a start of positions below zero": ("llama", {"rope.scaling.factor": -4.0}, "no model can have"),
+    "a switch as a number": ("gptneox", {"use_parallel_residual": 1}, "'use_parallel_residual'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_computed_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    kind, changed, words = REFUSED[name]
+    assert re.search(words, refusal(model(tmp_path, kind, **changed)))
+
+
+FOUR = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
+SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "the older name of the factor": ("llama", {"rope.scale_linear": 4.0}, FOUR),
+    "a factor without a rule": ("llama", {"rope.scaling.factor": 4.0}, FOUR),
+    "the older name with the rule": ("llama", {"rope.scaling.type": "linear", "rope.scale_linear": 4.0}, FOUR),
+    "the newer name wins": ("llama", {"rope.scaling.factor": 4.0, "rope.scale_linear": 9.0}, FOUR),
+    "no rule": ("llama", {"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, {}),
+    "LongRoPE without its factors": ("llama", {"rope.scaling.type": "longrope", "rope.scaling.factor": 4.0}, FOUR),
+    "Gemma's period": ("gemma3", {"attention.sliding_window_pattern": 6}, {}),
+    "Gemma's list": ("gemma3", {"attention.sliding_window_pattern": [True] * 5 + [False, True]}, {}),
+    "a list of whole numbers": ("gemma3", {"attention.sliding_window_pattern": [1, 1, 1, 1, 1, 0, 1]}, {}),
+    "Cohere's period": ("cohere2", {"attention.sliding_window_pattern": 4}, {}),
+    "heads by layer": (
+        "llama",
+        {
+            "attention.head_count": [HEADS] * 2,
+            "attention.head_count_kv": [KV_HEADS] * 2,
+            "feed_forward_length": [FEED_FORWARD] * 2,
+        },
+        {},
+    ),
+    "what only other architectures read": (
+        "qwen2",
+        {"rope.scaling.yarn_beta_fast": 9.0, "rope.freq_base_swa": 9.0, "activation": "gelu", "anything": [1, 2]},
+        {},
+    ),
+    "what cannot matter": ("llama", {"vocab_size": 7, "pooling_type": 2, "rope.scaling.finetuned": False}, {}),
+    "a window as long as the context": ("llama", {"attention.sliding_window": CONTEXT}, {}),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_two_ways_to_state_the_same_are_computed_alike(name: str, tmp_path: Path) -> None:
+    kind, one, other = SAME[name]
+    prompt = [token * 7 % 25 for token in range(50)]
+    assert scores(model(tmp_path, kind, **one), prompt, tmp_path) == scores(
+        model(tmp_path, kind, **other), prompt, tmp_path
+    )
+
+
+def test_what_is_left_out_is_noted(tmp_path: Path) -> None:
+    path = model(tmp_path, "qwen2", **{"rope.scaling.yarn_beta_fast": 9.0, "vocab_size": 7})
+    [note] = shown(path)["notes"]
+    assert (
+        "states 'qwen2.rope.scaling.yarn_beta_fast', which is not used for this architecture, as in llama.cpp" in note
+    )
+    assert shown(model(tmp_path))["notes"] == []
+
+
+def test_every_tiny_model_of_the_table_is_accepted_without_a_note(tmp_path: Path) -> None:
+    for name in ARCHITECTURES:
+        if name != "qwen2, yarn":
+            assert shown(model(tmp_path, name))["notes"] == [], name
+
+
+def _zeros(*shape: int) -> Any:
+    return np.zeros(shape, np.float32)
+
+
+SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a bias of another length": ("llama", {"blk.0.attn_q.bias": _zeros(7)}, r"attn_q.bias' has the shape \[7\]"),
+    "an inner size": ("llama", {"blk.0.ffn_down.weight": _zeros(HIDDEN, 32)}, r"\[64, 32\] instead of \[64, 96\]"),
+    "the last norm": ("llama", {"output_norm.weight": _zeros(8)}, r"output_norm.weight' has the shape \[8\]"),
+    "what joins heads": ("llama", {"blk.1.attn_output.weight": _zeros(HIDDEN, 32)}, "attn_output.weight' has the"),
+    "wide embeddings": ("llama", {"token_embd.weight": _zeros(30, 32)}, "token_embd.weight' has the shape"),
+    "a norm of queries": ("qwen3", {"blk.0.attn_q_norm.weight": _zeros(5)}, "attn_q_norm.weight' has the shape"),
+    "a norm that nothing uses": ("llama", {"blk.0.attn_q_norm.weight": _zeros(16)}, "does not compute for 'llama'"),
+    "norms per head": ("stablelm", {"blk.0.attn_q_norm.weight": _zeros(HEADS, 16)}, "does not compute for 'stablelm'"),
+    "a norm with a bias": ("llama", {"output_norm.bias": _zeros(HIDDEN)}, "does not compute for 'llama'"),
+    "no gate": ("llama", {"blk.0.ffn_gate.weight": None}, "no tensor 'blk.0.ffn_gate.weight'"),
+    "no bias": ("gpt2", {"blk.0.ffn_up.bias": None}, "no tensor 'blk.0.ffn_up.bias'"),
+    "joined heads": ("gpt2", {"blk.0.attn_qkv.weight": _zeros(64, HIDDEN)}, "attn_qkv.weight"),
+    "positions": ("gpt2", {"position_embd.weight": _zeros(9, HIDDEN)}, "position_embd.weight' has the shape"),
+    "factors": ("llama", {"rope_freqs.weight": _zeros(3)}, r"rope_freqs.weight' has the shape \[3\] instead of \[8\]"),
+    "no output layer": ("olmo2", {"output.weight": None}, "no output layer"),
+    "fewer rows than tokens": ("llama", {"token_embd.weight": _zeros(28, HIDDEN)}, "has 30 tokens, but.*has 28 rows"),
+    "more rows than tokens": ("llama", {"token_embd.weight": _zeros(40, HIDDEN)}, "has 30 tokens, but.*has 40 rows"),
+    "fewer rows of output": ("llama, untied", {"output.weight": _zeros(26, HIDDEN)}, "30 tokens, but 'output.*26 rows"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_each_tensor_is_checked_before_anything_is_computed(name: str, tmp_path: Path) -> None:
+    kind, tensors, words = SHAPES[name]
+    assert re.search(words, refusal(model(tmp_path, kind, tensors=tensors)))
+
+
+def test_a_norm_with_an_axis_of_one_and_a_tensor_of_nothing_are_no_damage(tmp_path: Path) -> None:
+    metadata, tensors = tiny("qwen3")
+    prompt = [token * 7 % 25 for token in range(20)]
+    plain = write_gguf(tmp_path / "m.gguf", metadata, {name: floats(array) for name, array in tensors.items()})
+    expected = scores(plain, prompt, tmp_path)
+    changed = {name: array.reshape(1, -1) if "norm" in name else array for name, array in tensors.items()}
+    stored = {name: floats(array) for name, array in changed.items()}
+    stored |= {"marker": ("F32", (0,), b""), "rows": ("F16", (0, 4), b"")}
+    assert scores(write_gguf(tmp_path / "n.gguf", metadata, stored), prompt, tmp_path) == expected
