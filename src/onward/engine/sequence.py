@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from onward.constraints.choice import ChoiceConstraint, Compiled
+from onward.engine.choice_end import ChoiceEnd
 from onward.engine.drafter import MAX_DRAFT_TOKENS, Drafter, Proposal
 from onward.engine.job import Job, ResumedChoice
 from onward.sampling.choice import ChoiceSampler
 from onward.sampling.outputs import Sampled
-from onward.text.assembler import Assembler
 
 
 class Sequence:
@@ -20,13 +20,13 @@ class Sequence:
     """
 
     __slots__ = (
-        "assembler",
         "block_hashes",
         "blocks",
         "choice",
         "computed",
         "constraint",
         "drafter",
+        "end",
         "forks_pending",
         "grammar",
         "id",
@@ -51,9 +51,8 @@ class Sequence:
         self.computed = 0
         self.blocks: list[int] = []
         self.sampler = ChoiceSampler(job.sampling, choice, job.prompt if job.sampling.dry else ())
-        self.assembler: Assembler | None = None
-        """Finds stop sequences. None before the end of prefill, and for a job without stop sequences. The text for
-        clients is assembled above the engine."""
+        self.end: ChoiceEnd | None = None
+        """None before the end of prefill."""
         self.grammar: Compiled | None = None
         """The job's grammar, compiled; None if it has none."""
         self.constraint: ChoiceConstraint | None = None

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onward.constraints.choice import ChoiceConstraint
 from onward.engine.admission import SHORT_PROMPT_TOKENS
 from onward.engine.cache import Copy, KVCache
+from onward.engine.choice_end import ChoiceEnd
 from onward.engine.client import EngineLoad
 from onward.engine.constraints import Constraints, LoadTokenizer
 from onward.engine.counters import Counters
@@ -29,7 +30,6 @@ from onward.sampling.choice import ChoiceSampler
 from onward.sampling.masks import Mask
 from onward.sampling.outputs import FAILURES, Sampled
 from onward.sampling.sampler import Sampler
-from onward.text.assembler import Assembler, TokenRecord
 
 
 class PendingDraw(NamedTuple):
@@ -242,9 +242,8 @@ class Engine:
         return [each for each in family if not each.num_generated]
 
     def _prepare(self, family: list[Sequence]) -> None:
-        """Prepare the sequences of a prefilled job for decode: create their drafters, their assemblers if the job has
-        stop sequences, and their constraints if it has a grammar. Those two are fed the tokens of a resumed
-        sequence."""
+        """Prepare the sequences of a prefilled job for decode: create their drafters, and what finds their ends, which
+        is fed the tokens of a resumed sequence."""
         index = None
         for sequence in family:
             job = sequence.job
@@ -253,14 +252,11 @@ class Engine:
                     self._speculation.wake()
                 sequence.drafter = Drafter(sequence.tokens, sequence.prompt_length, job.prediction, index)
                 index = sequence.drafter.index
-            if sequence.assembler is None and job.rules.stops:
-                sequence.assembler = Assembler(job.rules, pending=job.pending)
+            if sequence.end is None:
+                sequence.constraint = ChoiceConstraint(sequence.grammar) if sequence.grammar is not None else None
+                sequence.end = ChoiceEnd(job, self.vocabulary, sequence.constraint)
                 for token in sequence.tokens[sequence.prompt_length :]:
-                    self._find_stop(sequence.assembler, token)
-            if sequence.constraint is None and sequence.grammar is not None:
-                sequence.constraint = ChoiceConstraint(sequence.grammar)
-                for token in sequence.tokens[sequence.prompt_length :]:
-                    sequence.constraint.take(token)
+                    sequence.end.take(token)
 
     def _sample(self, pending: list[PendingDraw], logits: NDArray[np.float32], events: list[Event]) -> None:
         """Sample for all sequences at once, after each draft token as if it were accepted; keep what the drafts allow.
@@ -327,22 +323,10 @@ class Engine:
 
     def _take(self, sequence: Sequence, token: int) -> EngineFinishReason | None:
         """Append a sampled token to its sequence. Returns the finish reason, None if it continues."""
-        job = sequence.job
         sequence.tokens.append(token)
         sequence.sampler.accept(token)
-        if token in job.end_tokens:
-            return "stop"
-        if sequence.assembler is not None and self._find_stop(sequence.assembler, token):
-            return "stop"
-        if sequence.constraint is not None and sequence.constraint.take(token):
-            return "stop"
-        return "length" if sequence.num_generated >= job.max_tokens else None
-
-    def _find_stop(self, assembler: Assembler, token: int) -> bool:
-        """Feed a token to an assembler. Returns whether it completes a stop sequence."""
-        record = TokenRecord(token, self.vocabulary.token_bytes(token), 0.0, ())
-        assembler.feed(record, special=self.vocabulary.is_special(token))
-        return assembler.stopped
+        assert sequence.end is not None, "a sequence that samples has been prepared"
+        return sequence.end.take(token)
 
     def _emit(
         self, sequence: Sequence, sampled: list[Sampled], finish: EngineFinishReason | None, events: list[Event]

@@ -1,7 +1,7 @@
 """One choice that an upstream computes: which segment to ask for next, and when it has ended.
 
-Ends, stop sequences and lengths are found here as the engine finds them, by token ids, so that they mean the same. An
-upstream that ends for a reason of its own is asked to go on.
+Where it ends is found by its tokens, as in the engine (`engine.choice_end`). An upstream that ends for a reason of its
+own is asked to go on.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.constraints.choice import ChoiceConstraint
+from onward.engine.choice_end import ChoiceEnd
 from onward.engine.events import EngineFinishReason
 from onward.engine.job import Job
 from onward.engine.model import Vocabulary
@@ -17,7 +18,6 @@ from onward.sampling.choice import ChoiceSampler
 from onward.sampling.masks import Mask, unpack_mask
 from onward.sampling.outputs import FAILURES, NO_TOKEN_LEFT
 from onward.sampling.rng import GOLDEN_GAMMA, mix
-from onward.text.assembler import Assembler, TokenRecord
 from onward.upstreams.base import Segment, Traits, UpstreamError
 
 WHOLE_TOKENS = 8
@@ -42,10 +42,13 @@ class ChoiceRun:
         self.choice = choice
         self.constraint = constraint
         self.generated: list[int] = []
-        self._vocabulary = vocabulary
+        self._vocab_size = vocabulary.size
         self._sampler = ChoiceSampler(job.sampling, choice, job.prompt if job.sampling.dry else ())
-        self._assembler = Assembler(job.rules, pending=job.pending) if job.rules.stops else None
+        self._end = ChoiceEnd(job, vocabulary, constraint)
         self._needs_whole = False
+        resumed = job.resumed(choice)
+        for token in () if resumed is None else resumed.tokens:
+            self.take(token)
 
     def next_segment(self, mask: Mask | None = None) -> Segment:
         """Return what to ask for next: as much as can be sampled under the same rules. `mask`: what the constraint
@@ -84,7 +87,7 @@ class ChoiceRun:
 
     def _allowed(self, mask: Mask | None, banned: frozenset[int]) -> NDArray[np.bool_] | None:
         """Return which tokens may be sampled, None if all but the banned ones. Raises UpstreamError if none is left."""
-        size = self._vocabulary.size
+        size = self._vocab_size
         mask = self._sampler.mask(size) if mask is None else mask
         if mask is None:
             return None
@@ -112,18 +115,7 @@ class ChoiceRun:
         """Append a token. Returns the finish reason, None if the choice goes on."""
         self.generated.append(token)
         self._sampler.accept(token)
-        if token in self.job.end_tokens:
-            return "stop"
-        if self._assembler is not None and self._completes_stop(self._assembler, token):
-            return "stop"
-        if self.constraint is not None and self.constraint.take(token):
-            return "stop"
-        return "length" if len(self.generated) >= self.job.max_tokens else None
-
-    def _completes_stop(self, assembler: Assembler, token: int) -> bool:
-        record = TokenRecord(token, self._vocabulary.token_bytes(token), 0.0, ())
-        assembler.feed(record, special=self._vocabulary.is_special(token))
-        return assembler.stopped
+        return self._end.take(token)
 
     def _seed(self, position: int) -> int:
         """Return a seed that depends on the job's seed, the choice and the position only."""

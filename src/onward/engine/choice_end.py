@@ -1,0 +1,43 @@
+"""Where a choice ends: at an end token, a stop sequence, the end of its grammar, or its length.
+
+The one rule for every engine: `step.Engine` asks it for each sampled token, and so does whoever lets another server
+sample. `completions` finds the same ends again, from the same tokens, for the text that clients get.
+"""
+
+from __future__ import annotations
+
+from onward.constraints.choice import ChoiceConstraint
+from onward.engine.events import EngineFinishReason
+from onward.engine.job import Job
+from onward.engine.model import Vocabulary
+from onward.text.assembler import Assembler, TokenRecord
+
+
+class ChoiceEnd:
+    """The end of one choice. Fed every token in order, also those that an earlier engine sampled. `constraint`: the
+    state in the job's grammar, None without one; it is advanced here. Not thread-safe."""
+
+    __slots__ = ("_assembler", "_constraint", "_job", "_num_taken", "_vocabulary")
+
+    def __init__(self, job: Job, vocabulary: Vocabulary, constraint: ChoiceConstraint | None = None) -> None:
+        self._job = job
+        self._vocabulary = vocabulary
+        self._constraint = constraint
+        self._assembler = Assembler(job.rules, pending=job.pending) if job.rules.stops else None
+        self._num_taken = 0
+
+    def take(self, token: int) -> EngineFinishReason | None:
+        """Take the next token. Returns the finish reason, None if the choice goes on. Not called after the end."""
+        self._num_taken += 1
+        if token in self._job.end_tokens:
+            return "stop"
+        if self._assembler is not None and self._completes_stop(self._assembler, token):
+            return "stop"
+        if self._constraint is not None and self._constraint.take(token):
+            return "stop"
+        return "length" if self._num_taken >= self._job.max_tokens else None
+
+    def _completes_stop(self, assembler: Assembler, token: int) -> bool:
+        record = TokenRecord(token, self._vocabulary.token_bytes(token), 0.0, ())
+        assembler.feed(record, special=self._vocabulary.is_special(token))
+        return assembler.stopped
