@@ -1,4 +1,4 @@
-"""Writes docs/reference/clients.md and the clients of README: the table that the last run printed, with versions."""
+"""Writes docs/reference/clients.md: the table that the last run printed, with versions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from .report import Report
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "clients.md"
-README = ROOT / "README.md"
-IN_README = re.compile(r"(?<=<!-- clients: written by make clients -->\n).*?(?=<!-- /clients -->)", re.DOTALL)
 HEAD = """\
 # Clients that work with Onward
 
@@ -48,12 +46,3 @@ def write_page(reports: Sequence[Report], order: Sequence[str], python: str) -> 
     table = "".join(f"{rows[name]}\n" for name in order if name in rows)
     checks = "".join(f"\n{lists[name]}\n" for name in order if name in lists)
     PAGE.write_text(f"{HEAD}{table}\nPython {python}.\n{TAIL}{checks}", encoding="utf-8")
-    README.write_text(IN_README.sub(lambda _: readme_table(), README.read_text()), encoding="utf-8")
-
-
-def readme_table() -> str:
-    """Return the table for README: the clients of the page that were installed and passed, and their versions."""
-    rows = re.findall(r"^\| ([^|]+) \| ([^|]*) \| \d+ \| passed \|$", PAGE.read_text(), re.MULTILINE)
-    return "| client | version |\n|---|---|\n" + "".join(
-        f"| {name} | {version} |\n" for name, version in rows if ", its r" not in name
-    )

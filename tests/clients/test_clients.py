@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from .page import IN_README, README, readme_table
 from .recipes import recipes
 from .run import CLIENTS, Bench, Installed, Shaped, bench, run_client
 from .wire import check_jvm
@@ -17,12 +16,6 @@ from .wire import check_jvm
 def on() -> Iterator[Bench]:
     with bench() as running:
         yield running
-
-
-def test_the_readme_has_the_clients_of_the_last_run() -> None:
-    found = IN_README.search(README.read_text())
-    assert found is not None and found[0] == readme_table()
-    assert found[0].count("\n") > 20
 
 
 def test_a_program_runs_the_settings_of_each_editor() -> None:

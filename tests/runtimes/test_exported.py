@@ -1,6 +1,6 @@
-"""What the README's exporter writes, in float32, is computed as PyTorch does, with the same token ids.
+"""What the exporter of docs/how-to/models.md writes, in float32, is computed as PyTorch does, with the same token ids.
 
-Needs the environment of the README's recipe, some gigabytes: ONWARD_EXPORT names its folder.
+Needs the environment of that page's recipe, some gigabytes: ONWARD_EXPORT names its folder.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ print(json.dumps([tokens, logits.log_softmax(-1).tolist()]))
 @pytest.mark.slow
 @pytest.mark.skipif(
     not (ENVIRONMENT / "bin/optimum-cli").exists(),
-    reason="needs the exporter: set ONWARD_EXPORT to the environment of the README's recipe",
+    reason="needs the exporter: set ONWARD_EXPORT to the environment of the recipe in docs/how-to/models.md",
 )
 @pytest.mark.parametrize("kind", ["gemma3", "opt"])
 def test_an_exported_model_is_its_original(kind: str, tmp_path: Path) -> None:
