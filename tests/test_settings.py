@@ -112,6 +112,7 @@ EXAMPLES = {
     "max_rows": "5",
     "kv_memory": "2GiB",
     "threads": "3",
+    "runtime": "native",
     "precision": "exact",
     "weights": "int8",
     "prefix_cache": "off",

@@ -15,8 +15,8 @@ import onward
 from onward.compose import compose
 from onward.errors import ModelFolderError, SetupError
 from onward.models.resolve import resolve, with_adapter
-from onward.runtimes.openvino.gguf_format import GGUFFormat
-from onward.runtimes.openvino.safetensors_format import SafetensorsFormat
+from onward.runtimes.gguf_format import GGUFFormat
+from onward.runtimes.safetensors_format import SafetensorsFormat
 from onward.settings import Settings
 from tests.checkpoints.hugging_face import hugging_face_name, hugging_face_rows, safetensors_bytes, write_folder
 from tests.checkpoints.making import floats, write_gguf

@@ -17,9 +17,9 @@ import onward
 from onward.errors import CheckpointError, ModelFolderError, ServerError, SetupError
 from onward.models.check import check_model
 from onward.models.resolve import resolve
+from onward.runtimes.gguf_format import GGUFFormat
 from onward.runtimes.openvino import converted as conversion
 from onward.runtimes.openvino.conversion_cache import FOLDER, conversions
-from onward.runtimes.openvino.gguf_format import GGUFFormat
 from onward.runtimes.openvino.graphs.weights_file import WeightsFile
 from onward.runtimes.openvino.library import ops, ov
 from onward.runtimes.options import RuntimeOptions

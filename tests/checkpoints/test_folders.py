@@ -19,7 +19,7 @@ from onward.checkpoints.safetensors import read_safetensors
 from onward.errors import CheckpointError, ModelFolderError
 from onward.models.check import check_model
 from onward.models.resolve import resolve
-from onward.runtimes.openvino.safetensors_format import SafetensorsFormat
+from onward.runtimes.safetensors_format import SafetensorsFormat
 from tests.checkpoints.hugging_face import CONFIGS, safetensors_bytes, write_folder
 from tests.checkpoints.making import FUZZ, with_bytes
 from tests.checkpoints.test_logits import check_logits

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from onward.engine.model import Row
 from onward.runtimes.base import LoadedModel, ModelFormat
-from onward.runtimes.openvino.gguf_format import GGUFFormat
+from onward.runtimes.gguf_format import GGUFFormat
 from onward.runtimes.options import RuntimeOptions
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.reference import Reference

@@ -11,10 +11,10 @@ import pytest
 
 from onward.errors import CheckpointError, SetupError
 from onward.runtimes.base import ModelFormat
-from onward.runtimes.openvino.checkpoint_format import contents_problem
-from onward.runtimes.openvino.gguf_format import GGUFFormat
-from onward.runtimes.openvino.safetensors_format import SafetensorsFormat
+from onward.runtimes.checkpoint_format import contents_problem
+from onward.runtimes.gguf_format import GGUFFormat
 from onward.runtimes.options import RuntimeOptions
+from onward.runtimes.safetensors_format import SafetensorsFormat
 from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.test_logits import check_logits

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from onward.runtimes.gguf_format import GGUFFormat
 from onward.runtimes.openvino.conversion_cache import conversions, remove, shrink
-from onward.runtimes.openvino.gguf_format import GGUFFormat
 from onward.runtimes.openvino.joined_files import GRANULARITY, begins, joined
 from onward.runtimes.options import RuntimeOptions
 from tests.checkpoints.test_adapters import RANK, changes, gguf, tuned, write_peft

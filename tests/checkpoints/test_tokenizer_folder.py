@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onward.errors import ModelFolderError
-from onward.runtimes.openvino.safetensors_format import SafetensorsFormat
+from onward.runtimes.safetensors_format import SafetensorsFormat
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
 from tests.checkpoints.making import LETTERS, letters_tokenizer
 from tests.checkpoints.test_tokenizer import tokenizer

@@ -13,7 +13,7 @@ from benchmarks.accuracy import CHOICES, CLOZE, Pair, Scored, choice_hits, cloze
 import onward
 from onward.checkpoints.gguf import read_gguf
 from onward.errors import HubUnreachable
-from onward.runtimes.openvino.gguf_format import GGUFFormat
+from onward.runtimes.gguf_format import GGUFFormat
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.test_logits import log_softmax
 from tests.real_models.fetch import MODELS, fetch

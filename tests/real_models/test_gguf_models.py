@@ -15,7 +15,7 @@ import onward
 from onward.checkpoints.gguf import read_gguf
 from onward.engine.model import Row
 from onward.errors import HubUnreachable
-from onward.runtimes.openvino.gguf_format import GGUFFormat
+from onward.runtimes.gguf_format import GGUFFormat
 from onward.runtimes.options import RuntimeOptions
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.test_logits import log_softmax

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onward.errors import HubUnreachable
-from onward.runtimes.openvino.gguf_format import GGUFFormat
+from onward.runtimes.gguf_format import GGUFFormat
 from tests.real_models.corpus import NUM_LINES, lines
 from tests.real_models.fetch import LARGE_MODELS, MODELS, fetch
 from tests.real_models.token_ids import FOLDER, checksum

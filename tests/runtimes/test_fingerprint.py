@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from onward.runtimes.openvino.fingerprint import fingerprint
+from onward.runtimes.fingerprint import fingerprint
 
 
 def test_the_fingerprint_changes_with_content_and_facts(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from onward.engine.model import Row
+from onward.runtimes.fingerprint import with_facts
+from onward.runtimes.index import read_index
+from onward.runtimes.kv_plan import MIN_CONTEXT_TOKENS
 from onward.runtimes.openvino import load
-from onward.runtimes.openvino.fingerprint import with_facts
-from onward.runtimes.openvino.index import read_index
 from onward.runtimes.openvino.invariance import (
     MIN_BLOCKS,
     NOTE,
@@ -22,7 +23,6 @@ from onward.runtimes.openvino.invariance import (
     is_invariant,
     stored_window,
 )
-from onward.runtimes.openvino.kv_cache import MIN_CONTEXT_TOKENS
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.step_shape import STEP_SHAPE
 from onward.runtimes.openvino.window import Window

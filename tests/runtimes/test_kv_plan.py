@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.errors import MemoryTooSmall
+from onward.runtimes.kv_plan import MAX_DEFAULT_SEQUENCES, MIN_CONTEXT_TOKENS
 from onward.runtimes.openvino.kv_cache import (
-    MAX_DEFAULT_SEQUENCES,
-    MIN_CONTEXT_TOKENS,
     SCRATCH_BLOCKS,
     KVCache,
     Layer,

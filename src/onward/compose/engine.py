@@ -56,6 +56,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
     max_rows: int
     share_prefixes: bool
     speculate: bool
+    runtime: Literal["auto", "native", "openvino"] = "auto"
 
     @classmethod
     def create(cls, found: ResolvedModel, settings: Settings) -> EngineConfig:
@@ -75,11 +76,13 @@ class EngineConfig(msgspec.Struct, frozen=True):
             max_rows=settings.max_rows,
             share_prefixes=settings.prefix_cache,
             speculate=settings.speculation == "auto",
+            runtime=settings.runtime,
         )
 
     def options(self) -> RuntimeOptions:
         """Return how the model is to be loaded."""
         return RuntimeOptions(
+            runtime=self.runtime,
             threads=self.threads,
             precision=self.precision,
             weights=self.weights,

@@ -13,7 +13,7 @@ from onward.errors import SetupError
 from onward.models.resolve import ResolvedModel, resolve
 from onward.runtimes.base import Progress
 from onward.runtimes.formats import format_of
-from onward.runtimes.openvino.safetensors_format import SafetensorsFormat
+from onward.runtimes.safetensors_format import SafetensorsFormat
 from onward.settings import UPSTREAM_KINDS, Settings, UpstreamName
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onward.checkpoints.paths import ADAPTER_CONFIG, is_gguf
 from onward.runtimes.base import ModelFormat
-from onward.runtimes.openvino.checkpoint_format import merge_problem
+from onward.runtimes.checkpoint_format import merge_problem
 
 
 def split_adapter(name: str) -> tuple[str, Path | None]:

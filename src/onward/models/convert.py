@@ -9,7 +9,7 @@ from onward.checkpoints.paths import is_gguf
 from onward.errors import SetupError
 from onward.models.resolve import ResolvedModel
 from onward.runtimes.base import Progress
-from onward.runtimes.openvino.checkpoint_format import convert_checkpoint
+from onward.runtimes.checkpoint_format import convert_checkpoint
 from onward.runtimes.options import RuntimeOptions, WeightForm
 
 

@@ -9,9 +9,9 @@ from importlib import import_module
 from pathlib import Path
 
 from onward.runtimes.base import ModelFormat
+from onward.runtimes.gguf_format import GGUFFormat
 from onward.runtimes.openvino.format import OpenVINOFormat
-from onward.runtimes.openvino.gguf_format import GGUFFormat
-from onward.runtimes.openvino.safetensors_format import SafetensorsFormat
+from onward.runtimes.safetensors_format import SafetensorsFormat
 from onward.runtimes.toy.format import ToyFormat
 
 MODEL_FORMATS: tuple[ModelFormat, ...] = (OpenVINOFormat(), GGUFFormat(), SafetensorsFormat(), ToyFormat())

@@ -8,6 +8,7 @@ from typing import Literal
 
 from onward.errors import SetupError
 
+RuntimeName = Literal["auto", "native", "openvino"]
 WeightForm = Literal["auto", "exact", "int8", "int4"]
 
 
@@ -15,6 +16,8 @@ WeightForm = Literal["auto", "exact", "int8", "int4"]
 class RuntimeOptions:
     """Options of every runtime; one that cannot honour an option ignores it and says so in its documentation."""
 
+    runtime: RuntimeName = "auto"
+    """What computes GGUF and safetensors files; "auto": the one that is best for the model."""
     threads: int = 0
     """Compute threads; 0: all physical cores, or as many as a container's CPU quota allows."""
     precision: Literal["fast", "exact"] = "fast"

@@ -206,6 +206,11 @@ class Settings:
     threads: int = option(
         0, "Performance", values.integer(0), "Threads that run the model; 0: one per core.", metavar="N"
     )
+    runtime: Literal["auto", "native", "openvino"] = option(
+        "auto", "Performance", values.choice("auto", "native", "openvino"),
+        "What computes GGUF and safetensors files. native: kernels of Onward's own, which give the same bits on every "
+        "machine; so far Llama's and Qwen 2's architectures. auto: the one that is best for a model, so far openvino.",
+    )  # fmt: skip
     precision: Literal["fast", "exact"] = option(
         "fast", "Performance", values.choice("fast", "exact"),
         "fast: the arithmetic that is fastest on this processor. exact: 32-bit floating point.",

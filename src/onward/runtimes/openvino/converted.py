@@ -20,6 +20,7 @@ from onward.errors import CheckpointError, SetupError
 from onward.residency import trim_heap
 from onward.runtimes.base import Progress
 from onward.runtimes.files import CONFIG
+from onward.runtimes.fingerprint import content_digests, remember_digests
 from onward.runtimes.openvino.conversion_cache import (
     FOLDER,
     PART,
@@ -32,7 +33,6 @@ from onward.runtimes.openvino.conversion_cache import (
     write_manifest,
 )
 from onward.runtimes.openvino.file_names import GRAPH, LONGEST_CONTEXT, SHARED, WEIGHTS
-from onward.runtimes.openvino.fingerprint import content_digests, remember_digests
 from onward.runtimes.openvino.graphs.decoder import build_decoder
 from onward.runtimes.openvino.graphs.weights import Weights, graph_bytes
 from onward.runtimes.openvino.graphs.weights_file import WeightsFile

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onward.errors import SetupError
 from onward.runtimes.base import LoadedModel, Progress
 from onward.runtimes.files import (
     CONFIG,
@@ -70,6 +71,11 @@ class OpenVINOFormat:
         return f"`{command}` ({_EXPORTER})"
 
     def load(self, path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
+        if options.runtime == "native":
+            raise SetupError(
+                f"{path} is {self.name}, which only OpenVINO computes: remove --runtime native, or use the GGUF or "
+                "safetensors files of the model."
+            )
         from onward.runtimes.openvino.load import load_model
         from onward.runtimes.openvino.signal_stack import signal_stack_kept
 

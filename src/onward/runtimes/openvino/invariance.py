@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.engine.model import Row
-from onward.runtimes.openvino.index import read_index, write_index
+from onward.runtimes.index import read_index, write_index
 from onward.runtimes.openvino.step_shape import BLOCK_TOKENS, MIN_PREFILL_TOKENS, STEP_SHAPE
 from onward.runtimes.openvino.window import Window
 

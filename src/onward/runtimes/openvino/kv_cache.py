@@ -15,14 +15,11 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.errors import MemoryTooSmall, ModelFolderError
+from onward.errors import ModelFolderError
+from onward.runtimes.kv_plan import KVPlan, plan_kv_cache
 from onward.runtimes.openvino.library import ov
-from onward.runtimes.openvino.step_shape import BLOCK_TOKENS, STEP_SHAPE
+from onward.runtimes.openvino.step_shape import BLOCK_TOKENS
 
-MAX_DEFAULT_SEQUENCES = 64
-"""Sequences of full length beyond which the default share of memory does not grow."""
-MIN_CONTEXT_TOKENS = 256
-"""A context is not lowered below this to fit; loading fails instead."""
 SCRATCH_BLOCKS = 1
 """Blocks beyond the engine's, for padding rows."""
 
@@ -38,15 +35,6 @@ class Layer:
     @property
     def block_bytes(self) -> int:
         return prod(self.block) * int(self.dtype.bitwidth) // 8
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What fits: usable blocks, the context length they allow, and notes about what was lowered."""
-
-    blocks: int
-    context_length: int
-    notes: tuple[str, ...]
 
 
 def cache_layers(compiled: ov.CompiledModel) -> list[Layer]:
@@ -65,39 +53,12 @@ def cache_layers(compiled: ov.CompiledModel) -> list[Layer]:
     return layers
 
 
-def plan(layers: list[Layer], context_length: int, available_bytes: int, wanted_bytes: int | None) -> Plan:
-    """Plan the KV cache in `available_bytes` of memory; `wanted_bytes` None: the default share of it.
-
-    Lowers the context length, down to MIN_CONTEXT_TOKENS, until one sequence fits; raises MemoryTooSmall if none does.
-    """
-    block_bytes = sum(layer.block_bytes for layer in layers)
-    notes = []
-    full = STEP_SHAPE.blocks_for(context_length)
-    if wanted_bytes is None:
-        budget = min(available_bytes // 4, (MAX_DEFAULT_SEQUENCES * full + SCRATCH_BLOCKS) * block_bytes)
-    else:
-        budget = min(wanted_bytes, available_bytes)
-        if budget < wanted_bytes:
-            notes.append(f"KV memory lowered from {mib(wanted_bytes)} to {mib(budget)}: no more is free.")
-    blocks = budget // block_bytes - SCRATCH_BLOCKS
-    fits = blocks * BLOCK_TOKENS
-    if fits < context_length:
-        if fits < MIN_CONTEXT_TOKENS:
-            least = (STEP_SHAPE.blocks_for(MIN_CONTEXT_TOKENS) + SCRATCH_BLOCKS) * block_bytes
-            raise MemoryTooSmall(
-                f"The KV cache has {mib(budget)} of memory ({mib(available_bytes)} are free), but this model needs "
-                f"{mib(least)} for {MIN_CONTEXT_TOKENS} tokens and {mib((full + SCRATCH_BLOCKS) * block_bytes)} for "
-                f"its whole context of {context_length} tokens: free some memory, raise --kv-memory, or use a smaller "
-                "model."
-            )
-        notes.append(f"Context lowered from {context_length} to {fits} tokens to fit {mib(budget)} of KV memory.")
-        context_length = fits
-    return Plan(blocks, context_length, tuple(notes))
-
-
-def mib(size: int) -> str:
-    """Return `size` bytes in MiB or KiB, rounded up, for messages."""
-    return f"{-(-size // 2**20):,} MiB" if size >= 2**24 else f"{-(-size // 2**10):,} KiB"
+def plan(layers: list[Layer], context_length: int, available_bytes: int, wanted_bytes: int | None) -> KVPlan:
+    """Plan caches for these layers, with the scratch blocks; see plan_kv_cache."""
+    return plan_kv_cache(
+        sum(layer.block_bytes for layer in layers), BLOCK_TOKENS, context_length, available_bytes, wanted_bytes,
+        scratch_blocks=SCRATCH_BLOCKS,
+    )  # fmt: skip
 
 
 class KVCache:

@@ -13,12 +13,12 @@ from onward.engine.model import Row
 from onward.errors import ModelFolderError
 from onward.machine import available_memory
 from onward.runtimes.files import CONFIG, read_object, stated_context
+from onward.runtimes.fingerprint import fingerprint, with_facts
 from onward.runtimes.openvino import kv_cache
 from onward.runtimes.openvino.batch import INPUTS, Batch
 from onward.runtimes.openvino.configuration import computes_float32, configuration, processor_limit
 from onward.runtimes.openvino.evaluator import Evaluator, Lane
 from onward.runtimes.openvino.file_names import GRAPH, LONGEST_CONTEXT, SHARED, WEIGHTS
-from onward.runtimes.openvino.fingerprint import fingerprint, with_facts
 from onward.runtimes.openvino.graph import last_line, read_paged
 from onward.runtimes.openvino.invariance import (
     NOTE,

@@ -1,4 +1,4 @@
-"""What results depend on, in one short string: weights, graph, OpenVINO, processor, precision."""
+"""What results depend on, in one short string: weights, what computes them, precision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from onward.runtimes.openvino.index import read_index, write_index
+from onward.runtimes.index import read_index, write_index
 
 _CHUNK = 1 << 22
 

@@ -1,4 +1,4 @@
-"""GGUF files as a model format. Imports OpenVINO only to load."""
+"""GGUF files as a model format. Imports a runtime only to load."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from onward.checkpoints.paths import is_gguf, part_paths
 from onward.runtimes.base import LoadedModel, Progress
+from onward.runtimes.checkpoint_format import LOADING_ONLY_FILES, PACKAGES, contents_problem, load_checkpoint
 from onward.runtimes.files import file_problem
-from onward.runtimes.openvino.checkpoint_format import LOADING_ONLY_FILES, PACKAGES, contents_problem, load_checkpoint
 
 if TYPE_CHECKING:
     from onward.engine.model import Tokenizer

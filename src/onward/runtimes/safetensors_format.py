@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
 from onward.errors import CheckpointError
 from onward.runtimes.base import LoadedModel, Progress
+from onward.runtimes.checkpoint_format import LOADING_ONLY_FILES, PACKAGES, contents_problem, load_checkpoint
 from onward.runtimes.files import TOKENIZER_FILES, config_facts, file_problem, json_problem, present, tokenizer_problem
-from onward.runtimes.openvino.checkpoint_format import LOADING_ONLY_FILES, PACKAGES, contents_problem, load_checkpoint
 
 if TYPE_CHECKING:
     from onward.engine.model import Tokenizer

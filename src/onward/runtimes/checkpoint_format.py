@@ -1,4 +1,4 @@
-"""What formats of model files share: their graphs are made here, once, and kept. Imports OpenVINO only to load."""
+"""What formats of model files share: which runtime computes them, and loading. Imports a runtime only to load."""
 
 from __future__ import annotations
 
@@ -18,8 +18,17 @@ PACKAGES: tuple[str, ...] = ("openvino", "tokenizers")
 LOADING_ONLY_FILES: tuple[str, ...] = (WEIGHTS, SHARED, "libopenvino", "_pyopenvino.", "tokenizers.")
 
 
+def runtime_of(path: Path, options: RuntimeOptions) -> str:
+    """Return the name of the runtime that computes what `read_checkpoint` reads at `path`. Raises CheckpointError."""
+    return "openvino" if options.runtime == "auto" else options.runtime
+
+
 def load_checkpoint(path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
     """Load what `read_checkpoint` reads at `path`. Slow; blocks. Raises as ModelFormat.load."""
+    if runtime_of(path, options) == "native":
+        from onward.runtimes.native.load import load_model as load_native
+
+        return load_native(path, options, progress)
     from onward.runtimes.openvino.converted import converted
     from onward.runtimes.openvino.load import load_model
     from onward.runtimes.openvino.signal_stack import signal_stack_kept

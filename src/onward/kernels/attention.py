@@ -1,0 +1,265 @@
+"""Attention over a paged KV cache: streaming softmax, float32 sums, one order of operations per query row.
+
+A line is one query row of one head. It sees the keys in segments of 1,024 and within them in steps of 64, both aligned
+to position 0 and ascending. For each step of a segment
+
+    s[t] = fma over d ascending, from 0, of key[d][t] * query[d]        the query carries scale * log2(e)
+    new  = max(m, largest s)
+    p[t] = 2^(s[t] - new), 0 where masked;  c = 2^(m - new);  m = new
+    l    = fma(l, c, sum of p)                                          vectors pairwise, then lanes
+    o[d] = o[d] * c, then fma over t ascending of value[t][d] * p[t]
+
+and for each segment, with M, L, O of those before it,
+
+    new = max(M, m);  a = 2^(M - new);  b = 2^(m - new);  M = new
+    L = fma(l, b, L * a);  O[d] = fma(o[d], b, O[d] * a)
+
+at the end O[d] * (1 / L) + 0. A step or segment that is masked as a whole changes nothing, and a masked key at most the
+sign of a zero, which the last + 0 removes. So a line's bits depend on its own position, query, keys and values alone,
+and the two kernels agree: `tile` for several rows of one sequence, `row` for one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from onward.kernels.attention_shape import BLOCK_TOKENS, LANES, SEGMENT_KEYS, STEP_KEYS, AttentionShape
+from onward.kernels.function import Function
+from onward.kernels.maths import exp2
+from onward.kernels.records import ATTEND, CONTEXT
+from onward.kernels.values import F32, I32, I64, Value, vec
+
+V16 = vec(F32, LANES)
+LOG2E = math.log2(math.e)
+MASKED = -3e38
+"""A masked score."""
+FLOOR = -1e30
+"""The maximum before any key: 2 to a masked score minus it is 0 still."""
+STEP_BYTES = 4 * STEP_KEYS
+STEP_VECTORS = STEP_KEYS // LANES
+STEP_BLOCKS = STEP_KEYS // BLOCK_TOKENS
+SEGMENT_STEPS = SEGMENT_KEYS // STEP_KEYS
+HEAD_VECTOR = 4 * LANES
+
+
+class Grid:
+    """Lines x vectors of sums in registers; `add` adds the outer product of scalars and vectors."""
+
+    def __init__(self, f: Function, lines: int, vectors: int, initial: Callable[[int, int], Value]) -> None:
+        self.f, self.lines, self.vectors = f, range(lines), range(vectors)
+        self._sums = [[f.var(V16, initial(i, j)) for j in self.vectors] for i in self.lines]
+
+    def add(
+        self,
+        scalar: Callable[[int], Value],
+        vector: Callable[[int], Value],
+        is_allowed: Callable[[int], Value] | None = None,
+    ) -> None:
+        """`is_allowed`: of which lines; the others keep their sums."""
+        f = self.f
+        held = [vector(j) for j in self.vectors]
+        for i in self.lines:
+            x = f.splat(scalar(i), LANES)
+            for j in self.vectors:
+                old = self._sums[i][j].value
+                new = f.fma(held[j], x, old)
+                self._sums[i][j].set(f.select(is_allowed(i), new, old) if is_allowed else new)
+
+    def each(self, use: Callable[[int, int, Value], None]) -> None:
+        for i in self.lines:
+            for j in self.vectors:
+                use(i, j, self._sums[i][j].value)
+
+
+class Softmax:
+    """Arrays of a number per line, in memory: maxima and sums of the segment and of all before it. `take` allocates
+    memory of so many bytes."""
+
+    def __init__(self, f: Function, lines: int, take: Callable[[int], Value]) -> None:
+        self.f = f
+        size = -(-lines // LANES) * 4 * LANES
+        self.maximum, self.sum, self.scale, self.spare = (take(size) for _ in range(4))
+        self.all_maximum, self.all_sum = take(size), take(size)
+
+    def begin(self, line: Value, sink: Value | None) -> None:
+        """Begin a line. `sink`: the score of a key of its own, without a value, in units of log2(e)."""
+        f = self.f
+        f.store(f.f32(FLOOR) if sink is None else sink, self.all_maximum, line * 4)
+        f.store(f.f32(0.0 if sink is None else 1.0), self.all_sum, line * 4)
+
+    def begin_segment(self, lines: Value) -> None:
+        f = self.f
+        with self._vectors(lines) as at:
+            f.store(f.const(V16, FLOOR), self.maximum, at)
+            f.store(f.const(V16, 0.0), self.sum, at)
+
+    def _vectors(self, lines: Value) -> Any:
+        return self.f.loop(0, lines * 4, 4 * LANES)
+
+    def rescale(self, lines: Value) -> None:
+        """With the largest scores of a step in `spare`: raise the maxima, and store what sums are multiplied by."""
+        f = self.f
+        with self._vectors(lines) as at:
+            old = f.load(self.maximum, V16, at)
+            new = f.max(old, f.load(self.spare, V16, at))
+            f.store(new, self.maximum, at)
+            f.store(exp2(f, old - new), self.scale, at)
+
+    def add_sums(self, lines: Value) -> None:
+        """With the sums of a step's weights in `spare`."""
+        f = self.f
+        with self._vectors(lines) as at:
+            new = f.fma(f.load(self.sum, V16, at), f.load(self.scale, V16, at), f.load(self.spare, V16, at))
+            f.store(new, self.sum, at)
+
+    def merge(self, lines: Value) -> None:
+        """End a segment: `scale` and `spare` become the factors of what was before it and of its own."""
+        f = self.f
+        with self._vectors(lines) as at:
+            old, own = f.load(self.all_maximum, V16, at), f.load(self.maximum, V16, at)
+            new = f.max(old, own)
+            before, within = exp2(f, old - new), exp2(f, own - new)
+            f.store(new, self.all_maximum, at)
+            f.store(before, self.scale, at)
+            f.store(within, self.spare, at)
+            total = f.fma(f.load(self.sum, V16, at), within, f.load(self.all_sum, V16, at) * before)
+            f.store(total, self.all_sum, at)
+
+
+class Attention:
+    """What both kernels share. `row`: the first query row; `kv_head`: the first head."""
+
+    def __init__(
+        self, f: Function, shape: AttentionShape, record: Value, context: Value, row: Value, kv_head: Value
+    ) -> None:
+        self.f, self.shape, self.record = f, shape, record
+        self.position = f.load(CONTEXT.load(f, context, "positions"), I64, row * 8)
+        self._table = f.load_pointer(CONTEXT.load(f, context, "tables"), row * 8)
+        cache = ATTEND.load(f, record, "cache")
+        self._keys = f.at(cache, kv_head * shape.head_bytes)
+        self._values = f.at(cache, kv_head * shape.head_bytes + shape.values_offset)
+        first_head = kv_head * shape.group
+        self.first_head = first_head
+        self.queries = f.at(
+            ATTEND.load(f, record, "queries"),
+            row * ATTEND.load(f, record, "query_stride") + first_head * (shape.padded * 4),
+        )
+        self._row = row
+        self._lane = f.vconst(vec(I32, LANES), range(LANES))
+
+    def target_of(self, row: Value, head: Value) -> Value:
+        """Return where the result of a row and a head begins, both counted from the first."""
+        f = self.f
+        at = (self._row + row) * ATTEND.load(f, self.record, "target_stride")
+        return f.at(ATTEND.load(f, self.record, "target"), at + (self.first_head + head) * (self.shape.head_size * 4))
+
+    def first_step(self) -> Value:
+        """Return the first step that the first row sees keys of."""
+        f = self.f
+        if not self.shape.has_window:
+            return f.i64(0)
+        return f.max(self.position - ATTEND.load(f, self.record, "window") + 1, 0) >> 6
+
+    def segments(self, end: Value, use: Callable[[Value, Value], None]) -> None:
+        """Emit `use(first step, last step)` for each segment of the keys before `end`."""
+        f, first = self.f, self.first_step()
+        steps = (end + (STEP_KEYS - 1)) >> 6
+        with f.loop(first // SEGMENT_STEPS, (steps + (SEGMENT_STEPS - 1)) // SEGMENT_STEPS) as segment:
+            begin = segment * SEGMENT_STEPS
+            use(f.max(begin, first), f.min(begin + SEGMENT_STEPS, steps))
+
+    def keys_and_values(self, block: Value) -> tuple[Value, Value]:
+        """Return pointers to the first head's keys and values of a block of the table."""
+        f = self.f
+        at = f.load(self._table, I32, block * 4).zext(I64) * self.shape.block_bytes
+        return f.at(self._keys, at), f.at(self._values, at)
+
+    def cached(self, pointer: Value, offset: Value | int) -> Value:
+        """Return 16 numbers of the cache as float32."""
+        value = self.f.load(pointer, vec(self.shape.kv_type, LANES), offset)
+        return value if self.shape.is_wide else value.fpext()
+
+    def sink(self, head: Value) -> Value | None:
+        f = self.f
+        if not self.shape.has_sinks:
+            return None
+        return f.load(ATTEND.load(f, self.record, "sinks"), F32, (self.first_head + head) * 4) * LOG2E
+
+    def soften(
+        self, scores: Value, softmax: Softmax, lines: Value, start: Value, first: Value, last: Value, group: int | None
+    ) -> None:
+        """Emit the step from scores to weights, in place, and the sums' update. `start`: the step's first position; the
+        rows are at positions `first` to `last`, `group` lines at each; None: all lines are of one row."""
+        f, shape = self.f, self.shape
+
+        def line(i: Value) -> list[Value]:
+            return [f.load(scores, V16, i * STEP_BYTES + j * HEAD_VECTOR) for j in range(STEP_VECTORS)]
+
+        def put(i: Value, values: Sequence[Value]) -> None:
+            for j, value in enumerate(values):
+                f.store(value, scores, i * STEP_BYTES + j * HEAD_VECTOR)
+
+        def find_largest(is_masked: bool) -> None:
+            with f.loop(0, lines) as i:
+                values = line(i)
+                if shape.has_cap:
+                    values = self._capped(values)
+                if is_masked:
+                    values = self._masked(values, (first if group is None else first + i // group) - start)
+                if shape.has_cap or is_masked:
+                    put(i, values)
+                largest = f.max(f.max(values[0], values[1]), f.max(values[2], values[3]))
+                f.store(f.hmax(largest), softmax.spare, i * 4)
+
+        is_edge = start + STEP_KEYS > first + 1
+        if shape.has_window:
+            is_edge = is_edge | (start < last - ATTEND.load(f, self.record, "window") + 1)
+        with f.otherwise(is_edge) as (edge, inner):
+            with edge:
+                find_largest(True)
+            with inner:
+                find_largest(False)
+        softmax.rescale(lines)
+        with f.loop(0, lines) as i:
+            maximum = f.splat(f.load(softmax.maximum, F32, i * 4), LANES)
+            weights = [exp2(f, value - maximum) for value in line(i)]
+            put(i, weights)
+            f.store(f.hsum((weights[0] + weights[1]) + (weights[2] + weights[3])), softmax.spare, i * 4)
+        softmax.add_sums(lines)
+
+    def _capped(self, values: list[Value]) -> list[Value]:
+        """Return cap * tanh(score / cap), in units of log2(e)."""
+        f = self.f
+        cap = f.splat(ATTEND.load(f, self.record, "cap"), LANES) * LOG2E
+        double = f.const(V16, 2 * LOG2E) / cap
+        powers = [exp2(f, f.min(value * double, 126.0)) for value in values]
+        return [cap * (1.0 - f.const(V16, 2.0) / (power + 1.0)) for power in powers]
+
+    def _masked(self, values: list[Value], position: Value) -> list[Value]:
+        """Return scores without those of keys behind `position` of the step, or before the window."""
+        f, found = self.f, []
+        last = f.splat(position.trunc(I32), LANES)
+        for j, value in enumerate(values):
+            lane = self._lane + LANES * j
+            is_seen = lane <= last
+            if self.shape.has_window:
+                is_seen = is_seen & (lane > last - f.splat(ATTEND.load(f, self.record, "window").trunc(I32), LANES))
+            found.append(f.select(is_seen, value, f.const(V16, MASKED)))
+        return found
+
+    def write(self, sums: Value, total: Value, target: Value) -> None:
+        """Emit the store of a line's result: its sums, padded, divided by the sum of its weights."""
+        f, size = self.f, self.shape.head_size
+        inverse = f.f32(1.0) / total
+        with f.loop(0, size // LANES * HEAD_VECTOR, HEAD_VECTOR) as at:
+            f.store(f.load(sums, V16, at) * inverse + 0.0, target, at)
+        if size % LANES:
+            with f.loop(size // LANES * LANES, size) as d:
+                f.store(f.load(sums, F32, d * 4) * inverse + 0.0, target, d * 4)
+
+
+def scaled_sum(f: Function, old: Value, factor: Value, own: Value, own_factor: Value) -> Value:
+    """Return own * own_factor + old * factor, as segments are merged."""
+    return f.fma(own, own_factor, old * factor)

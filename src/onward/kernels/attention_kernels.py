@@ -1,0 +1,353 @@
+"""The two kernels of attention, and the operation that hands out their work. See `attention` for the order of sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from onward.kernels.attention import (
+    HEAD_VECTOR,
+    STEP_BLOCKS,
+    STEP_BYTES,
+    V16,
+    Attention,
+    Grid,
+    Softmax,
+    scaled_sum,
+)
+from onward.kernels.attention_shape import BLOCK_TOKENS, LANES, STEP_KEYS, AttentionShape, Registers
+from onward.kernels.function import Function, Module
+from onward.kernels.isa import Isa
+from onward.kernels.records import CONTEXT
+from onward.kernels.values import F32, I64, PTR, Value
+
+BLOCK_VECTORS = BLOCK_TOKENS // LANES
+
+
+class _Memory:
+    """Hands out a thread's scratch memory, in lines of 64 bytes."""
+
+    def __init__(self, f: Function | None, base: Value | None) -> None:
+        self._f, self._base, self.used = f, base, 0
+
+    def take(self, num_bytes: int) -> Any:
+        at, self.used = self.used, self.used + -(-num_bytes // 64) * 64
+        return self._f.at(self._base, at) if self._f is not None and self._base is not None else None
+
+
+class _TileMemory:
+    """Buffers of the tile kernel, float32: [lines][padded head size] unless said otherwise."""
+
+    def __init__(self, f: Any, shape: AttentionShape, isa: Isa, take: Callable[[int], Any]) -> None:
+        per = Registers.of(isa).lines
+        self.lines = -(-shape.tile_rows * shape.group // per) * per
+        row = shape.padded * 4
+        self.queries, self.sums, self.all_sums = (take(self.lines * row) for _ in range(3))
+        self.scores = take(self.lines * STEP_BYTES)
+        self.keys = take(STEP_KEYS * row)
+        """[block][head size][BLOCK_TOKENS]"""
+        self.values = take(STEP_KEYS * row)
+        """[strip of 16 dimensions][STEP_KEYS][16]"""
+        self.softmax = Softmax(f, self.lines, take)
+
+
+class _RowMemory:
+    """Buffers of the row kernel, for all heads."""
+
+    def __init__(self, f: Any, shape: AttentionShape, take: Callable[[int], Any]) -> None:
+        row = shape.num_heads * shape.padded * 4
+        self.sums, self.all_sums = take(row), take(row)
+        self.scores = take(shape.num_heads * STEP_BYTES)
+        self.softmax = Softmax(f, shape.num_heads, take)
+
+
+def attention_scratch_bytes(shape: AttentionShape, isa: Isa) -> int:
+    """Return the scratch memory that a thread needs."""
+    tile, row = _Memory(None, None), _Memory(None, None)
+    _TileMemory(None, shape, isa, tile.take)
+    _RowMemory(None, shape, row.take)
+    return max(tile.used, row.used)
+
+
+def _emit_tile(module: Module, isa: Isa, shape: AttentionShape) -> Any:
+    """Emit (record, context, first row, rows, kv head, scratch)."""
+    f = Function(module, "attend_tile", [PTR, PTR, I64, I64, I64, PTR], inline=False)
+    record, context, row, rows, kv_head, scratch = f.args
+    _Tile(f, isa, shape, Attention(f, shape, record, context, row, kv_head), rows, scratch).emit()
+    return f.ret()
+
+
+class _Tile:
+    def __init__(
+        self, f: Function, isa: Isa, shape: AttentionShape, attention: Attention, rows: Value, scratch: Value
+    ) -> None:
+        self.f, self.shape, self.attention, self.rows = f, shape, attention, rows
+        self.registers = Registers.of(isa)
+        self.memory = _TileMemory(f, shape, isa, _Memory(f, scratch).take)
+        self.row_bytes = shape.padded * 4
+        self.lines = rows * shape.group
+        self.groups = (self.lines + (self.registers.lines - 1)) // self.registers.lines
+        self.end = attention.position + rows
+
+    def emit(self) -> None:
+        f, memory, group = self.f, self.memory, self.shape.group
+        total = self.groups * (self.registers.lines * self.row_bytes)
+        for buffer in (memory.queries, memory.all_sums):
+            self._clear(buffer, total)
+        with f.loop(0, self.rows) as i, f.loop(0, group * self.row_bytes, HEAD_VECTOR) as at:
+            query = f.load(self.attention.queries, V16, i * self.shape.query_stride + at)
+            f.store(query, memory.queries, i * (group * self.row_bytes) + at)
+        with f.loop(0, self.groups * self.registers.lines) as i:
+            memory.softmax.begin(i, self.attention.sink(i % group))
+        self.attention.segments(self.end, self._segment)
+        with f.loop(0, self.rows) as i, f.loop(0, group) as g:
+            line = i * group + g
+            total_weight = f.load(memory.softmax.all_sum, F32, line * 4)
+            target = self.attention.target_of(i, g)
+            self.attention.write(f.at(memory.all_sums, line * self.row_bytes), total_weight, target)
+
+    def _clear(self, buffer: Value, num_bytes: Value) -> None:
+        with self.f.loop(0, num_bytes, HEAD_VECTOR) as at:
+            self.f.store(self.f.const(V16, 0.0), buffer, at)
+
+    def _segment(self, first: Value, last: Value) -> None:
+        f, memory = self.f, self.memory
+        self._clear(memory.sums, self.groups * (self.registers.lines * self.row_bytes))
+        memory.softmax.begin_segment(self.groups * self.registers.lines)
+        with f.loop(first, last) as step:
+            self._step(step)
+        memory.softmax.merge(self.lines)
+        with f.loop(0, self.lines) as i:
+            before, own = (f.load(each, F32, i * 4) for each in (memory.softmax.scale, memory.softmax.spare))
+            before, own = f.splat(before, LANES), f.splat(own, LANES)
+            with f.loop(i * self.row_bytes, (i + 1) * self.row_bytes, HEAD_VECTOR) as at:
+                merged = scaled_sum(f, f.load(memory.all_sums, V16, at), before, f.load(memory.sums, V16, at), own)
+                f.store(merged, memory.all_sums, at)
+
+    def _step(self, step: Value) -> None:
+        f = self.f
+        start = step * STEP_KEYS
+        keys = f.min(self.end - start, STEP_KEYS)
+        blocks = (keys + (BLOCK_TOKENS - 1)) // BLOCK_TOKENS
+        with f.loop(0, blocks) as j:
+            self._widen(step, j, keys)
+        with f.loop(0, blocks) as j:
+            self._prefetch(step, j)
+            self._scores(start, j)
+        self.attention.soften(
+            self.memory.scores, self.memory.softmax, self.lines, start, self.attention.position, self.end - 1,
+            self.shape.group,
+        )  # fmt: skip
+        with f.loop(0, self.shape.padded // LANES) as strip, f.loop(0, self.groups) as group:
+            self._weighted(start, keys, strip, group)
+
+    def _widen(self, step: Value, j: Value, keys: Value) -> None:
+        """Copy a block's keys and values of this head to the scratch memory, as float32."""
+        f, shape = self.f, self.shape
+        key, value = self.attention.keys_and_values(step * STEP_BLOCKS + j)
+        target = f.at(self.memory.keys, j * (shape.padded * BLOCK_TOKENS * 4))
+        with f.loop(0, shape.padded * BLOCK_TOKENS, LANES) as i:
+            f.store(self.attention.cached(key, i * shape.kv_size), target, i * 4)
+        with f.loop(0, f.min(keys - j * BLOCK_TOKENS, BLOCK_TOKENS)) as t:
+            place = f.at(self.memory.values, (j * BLOCK_TOKENS + t) * HEAD_VECTOR)
+            source = f.at(value, t * (shape.padded * shape.kv_size))
+            for strip in range(shape.padded // LANES):
+                cached = self.attention.cached(source, strip * LANES * shape.kv_size)
+                f.store(cached, place, strip * STEP_KEYS * HEAD_VECTOR)
+
+    def _prefetch(self, step: Value, j: Value) -> None:
+        f = self.f
+        last = (self.end - 1) // BLOCK_TOKENS
+        key, value = self.attention.keys_and_values(f.min((step + 1) * STEP_BLOCKS + j, last))
+        with f.loop(0, self.shape.head_bytes, 64) as line:
+            f.prefetch(key, line, 2)
+            f.prefetch(value, line, 2)
+
+    def _scores(self, start: Value, j: Value) -> None:
+        f, per, width = self.f, self.registers.lines, self.registers.vectors
+        keys = f.at(self.memory.keys, j * (self.shape.padded * BLOCK_TOKENS * 4))
+        # groups whose rows all come before these keys need no scores: they are masked
+        early = f.max(start + j * BLOCK_TOKENS - self.attention.position, 0) * self.shape.group // per
+        with f.loop(early, self.groups) as group, f.loop(0, BLOCK_VECTORS, width) as vector:
+            queries = f.at(self.memory.queries, group * (per * self.row_bytes))
+            columns = f.at(keys, vector * HEAD_VECTOR)
+            grid = Grid(f, per, width, lambda i, w: f.const(V16, 0.0))
+            with f.loop(0, self.shape.padded, 2) as first:
+                for d in (first, first + 1):
+                    query, column = f.at(queries, d * 4), f.at(columns, d * (BLOCK_TOKENS * 4))
+                    _add(f, grid, query, self.row_bytes, column)
+            scores = f.at(self.memory.scores, group * (per * STEP_BYTES) + (j * BLOCK_VECTORS + vector) * HEAD_VECTOR)
+            _store(f, grid, scores, STEP_BYTES)
+
+    def _weighted(self, start: Value, keys: Value, strip: Value, group: Value) -> None:
+        """Add a step's values, 16 dimensions of a group of lines."""
+        f, per = self.f, self.registers.lines
+        values = f.at(self.memory.values, strip * (STEP_KEYS * HEAD_VECTOR))
+        sums = f.at(self.memory.sums, group * (per * self.row_bytes) + strip * HEAD_VECTOR)
+        weights = f.at(self.memory.scores, group * (per * STEP_BYTES))
+        scales = f.at(self.memory.softmax.scale, group * (per * 4))
+        grid = Grid(f, per, 1, lambda i, w: f.load(sums, V16, i * self.row_bytes) * f.load(scales, F32, i * 4))
+
+        def position(i: int) -> Value:
+            """Of a line, within the step."""
+            return self.attention.position + (group * per + i) // self.shape.group - start
+
+        common = f.max(f.min(position(0) + 1, keys), 0)
+        with f.loop(0, common) as t:
+            _add(f, grid, f.at(weights, t * 4), STEP_BYTES, f.at(values, t * HEAD_VECTOR))
+        with f.loop(common, f.min(position(per - 1) + 1, keys)) as t:  # 0 times infinity is not 0
+            at = t
+            grid.add(
+                lambda i: f.load(weights, F32, at * 4 + i * STEP_BYTES),
+                lambda w: f.load(values, V16, at * HEAD_VECTOR),
+                lambda i: at <= position(i),
+            )
+        _store(f, grid, sums, self.row_bytes)
+
+
+def _add(f: Function, grid: Grid, scalars: Value, stride: int, vectors: Value) -> None:
+    grid.add(lambda i: f.load(scalars, F32, i * stride), lambda w: f.load(vectors, V16, w * HEAD_VECTOR))
+
+
+def _store(f: Function, grid: Grid, place: Value, stride: int) -> None:
+    grid.each(lambda i, w, value: f.store(value, place, i * stride + w * HEAD_VECTOR))
+
+
+def _emit_row(module: Module, isa: Isa, shape: AttentionShape) -> Any:
+    """Emit (record, context, row, first kv head, end, scratch)."""
+    f = Function(module, "attend_row", [PTR, PTR, I64, I64, I64, PTR], inline=False)
+    record, context, row, kv_head, end, scratch = f.args
+    _Row(f, isa, shape, Attention(f, shape, record, context, row, kv_head), end - kv_head, scratch).emit()
+    return f.ret()
+
+
+class _Row:
+    def __init__(
+        self, f: Function, isa: Isa, shape: AttentionShape, attention: Attention, heads: Value, scratch: Value
+    ) -> None:
+        self.f, self.shape, self.attention, self.heads = f, shape, attention, heads
+        self.memory = _RowMemory(f, shape, _Memory(f, scratch).take)
+        held = Registers.of(isa).lines * Registers.of(isa).vectors
+        self.width = max(
+            w for w in (1, 2, 4) if w == 1 or (w * shape.group <= held and shape.padded % (LANES * w) == 0)
+        )
+        self.row_bytes = shape.padded * 4
+        self.lines = heads * shape.group
+        self.last_block = attention.position // BLOCK_TOKENS
+
+    def emit(self) -> None:
+        f, memory = self.f, self.memory
+        with f.loop(0, self.lines) as i:
+            memory.softmax.begin(i, self.attention.sink(i))
+        self._clear(memory.all_sums)
+        self.attention.segments(self.attention.position + 1, self._segment)
+        with f.loop(0, self.lines) as i:
+            total = f.load(memory.softmax.all_sum, F32, i * 4)
+            target = self.attention.target_of(f.i64(0), i)
+            self.attention.write(f.at(memory.all_sums, i * self.row_bytes), total, target)
+
+    def _clear(self, buffer: Value) -> None:
+        with self.f.loop(0, self.lines * self.row_bytes, HEAD_VECTOR) as at:
+            self.f.store(self.f.const(V16, 0.0), buffer, at)
+
+    def _segment(self, first: Value, last: Value) -> None:
+        f, memory = self.f, self.memory
+        self._clear(memory.sums)
+        memory.softmax.begin_segment(self.lines)
+        with f.loop(first, last) as step:
+            self._step(step)
+        memory.softmax.merge(self.lines)
+        with f.loop(0, self.lines) as i:
+            before = f.splat(f.load(memory.softmax.scale, F32, i * 4), LANES)
+            own = f.splat(f.load(memory.softmax.spare, F32, i * 4), LANES)
+            with f.loop(i * self.row_bytes, (i + 1) * self.row_bytes, HEAD_VECTOR) as at:
+                merged = scaled_sum(f, f.load(memory.all_sums, V16, at), before, f.load(memory.sums, V16, at), own)
+                f.store(merged, memory.all_sums, at)
+
+    def _block(self, index: Value) -> tuple[Value, Value]:
+        """Return keys and values of a block, or of the last one."""
+        return self.attention.keys_and_values(self.f.min(index, self.last_block))
+
+    def _step(self, step: Value) -> None:
+        f, memory, position = self.f, self.memory, self.attention.position
+        start = step * STEP_KEYS
+        keys = f.min(position + 1 - start, STEP_KEYS)
+        with f.loop(0, (keys + (LANES - 1)) // LANES, self.width) as vector, f.loop(0, self.heads) as head:
+            self._scores(step, vector, head)
+        self.attention.soften(memory.scores, memory.softmax, self.lines, start, position, position, None)
+        with f.loop(0, self.heads) as head, f.loop(0, self.shape.padded // (LANES * self.width)) as strip:
+            self._weighted(step, keys, head, strip)
+
+    def _scores(self, step: Value, vector: Value, head: Value) -> None:
+        f, shape, width, group = self.f, self.shape, self.width, self.shape.group
+        blocks = range(max(1, width // BLOCK_VECTORS))
+        first = step * STEP_BLOCKS + vector // BLOCK_VECTORS
+        within = f.i64(0) if width > 1 else vector % BLOCK_VECTORS * (LANES * shape.kv_size)
+        at = head * shape.head_bytes + within
+        keys = [f.at(self._block(first + i)[0], at) for i in blocks]
+        coming = [f.at(self._block(first + STEP_BLOCKS + i)[0], head * shape.head_bytes) for i in blocks]
+        queries = f.at(self.attention.queries, head * (group * self.row_bytes))
+        grid = Grid(f, group, width, lambda i, w: f.const(V16, 0.0))
+        with f.loop(0, shape.padded, 2) as start:
+            for d in (start, start + 1):
+                row = d * (BLOCK_TOKENS * shape.kv_size)
+                for key in coming:
+                    f.prefetch(key, row, 2)
+                grid.add(
+                    lambda i, d=d: f.load(queries, F32, d * 4 + i * self.row_bytes),  # type: ignore[misc]
+                    lambda w, row=row: self.attention.cached(  # type: ignore[misc]
+                        keys[w // BLOCK_VECTORS], row + w % BLOCK_VECTORS * LANES * shape.kv_size
+                    ),
+                )
+        scores = f.at(self.memory.scores, head * (group * STEP_BYTES) + vector * HEAD_VECTOR)
+        _store(f, grid, scores, STEP_BYTES)
+
+    def _weighted(self, step: Value, keys: Value, head: Value, strip: Value) -> None:
+        f, shape, width, group = self.f, self.shape, self.width, self.shape.group
+        line, strip_bytes = head * group, LANES * width * shape.kv_size
+        sums = f.at(self.memory.sums, line * self.row_bytes + strip * (LANES * width * 4))
+        scales = f.at(self.memory.softmax.scale, line * 4)
+        grid = Grid(
+            f,
+            group,
+            width,
+            lambda i, w: f.load(sums, V16, i * self.row_bytes + w * HEAD_VECTOR) * f.load(scales, F32, i * 4),
+        )
+        with f.loop(0, (keys + (BLOCK_TOKENS - 1)) // BLOCK_TOKENS) as j:
+            block = step * STEP_BLOCKS + j
+            values = f.at(self._block(block)[1], head * shape.head_bytes + strip * strip_bytes)
+            coming = f.at(self._block(block + STEP_BLOCKS)[1], head * shape.head_bytes)
+            weights = f.at(self.memory.scores, line * STEP_BYTES + j * (BLOCK_TOKENS * 4))
+            with f.loop(0, f.min(keys - j * BLOCK_TOKENS, BLOCK_TOKENS)) as t:
+                f.prefetch(coming, (strip * BLOCK_TOKENS + t) * strip_bytes, 2)
+                value = f.at(values, t * (shape.padded * shape.kv_size))
+                weight = f.at(weights, t * 4)
+                grid.add(
+                    lambda i, weight=weight: f.load(weight, F32, i * STEP_BYTES),  # type: ignore[misc]
+                    lambda w, value=value: self.attention.cached(value, w * LANES * shape.kv_size),  # type: ignore[misc]
+                )
+        grid.each(lambda i, w, value: f.store(value, sums, i * self.row_bytes + w * HEAD_VECTOR))
+
+
+def emit_attention(module: Module, isa: Isa, shape: AttentionShape, claim: Any) -> Any:
+    """Emit the operation: (record, context, thread, counter). A piece is a tile and a key-value head."""
+    tile = _emit_tile(module, isa, shape)
+    row = _emit_row(module, isa, shape)
+    f = Function(module, "operation_attend", [PTR, PTR, I64, PTR], inline=False)
+    record, context, thread, counter = f.args
+    scratch = f.at(CONTEXT.load(f, context, "scratch"), thread * CONTEXT.load(f, context, "scratch_stride"))
+    count, heads = CONTEXT.load(f, context, "num_tiles"), shape.num_kv_heads
+    # with tiles enough for all threads, a thread takes all heads of one, which read the same blocks
+    is_plenty = count >= CONTEXT.load(f, context, "threads") * 4
+    chunk = f.select(is_plenty, f.i64(heads), f.i64(1))
+    with claim(f, counter, count * heads, chunk) as (first, last):
+        # the last tile has the longest context: it goes first
+        place = f.at(CONTEXT.load(f, context, "tiles"), (count - 1 - first // heads) * 16)
+        first_row, rows = f.load(place, I64), f.load(place, I64, 8)
+        is_row = rows.eq(1)
+        with f.when(is_row):
+            head = first % heads
+            f.call(row, [record, context, first_row, head, head + last - first, scratch])
+        with f.when(is_row.eq(0)), f.loop(first, last) as piece:
+            f.call(tile, [record, context, first_row, rows, piece % heads, scratch])
+    return f.ret()

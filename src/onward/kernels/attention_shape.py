@@ -1,0 +1,94 @@
+"""The sizes of attention, and where keys and values of a block lie.
+
+A block has `BLOCK_TOKENS` positions of one layer, all heads side by side: for each key-value head its keys, transposed
+[head size][BLOCK_TOKENS], then for each its values, [BLOCK_TOKENS][head size]. A decode step so reads whole blocks, in
+the order of their addresses. Head sizes are rounded up to a multiple of 16; what is added is zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from onward.kernels.isa import Isa
+from onward.kernels.values import F16, F32
+
+BLOCK_TOKENS = 32
+"""Positions of a KV block."""
+STEP_KEYS = 64
+"""Keys that the softmax takes at a time, aligned to position 0."""
+SEGMENT_KEYS = 1024
+"""Keys whose sums are computed apart and merged in ascending order, aligned to position 0: so that several threads may
+share one long sequence without changing a bit."""
+LANES = 16
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """What attention kernels are compiled for. `rotated`: how many dimensions of a head rotate."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    rotated: int
+    is_wide: bool = False
+    """Whether keys and values are kept as float32, instead of float16."""
+    has_window: bool = False
+    has_cap: bool = False
+    has_sinks: bool = False
+
+    @property
+    def padded(self) -> int:
+        """The head size in memory."""
+        return -(-self.head_size // LANES) * LANES
+
+    @property
+    def group(self) -> int:
+        """Query heads per key-value head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def kv_type(self) -> Any:
+        return F32 if self.is_wide else F16
+
+    @property
+    def kv_size(self) -> int:
+        """Bytes of a number in the cache."""
+        return 4 if self.is_wide else 2
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of one head's keys, or values, in a block."""
+        return self.padded * BLOCK_TOKENS * self.kv_size
+
+    @property
+    def values_offset(self) -> int:
+        """Where the values of a block begin."""
+        return self.num_kv_heads * self.head_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one layer's block."""
+        return 2 * self.values_offset
+
+    @property
+    def query_stride(self) -> int:
+        """Bytes of a row of rotated queries."""
+        return self.num_heads * self.padded * 4
+
+    @property
+    def tile_rows(self) -> int:
+        """Query rows of a tile at most: about 192 lines."""
+        return max(8, min(64, 192 // self.group))
+
+
+@dataclass(frozen=True)
+class Registers:
+    """How many lines and key vectors the kernels hold in registers. No bit depends on it."""
+
+    lines: int
+    vectors: int
+
+    @classmethod
+    def of(cls, isa: Isa) -> Registers:
+        return {16: cls(2, 1), 32: cls(6, 1), 64: cls(8, 2)}[isa.width]

@@ -1,0 +1,133 @@
+"""Products with float32 activations: each weight becomes float32, then one fma, inputs ascending.
+
+A weight of integers is fma(float(integer), factor * scale, min_factor * minimum - factor * scale * offset): what the
+file states, rounded once where ggml rounds once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onward.kernels.activations import broadcast_float
+from onward.kernels.function import Variable
+from onward.kernels.isa import Isa
+from onward.kernels.values import Value
+from onward.kernels.weight_types import F32X16, GROUP, BlockReader, FloatType, WeightType
+
+VECTOR = 64
+_UNROLLED = 4
+
+
+@dataclass(frozen=True)
+class FloatBlock:
+    """A block of weights: `each(use)` emits `use(k, weight)` for its weights in ascending order, k as Value or int."""
+
+    each: Callable[[Callable[[Value, Value], None]], None]
+
+
+class Float32:
+    """float32 activations. Unpacked weights are float32."""
+
+    def __init__(self, f: Any, isa: Isa, kind: WeightType | FloatType) -> None:
+        self.f, self.kind = f, kind
+
+    @classmethod
+    def unpacked_bytes(cls, kind: WeightType | FloatType) -> int:
+        return kind.block_weights * VECTOR
+
+    def packed(self, block: Value, ahead: int) -> FloatBlock:
+        """Return a block of a panel; what its scales make of it is kept on the stack."""
+        return self.read(BlockReader(self.f, block, ahead))
+
+    def read(self, reader: BlockReader) -> FloatBlock:
+        """Return the block of a reader."""
+        if isinstance(self.kind, FloatType):
+            return FloatBlock(lambda use: self._floats(reader, use))
+        return FloatBlock(lambda use: self._integers(reader, use))
+
+    def _floats(self, reader: BlockReader, use: Callable[[Value, Value], None]) -> None:
+        assert isinstance(self.kind, FloatType)
+        f = self.f
+        with f.loop(0, GROUP, _UNROLLED) as first:
+            for k in range(_UNROLLED):
+                use(first + k, self.kind.load(reader, first + k))
+
+    def _integers(self, reader: BlockReader, use: Callable[[Value, Value], None]) -> None:
+        f, kind = self.f, self.kind
+        assert isinstance(kind, WeightType)
+        head = kind.head(reader)
+        factors, additions = self._tables(head)
+        per_group = max(1, kind.scales_per_group)
+
+        def steps(step: Value) -> None:
+            words = kind.words(reader, step)
+            for e in range(kind.step_groups):
+                group = step * kind.step_groups + e
+                for i in range(8):
+                    half = i * per_group // 8
+                    word = words(e, i)
+                    for byte in range(4):
+                        integer = self._integer(word, byte)
+                        weight = self._weight(integer, factors, additions, group * per_group + half)
+                        use(group * GROUP + (4 * i + byte), weight)
+
+        if kind.groups == kind.step_groups == 1:
+            steps(f.i64(0))
+        else:
+            with f.loop(0, kind.groups // kind.step_groups) as step:
+                steps(step)
+
+    def _tables(self, head: Any) -> tuple[Value, Value]:
+        """Store factor * scale, and what is added, for each scale; return where."""
+        f, kind = self.f, self.kind
+        assert isinstance(kind, WeightType)
+        scales = [head.factor * scale.to_f32() for scale in head.scales] or [head.factor]
+        factors, additions = f.stack(F32X16, len(scales)), f.stack(F32X16, len(scales))
+        for index, scale in enumerate(scales):
+            f.store(scale, factors, index * VECTOR, VECTOR)
+            if head.min_factor is not None:
+                minimum = head.minima[index * len(head.minima) // len(scales)]
+                f.store(head.min_factor * minimum.to_f32(), additions, index * VECTOR, VECTOR)
+            elif kind.offset:
+                f.store(scale * -float(kind.offset), additions, index * VECTOR, VECTOR)
+        return factors, additions
+
+    def _integer(self, word: Value, byte: int) -> Value:
+        if self.kind.is_signed:  # type: ignore[union-attr]
+            return (word << (24 - 8 * byte) if byte < 3 else word).sar(24).to_f32()
+        return ((word >> (8 * byte) if byte else word) & 0xFF).to_f32()
+
+    def _weight(self, integer: Value, factors: Value, additions: Value, index: Value) -> Value:
+        f, kind = self.f, self.kind
+        assert isinstance(kind, WeightType)
+        factor = f.load(factors, F32X16, index * VECTOR, VECTOR)
+        if kind.has_minima or kind.offset:
+            return f.fma(integer, factor, f.load(additions, F32X16, index * VECTOR, VECTOR))  # type: ignore[no-any-return]
+        return integer * factor  # type: ignore[no-any-return]
+
+    def unpack(self, block: Value, target: Value) -> None:
+        """Emit the unpacking of a block into memory."""
+        self.packed(block, 0).each(lambda k, weight: self.f.store(weight, target, k * VECTOR, VECTOR))
+
+    def unpacked(self, target: Value) -> FloatBlock:
+        """Return a block that `unpack` wrote."""
+        f = self.f
+
+        def each(use: Callable[[Value, Value], None]) -> None:
+            with f.loop(0, self.kind.block_weights, _UNROLLED) as first:
+                for k in range(_UNROLLED):
+                    use(first + k, f.load(target, F32X16, (first + k) * VECTOR, VECTOR))
+
+        return FloatBlock(each)
+
+    def add(self, block: FloatBlock, rows: Sequence[Value], results: Sequence[Variable]) -> None:
+        """Emit the sums of one block. `rows`: pointers to its first activation; `results`: float32 x 16 of each row."""
+        f = self.f
+
+        def use(k: Value, weight: Value) -> None:
+            for row, result in zip(rows, results, strict=True):
+                result.set(f.fma(weight, broadcast_float(f, row, k * 4), result.value))
+
+        block.each(use)

@@ -1,0 +1,215 @@
+"""The compiled function that walks a tape, the same on every thread, and how its threads wait for each other.
+
+A record says what is computed; threads take its pieces by a counter of its own; where it has a barrier, they wait for
+each other behind it. Between steps all threads but the caller's sleep. Memory that threads share is written before an
+atomic operation that others read: nothing relies on a processor's order of stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from onward.kernels.activations import ActivationName
+from onward.kernels.attention_kernels import attention_scratch_bytes, emit_attention
+from onward.kernels.attention_shape import AttentionShape
+from onward.kernels.function import Function, Module
+from onward.kernels.isa import Isa
+from onward.kernels.operations import (
+    Writers,
+    claim,
+    emit_embed,
+    emit_norm,
+    emit_product_operation,
+    emit_quantise,
+    emit_rotate,
+    emit_unit,
+)
+from onward.kernels.panels import emit_interleave
+from onward.kernels.products import ProductKind
+from onward.kernels.records import BARRIER, CONTEXT, HEADER, RECORD_BYTES
+from onward.kernels.values import I64, PTR, VOID, Value
+from onward.kernels.waiting import FUTEX_WAIT, FUTEX_WAKE
+from onward.kernels.weight_types import WEIGHT_TYPES
+
+END, NORM_CODE, QUANTISE_CODE, UNIT_CODE, ROTATE_CODE, ATTEND_CODE = range(6)
+_FIRST_EMBED, _FIRST_PRODUCT = 16, 64
+COUNTER_BYTES = 64
+SLEEPERS_OFFSET = 64
+"""Behind a number that threads wait for, how many of them sleep."""
+BARRIER_GENERATION = 128
+"""Of a barrier's memory: threads that have arrived at 0, its generation here."""
+BARRIER_WORDS = 32
+CONTROL_TAPE, CONTROL_QUIT = 128, 136
+"""Of the workers' memory: the generation of steps at 0."""
+CONTROL_WORDS = 24
+BARRIER_SPINS, IDLE_SPINS = 2000, 2000
+"""How often a thread looks before it sleeps: some 50 microseconds."""
+_ALL = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Which kernels a model needs; a module of machine code has exactly these."""
+
+    products: tuple[ProductKind, ...]
+    embeddings: tuple[str, ...]
+    """Types of tables."""
+    attention: AttentionShape
+
+    def embed_code(self, name: str) -> int:
+        """Return the operation that reads a table of this type."""
+        return _FIRST_EMBED + self.embeddings.index(name)
+
+    def product_code(self, kind: ProductKind) -> int:
+        """Return the operation of a product."""
+        return _FIRST_PRODUCT + self.products.index(kind)
+
+    def forms(self) -> set[ActivationName]:
+        """Return the forms of activations that products read."""
+        return {kind.activations for kind in self.products}
+
+    def scratch_bytes(self, isa: Isa, longest_row: int) -> int:
+        """Return the scratch memory of a thread, for rows of float32 of up to so many numbers."""
+        wanted = [4 * (longest_row + 64), 4096, attention_scratch_bytes(self.attention, isa)]
+        wanted += [kind.scratch_bytes(isa) for kind in self.products]
+        return -(-max(wanted) // 4096) * 4096
+
+    def module_text(self, isa: Isa) -> str:
+        """Return the module's IR. It exports step, work, interleave_TYPE and product_KIND."""
+        module = Module("kernels", isa.soft)
+        for name in sorted({kind.weights for kind in self.products}):
+            emit_interleave(module, WEIGHT_TYPES[name])
+        writers = Writers(module, self.forms())
+        operations = {
+            NORM_CODE: emit_norm(module, writers),
+            QUANTISE_CODE: emit_quantise(module, writers),
+            UNIT_CODE: emit_unit(module, writers),
+            ROTATE_CODE: emit_rotate(module, self.attention),
+            ATTEND_CODE: emit_attention(module, isa, self.attention, claim),
+            **{self.embed_code(name): emit_embed(module, isa, name) for name in self.embeddings},
+            **{self.product_code(kind): emit_product_operation(module, isa, kind) for kind in self.products},
+        }
+        _emit_interpreter(module, isa, operations)
+        return module.text()
+
+
+def _emit_interpreter(module: Module, isa: Isa, operations: Mapping[int, Any]) -> None:
+    wait, wake = _emit_wait(module, isa), _emit_wake(module)
+    walk = _emit_walk(module, operations, _emit_barrier(module, wait, wake))
+    _emit_step(module, walk, wake)
+    _emit_work(module, walk, wait)
+
+
+def _call(f: Function, function: Value, arguments: Iterable[Value]) -> None:
+    """Call a C function by its address."""
+    values = [argument.v for argument in arguments]
+    signature = ir.FunctionType(VOID, [value.type for value in values])
+    typed = ir.instructions.CastInstr(f.b.block, "bitcast", function.v, signature.as_pointer(), "")
+    f.b._insert(typed)  # a cast to the type that it has, but that llvmlite knows to be a function's
+    f.b.call(typed, values)
+
+
+def _emit_wait(module: Module, isa: Isa) -> Any:
+    """Emit (context, number's address, old, spins): return when the number is no longer `old`."""
+    f = Function(module, "wait", [PTR, PTR, I64, I64], inline=False)
+    context, address, old, spins = f.args
+    done = f.fn.append_basic_block("changed")
+    with f.loop(0, spins):
+        _leave_if_changed(f, address, old, done)
+        isa.pause(f)
+    function, number = CONTEXT.load(f, context, "wait"), CONTEXT.load(f, context, "wait_number")
+    with f.forever() as turns:
+        f.fetch_add(address, 1, SLEEPERS_OFFSET)
+        with f.when(f.fetch_add(address, 0).eq(old)):
+            _call(f, function, [number, address, f.i64(FUTEX_WAIT), old, f.i64(0), f.i64(0)])
+        f.fetch_add(address, -1, SLEEPERS_OFFSET)
+        turns.leave(f.load_acquire(address).ne(old))
+    f.b.branch(done)
+    f.b.position_at_end(done)
+    return f.ret()
+
+
+def _leave_if_changed(f: Function, address: Value, old: Value, done: Any) -> None:
+    following = f.fn.append_basic_block()
+    f.b.cbranch(f.load_acquire(address).ne(old).v, done, following)
+    f.b.position_at_end(following)
+
+
+def _emit_wake(module: Module) -> Any:
+    """Emit (context, number's address): raise a number by one, and wake who waits for it."""
+    f = Function(module, "wake", [PTR, PTR], inline=False)
+    context, address = f.args
+    f.fetch_add(address, 1)
+    function, number = CONTEXT.load(f, context, "wake"), CONTEXT.load(f, context, "wake_number")
+    with f.when(f.fetch_add(address, 0, SLEEPERS_OFFSET).ne(0) & function.is_null().eq(0)):
+        _call(f, function, [number, address, f.i64(FUTEX_WAKE), f.i64(_ALL), f.i64(0), f.i64(0)])
+    return f.ret()
+
+
+def _emit_barrier(module: Module, wait: Any, wake: Any) -> Any:
+    """Emit (context): return when every thread has come here."""
+    f = Function(module, "barrier", [PTR], inline=False)
+    (context,) = f.args
+    threads = CONTEXT.load(f, context, "threads")
+    with f.when(threads > 1):
+        arrived = CONTEXT.load(f, context, "barrier")
+        generation = f.at(arrived, BARRIER_GENERATION)
+        before = f.load_acquire(generation)
+        with f.otherwise((f.fetch_add(arrived, 1) + 1).eq(threads)) as (last, others):
+            with last:
+                f.store_release(0, arrived)
+                f.call(wake, [context, generation])
+            with others:
+                f.call(wait, [context, generation, before, f.i64(BARRIER_SPINS)])
+    return f.ret()
+
+
+def _emit_walk(module: Module, operations: Mapping[int, Any], barrier: Any) -> Any:
+    """Emit (tape, context, thread): every record up to END."""
+    f = Function(module, "walk", [PTR, PTR, I64], inline=False)
+    tape, context, thread = f.args
+    index = f.var(I64, 0)
+    with f.forever() as records:
+        record = f.at(tape, index.value * RECORD_BYTES)
+        code = HEADER.load(f, record, "operation")
+        records.leave(code.eq(END))
+        counter = f.at(CONTEXT.load(f, context, "counters"), index.value * COUNTER_BYTES)
+        done = f.fn.append_basic_block()
+        switch = f.b.switch(code.v, done)
+        for number, function in operations.items():
+            case = f.fn.append_basic_block()
+            switch.add_case(I64(number), case)
+            f.b.position_at_end(case)
+            f.call(function, [record, context, thread, counter])
+            f.b.branch(done)
+        f.b.position_at_end(done)
+        with f.when(BARRIER.load(f, record, "has_barrier").ne(0)):
+            f.call(barrier, [context])
+        index.value += 1
+    return f.ret()
+
+
+def _emit_step(module: Module, walk: Any, wake: Any) -> None:
+    """Emit step(control, context): wake the workers and walk the tape with them, as thread 0."""
+    f = Function(module, "step", [PTR, PTR], exported=True)
+    control, context = f.args
+    f.call(wake, [context, control])
+    f.call(walk, [f.load_pointer(control, CONTROL_TAPE), context, f.i64(0)])
+    f.ret()
+
+
+def _emit_work(module: Module, walk: Any, wait: Any) -> None:
+    """Emit work(control, context, thread): walk the tape with each step, until the workers are told to quit."""
+    f = Function(module, "work", [PTR, PTR, I64], exported=True)
+    control, context, thread = f.args
+    generation = f.var(I64, 0)
+    with f.forever() as steps:
+        f.call(wait, [context, control, generation.value, f.i64(IDLE_SPINS)])
+        generation.value += 1
+        steps.leave(f.load(control, I64, CONTROL_QUIT, 8).ne(0))
+        f.call(walk, [f.load_pointer(control, CONTROL_TAPE), context, thread])
+    f.ret()

@@ -1,0 +1,75 @@
+"""Memory that kernels read and write: allocated by Python, addressed by compiled code, bounds checked in between."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def untouched(size: int) -> NDArray[np.uint8]:
+    """Return zeroed memory of `size` bytes, none of it resident yet; on Linux by huge pages, where there are any."""
+    length = max(size, mmap.PAGESIZE)
+    if sys.platform != "linux":
+        return np.frombuffer(mmap.mmap(-1, length), np.uint8)
+    memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # the kernel has no huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
+
+
+def address(array: NDArray[np.generic]) -> int:
+    """Return where an array's first byte is. The caller keeps the array alive."""
+    return int(array.ctypes.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`count` rows of `stride` bytes each."""
+
+    memory: NDArray[np.uint8]
+    count: int
+    stride: int
+
+    @classmethod
+    def allocate(cls, count: int, row_bytes: int) -> Rows:
+        """Return rows of at least so many bytes, each in lines of 64."""
+        return cls.exactly(count, -(-row_bytes // 64) * 64)
+
+    @classmethod
+    def exactly(cls, count: int, stride: int) -> Rows:
+        """Return rows of just so many bytes."""
+        return cls(untouched(count * stride), count, stride)
+
+    @property
+    def address(self) -> int:
+        return address(self.memory)
+
+    def require(self, rows: int, row_bytes: int) -> None:
+        """Raise ValueError if a kernel that writes or reads so much would leave this memory."""
+        if rows > self.count or row_bytes > self.stride or self.count * self.stride > self.memory.nbytes:
+            raise ValueError(
+                f"{rows} rows of {row_bytes} bytes are not within {self.count} rows of {self.stride} bytes."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """Numbers that every row is added to or multiplied with: float32, zero from its end up to a multiple of 32."""
+
+    values: NDArray[np.float32]
+    length: int
+
+    @classmethod
+    def of(cls, values: NDArray[np.float32]) -> Vector:
+        padded = np.zeros(-(-values.size // 32) * 32, np.float32)
+        padded[: values.size] = values
+        return cls(padded, values.size)
+
+    @property
+    def address(self) -> int:
+        return address(self.values)

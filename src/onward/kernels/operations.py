@@ -1,0 +1,266 @@
+"""The operations of a tape besides products and attention: embeddings, norms, activations, rotation, gated units.
+
+Each is a function (record, context, thread, counter). Threads take pieces, mostly rows, by an atomic counter; no result
+depends on who takes which. Rows of float32 are zero from their end up to a multiple of 32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from onward.kernels.activations import ACTIVATIONS, ActivationName, write_blocks
+from onward.kernels.attention_shape import BLOCK_TOKENS, LANES, AttentionShape
+from onward.kernels.float_dots import Float32
+from onward.kernels.function import Function, Module
+from onward.kernels.isa import Isa
+from onward.kernels.maths import sigmoid
+from onward.kernels.panels import emit_ordered_block
+from onward.kernels.products import ProductKind, emit_product
+from onward.kernels.records import CONTEXT, EMBED, NORM, PRODUCT, QUANTISE, ROTATE, UNIT
+from onward.kernels.values import F32, I32, I64, PTR, Value, vec
+from onward.kernels.weight_types import F32X16, GROUP, WEIGHT_TYPES, FloatType, RowReader, WeightType
+
+FORMS: tuple[ActivationName, ...] = ("int8", "int16", "float32")
+"""By number in records."""
+MAX_FLOAT16 = 65504.0
+_ROW_VECTOR = 4 * LANES
+
+
+class Operation:
+    """A function of the interpreter that is being written, with its arguments."""
+
+    def __init__(self, module: Module, name: str) -> None:
+        self.f = Function(module, f"operation_{name}", [PTR, PTR, I64, PTR], inline=False)
+        self.record, self.context, self.thread, self.counter = self.f.args
+
+    def field(self, layout: Any, name: str) -> Value:
+        return layout.load(self.f, self.record, name)  # type: ignore[no-any-return]
+
+    def shared(self, name: str) -> Value:
+        """Return a field of the context."""
+        return CONTEXT.load(self.f, self.context, name)
+
+    def scratch(self) -> Value:
+        """Return this thread's scratch memory."""
+        return self.f.at(self.shared("scratch"), self.thread * self.shared("scratch_stride"))
+
+    @contextmanager
+    def rows(self, of_logits: Value | None = None) -> Iterator[tuple[Value, Value]]:
+        """Loop over rows of the step, one at a time: (number, row). `of_logits`: whether only over those whose logits
+        are wanted, which are numbered among themselves."""
+        f = self.f
+        if of_logits is None:
+            with claim(f, self.counter, self.shared("rows"), f.i64(1)) as (row, _):
+                yield row, row
+            return
+        is_all = of_logits.eq(0)
+        count = f.select(is_all, self.shared("rows"), self.shared("num_logit_rows"))
+        with claim(f, self.counter, count, f.i64(1)) as (number, _):
+            place = f.var(I64, number)
+            with f.when(of_logits.ne(0)):
+                place.set(f.load(self.shared("logit_rows"), I64, number * 8))
+            yield number, place.value
+
+
+@contextmanager
+def claim(f: Function, counter: Value, total: Value, chunk: Value) -> Iterator[tuple[Value, Value]]:
+    """Repeat the body for pieces [first, last) taken from a counter that all threads share."""
+    with f.forever() as turns:
+        first = f.fetch_add(counter, chunk)
+        turns.leave(first >= total)
+        yield first, f.min(first + chunk, total)
+
+
+class Writers:
+    """Functions that write a row of float32 in a form of activations."""
+
+    def __init__(self, module: Module, names: Iterable[ActivationName]) -> None:
+        self._functions = {name: self._emit(module, name) for name in FORMS if name in names}
+
+    @staticmethod
+    def _emit(module: Module, name: ActivationName) -> Any:
+        f = Function(module, f"write_{name}", [PTR, PTR, I64, I64], inline=False)
+        source, target, first, last = f.args
+        write_blocks(f, ACTIVATIONS[name], source, target, first, last)
+        return f.ret()
+
+    def call(self, f: Function, form: Value, source: Value, target: Value, first: Value, last: Value) -> None:
+        """Emit the writing of blocks `first` to `last` in the form with this number."""
+        for name, function in self._functions.items():
+            with f.when(form.eq(FORMS.index(name))):
+                f.call(function, [source, target, first, last])
+
+
+def blocks_of(inputs: Value) -> Value:
+    """Return how many blocks of 32 a row has."""
+    return (inputs + (GROUP - 1)) // GROUP
+
+
+def emit_embed(module: Module, isa: Isa, name: str) -> Any:
+    """Rows of the table for the step's tokens, as float32."""
+    op, kind = Operation(module, f"embed_{name}"), WEIGHT_TYPES[name]
+    f = op.f
+    scale = op.field(EMBED, "scale")
+    with op.rows() as (row, _):
+        token = f.load(op.shared("tokens"), I64, row * 8)
+        source = f.at(op.field(EMBED, "table"), token * op.field(EMBED, "row_bytes"))
+        target = f.at(op.field(EMBED, "target"), row * op.field(EMBED, "target_stride"))
+        if isinstance(kind, FloatType):
+            with f.loop(0, op.field(EMBED, "inputs")) as k:
+                # one row as it is in the file: its weights are beside each other
+                reader = RowReader(f, f.at(source, k * kind.weight_bytes))
+                f.store(kind.load(reader, f.i64(0)).lane(0) * scale, target, k * 4)
+        else:
+            _embed_blocks(op, isa, kind, source, target, scale)
+    return f.ret()
+
+
+def _embed_blocks(op: Operation, isa: Isa, kind: WeightType, source: Value, target: Value, scale: Value) -> None:
+    f, ordered = op.f, op.scratch()
+    with f.loop(0, op.field(EMBED, "inputs") // kind.block_weights) as block:
+        emit_ordered_block(f, kind, f.at(source, block * kind.block_bytes), ordered)
+        place = f.at(target, block * (4 * kind.block_weights))
+        Float32(f, isa, kind).read(RowReader(f, ordered)).each(
+            lambda k, weight: f.store(weight.lane(0) * scale, place, k * 4)
+        )
+
+
+def emit_norm(module: Module, writers: Writers) -> Any:
+    """Root mean square norms."""
+    op = Operation(module, "norm")
+    f = op.f
+    inputs, weight = op.field(NORM, "inputs"), op.field(NORM, "weight")
+    blocks = blocks_of(inputs)
+    normal = op.scratch()
+    with op.rows(op.field(NORM, "of_logit_rows")) as (number, row):
+        source = f.at(op.field(NORM, "source"), row * op.field(NORM, "source_stride"))
+        target = f.at(op.field(NORM, "target"), number * op.field(NORM, "target_stride"))
+        sums = [f.var(F32X16, 0.0) for _ in range(2)]
+        with f.loop(0, blocks * (4 * GROUP), 4 * GROUP) as at:
+            for half, total in enumerate(sums):
+                value = f.load(source, F32X16, at + half * _ROW_VECTOR)
+                total.set(f.fma(value, value, total.value))
+        mean = f.hsum(sums[0].value + sums[1].value) / inputs.to_f32()
+        inverse = f.f32(1.0) / f.sqrt(mean + op.field(NORM, "epsilon"))
+        with f.loop(0, blocks * (4 * GROUP), _ROW_VECTOR) as at:
+            f.store(f.load(source, F32X16, at) * inverse * f.load(weight, F32X16, at), normal, at)
+        writers.call(f, op.field(NORM, "form"), normal, target, f.i64(0), blocks)
+    return f.ret()
+
+
+def emit_quantise(module: Module, writers: Writers) -> Any:
+    """Rows in another form."""
+    op = Operation(module, "quantise")
+    f = op.f
+    with op.rows() as (row, _):
+        source = f.at(op.field(QUANTISE, "source"), row * op.field(QUANTISE, "source_stride"))
+        target = f.at(op.field(QUANTISE, "target"), row * op.field(QUANTISE, "target_stride"))
+        writers.call(f, op.field(QUANTISE, "form"), source, target, f.i64(0), blocks_of(op.field(QUANTISE, "inputs")))
+    return f.ret()
+
+
+def emit_unit(module: Module, writers: Writers) -> Any:
+    """Gated units: silu(gate) * up."""
+    op = Operation(module, "unit")
+    f = op.f
+    pieces, stride = op.field(UNIT, "pieces"), op.field(UNIT, "source_stride")
+    blocks, values = blocks_of(op.field(UNIT, "inputs")), op.scratch()
+    per_piece = (blocks + pieces - 1) // pieces
+    with claim(f, op.counter, op.shared("rows") * pieces, f.i64(1)) as (piece, _):
+        row = piece // pieces
+        first = piece % pieces * per_piece
+        last = f.min(first + per_piece, blocks)
+        gate, up = (f.at(op.field(UNIT, name), row * stride) for name in ("gate", "up"))
+        target = f.at(op.field(UNIT, "target"), row * op.field(UNIT, "target_stride"))
+        with f.loop(first * (4 * GROUP), last * (4 * GROUP), _ROW_VECTOR) as at:
+            value = f.load(gate, F32X16, at)
+            f.store(value * sigmoid(f, value) * f.load(up, F32X16, at), values, at)
+        writers.call(f, op.field(UNIT, "form"), values, target, first, last)
+    return f.ret()
+
+
+def emit_rotate(module: Module, shape: AttentionShape) -> Any:
+    """Rotation of queries and keys by their positions, and the writing of keys and values."""
+    op = Operation(module, "rotate")
+    f = op.f
+    with op.rows() as (row, _):
+        position = f.load(op.shared("positions"), I64, row * 8)
+        table = f.load_pointer(op.shared("tables"), row * 8)
+        block = f.load(table, I32, position // BLOCK_TOKENS * 4).zext(I64)
+        slot = position % BLOCK_TOKENS
+        _Rotation(op, shape, row, position).emit(f.at(op.field(ROTATE, "cache"), block * shape.block_bytes), slot)
+    return f.ret()
+
+
+class _Rotation:
+    """One row's queries, keys and values."""
+
+    def __init__(self, op: Operation, shape: AttentionShape, row: Value, position: Value) -> None:
+        self.op, self.f, self.shape, self.row = op, op.f, shape, row
+        half = shape.rotated // 2
+        self.half = half
+        self.tables = [f_at(op, name, position * (4 * half)) for name in ("cosines", "sines")]
+        self.turned = op.scratch()
+
+    def emit(self, block: Value, slot: Value) -> None:
+        f, op, shape = self.f, self.op, self.shape
+        size, padded = shape.head_size, shape.padded
+        queries = f.at(op.field(ROTATE, "queries"), self.row * op.field(ROTATE, "query_stride"))
+        rotated = f.at(op.field(ROTATE, "target"), self.row * shape.query_stride)
+        keys, values = (
+            f.at(op.field(ROTATE, n), self.row * op.field(ROTATE, "key_stride")) for n in ("keys", "values")
+        )
+        with f.loop(0, shape.num_heads) as head:
+            self._turn(f.at(queries, head * (4 * size)), f.at(rotated, head * (4 * padded)), op.field(ROTATE, "scale"))
+        with f.loop(0, shape.num_kv_heads) as head:
+            self._turn(f.at(keys, head * (4 * size)), self.turned, None)
+            column = f.at(block, head * shape.head_bytes + slot * shape.kv_size)
+            self._copy(self.turned, lambda d: f.at(column, d * (BLOCK_TOKENS * shape.kv_size)))
+            place = f.at(block, head * shape.head_bytes + slot * (padded * shape.kv_size) + shape.values_offset)
+            self._copy(f.at(values, head * (4 * size)), lambda d, place=place: f.at(place, d * shape.kv_size))  # type: ignore[misc]
+
+    def _turn(self, source: Value, target: Value, scale: Value | None) -> None:
+        """Write a head with its first dimensions rotated: those of a pair are half of them apart."""
+        f, half = self.f, self.half
+
+        def scaled(value: Value) -> Value:
+            return value if scale is None else value * scale
+
+        lanes = math.gcd(half, LANES)
+        t = vec(F32, lanes) if lanes > 1 else F32
+        with f.loop(0, 4 * half, 4 * lanes) as at:
+            first, second = f.load(source, t, at), f.load(source, t, at + 4 * half)
+            cosine, sine = (f.load(table, t, at) for table in self.tables)
+            f.store(scaled(f.fma(first, cosine, -(second * sine))), target, at)
+            f.store(scaled(f.fma(first, sine, second * cosine)), target, at + 4 * half)
+        with f.loop(8 * half, 4 * self.shape.head_size, 4) as at:
+            f.store(scaled(f.load(source, F32, at)), target, at)
+
+    def _copy(self, source: Value, place: Callable[[Value], Value]) -> None:
+        """Write a head's numbers to the cache."""
+        f = self.f
+        with f.loop(0, self.shape.head_size) as d:
+            value = f.load(source, F32, d * 4)
+            if not self.shape.is_wide:
+                value = f.max(f.min(value, MAX_FLOAT16), -MAX_FLOAT16).fptrunc()
+            f.store(value, place(d))
+
+
+def f_at(op: Operation, name: str, offset: Value) -> Value:
+    """Return a pointer behind one of a ROTATE record."""
+    return op.f.at(op.field(ROTATE, name), offset)
+
+
+def emit_product_operation(module: Module, isa: Isa, kind: ProductKind) -> Any:
+    """Panels of a product, taken a few at a time."""
+    product = emit_product(module, isa, kind)
+    op = Operation(module, f"product_{kind.name}")
+    f = op.f
+    is_all = op.field(PRODUCT, "of_logit_rows").eq(0)
+    rows = f.select(is_all, op.shared("rows"), op.shared("num_logit_rows"))
+    with claim(f, op.counter, op.field(PRODUCT, "num_panels"), op.field(PRODUCT, "claim")) as (first, last):
+        f.call(product, [op.record, first, last, rows, op.scratch()])
+    return f.ret()

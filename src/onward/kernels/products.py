@@ -1,0 +1,257 @@
+"""Products of rows of activations with panels of weights: out[m] (+)= (weights x[m] + bias) * scale.
+
+One or two rows read a panel as it lies there, with prefetches; more rows have each block unpacked once into the scratch
+memory, which stays in the first-level cache, and multiplied from there. Both compute in the order of `integer_dots`, or
+with float32 activations
+
+    result = fma(weight, activation, result), inputs ascending,
+
+so they have the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from onward.kernels.activations import ACTIVATIONS, ActivationName
+from onward.kernels.float_dots import Float32
+from onward.kernels.function import Function, Module, Variable
+from onward.kernels.integer_dots import Int8, Int16
+from onward.kernels.isa import Isa
+from onward.kernels.records import PRODUCT
+from onward.kernels.values import I64, PTR, Value
+from onward.kernels.weight_types import F32X16, PANEL_ROWS, WEIGHT_TYPES, FloatType, WeightType
+
+OUT_BYTES = 4 * PANEL_ROWS
+PREFETCH_BYTES = 1024
+"""How far ahead of the weights in use others are fetched, for one or two rows."""
+FEW_ROWS = 2
+"""Rows up to which weights are not unpacked into memory."""
+SLAB_WEIGHTS = 256
+"""Weights of each row that are unpacked at a time."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How many rows and panels are computed together. No bit depends on it."""
+
+    register_rows: int
+    """Rows whose sums are in registers at a time."""
+    rows: int
+    panels: int
+    """Rows and panels whose sums stay in the scratch memory while all inputs pass by."""
+
+
+def tile_of(isa: Isa, name: ActivationName) -> Tile:
+    """Return the tile for a processor's registers."""
+    integers, floats = {16: (2, 2), 32: (4, 6), 64: (8, 12)}[isa.width]
+    if name == "float32":
+        return Tile(floats, 96, 4)
+    return Tile(integers, 32, 1) if name == "int8" else Tile(integers, 96, 4)
+
+
+class Dots(Protocol):
+    """One way to multiply: integer_dots.Int8 and Int16, float_dots.Float32. Blocks are what `add` takes."""
+
+    def packed(self, block: Value, ahead: int) -> Any: ...
+    def unpack(self, block: Value, target: Value) -> None: ...
+    def unpacked(self, target: Value) -> Any: ...
+    def add(self, block: Any, rows: Sequence[Value], results: Sequence[Variable]) -> None: ...
+
+
+@dataclass(frozen=True)
+class ProductKind:
+    """A type of weights with a form of activations."""
+
+    weights: str
+    activations: ActivationName
+
+    @property
+    def type(self) -> WeightType | FloatType:
+        return WEIGHT_TYPES[self.weights]
+
+    @property
+    def name(self) -> str:
+        return f"{self.weights}_{self.activations}"
+
+    @property
+    def slab_blocks(self) -> int:
+        return SLAB_WEIGHTS // self.type.block_weights
+
+    @property
+    def activation_block_bytes(self) -> int:
+        """Of the activations that one block of weights is multiplied with."""
+        return self.type.groups * ACTIVATIONS[self.activations].block_bytes
+
+    def arithmetic(self, f: Any, isa: Isa) -> Dots:
+        if isinstance(self.type, FloatType) or self.activations == "float32":
+            return Float32(f, isa, self.type)
+        return {"int8": Int8, "int16": Int16}[self.activations](f, isa, self.type)
+
+    def scratch_bytes(self, isa: Isa) -> int:
+        """Return the scratch memory that a thread needs."""
+        tile = tile_of(isa, self.activations)
+        return self.unpacked_bytes * self.slab_blocks + tile.rows * tile.panels * OUT_BYTES
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """Of a block, in the scratch memory."""
+        if isinstance(self.type, FloatType) or self.activations == "float32":
+            return Float32.unpacked_bytes(self.type)
+        return {"int8": Int8, "int16": Int16}[self.activations].unpacked_bytes(self.type)
+
+
+def emit_product(module: Module, isa: Isa, kind: ProductKind) -> Any:
+    """Emit product_KIND(record, first panel, last panel, rows, scratch): panels of a PRODUCT record."""
+    few = {rows: _emit_few(module, isa, kind, rows) for rows in range(1, FEW_ROWS + 1)}
+    many = _emit_many(module, isa, kind)
+    tile = tile_of(isa, kind.activations)
+    f = Function(module, f"product_{kind.name}", [PTR, I64, I64, I64, PTR], exported=True)
+    record, first, last, rows, scratch = f.args
+    for count, function in few.items():
+        with f.when(rows.eq(count)), f.loop(first, last) as panel:
+            f.call(function, [record, panel])
+    with f.when(rows > FEW_ROWS), f.loop(0, rows, tile.rows) as row, f.loop(first, last, tile.panels) as panel:
+        num_rows, num_panels = f.min(rows - row, tile.rows), f.min(last - panel, tile.panels)
+        f.call(many, [record, row, num_rows, panel, num_panels, scratch])
+    return f.ret()
+
+
+class _Record:
+    """The fields of a PRODUCT record, loaded where they are used."""
+
+    def __init__(self, f: Function, record: Value) -> None:
+        self._f, self._record = f, record
+
+    def panel(self, index: Value) -> Value:
+        at = PRODUCT.load(self._f, self._record, "panel_bytes") * index
+        return self._f.at(PRODUCT.load(self._f, self._record, "panels"), at)
+
+    def activations(self, row: Value) -> Value:
+        at = PRODUCT.load(self._f, self._record, "source_stride") * row
+        return self._f.at(PRODUCT.load(self._f, self._record, "source"), at)
+
+    def blocks(self) -> Value:
+        return PRODUCT.load(self._f, self._record, "blocks")
+
+    def stride(self) -> Value:
+        return PRODUCT.load(self._f, self._record, "source_stride")
+
+    def finish(self, row: Value, panel: Value, result: Value) -> None:
+        """Emit the store of one row's result of a panel, float32 x 16."""
+        f, record = self._f, self._record
+        bias = PRODUCT.load(f, record, "bias")
+        total = f.var(F32X16, result)
+        with f.when(bias.is_null().eq(0)):
+            total.set(result + f.load(bias, F32X16, panel * OUT_BYTES))
+        scaled = total.value * f.splat(PRODUCT.load(f, record, "scale"), PANEL_ROWS)
+        place = f.at(
+            PRODUCT.load(f, record, "target"), PRODUCT.load(f, record, "target_stride") * row + panel * OUT_BYTES
+        )
+        with f.otherwise(PRODUCT.load(f, record, "is_added").ne(0)) as (added, alone):
+            with added:
+                f.store(f.load(place, F32X16) + scaled, place)
+            with alone:
+                f.store(scaled, place)
+
+
+def _emit_few(module: Module, isa: Isa, kind: ProductKind, rows: int) -> Any:
+    """Emit (record, panel): the first rows, weights unpacked in registers."""
+    f = Function(module, f"few_{kind.name}_{rows}", [PTR, I64], inline=False)
+    record, panel = f.args
+    fields, arithmetic = _Record(f, record), kind.arithmetic(f, isa)
+    weights = fields.panel(panel)
+    sources = [fields.activations(f.i64(row)) for row in range(rows)]
+    results = [f.var(F32X16, 0.0) for _ in range(rows)]
+    with f.loop(0, fields.blocks()) as block:
+        place = f.at(weights, block * kind.type.panel_block_bytes)
+        packed = arithmetic.packed(place, PREFETCH_BYTES)
+        arithmetic.add(packed, [f.at(source, block * kind.activation_block_bytes) for source in sources], results)
+    for row in range(rows):
+        fields.finish(f.i64(row), panel, results[row].value)
+    return f.ret()
+
+
+def _emit_micro(module: Module, isa: Isa, kind: ProductKind, rows: int) -> Any:
+    """Emit (unpacked blocks, their number, activations, stride, sums): sums[rows][16] += weights * activations."""
+    arithmetic = kind.arithmetic(None, isa)
+    is_shared = isinstance(arithmetic, Float32)  # unpacked weights are float32, whatever their type
+    name = f"micro_{f'float32_{kind.type.block_weights}' if is_shared else kind.name}_{rows}"
+    known = module.ir.globals.get(name)
+    if known is not None:
+        return known
+    f = Function(module, name, [PTR, I64, PTR, I64, PTR], inline=False)
+    unpacked, blocks, source, stride, sums = f.args
+    arithmetic = kind.arithmetic(f, isa)
+    sources = [f.at(source, stride * row) for row in range(rows)]
+    results = [f.var(F32X16, f.load(sums, F32X16, row * OUT_BYTES, OUT_BYTES)) for row in range(rows)]
+    with f.loop(0, blocks) as block:
+        place = f.at(unpacked, block * kind.unpacked_bytes)
+        at = block * kind.activation_block_bytes
+        arithmetic.add(arithmetic.unpacked(place), [f.at(each, at) for each in sources], results)
+    for row in range(rows):
+        f.store(results[row].value, sums, row * OUT_BYTES, OUT_BYTES)
+    return f.ret()
+
+
+def _emit_many(module: Module, isa: Isa, kind: ProductKind) -> Any:
+    """Emit (record, first row, rows, first panel, panels, scratch): at most a tile."""
+    tile, size = tile_of(isa, kind.activations), kind.type.panel_block_bytes
+    micro = {rows: _emit_micro(module, isa, kind, rows) for rows in range(1, tile.register_rows + 1)}
+    f = Function(module, f"many_{kind.name}", [PTR, I64, I64, I64, I64, PTR], inline=False)
+    record, first_row, rows, first_panel, panels, scratch = f.args
+    fields, arithmetic = _Record(f, record), kind.arithmetic(f, isa)
+    unpacked_bytes = kind.unpacked_bytes
+    sums = f.at(scratch, unpacked_bytes * kind.slab_blocks)
+    blocks, stride, source = fields.blocks(), fields.stride(), fields.activations(first_row)
+    with f.loop(0, panels * (tile.rows * OUT_BYTES), OUT_BYTES) as at:
+        f.store(f.const(F32X16, 0.0), sums, at, OUT_BYTES)
+    with f.loop(0, blocks, kind.slab_blocks) as block:
+        count = f.min(blocks - block, kind.slab_blocks)
+        with f.loop(0, panels) as panel:
+            with f.loop(0, count) as each:
+                arithmetic.unpack(
+                    f.at(fields.panel(first_panel + panel), (block + each) * size), f.at(scratch, each * unpacked_bytes)
+                )
+            _prefetch_next(f, fields, first_panel, panel, panels, block, kind)
+            x, c = f.at(source, block * kind.activation_block_bytes), f.at(sums, panel * (tile.rows * OUT_BYTES))
+            _in_groups(f, micro, tile, rows, lambda function, row: f.call(
+                function, [scratch, count, f.at(x, row * stride), stride, f.at(c, row * OUT_BYTES)]
+            ))  # fmt: skip
+    with f.loop(0, panels) as panel, f.loop(0, rows) as row:
+        at = panel * (tile.rows * OUT_BYTES) + row * OUT_BYTES
+        fields.finish(first_row + row, first_panel + panel, f.load(sums, F32X16, at, OUT_BYTES))
+    return f.ret()
+
+
+def _prefetch_next(
+    f: Function, fields: _Record, first: Value, panel: Value, panels: Value, block: Value, kind: ProductKind
+) -> None:
+    """Fetch the slab that is unpacked next: of the next panel, or the next one of the first."""
+    is_last = (panel + 1).eq(panels)
+    following = f.select(is_last, f.i64(0), panel + 1)
+    at = block + f.select(is_last, f.i64(kind.slab_blocks), f.i64(0))
+    place = f.at(fields.panel(first + following), at * kind.type.panel_block_bytes)
+    with f.loop(0, kind.type.panel_block_bytes * kind.slab_blocks, 64) as line:
+        f.prefetch(place, line)
+
+
+def _in_groups(f: Function, functions: dict[int, Any], tile: Tile, rows: Value, call: Any) -> None:
+    """Emit calls for all rows, in groups of nearly equal size of at most `tile.register_rows`."""
+    groups = (rows + (tile.register_rows - 1)) // tile.register_rows
+    least = rows // groups
+    larger = rows - least * groups
+    with f.loop(0, groups) as group:
+        first = group * least + f.min(group, larger)
+        size = f.select(group < larger, least + 1, least)
+        done = f.fn.append_basic_block()
+        switch = f.b.switch(size.v, done)
+        for count, function in functions.items():
+            case = f.fn.append_basic_block()
+            switch.add_case(I64(count), case)
+            f.b.position_at_end(case)
+            call(function, first)
+            f.b.branch(done)
+        f.b.position_at_end(done)

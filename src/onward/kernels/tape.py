@@ -1,0 +1,251 @@
+"""Tapes: what one step computes, as records for the interpreter. All bounds are checked here, before anything runs.
+
+Every method appends a record. Rows of float32 have room for a multiple of 32 numbers, whose unused ones stay zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.kernels.activations import ACTIVATIONS, ActivationName
+from onward.kernels.attention_shape import AttentionShape
+from onward.kernels.interpreter import (
+    ATTEND_CODE,
+    NORM_CODE,
+    QUANTISE_CODE,
+    ROTATE_CODE,
+    UNIT_CODE,
+    Kernels,
+)
+from onward.kernels.memory import Rows, Vector, address
+from onward.kernels.operations import FORMS
+from onward.kernels.panels import panel_count
+from onward.kernels.products import OUT_BYTES, ProductKind
+from onward.kernels.records import ATTEND, EMBED, NORM, PRODUCT, QUANTISE, RECORD_WORDS, ROTATE, UNIT
+from onward.kernels.weight_types import GROUP, WEIGHT_TYPES
+
+CLAIM_BYTES = 49_152
+"""Weights that a thread takes at a time, about."""
+MIN_CLAIMS = 4
+"""Pieces per thread that a product is cut into at least, while its panels last."""
+UNIT_PIECE_NUMBERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Weights as panels: [rows, inputs] of a type."""
+
+    type: str
+    rows: int
+    inputs: int
+    panels: NDArray[np.uint8]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks per row."""
+        return -(-self.inputs // WEIGHT_TYPES[self.type].block_weights)
+
+    @property
+    def panel_bytes(self) -> int:
+        return self.blocks * WEIGHT_TYPES[self.type].panel_block_bytes
+
+    @property
+    def padded_inputs(self) -> int:
+        return self.blocks * WEIGHT_TYPES[self.type].block_weights
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of weights as they are in a file, read one at a time."""
+
+    type: str
+    rows: int
+    inputs: int
+    data: NDArray[np.uint8]
+
+    @property
+    def row_bytes(self) -> int:
+        kind = WEIGHT_TYPES[self.type]
+        return self.data.nbytes // self.rows if hasattr(kind, "weight_bytes") else self._blocks * kind.block_bytes
+
+    @property
+    def _blocks(self) -> int:
+        return self.inputs // WEIGHT_TYPES[self.type].block_weights
+
+
+def float_row_bytes(numbers: int) -> int:
+    """Return the bytes of a row of float32."""
+    return 4 * (-(-numbers // GROUP) * GROUP)
+
+
+class TapeBuilder:
+    """Writes a tape for steps of up to `rows` rows on `threads` threads. Keeps what its records point to alive."""
+
+    def __init__(self, kernels: Kernels, rows: int, threads: int) -> None:
+        self._kernels, self._rows, self._threads = kernels, rows, threads
+        self._records: list[NDArray[np.int64]] = []
+        self.memory: list[object] = []
+
+    def finish(self) -> NDArray[np.int64]:
+        """Return the tape, int64 [records + 1, 16]. All threads wait for each other after its last record."""
+        self._records[-1][-1] = 1
+        return np.array([*self._records, np.zeros(RECORD_WORDS, np.int64)], np.int64)
+
+    def last_record(self) -> int:
+        """Return the number of the record that was appended last."""
+        return len(self._records) - 1
+
+    def _append(self, record: NDArray[np.int64], *used: object) -> None:
+        self._records.append(record)
+        self.memory += used
+
+    def embed(self, table: Table, target: Rows, scale: float = 1.0) -> None:
+        """Write the table's rows of the step's tokens to `target`, float32."""
+        target.require(self._rows, float_row_bytes(table.inputs))
+        if table.data.nbytes < table.rows * table.row_bytes:
+            raise ValueError(f"A table of {table.rows} rows has {table.data.nbytes} bytes.")
+        record = EMBED.record(
+            self._kernels.embed_code(table.type), has_barrier=True, table=address(table.data),
+            row_bytes=table.row_bytes, inputs=table.inputs, target=target.address, target_stride=target.stride,
+            scale=scale,
+        )  # fmt: skip
+        self._append(record, table, target)
+
+    def norm(
+        self,
+        source: Rows,
+        weight: Vector,
+        target: Rows,
+        form: ActivationName,
+        epsilon: float,
+        *,
+        of_logit_rows: bool = False,
+    ) -> None:
+        """Write normalised rows in a form of activations."""
+        inputs = weight.length
+        source.require(self._rows, float_row_bytes(inputs))
+        target.require(0 if of_logit_rows else self._rows, ACTIVATIONS[form].row_bytes(inputs))
+        record = NORM.record(
+            NORM_CODE, has_barrier=True, source=source.address, source_stride=source.stride, weight=weight.address,
+            inputs=inputs, target=target.address, target_stride=target.stride, form=FORMS.index(form),
+            of_logit_rows=of_logit_rows, epsilon=epsilon,
+        )  # fmt: skip
+        self._append(record, source, weight, target)
+
+    def quantise(self, source: Rows, inputs: int, target: Rows, form: ActivationName) -> None:
+        """Write rows of float32 in another form."""
+        source.require(self._rows, float_row_bytes(inputs))
+        target.require(self._rows, ACTIVATIONS[form].row_bytes(inputs))
+        record = QUANTISE.record(
+            QUANTISE_CODE, has_barrier=True, source=source.address, source_stride=source.stride, inputs=inputs,
+            target=target.address, target_stride=target.stride, form=FORMS.index(form),
+        )  # fmt: skip
+        self._append(record, source, target)
+
+    def unit(self, gate: Rows, up: Rows, inputs: int, target: Rows, form: ActivationName) -> None:
+        """Write silu(gate) * up in a form of activations."""
+        for rows in (gate, up):
+            rows.require(self._rows, float_row_bytes(inputs))
+        if gate.stride != up.stride:
+            raise ValueError("Both inputs of a unit must have rows of one length.")
+        target.require(self._rows, ACTIVATIONS[form].row_bytes(inputs))
+        record = UNIT.record(
+            UNIT_CODE, has_barrier=True, gate=gate.address, up=up.address, source_stride=gate.stride, inputs=inputs,
+            target=target.address, target_stride=target.stride, form=FORMS.index(form),
+            pieces=max(1, inputs // UNIT_PIECE_NUMBERS),
+        )  # fmt: skip
+        self._append(record, gate, up, target)
+
+    def rotate(
+        self,
+        queries: Rows,
+        keys: Rows,
+        values: Rows,
+        target: Rows,
+        tables: tuple[Rows, Rows],
+        cache: Rows,
+        scale: float,
+    ) -> None:
+        """Rotate queries to `target`, and write keys and values to a layer's cache. `tables`: cosines and sines."""
+        shape = self._kernels.attention
+        queries.require(self._rows, 4 * shape.num_heads * shape.head_size)
+        for rows in (keys, values):
+            rows.require(self._rows, 4 * shape.num_kv_heads * shape.head_size)
+        target.require(self._rows, shape.query_stride)
+        cache.require(1, shape.block_bytes)
+        if keys.stride != values.stride or target.stride != shape.query_stride or cache.stride != shape.block_bytes:
+            raise ValueError("Rows of keys, values, queries or the cache are not as long as the kernels expect.")
+        for table in tables:
+            if table.stride != 2 * shape.rotated:
+                raise ValueError(f"A table of positions has rows of {table.stride} bytes.")
+        record = ROTATE.record(
+            ROTATE_CODE, has_barrier=True, queries=queries.address, keys=keys.address, values=values.address,
+            query_stride=queries.stride, key_stride=keys.stride, cosines=tables[0].address, sines=tables[1].address,
+            cache=cache.address, target=target.address, scale=scale,
+        )  # fmt: skip
+        self._append(record, queries, keys, values, target, tables, cache)
+
+    def attend(self, queries: Rows, cache: Rows, target: Rows) -> None:
+        """Write what each head attends to, float32 [rows, heads * head size]."""
+        shape = self._kernels.attention
+        queries.require(self._rows, shape.query_stride)
+        target.require(self._rows, 4 * shape.num_heads * shape.head_size)
+        if queries.stride != shape.query_stride or cache.stride != shape.block_bytes:
+            raise ValueError("Rows of queries or the cache are not as long as the kernels expect.")
+        record = ATTEND.record(
+            ATTEND_CODE, has_barrier=True, queries=queries.address, query_stride=queries.stride, cache=cache.address,
+            target=target.address, target_stride=target.stride, window=0, cap=0.0, sinks=0,
+        )  # fmt: skip
+        self._append(record, queries, cache, target)
+
+    def products(
+        self,
+        parts: Sequence[tuple[Matrix, Rows, Vector | None]],
+        sources: dict[ActivationName, Rows],
+        forms: Sequence[ActivationName],
+        *,
+        is_added: bool = False,
+        of_logit_rows: bool = False,
+        scale: float = 1.0,
+    ) -> None:
+        """Multiply one input, in forms of activations that are in `sources`, with several matrices: (weights, target,
+        bias). Threads wait for each other only after the last one."""
+        for index, ((weights, target, bias), form) in enumerate(zip(parts, forms, strict=True)):
+            source = sources[form]
+            panels, kind = panel_count(weights.rows), ProductKind(weights.type, form)
+            rows = 0 if of_logit_rows else self._rows
+            source.require(rows, ACTIVATIONS[form].row_bytes(weights.padded_inputs))
+            target.require(rows, panels * OUT_BYTES)
+            if weights.panels.nbytes < panels * weights.panel_bytes:
+                raise ValueError(
+                    f"{panels} panels of {weights.panel_bytes} bytes are not within {weights.panels.nbytes}."
+                )
+            if bias is not None and (bias.length != weights.rows or bias.values.size < panels * 16):
+                raise ValueError(f"A bias of {bias.length} numbers is added to {weights.rows}.")
+            claim = min(CLAIM_BYTES // weights.panel_bytes, panels // (MIN_CLAIMS * self._threads))
+            record = PRODUCT.record(
+                self._kernels.product_code(kind), has_barrier=index == len(parts) - 1,
+                panels=address(weights.panels), panel_bytes=weights.panel_bytes, blocks=weights.blocks,
+                num_panels=panels, source=source.address, source_stride=source.stride, target=target.address,
+                target_stride=target.stride, bias=0 if bias is None else bias.address, is_added=is_added,
+                of_logit_rows=of_logit_rows, claim=max(1, claim), scale=scale,
+            )  # fmt: skip
+            self._append(record, weights, source, target, bias)
+
+
+def attention_tiles(
+    shape: AttentionShape, tables: NDArray[np.int64], positions: NDArray[np.int64], threads: int
+) -> NDArray[np.int64]:
+    """Return int64 [tiles, 2]: first row and rows of each tile of a step, runs of one block table and of consecutive
+    positions, cut so that every thread has some. No cut changes a bit."""
+    count = len(positions)
+    rows = min(shape.tile_rows, max(8, count * shape.num_kv_heads // (4 * threads)))
+    is_cut = (tables[1:] != tables[:-1]) | (positions[1:] != positions[:-1] + 1)
+    starts = [0, *(np.flatnonzero(is_cut) + 1).tolist(), count]
+    found = [(first, min(rows, end - first)) for begin, end in pairwise(starts) for first in range(begin, end, rows)]
+    return np.array(found, np.int64).reshape(-1, 2)

@@ -1,0 +1,246 @@
+"""GGUF's types of weights, as panels: where the words of a block lie, and how integers become weights.
+
+A panel is 16 rows of a matrix, word by word beside each other: the file's bits, rearranged. One lane of a vector is one
+row, so that a product needs no sums across lanes, and no row's bits depend on another row.
+
+Adding a type is an entry of `WEIGHT_TYPES`, with a function that reads a block's scales (`head`) and one that reads its
+weights four at a time (`words`). Products of every kind follow from these two. Sources: ggml-quants.c, ggml-common.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from onward.kernels.values import F16, F32, I16, I32, Value, vec
+
+PANEL_ROWS = 16
+GROUP = 32
+"""Weights that are multiplied with one block of activations."""
+WORD_BYTES = 4 * PANEL_ROWS
+I32X16, F32X16, F16X16 = vec(I32, PANEL_ROWS), vec(F32, PANEL_ROWS), vec(F16, PANEL_ROWS)
+
+
+class BlockReader:
+    """Reads one block of a panel, in the function that is being written. `ahead`: how many bytes further to prefetch
+    with each line that is read for the first time, 0 for no prefetches."""
+
+    def __init__(self, f: Any, block: Value, ahead: int = 0) -> None:
+        self.f, self.block, self._ahead = f, block, ahead
+        self._seen: set[tuple[str, int]] = set()
+
+    def at(self, offset: Value | int) -> Value:
+        """Return a pointer into the block."""
+        return self.f.at(self.block, offset)  # type: ignore[no-any-return]
+
+    def words(self, pointer: Value, offset: int) -> Value:
+        """Return 4 bytes of every row, int32 x 16. The offset is one of the panel's, in bytes."""
+        self._prefetch(pointer, offset, WORD_BYTES)
+        return self.f.load(pointer, I32X16, offset)  # type: ignore[no-any-return]
+
+    def halves(self, pointer: Value, offset: int) -> Value:
+        """Return a float16 of every row as float32 x 16."""
+        self._prefetch(pointer, offset, WORD_BYTES // 2)
+        return self.f.load(pointer, F16X16, offset).fpext()  # type: ignore[no-any-return]
+
+    def _prefetch(self, pointer: Value, offset: int, size: int) -> None:
+        # One line between the uses of two others: a burst of a whole block fills the processor's buffers of misses.
+        if self._ahead and (key := (pointer.v.name, offset)) not in self._seen:
+            self._seen.add(key)
+            if offset % WORD_BYTES < size:
+                self.f.prefetch(pointer, offset + self._ahead)
+
+
+class RowReader(BlockReader):
+    """Reads one block of one row, its words in the panel's order: what is read is in every lane."""
+
+    def at(self, offset: Value | int) -> Value:
+        return self.f.at(self.block, offset // PANEL_ROWS if isinstance(offset, int) else offset >> 4)  # type: ignore[no-any-return]
+
+    def words(self, pointer: Value, offset: int) -> Value:
+        return self.f.splat(self.f.load(pointer, I32, offset // PANEL_ROWS), PANEL_ROWS)  # type: ignore[no-any-return]
+
+    def halves(self, pointer: Value, offset: int) -> Value:
+        return self.f.splat(self.f.load(pointer, F16, offset // PANEL_ROWS).fpext(), PANEL_ROWS)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a block of a panel states besides its weights: each a vector of one number per row.
+
+    A weight is `factor * scale * (integer - offset) + min_factor * minimum`.
+    """
+
+    factor: Value
+    min_factor: Value | None = None
+    scales: tuple[Value, ...] = ()
+    """int32, one per 32 weights or one per 16."""
+    minima: tuple[Value, ...] = ()
+    """int32, one per 32 weights."""
+
+
+WordReader = Callable[[int, int], Value]
+"""Returns four weights of every row as the bytes of int32 x 16, in ascending order from the lowest: word i (0 to 7) of
+group e of a step."""
+
+
+@dataclass(frozen=True)
+class WeightType:
+    """A type of weights in blocks of integers."""
+
+    name: str
+    block_weights: int
+    block_bytes: int
+    fields: tuple[tuple[int, int, int], ...]
+    """The order of a block in the panel: (offset in the file's block, bytes of a word, number of words)."""
+    head: Callable[[BlockReader], Head]
+    words: Callable[[BlockReader, Value], WordReader]
+    """Called with the index of a step."""
+    max_integer: int = 0
+    """The largest integer; 0: they are signed bytes."""
+    offset: int = 0
+    """Subtracted from every integer."""
+    scale_weights: int = 0
+    """Weights per integer scale: 32, 16, or 0 where there are none."""
+    has_minima: bool = False
+    step_groups: int = 1
+    """Groups of 32 weights that share bytes, and that `words` reads together."""
+
+    @property
+    def is_signed(self) -> bool:
+        return self.max_integer == 0
+
+    @property
+    def groups(self) -> int:
+        """Groups of 32 weights per block."""
+        return self.block_weights // GROUP
+
+    @property
+    def scales_per_group(self) -> int:
+        return GROUP // self.scale_weights if self.scale_weights else 0
+
+    @cached_property
+    def panel_block_bytes(self) -> int:
+        return self.block_bytes * PANEL_ROWS
+
+
+@dataclass(frozen=True)
+class FloatType:
+    """A type of weights in floating point, which is multiplied with float32 only. A block is 32 weights."""
+
+    name: str
+    weight_bytes: int
+    load: Callable[[BlockReader, Value], Value] = field(repr=False)
+    """Return weight k of a block, float32 x 16."""
+
+    block_weights = GROUP
+    groups = 1
+
+    @property
+    def block_bytes(self) -> int:
+        return GROUP * self.weight_bytes
+
+    @property
+    def panel_block_bytes(self) -> int:
+        return self.block_bytes * PANEL_ROWS
+
+    @property
+    def fields(self) -> tuple[tuple[int, int, int], ...]:
+        return ((0, self.weight_bytes, GROUP),)
+
+
+def _low_and_high(words: Value) -> tuple[Value, Value]:
+    """Return the two float16 of each word as float32."""
+    low = words.trunc(I16).as_(F16X16).fpext()
+    return low, (words >> 16).trunc(I16).as_(F16X16).fpext()
+
+
+def _byte(words: Value, index: int) -> Value:
+    return (words >> (8 * index)) & 0xFF if index < 3 else words >> 24
+
+
+def _nibbles(words: Value, is_high: int) -> Value:
+    return (words >> 4 if is_high else words) & 0x0F0F0F0F
+
+
+def _blocks_of_32(head_bytes: int) -> Callable[[BlockReader, Value], WordReader]:
+    """Words of Q4_0 and Q4_1: weights 0 to 15 are the low halves of bytes, 16 to 31 the high ones."""
+
+    def words(r: BlockReader, step: Value) -> WordReader:
+        return lambda e, i: _nibbles(r.words(r.block, head_bytes + i % 4 * WORD_BYTES), i // 4)
+
+    return words
+
+
+def _q4_1_head(r: BlockReader) -> Head:
+    factor, minimum = _low_and_high(r.words(r.block, 0))
+    return Head(factor, minimum, minima=(r.f.const(I32X16, 1),))
+
+
+def _k_scales(r: BlockReader) -> Head:
+    """Q4_K and Q5_K: eight scales and eight minima of 6 bits in 12 bytes."""
+    factor, min_factor = _low_and_high(r.words(r.block, 0))
+    first, second, third = (r.words(r.block, (1 + i) * WORD_BYTES) for i in range(3))
+    scales = (first & 0x3F3F3F3F, (third & 0x0F0F0F0F) | (((first >> 6) & 0x03030303) << 4))
+    minima = (second & 0x3F3F3F3F, ((third >> 4) & 0x0F0F0F0F) | (((second >> 6) & 0x03030303) << 4))
+    each = [(half, index) for half in range(2) for index in range(4)]
+    return Head(
+        factor,
+        -min_factor,
+        tuple(_byte(scales[half], index) for half, index in each),
+        tuple(_byte(minima[half], index) for half, index in each),
+    )
+
+
+def _q4_k_words(r: BlockReader, step: Value) -> WordReader:
+    at = r.at(step * (8 * WORD_BYTES) + 4 * WORD_BYTES)
+    return lambda e, i: _nibbles(r.words(at, i * WORD_BYTES), e)
+
+
+def _q6_k_head(r: BlockReader) -> Head:
+    words = [r.words(r.block, 32 + i * WORD_BYTES) for i in range(4)]
+    scales = tuple((word << (24 - 8 * i)).sar(24) if i < 3 else word.sar(24) for word in words for i in range(4))
+    return Head(r.halves(r.block, 0), scales=scales)
+
+
+def _q6_k_words(r: BlockReader, step: Value) -> WordReader:
+    """Half a block: 128 weights, whose high bits come first in the panel, then their low ones."""
+    at = r.at(step * (24 * WORD_BYTES) + (32 + 4 * WORD_BYTES))
+
+    def word(e: int, i: int) -> Value:
+        low = _nibbles(r.words(at, (8 + e % 2 * 8 + i) * WORD_BYTES), e // 2)
+        high = r.words(at, i * WORD_BYTES)
+        shifted = high << 4 if e == 0 else high << 2 if e == 1 else high if e == 2 else high >> 2
+        return low | (shifted & 0x30303030)
+
+    return word
+
+
+def _factor_alone(r: BlockReader) -> Head:
+    return Head(r.halves(r.block, 0))
+
+
+WEIGHT_TYPES: dict[str, WeightType | FloatType] = {
+    each.name: each
+    for each in (
+        WeightType("Q4_0", 32, 18, ((0, 2, 1), (2, 4, 4)), _factor_alone, _blocks_of_32(32), max_integer=15, offset=8),
+        WeightType("Q4_1", 32, 20, ((0, 4, 5),), _q4_1_head, _blocks_of_32(64), max_integer=15, has_minima=True),
+        WeightType(
+            "Q8_0", 32, 34, ((0, 2, 1), (2, 4, 8)), _factor_alone,
+            lambda r, step: lambda e, i: r.words(r.block, 32 + i * WORD_BYTES),
+        ),
+        WeightType(
+            "Q4_K", 256, 144, ((0, 4, 36),), _k_scales, _q4_k_words,
+            max_integer=15, scale_weights=32, has_minima=True, step_groups=2,
+        ),
+        WeightType(
+            "Q6_K", 256, 210, ((208, 2, 1), (192, 4, 4), (128, 4, 8), (0, 4, 16), (160, 4, 8), (64, 4, 16)),
+            _q6_k_head, _q6_k_words, max_integer=63, offset=32, scale_weights=16, step_groups=4,
+        ),
+        FloatType("F16", 2, lambda r, k: r.halves(r.at(k * (2 * PANEL_ROWS)), 0)),
+        FloatType("F32", 4, lambda r, k: r.words(r.at(k * (4 * PANEL_ROWS)), 0).as_(F32X16)),
+    )
+}  # fmt: skip
+"""By ggml's name."""

@@ -1,0 +1,89 @@
+"""Loads a checkpoint into the native runtime."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from onward.checkpoints.architecture import Architecture
+from onward.checkpoints.architectures import architecture_of
+from onward.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from onward.errors import SetupError
+from onward.kernels.activations import ActivationName
+from onward.kernels.attention_shape import AttentionShape
+from onward.kernels.code import load as load_code
+from onward.kernels.interpreter import Kernels
+from onward.kernels.machine import Machine
+from onward.kernels.memory import Rows
+from onward.kernels.products import ProductKind
+from onward.kernels.tape import TapeBuilder
+from onward.kernels.targets import host
+from onward.machine import available_memory, cpu_quota
+from onward.runtimes.base import LoadedModel, Progress
+from onward.runtimes.fingerprint import fingerprint
+from onward.runtimes.kv_plan import plan_kv_cache
+from onward.runtimes.native.decoder import Cache, Decoder, matrix_names
+from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel
+from onward.runtimes.native.positions import PositionTables
+from onward.runtimes.native.requirements import native_problem
+from onward.runtimes.native.types import form_for
+from onward.runtimes.native.weights import Weights
+from onward.runtimes.options import RuntimeOptions
+
+KERNELS_REVISION = 1
+"""Raised with every change of kernels, of a tape, or of how weights are held that may change a bit of a logit."""
+FAST_ACTIVATIONS: ActivationName = "int8"
+"""What `fast` multiplies with; `exact` multiplies with float32."""
+COMPILING = "Compiling the kernels for this processor (once per installation; a few seconds)"
+
+
+def load_model(path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
+    """Load what `read_checkpoint` reads at `path`. Slow; blocks. Raises as ModelFormat.load."""
+    checkpoint = read_checkpoint(path)
+    found = architecture_of(checkpoint, options.context_length)
+    if problem := native_problem(found, checkpoint, options):
+        raise SetupError(f"The native runtime cannot compute {path}: {problem}.")
+    facts = [f"native {KERNELS_REVISION}", options.precision, options.weights, FAST_ACTIVATIONS]
+    with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing:
+        identity = hashing.submit(fingerprint, checkpoint.paths, facts, options.cache_dir)
+        model, notes = _load(checkpoint, found, options, progress)
+        return LoadedModel(model, identity.result(), notes)
+
+
+def _load(
+    checkpoint: Checkpoint, found: Architecture, options: RuntimeOptions, progress: Progress
+) -> tuple[NativeModel, tuple[str, ...]]:
+    threads = options.threads or cpu_quota() or os.cpu_count() or 1
+    is_exact = options.precision == "exact"
+    weights = Weights(checkpoint, form_for(options), "float32" if is_exact else FAST_ACTIVATIONS)
+    names = list(matrix_names(found, weights))
+    types = weights.types(iter(names))
+    kinds = {ProductKind(types[name], weights.activations(name)): None for name in names}
+    shape = AttentionShape(
+        found.num_heads, found.num_kv_heads, found.head_size, found.rope.size if found.rope else 2, is_wide=is_exact
+    )
+    kernels = Kernels(tuple(sorted(kinds, key=lambda kind: kind.name)), (weights.table().type,), shape)
+    isa = host().isa
+    code = load_code(kernels.module_text(isa), notify=lambda: progress(COMPILING))
+    weights.make(names, code, threads)
+    context = options.context_within(found.context_length, checkpoint.paths[0].name)
+    plan = plan_kv_cache(
+        found.num_layers * shape.block_bytes, STEP_SHAPE.block_tokens, context, available_memory().free_bytes,
+        options.kv_memory,
+    )  # fmt: skip
+    cache = [Rows.exactly(plan.blocks, shape.block_bytes) for _ in range(found.num_layers)]
+    assert found.rope is not None
+    positions = PositionTables(found.rope, plan.context_length)
+    tape = TapeBuilder(kernels, MAX_ROWS, threads)
+    decoder = Decoder(found, weights, tape, MAX_ROWS)
+    logits = decoder.write(positions, Cache(cache))
+    longest = max(found.hidden, found.num_heads * found.head_size, weights.matrix("blk.0.ffn_up").rows)
+    machine = Machine(
+        code, tape.finish(), rows=MAX_ROWS, threads=threads, scratch_bytes=kernels.scratch_bytes(isa, longest)
+    )
+    model = NativeModel(
+        machine, shape, cache, positions, logits, vocab_size=weights.matrix(weights.output_name()).rows,
+        context_length=plan.context_length, blocks=plan.blocks, keep=(tape, weights, checkpoint),
+    )  # fmt: skip
+    return model, plan.notes

@@ -1,0 +1,157 @@
+"""The engine's Model over a tape: rows of a step in, logits out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.engine.model import Hook, Row, StepShape, nothing
+from onward.kernels.attention_shape import BLOCK_TOKENS, AttentionShape
+from onward.kernels.machine import Machine
+from onward.kernels.memory import Rows, address
+from onward.kernels.tape import attention_tiles
+from onward.runtimes.native.positions import PositionTables
+
+STEP_SHAPE = StepShape(
+    block_tokens=BLOCK_TOKENS, min_prefill_tokens=1, tile_tokens=32, max_prefill_tokens=512, imperceptible_seconds=0.010
+)
+MAX_ROWS = 1024
+"""Rows that are computed at a time; a longer step takes several turns, with the same bits."""
+
+
+class NativeModel:
+    """Implements engine.model.Model. Created by `load`; engine thread only. No row's bits depend on another row, on the
+    number of threads, or on how a step is cut."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        shape: AttentionShape,
+        cache: Sequence[Rows],
+        positions: PositionTables,
+        logits: Rows,
+        *,
+        vocab_size: int,
+        context_length: int,
+        blocks: int,
+        keep: object,
+    ) -> None:
+        """`keep`: what owns the memory that the tape points to."""
+        self.vocab_size, self.context_length, self.blocks = vocab_size, context_length, blocks
+        self.shape = STEP_SHAPE
+        self._attention = shape
+        self._parts: tuple[Machine, object] | None = (machine, keep)
+        self._cache = [rows.memory[: rows.count * rows.stride].reshape(rows.count, rows.stride) for rows in cache]
+        self._positions = positions
+        numbers = logits.memory[: logits.count * logits.stride].view(np.float32)
+        self._logits = numbers.reshape(logits.count, -1)[:, :vocab_size]
+        self._tables = np.zeros(1024, np.int32)
+
+    def evaluate(self, rows: Sequence[Row], before_compute: Hook = nothing) -> NDArray[np.float32]:
+        """Return logits, float32 [outputs, vocab_size]; see engine.model.Model. Raises RuntimeError for rows that are
+        outside of the context, the vocabulary or their block tables, and if the model is closed."""
+        parts = list(_turns(rows))
+        if len(parts) == 1:
+            return self._turn(rows, before_compute)
+        found = []
+        for index, part in enumerate(parts):
+            found.append(self._turn(part, before_compute if index == 0 else nothing).copy())
+        return np.concatenate(found)
+
+    def _turn(self, rows: Sequence[Row], before_compute: Hook) -> NDArray[np.float32]:
+        machine = self._open()
+        count, outputs = self._fill(machine, rows)
+        tiles = attention_tiles(self._attention, machine.tables[:count], machine.positions[:count], machine.threads)
+        before_compute()
+        machine.step(count, outputs, tiles)
+        logits = self._logits[:outputs]
+        return logits if logits.flags.c_contiguous else np.ascontiguousarray(logits)
+
+    def _fill(self, machine: Machine, rows: Sequence[Row]) -> tuple[int, int]:
+        """Write the step's rows; return how many there are, and how many logits are wanted."""
+        lengths = [len(row.tokens) for row in rows]
+        count = sum(lengths)
+        begins = self._fill_tables(rows, lengths)
+        machine.tokens[:count] = [token for row in rows for token in row.tokens]
+        starts = np.repeat(np.array([row.start for row in rows], np.int64), lengths)
+        ends = np.cumsum(lengths)
+        machine.positions[:count] = starts + np.arange(count) - np.repeat(ends - lengths, lengths)
+        machine.tables[:count] = np.repeat(address(self._tables) + 4 * np.array(begins, np.int64), lengths)
+        wanted = [
+            index for row, end in zip(rows, ends.tolist(), strict=True) for index in range(end - row.outputs, end)
+        ]
+        machine.logit_rows[: len(wanted)] = wanted
+        self._require_bounds(machine, count)
+        return count, len(wanted)
+
+    def _fill_tables(self, rows: Sequence[Row], lengths: list[int]) -> list[int]:
+        """Write all block tables one after the other; return where each row's begins. Successive rows of one sequence,
+        a token and its drafts, share one."""
+        table: list[int] = []
+        begins: list[int] = []
+        previous: Sequence[int] | None = None
+        for row, length in zip(rows, lengths, strict=True):
+            needed = self.shape.blocks_for(row.start + length)
+            if len(row.blocks) < needed:
+                raise RuntimeError(f"Sequence {row.sequence} needs {needed} blocks for {row.start + length} tokens.")
+            if row.blocks is previous:
+                begins.append(begins[-1])
+                table += row.blocks[len(table) - begins[-1] : needed]
+                continue
+            begins.append(len(table))
+            table += row.blocks[:needed]
+            previous = row.blocks
+        if len(table) > len(self._tables):
+            self._tables = np.zeros(2 * len(table), np.int32)
+        self._tables[: len(table)] = table
+        if table and not 0 <= min(table) <= max(table) < self.blocks:
+            raise RuntimeError(f"A block table names blocks that are not within the cache of {self.blocks}.")
+        return begins
+
+    def _require_bounds(self, machine: Machine, count: int) -> None:
+        tokens, positions = machine.tokens[:count], machine.positions[:count]
+        if tokens.min() < 0 or tokens.max() >= self.vocab_size:
+            raise RuntimeError(f"A token is not within the vocabulary of {self.vocab_size}.")
+        last = int(positions.max())
+        if positions.min() < 0 or last >= self.context_length:
+            raise RuntimeError(f"A position is not within the context of {self.context_length} tokens.")
+        self._positions.fill(last + 1)
+
+    def copy_block(self, source: int, target: int) -> None:
+        self._open()
+        for layer in self._cache:
+            layer[target] = layer[source]
+
+    def close(self) -> None:
+        """End the threads, and free the weights and the KV cache. May be called again."""
+        if self._parts is not None:
+            self._parts[0].close()
+        self._parts = None
+        self._cache = []
+
+    def _open(self) -> Machine:
+        if self._parts is None:
+            raise RuntimeError("The model is closed.")
+        return self._parts[0]
+
+
+def _turns(rows: Sequence[Row]) -> list[list[Row]]:
+    """Cut a step into parts of at most MAX_ROWS tokens, in order."""
+    parts: list[list[Row]] = [[]]
+    room = MAX_ROWS
+    for row in rows:
+        begin, count = 0, len(row.tokens)
+        while begin < count:
+            if room == 0:
+                parts.append([])
+                room = MAX_ROWS
+            end = min(count, begin + room)
+            outputs = max(0, end - max(begin, count - row.outputs))
+            whole = begin == 0 and end == count
+            part = row if whole else Row(row.sequence, row.tokens[begin:end], row.start + begin, row.blocks, outputs)
+            parts[-1].append(part)
+            room -= end - begin
+            begin = end
+    return parts

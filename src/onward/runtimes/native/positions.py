@@ -1,0 +1,82 @@
+"""Tables of cosines and sines by position, by exact means: the same bits on every machine, at any position.
+
+An angle is a 64-bit fraction of a turn, so that it wraps by itself and no precision is lost at large positions. Cosine
+and sine are polynomials of + and * in float64, which IEEE 754 fixes; the C library's differ between machines.
+"""
+
+from __future__ import annotations
+
+from decimal import Context, Decimal, localcontext
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.checkpoints.architecture import Rope
+from onward.kernels.memory import Rows, untouched
+
+_PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899")
+_DIGITS = 60
+_STEP_POSITIONS = 2048
+"""Positions whose rows are filled at a time."""
+
+
+class PositionTables:
+    """Rows of cosines and of sines, float32 [positions, rotated / 2], which are filled when they are first needed."""
+
+    def __init__(self, rope: Rope, context_length: int) -> None:
+        half = rope.size // 2
+        row = 4 * half
+        self.cosines, self.sines = (Rows(untouched(context_length * row), context_length, row) for _ in range(2))
+        self._magnitude, self._turns = rope.magnitude, turns_per_position(rope)
+        self._filled = 0
+
+    def fill(self, positions: int) -> None:
+        """Have the rows of the first `positions` positions."""
+        while self._filled < positions:
+            end = min(self._filled + _STEP_POSITIONS, self.cosines.count)
+            both = cosines_and_sines(self._turns, self._filled, end)
+            for rows, values in zip((self.cosines, self.sines), both, strict=True):
+                table = rows.memory[: rows.count * rows.stride].view(np.float32).reshape(rows.count, -1)
+                table[self._filled : end] = values * self._magnitude
+            self._filled = end
+
+
+def turns_per_position(rope: Rope) -> NDArray[np.uint64]:
+    """Return by which fraction of a turn, times 2**64, each pair of dimensions rotates per position."""
+    with localcontext(Context(prec=_DIGITS)):
+        base, scale = Decimal(rope.base).ln(), Decimal(rope.position_scale)
+        factors = [Decimal(1)] * (rope.size // 2) if rope.factors is None else [Decimal(float(x)) for x in rope.factors]
+        return np.array(
+            [
+                int((-base * 2 * pair / rope.size).exp() / scale / factor / (2 * _PI) * 2**64 + Decimal("0.5")) % 2**64
+                for pair, factor in enumerate(factors)
+            ],
+            np.uint64,
+        )
+
+
+def cosines_and_sines(
+    turns: NDArray[np.uint64], first: int, last: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return cosines and sines at positions `first` to `last`, float64 [positions, pairs]."""
+    angles = np.arange(first, last, dtype=np.uint64)[:, None] * turns[None]
+    quarter = ((angles >> np.uint64(61)) + np.uint64(1)) >> np.uint64(1)  # the nearest quarter turn, 0 to 4
+    turned = (angles - (quarter << np.uint64(62))).astype(np.int64).astype(np.float64)
+    rest = turned * float(_PI * 2 / 2**64)  # within an eighth of a turn
+    square = rest * rest
+    cosine, sine = _series(square, 0), rest * _series(square, 1)
+    quarter &= np.uint64(3)
+    cases: list[NDArray[np.bool_]] = [quarter == 0, quarter == 1, quarter == 2]
+    return np.select(cases, [cosine, -sine, -cosine], sine), np.select(cases, [sine, cosine, -sine], -cosine)
+
+
+def _series(square: NDArray[np.float64], first: int) -> NDArray[np.float64]:
+    """Return Taylor's series of cos x (`first` 0) or of sin x / x (1), from x squared."""
+    coefficients, term, n = [], Decimal(1), first
+    for _ in range(11):
+        coefficients.append(float(term))
+        term, n = -term / ((n + 1) * (n + 2)), n + 2
+    total = np.full_like(square, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        total = total * square + coefficient
+    return total

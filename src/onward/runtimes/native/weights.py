@@ -1,0 +1,126 @@
+"""The weights of a checkpoint as kernels read them: panels made in parallel, tables in the file, vectors copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from onward.checkpoints.checkpoint import Checkpoint
+from onward.checkpoints.mapped import drop_pages
+from onward.checkpoints.tensor import Tensor
+from onward.kernels.activations import ActivationName
+from onward.kernels.code import Code
+from onward.kernels.machine import INTEGER, POINTER
+from onward.kernels.memory import Vector, address, untouched
+from onward.kernels.panels import panel_count
+from onward.kernels.tape import Matrix, Table
+from onward.kernels.weight_types import GROUP, PANEL_ROWS, WEIGHT_TYPES, WeightType
+from onward.runtimes.native.types import WeightForm, stored_rows
+
+EMBEDDING, OUTPUT = "token_embd", "output"
+_CHUNK_BYTES = 4 << 20
+"""Of panels that a thread makes at a time."""
+_PAGE = 4096
+
+
+class Weights:
+    """Makes panels of the matrices that a tape uses. `form(tensor)`: in which type they are held."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, form: Callable[[Tensor], WeightForm], activations: ActivationName
+    ) -> None:
+        self._checkpoint, self._form, self._activations = checkpoint, form, activations
+        self._matrices: dict[str, Matrix] = {}
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a tensor of this name."""
+        return name in self._checkpoint.tensors
+
+    def vector(self, name: str) -> Vector | None:
+        """Return a bias or the weights of a norm, None if there is none."""
+        if not self.has(name):
+            return None
+        return Vector.of(self._checkpoint.tensors[name].floats().reshape(-1))
+
+    def required_vector(self, name: str) -> Vector:
+        """Return a vector that the architecture requires. Raises CheckpointError."""
+        return Vector.of(self._checkpoint.tensor(name).floats().reshape(-1))
+
+    def output_name(self) -> str:
+        """Return the name of the output layer's weights: the embeddings where they are shared."""
+        return OUTPUT if self.has(f"{OUTPUT}.weight") else EMBEDDING
+
+    def table(self) -> Table:
+        """Return the embeddings."""
+        tensor = self._checkpoint.tensor(f"{EMBEDDING}.weight")
+        rows, inputs = tensor.shape
+        name, data = tensor.type.name, tensor.data
+        if name not in WEIGHT_TYPES or tensor.order is not None or tensor.data.ndim > 1:
+            name, data = "F32", tensor.floats().reshape(-1).view(np.uint8)
+        return Table(name, rows, inputs, data)
+
+    def activations(self, name: str) -> ActivationName:
+        """Return the form of activations that a matrix is multiplied with."""
+        kind = WEIGHT_TYPES[self._form(self._checkpoint.tensor(f"{name}.weight"))]
+        return self._activations if isinstance(kind, WeightType) else "float32"
+
+    def types(self, names: Iterator[str]) -> dict[str, str]:
+        """Return the types of matrices, by name."""
+        return {name: self._form(self._checkpoint.tensor(f"{name}.weight")) for name in names}
+
+    def make(self, names: list[str], code: Code, threads: int) -> None:
+        """Make the panels of these matrices, on several threads. Reads them from the file once, and drops its pages."""
+        tensors = {name: self._checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(names)}
+        sizes = {name: self._sized(tensor) for name, tensor in tensors.items()}
+        total = sum(-(-size // _PAGE) * _PAGE for _, size in sizes.values())
+        memory = untouched(total)
+        jobs: list[tuple[Tensor, Matrix, int, int]] = []
+        at = 0
+        for name, tensor in tensors.items():
+            matrix, size = sizes[name]
+            matrix = Matrix(matrix.type, matrix.rows, matrix.inputs, memory[at : at + size])
+            at += -(-size // _PAGE) * _PAGE
+            self._matrices[name] = matrix
+            step = max(1, _CHUNK_BYTES // matrix.panel_bytes)
+            last = panel_count(matrix.rows)
+            jobs += [(tensor, matrix, first, min(first + step, last)) for first in range(0, last, step)]
+        interleave = {each.type: _function(code, each.type) for each in self._matrices.values()}
+        with ThreadPoolExecutor(threads, thread_name_prefix="onward-panels") as pool:
+            for _ in pool.map(lambda job: make_panels(interleave[job[1].type], *job), jobs):
+                pass
+
+    def _sized(self, tensor: Tensor) -> tuple[Matrix, int]:
+        rows, inputs = tensor.shape
+        matrix = Matrix(self._form(tensor), rows, inputs, np.empty(0, np.uint8))
+        return matrix, panel_count(rows) * matrix.panel_bytes
+
+    def matrix(self, name: str) -> Matrix:
+        """Return a matrix whose panels were made."""
+        return self._matrices[name]
+
+
+def _function(code: Code, name: str) -> Callable[..., Any]:
+    return code.function(f"interleave_{name}", [POINTER, INTEGER, POINTER, INTEGER, INTEGER])
+
+
+def make_panels(interleave: Callable[..., Any], tensor: Tensor, matrix: Matrix, first: int, last: int) -> None:
+    """Write panels `first` to `last` of a tensor, in the matrix's type."""
+    kind = WEIGHT_TYPES[matrix.type]
+    begin, end = first * PANEL_ROWS, min(last * PANEL_ROWS, matrix.rows)
+    is_plain = tensor.type.name == matrix.type and tensor.data.ndim == 1 and matrix.inputs % GROUP == 0
+    row_bytes = matrix.blocks * kind.block_bytes
+    if is_plain:
+        order = np.arange(begin, end) if tensor.order is None else tensor.order[begin:end]
+        source, keep = address(tensor.data) + order * row_bytes, tensor.data
+    else:
+        keep = stored_rows(tensor, matrix.type, begin, end)
+        source = address(keep) + np.arange(end - begin) * row_bytes
+    zeros = np.zeros(row_bytes, np.uint8)
+    pointers = np.full((last - first) * PANEL_ROWS, address(zeros), np.int64)
+    pointers[: end - begin] = source
+    interleave(address(pointers), matrix.blocks, address(matrix.panels), first, last)
+    if is_plain and tensor.order is None:
+        drop_pages(keep[begin * row_bytes : end * row_bytes])

@@ -1,0 +1,222 @@
+"""What kernels compute, in plain numpy, operation by operation: the same bits. Nothing is shared with src but exp2's
+constants, which tests of `maths` prove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+GROUP = 32
+single = np.float32
+
+
+def fma(a: Any, b: Any, c: Any) -> Any:
+    """a * b + c of float32, rounded once: the float64 sum is rounded to odd, so that only the last rounding counts."""
+    a, b, c = (np.asarray(each, np.float32).astype(np.float64) for each in (a, b, c))
+    product = a * b
+    total = product + c
+    rest = total - product
+    error = (product - (total - rest)) + (c - rest)
+    bits = total.view(np.int64) if total.ndim else np.atleast_1d(total).view(np.int64)
+    is_inexact = (error != 0) & (bits.reshape(total.shape) & 1 == 0)
+    step = np.where((error > 0) ^ (total < 0), 1, -1)
+    odd = (bits.reshape(total.shape) + np.where(is_inexact, step, 0)).astype(np.int64)
+    return odd.view(np.float64).astype(np.float32)
+
+
+# activations
+
+
+def int8_blocks(x: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """Steps [rows, groups, 32] and scales [rows, groups]."""
+    return _blocks(x, 127)
+
+
+def int16_blocks(x: Floats) -> tuple[NDArray[np.int64], Floats]:
+    return _blocks(x, 16383)
+
+
+def _blocks(x: Floats, steps: int) -> tuple[NDArray[np.int64], Floats]:
+    blocks = x.reshape(len(x), -1, GROUP)
+    largest = np.abs(blocks).max(axis=2)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(largest > single(1e-30), single(steps) / largest, single(0))
+    scaled = np.rint(blocks * inverse[..., None])
+    return np.clip(scaled, -steps, steps).astype(np.int64), largest * single(1 / steps)
+
+
+# weights
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Rows of quantised weights: factors [rows, blocks], integers as stored [rows, blocks, groups, 32], scales
+    [rows, blocks, groups, 32] as each weight has it, minima [rows, blocks, groups]."""
+
+    factors: Floats
+    integers: NDArray[np.int64]
+    offset: int = 0
+    scales: NDArray[np.int64] | None = None
+    min_factors: Floats | None = None
+    minima: NDArray[np.int64] | None = None
+
+
+def _half(blocks: NDArray[np.uint8], at: int) -> Floats:
+    return np.ascontiguousarray(blocks[..., at : at + 2]).view("<f2")[..., 0].astype(np.float32)
+
+
+def _q4_0(blocks: NDArray[np.uint8]) -> Parts:
+    low, high = blocks[..., 2:] & 15, blocks[..., 2:] >> 4
+    return Parts(_half(blocks, 0), np.concatenate((low, high), axis=-1)[..., None, :].astype(np.int64), 8)
+
+
+def _q4_1(blocks: NDArray[np.uint8]) -> Parts:
+    low, high = blocks[..., 4:] & 15, blocks[..., 4:] >> 4
+    integers = np.concatenate((low, high), axis=-1)[..., None, :].astype(np.int64)
+    return Parts(
+        _half(blocks, 0), integers, min_factors=_half(blocks, 2), minima=np.ones((*blocks.shape[:2], 1), np.int64)
+    )
+
+
+def _q8_0(blocks: NDArray[np.uint8]) -> Parts:
+    integers = np.ascontiguousarray(blocks[..., 2:]).view(np.int8)[..., None, :].astype(np.int64)
+    return Parts(_half(blocks, 0), integers)
+
+
+def _q4_k(blocks: NDArray[np.uint8]) -> Parts:
+    packed = blocks[..., 4:16].astype(np.int64)
+    scales, minima = np.empty((2, *blocks.shape[:2], 8), np.int64)
+    for j in range(8):
+        if j < 4:
+            scales[..., j], minima[..., j] = packed[..., j] & 63, packed[..., j + 4] & 63
+        else:
+            scales[..., j] = (packed[..., j + 4] & 15) | (packed[..., j - 4] >> 6) << 4
+            minima[..., j] = packed[..., j + 4] >> 4 | (packed[..., j] >> 6) << 4
+    bytes_of = blocks[..., 16:].reshape(*blocks.shape[:2], 4, 32)
+    integers = np.stack((bytes_of & 15, bytes_of >> 4), axis=3).reshape(*blocks.shape[:2], 8, 32).astype(np.int64)
+    return Parts(_half(blocks, 0), integers, 0, np.repeat(scales[..., None], 32, axis=3), -_half(blocks, 2), minima)
+
+
+def _q6_k(blocks: NDArray[np.uint8]) -> Parts:
+    shape = blocks.shape[:2]
+    integers = np.empty((*shape, 8, 32), np.int64)
+    for half in range(2):
+        low, high = blocks[..., 64 * half : 64 * half + 64], blocks[..., 128 + 32 * half : 160 + 32 * half]
+        for part in range(4):
+            nibble = low[..., part % 2 * 32 : part % 2 * 32 + 32] >> (4 * (part // 2)) & 15
+            integers[..., 4 * half + part, :] = nibble | (high >> (2 * part) & 3) << 4
+    scales = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8).astype(np.int64)
+    return Parts(_half(blocks, 208), integers, 32, np.repeat(scales, 16, axis=-1).reshape(*shape, 8, 32))
+
+
+PARTS: dict[str, Callable[[NDArray[np.uint8]], Parts]] = {
+    "Q4_0": _q4_0, "Q4_1": _q4_1, "Q8_0": _q8_0, "Q4_K": _q4_k, "Q6_K": _q6_k,
+}  # fmt: skip
+
+
+def integer_product(parts: Parts, x: Floats, steps: int) -> Floats:
+    """[rows of x, rows of weights] with activations of so many steps."""
+    values, scales = _blocks(x, steps)
+    weights = parts.integers - parts.offset
+    if parts.scales is not None:
+        weights = weights * parts.scales
+    rows, blocks, groups, _ = weights.shape
+    values = values.reshape(len(x), blocks, groups, GROUP)
+    scales = scales.reshape(len(x), blocks, groups)
+    exact = np.einsum("mbgk,nbgk->mnbg", values, weights)
+    sums = values.sum(axis=3)
+    result = np.zeros((len(x), rows), np.float32)
+    for b in range(blocks):
+        total, minima = np.zeros_like(result), np.zeros_like(result)
+        for g in range(groups):
+            scale = scales[:, None, b, g]
+            total = fma(exact[:, :, b, g].astype(np.float32), scale, total)
+            if parts.minima is not None:
+                scaled = scale * sums[:, None, b, g].astype(np.float32)
+                minima = fma(parts.minima[None, :, b, g].astype(np.float32), scaled, minima)
+        result = fma(parts.factors[None, :, b], total, result)
+        if parts.min_factors is not None:
+            result = fma(parts.min_factors[None, :, b], minima, result)
+    return result
+
+
+def float_weights(parts: Parts) -> Floats:
+    """[rows, inputs]"""
+    factors = np.broadcast_to(parts.factors[..., None, None], parts.integers.shape)
+    if parts.scales is not None:
+        factors = factors * parts.scales.astype(np.float32)
+    integers = parts.integers.astype(np.float32)
+    if parts.min_factors is not None and parts.minima is not None:
+        added = (parts.min_factors[..., None] * parts.minima.astype(np.float32))[..., None]
+        found = fma(integers, factors, np.broadcast_to(added, integers.shape))
+    elif parts.offset:
+        found = fma(integers, factors, factors * single(-parts.offset))
+    else:
+        found = integers * factors
+    return np.asarray(found, np.float32).reshape(len(parts.factors), -1)
+
+
+def float_product(weights: Floats, x: Floats) -> Floats:
+    """[rows of x, rows of weights], inputs ascending."""
+    result = np.zeros((len(x), len(weights)), np.float32)
+    for k in range(x.shape[1]):
+        result = fma(weights[None, :, k], x[:, None, k], result)
+    return result
+
+
+# attention
+
+
+_EXP2 = (1.3264690e-3, 9.6715060e-3, 5.5507338e-2, 2.4022242e-1, 6.9314698e-1, 1.0)
+
+
+def exp2(x: Floats) -> Floats:
+    """2**x as `maths.exp2` computes it."""
+    clamped = np.minimum(np.maximum(x, single(-127)), single(128))
+    rounded = clamped + single(1.5 * 2**23)
+    fraction = clamped - (rounded - single(1.5 * 2**23))
+    total = np.full_like(fraction, _EXP2[0])
+    for coefficient in _EXP2[1:]:
+        total = fma(total, fraction, single(coefficient))
+    power = ((np.asarray(rounded, np.float32).view(np.int32) + np.int32(127)) << np.int32(23)).view(np.float32)
+    return np.asarray(total * power, np.float32)
+
+
+def attention_line(query: Floats, keys: Floats, values: Floats) -> Floats:
+    """One row of one head: query [size], scaled; keys and values [positions, size], all of which it sees."""
+    size = len(query)
+    maximum, weight, sums = single(-1e30), single(0), np.zeros(size, np.float32)
+    for segment in range(0, len(keys), 1024):
+        own = (single(-1e30), single(0), np.zeros(size, np.float32))
+        for start in range(segment, min(segment + 1024, len(keys)), 64):
+            own = _step(own, query, keys[start : start + 64], values[start : start + 64])
+        new = max(maximum, own[0])
+        before, within = exp2(np.array([maximum - new, own[0] - new], np.float32))
+        maximum = new
+        weight = fma(own[1], within, weight * before)[()]
+        sums = fma(own[2], np.full(size, within), sums * before)
+    return np.asarray(sums * (single(1) / weight) + single(0), np.float32)
+
+
+def _step(state: tuple[Any, Any, Floats], query: Floats, keys: Floats, values: Floats) -> tuple[Any, Any, Floats]:
+    maximum, weight, sums = state
+    scores = np.full(64, -3e38, np.float32)
+    total = np.zeros(len(keys), np.float32)
+    for d in range(len(query)):
+        total = fma(keys[:, d], np.full(len(keys), query[d]), total)
+    scores[: len(keys)] = total
+    new = max(maximum, scores.max())
+    weights = exp2(scores - new)
+    factor = exp2(np.array([maximum - new], np.float32))[0]
+    lanes = (weights[:16] + weights[16:32]) + (weights[32:48] + weights[48:])
+    for count in (8, 4, 2, 1):
+        lanes = lanes[:count] + lanes[count : 2 * count]
+    sums = sums * factor
+    for t in range(len(keys)):
+        sums = fma(values[t], np.full(len(query), weights[t]), sums)
+    return new, fma(weight, factor, lanes[0])[()], sums

@@ -1,0 +1,136 @@
+"""Attention gives the bits of its definition, whatever the tiles, the blocks' order and the lengths of segments."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from onward.kernels.attention_kernels import attention_scratch_bytes, emit_attention
+from onward.kernels.attention_shape import BLOCK_TOKENS, AttentionShape
+from onward.kernels.code import Code
+from onward.kernels.function import Function, Module
+from onward.kernels.isa import Isa
+from onward.kernels.memory import address, untouched
+from onward.kernels.operations import claim
+from onward.kernels.records import ATTEND, CONTEXT, CONTEXT_WORDS
+from onward.kernels.tape import attention_tiles
+from onward.kernels.targets import host, runnable_forms
+from onward.kernels.values import I64, PTR
+from tests.kernels.definition import attention_line
+from tests.kernels.harness import compiled
+
+SHAPES = {
+    "one head": AttentionShape(1, 1, 16, 16),
+    "groups of three": AttentionShape(6, 2, 32, 32, is_wide=True),
+    "padded heads": AttentionShape(8, 1, 24, 24),
+}
+POSITIONS = {
+    "a prompt": [*range(70)],
+    "its later part": [*range(90, 140)],
+    "decoding": [0, 31, 63, 64, 100, 1023, 1024, 1090],
+}
+
+
+def write(shape: AttentionShape, module: Module, isa: Isa) -> None:
+    operation = emit_attention(module, isa, shape, claim)
+    f = Function(module, "attend", [PTR, PTR, I64, PTR], exported=True)
+    f.call(operation, f.args)
+    f.ret()
+
+
+@cache
+def code(name: str, form: str) -> Code:
+    return compiled(lambda module, isa: write(SHAPES[name], module, isa), runnable_forms().get(form))
+
+
+class Step:
+    """Random keys and values of one sequence in a cache with blocks in any order, and a step over it."""
+
+    def __init__(self, shape: AttentionShape, positions: list[int]) -> None:
+        self.shape, self.positions = shape, np.array(positions, np.int64)
+        random = np.random.default_rng(len(positions))
+        count = int(self.positions.max()) + 1
+        dtype = np.float32 if shape.is_wide else np.float16
+        size = (count, shape.num_kv_heads, shape.head_size)
+        self.keys, self.values = (random.normal(size=size).astype(dtype) for _ in range(2))
+        self.queries = random.normal(size=(len(positions), shape.num_heads, shape.padded)).astype(np.float32)
+        self.queries[..., shape.head_size :] = 0
+        blocks = -(-count // BLOCK_TOKENS)
+        self.table = random.permutation(blocks + 2)[:blocks].astype(np.int32)
+        self.cache = np.zeros((blocks + 2, shape.block_bytes // shape.kv_size), dtype)
+        for position in range(count):
+            block, slot = self.table[position // BLOCK_TOKENS], position % BLOCK_TOKENS
+            keys, values = self.cache[block].reshape(2, shape.num_kv_heads, -1)
+            columns = keys.reshape(shape.num_kv_heads, shape.padded, BLOCK_TOKENS)
+            columns[:, : shape.head_size, slot] = self.keys[position]
+            rows = values.reshape(shape.num_kv_heads, BLOCK_TOKENS, shape.padded)
+            rows[:, slot, : shape.head_size] = self.values[position]
+
+    def run(self, compiled_code: Code, threads: int = 1) -> NDArray[np.float32]:
+        """The operation on one thread, with tiles as for so many."""
+        shape, count = self.shape, len(self.positions)
+        out = np.zeros((count, shape.num_heads, shape.head_size), np.float32)
+        tables = np.full(count, address(self.table), np.int64)
+        tiles = attention_tiles(shape, tables, self.positions, threads)
+        scratch = untouched(
+            max(attention_scratch_bytes(shape, form.isa) for form in (host(), *runnable_forms().values()))
+        )
+        counter = np.zeros(8, np.int64)
+        record = ATTEND.record(
+            0, has_barrier=False, queries=address(self.queries), query_stride=shape.query_stride,
+            cache=address(self.cache), target=address(out), target_stride=out[0].nbytes, window=0, cap=0.0, sinks=0,
+        )  # fmt: skip
+        context = np.zeros(CONTEXT_WORDS, np.int64)
+        CONTEXT.set(
+            context, rows=count, threads=threads, positions=address(self.positions), tables=address(tables),
+            scratch=address(scratch), scratch_stride=scratch.nbytes, tiles=address(tiles), num_tiles=len(tiles),
+        )  # fmt: skip
+        p, i = ctypes.c_void_p, ctypes.c_int64
+        attend = compiled_code.function("attend", [p, p, i, p])
+        attend(address(record), address(context), 0, address(counter))
+        return out
+
+    def expected(self) -> NDArray[np.float32]:
+        shape = self.shape
+        out = np.empty((len(self.positions), shape.num_heads, shape.head_size), np.float32)
+        for row, position in enumerate(self.positions):
+            for head in range(shape.num_heads):
+                kv = head // shape.group
+                keys, values = (each[: position + 1, kv].astype(np.float32) for each in (self.keys, self.values))
+                query = self.queries[row, head, : shape.head_size]
+                out[row, head] = attention_line(query, keys, values)
+        return out
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_attention_has_the_bits_of_its_definition(name: str, positions: str) -> None:
+    step = Step(SHAPES[name], POSITIONS[positions][:: 1 if name == "one head" else 5])
+    assert step.run(code(name, "host")).tobytes() == step.expected().tobytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", sorted(runnable_forms()))
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_form_has_the_bits_of_this_processor(name: str, form: str) -> None:
+    for positions in POSITIONS.values():
+        step = Step(SHAPES[name], positions)
+        assert step.run(code(name, form)).tobytes() == step.run(code(name, "host")).tobytes()
+
+
+def test_no_cut_into_tiles_changes_a_bit() -> None:
+    step = Step(SHAPES["groups of three"], [*range(200)])
+    assert (
+        step.run(code("groups of three", "host"), 1).tobytes() == step.run(code("groups of three", "host"), 9).tobytes()
+    )
+
+
+def test_tiles_are_runs_of_consecutive_positions_of_one_sequence() -> None:
+    shape = AttentionShape(2, 1, 16, 16)
+    tables = np.array([1, 1, 1, 2, 2, 2, 2], np.int64)
+    positions = np.array([4, 5, 9, 10, 11, 12, 3], np.int64)
+    assert attention_tiles(shape, tables, positions, 1).tolist() == [[0, 2], [2, 1], [3, 3], [6, 1]]

@@ -1,0 +1,174 @@
+"""Products give the bits of their definition: every type of weights, every form of activations, any number of rows."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from onward.kernels.activations import ACTIVATIONS, ActivationName
+from onward.kernels.code import Code
+from onward.kernels.function import Function, Module
+from onward.kernels.isa import Isa
+from onward.kernels.memory import address
+from onward.kernels.operations import FORMS, Writers
+from onward.kernels.panels import emit_interleave, panel_count
+from onward.kernels.products import OUT_BYTES, ProductKind, emit_product
+from onward.kernels.records import PRODUCT
+from onward.kernels.targets import runnable_forms
+from onward.kernels.values import I64, PTR
+from onward.kernels.weight_types import PANEL_ROWS, WEIGHT_TYPES, WeightType
+from tests.checkpoints.making import random_blocks
+from tests.kernels import definition
+from tests.kernels.harness import compiled
+
+ROWS = (1, 2, 3, 5, 8, 13, 33)
+"""Of activations: both ways to multiply, groups of every size, more than a tile."""
+OUTPUTS = 37
+"""Two panels and a part of one."""
+INTEGER_TYPES = tuple(name for name, kind in WEIGHT_TYPES.items() if isinstance(kind, WeightType))
+FLOAT_TYPES = tuple(name for name in WEIGHT_TYPES if name not in INTEGER_TYPES)
+KINDS = [ProductKind(name, form) for name in INTEGER_TYPES for form in FORMS]
+KINDS += [ProductKind(name, "float32") for name in FLOAT_TYPES]
+LARGEST_STEP = {"int8": 127, "int16": 16383}
+
+
+def write(kind: ProductKind, module: Module, isa: Isa) -> None:
+    emit_interleave(module, kind.type)
+    writers = Writers(module, {kind.activations})
+    f = Function(module, "activate", [I64, PTR, PTR, I64], exported=True)
+    form, source, target, blocks = f.args
+    writers.call(f, form, source, target, f.i64(0), blocks)
+    f.ret()
+    emit_product(module, isa, kind)
+
+
+@cache
+def code(kind: ProductKind, form: str) -> Code:
+    targets = runnable_forms()
+    return compiled(lambda module, isa: write(kind, module, isa), targets.get(form))
+
+
+def file_rows(name: str, inputs: int) -> NDArray[np.uint8]:
+    """Rows as they are in a file, [OUTPUTS, bytes]."""
+    if name in FLOAT_TYPES:
+        values = np.random.default_rng(4).normal(size=(OUTPUTS, inputs)).astype({"F16": "<f2", "F32": "<f4"}[name])
+        return values.view(np.uint8)
+    stored = random_blocks(name, OUTPUTS, inputs)[2]
+    return np.frombuffer(stored, np.uint8).reshape(OUTPUTS, -1)
+
+
+def expected(kind: ProductKind, rows: NDArray[np.uint8], x: NDArray[np.float32]) -> NDArray[np.float32]:
+    if kind.weights in FLOAT_TYPES:
+        weights = rows.view({"F16": "<f2", "F32": "<f4"}[kind.weights]).astype(np.float32)
+        return definition.float_product(weights, x)
+    blocks = rows.reshape(OUTPUTS, -1, kind.type.block_bytes)
+    parts = definition.PARTS[kind.weights](blocks)
+    if kind.activations == "float32":
+        return definition.float_product(definition.float_weights(parts), x)
+    return definition.integer_product(parts, x, LARGEST_STEP[kind.activations])
+
+
+class Product:
+    """Weights as panels, and calls of the kernel."""
+
+    def __init__(self, kind: ProductKind, form: str, rows: NDArray[np.uint8], inputs: int) -> None:
+        self.kind, self.code, self.inputs = kind, code(kind, form), inputs
+        self.panels = panel_count(OUTPUTS)
+        self.blocks = inputs // kind.type.block_weights
+        self.memory = np.full(self.panels * self.blocks * kind.type.panel_block_bytes, 0xEE, np.uint8)
+        zeros = np.zeros(rows.shape[1], np.uint8)
+        pointers = np.full(self.panels * PANEL_ROWS, address(zeros), np.int64)
+        pointers[:OUTPUTS] = address(rows) + np.arange(OUTPUTS) * rows.shape[1]
+        p, i = ctypes.c_void_p, ctypes.c_int64
+        interleave = self.code.function(f"interleave_{kind.weights}", [p, i, p, i, i])
+        interleave(address(pointers), self.blocks, address(self.memory), 0, self.panels)
+
+    def activations(self, x: NDArray[np.float32]) -> NDArray[np.uint8]:
+        kind = ACTIVATIONS[self.kind.activations]
+        found = np.zeros((len(x), kind.row_bytes(self.inputs)), np.uint8)
+        p, i = ctypes.c_void_p, ctypes.c_int64
+        activate = self.code.function("activate", [i, p, p, i])
+        for row, target in zip(x, found, strict=True):
+            activate(FORMS.index(kind.name), address(row), address(target), self.inputs // 32)
+        return found
+
+    def __call__(
+        self,
+        x: NDArray[np.float32],
+        bias: NDArray[np.float32] | None = None,
+        *,
+        is_added: bool = False,
+        scale: float = 1,
+    ) -> NDArray[np.float32]:
+        source = self.activations(x)
+        out = np.full((len(x), self.panels * PANEL_ROWS), 3.0, np.float32)
+        record = PRODUCT.record(
+            0, has_barrier=False, panels=address(self.memory),
+            panel_bytes=self.blocks * self.kind.type.panel_block_bytes, blocks=self.blocks, num_panels=self.panels,
+            source=address(source), source_stride=source.shape[1], target=address(out),
+            target_stride=self.panels * OUT_BYTES, bias=0 if bias is None else address(bias), is_added=is_added,
+            of_logit_rows=0, claim=1, scale=scale,
+        )  # fmt: skip
+        scratch = np.zeros(1 << 20, np.uint8)
+        scratch = scratch[-address(scratch) % 64 :]
+        p, i = ctypes.c_void_p, ctypes.c_int64
+        multiply = self.code.function(f"product_{self.kind.name}", [p, i, i, i, p])
+        multiply(address(record), 0, self.panels, len(x), address(scratch))
+        assert not out[:, OUTPUTS:].any() or is_added or bias is not None
+        return out[:, :OUTPUTS]
+
+
+def inputs_of(rows: int, inputs: int) -> NDArray[np.float32]:
+    """Activations with large, tiny and zero blocks."""
+    x = np.random.default_rng(rows).normal(size=(rows, inputs)).astype(np.float32)
+    x[:, 5] *= 300
+    x[0, 32:64] = 0
+    x[-1, :32] *= np.float32(1e-34)
+    return x
+
+
+def check(kind: ProductKind, form: str) -> None:
+    inputs = 512 if kind.type.block_weights == 256 else 288
+    stored = file_rows(kind.weights, inputs)
+    product = Product(kind, form, stored, inputs)
+    for count in ROWS:
+        x = inputs_of(count, inputs)
+        assert product(x).tobytes() == expected(kind, stored, x).tobytes()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_product_has_the_bits_of_its_definition(kind: ProductKind) -> None:
+    check(kind, "host")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", sorted(runnable_forms()))
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_every_form_has_the_bits_of_the_definition(kind: ProductKind, form: str) -> None:
+    check(kind, form)
+
+
+def test_bias_scale_and_addition_are_rounded_one_after_the_other() -> None:
+    kind = ProductKind("Q8_0", "int8")
+    stored = file_rows("Q8_0", 64)
+    product = Product(kind, "host", stored, 64)
+    x = inputs_of(3, 64)
+    bias = np.random.default_rng(1).normal(size=48).astype(np.float32)
+    plain = expected(kind, stored, x)
+    scaled = (plain + bias[:OUTPUTS]) * np.float32(0.7)
+    assert product(x, bias, scale=0.7).tobytes() == scaled.tobytes()
+    assert product(x, bias, is_added=True, scale=0.7).tobytes() == (np.float32(3) + scaled).tobytes()
+
+
+@pytest.mark.parametrize("name", ["int8", "int16"])
+def test_values_that_are_no_numbers_become_the_largest_step(name: ActivationName) -> None:
+    kind = ProductKind("Q8_0", name)
+    product = Product(kind, "host", file_rows("Q8_0", 32), 32)
+    x = np.ones((1, 32), np.float32)
+    x[0, 3] = np.nan
+    steps = product.activations(x)[0].view({"int8": np.int8, "int16": np.int16}[name])
+    assert np.abs(steps[:32].astype(int)).max() == LARGEST_STEP[name]
