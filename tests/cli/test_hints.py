@@ -6,6 +6,7 @@ import pytest
 
 from onward.cli import hints
 from onward.cli.root import COMMANDS
+from onward.errors import SetupError
 
 from .conftest import create, onward
 
@@ -112,3 +113,17 @@ def test_a_prompt_without_quotes() -> None:
 
 def test_no_hint_is_about_a_command_that_exists() -> None:
     assert not hints._HINTS.keys() & COMMANDS.keys()
+
+
+def test_advice_names_what_the_running_command_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting without a flag of the command is named by its environment variable (SetupErrors come from below)."""
+
+    def full(*_: object, **__: object) -> None:
+        raise SetupError("The disk is full: set --cache-dir to another folder, or pass --tokenizer NAME=MODEL.")
+
+    monkeypatch.setattr("onward.compose.load_tokenizer", full)
+    monkeypatch.setattr("onward.compose.compose", full)
+    named = "onward: The disk is full: set ONWARD_CACHE_DIR to another folder, or set ONWARD_TOKENIZER=NAME=MODEL.\n"
+    assert onward("tokenize", "x").stderr == named
+    kept = "onward: The disk is full: set --cache-dir to another folder, or pass --tokenizer NAME=MODEL.\n"
+    assert onward("serve", "--port", "0", "toy").stderr.endswith(kept)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from onward.cli.global_flags import connection_options, hoist, output_options
-from onward.cli.hints import command_hint
+from onward.cli.hints import COMMAND_KEY, command_hint
 from onward.cli.output.errors import report_errors
 from onward.cli.session import session_of
 
@@ -33,7 +33,9 @@ class Group(click.Group):
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             hint = command_hint(name, self.list_commands(ctx))
             raise click.UsageError(f"Unknown command {name!r}. {hint}".rstrip(), ctx)
-        return super().resolve_command(ctx, args)
+        found = super().resolve_command(ctx, args)
+        ctx.meta[COMMAND_KEY] = found[1]
+        return found
 
 
 def session_command(

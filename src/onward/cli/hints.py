@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import click
@@ -82,6 +83,9 @@ _FLAGS = {
 _MIN_SIMILARITY = 0.75
 """difflib's ratio, 0 to 1, of two spellings from which one may be a typing error for the other."""
 
+COMMAND_KEY = "onward.command"
+"""In a click context's `meta`: the command that runs, which groups enter."""
+
 _EXTRA_WORDS = "Put a prompt of several words in quotes."
 
 
@@ -129,6 +133,27 @@ def _request_flag(name: str, context: click.Context) -> str | None:
 
     spelled = name.replace("_", "-")
     return spelled if any(spelled == each.flag for each in request_flags()) else None
+
+
+def known_flags(message: str) -> str:
+    """Return a message whose advice the running command can follow: a setting for which it has no flag is named by its
+    environment variable, which every command reads."""
+    context = click.get_current_context(silent=True)
+    if context is None or "--" not in message:
+        return message
+    command: click.Command = context.meta.get(COMMAND_KEY, context.command)
+    from onward.settings.declared import options
+
+    own = {flag for parameter in command.params for flag in parameter.opts}
+    variables = {option.flag: option.environment for option in options() if option.flag not in own}
+
+    def named(found: re.Match[str]) -> str:
+        variable = variables.get(found["flag"])
+        if variable is None:
+            return found[0]
+        return f"set {variable}{'=' if found['space'] else ''}" if found["verb"] else variable + found["space"]
+
+    return re.sub(r"(?P<verb>\bpass )?(?<![\w-])(?P<flag>--[a-z][a-z-]+)(?P<space> ?)", named, message)
 
 
 def _similar(name: str, names: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from onward.cli.global_flags import hoist
-from onward.cli.hints import command_hint, corrected
+from onward.cli.hints import COMMAND_KEY, command_hint, corrected, known_flags
 from onward.cli.interrupt import EXIT_CODE
 from onward.cli.output.errors import report_output_errors
 from onward.errors import SetupError
@@ -59,7 +59,9 @@ class LazyGroup(click.Group):
         name = args[0]
         if name not in COMMANDS and name not in HIDDEN and not name.startswith("-"):
             raise click.UsageError(f"Unknown command {name!r}. {command_hint(name, COMMANDS)}".rstrip(), ctx)
-        return super().resolve_command(ctx, args)
+        found = super().resolve_command(ctx, args)
+        ctx.meta[COMMAND_KEY] = found[1]
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -72,7 +74,7 @@ class LazyGroup(click.Group):
         except click.UsageError as problem:
             raise corrected(problem) from None
         except SetupError as problem:
-            click.echo(f"onward: {problem}", err=True)
+            click.echo(f"onward: {known_flags(str(problem))}", err=True)
             ctx.exit(1)
         except KeyboardInterrupt:
             ctx.exit(EXIT_CODE)

@@ -152,8 +152,8 @@ def _require_space(folder: Path, wheels: Wheels) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise SetupError(
-            f"{folder} has {free / 1e9:.1f} GB of free space, but the download needs {needed / 1e9:.1f}: free some, or "
-            "set --cache-dir to another folder."
+            f"{folder} has {free / 1e6:,.0f} MB of free space, but the download needs {needed / 1e6:,.0f}: free "
+            "some, or set --cache-dir to another folder."
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from onward.cli.hints import known_flags
 from onward.cli.interrupt import EXIT_CODE as INTERRUPTED
 from onward.cli.output.terminal import style_of
 from onward.cli.session import Session
@@ -63,13 +64,13 @@ def report_errors(session: Session) -> Iterator[None]:
         print(file=sys.stderr)
         raise click.exceptions.Exit(INTERRUPTED) from None
     except HubUnreachable as problem:
-        _print_error(str(problem))
+        _print_error(known_flags(str(problem)))
         raise click.exceptions.Exit(CONNECTION) from None
     except ModelNameError as problem:
-        _print_error(str(problem))
+        _print_error(known_flags(str(problem)))
         raise click.exceptions.Exit(REQUEST) from None
     except SetupError as problem:
-        _print_error(str(problem))
+        _print_error(known_flags(str(problem)))
         raise click.exceptions.Exit(SETUP) from None
     except ConnectionFailed as problem:
         _print_error(str(problem), _connection_advice(session))

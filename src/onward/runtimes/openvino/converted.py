@@ -212,8 +212,8 @@ def _require_space(folder: Path, num_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < num_bytes + _SPARE_BYTES:
         raise SetupError(
-            f"{folder.parent} has {free / 1e9:.1f} GB of free space, but the converted model needs "
-            f"{num_bytes / 1e9:.1f}: free some, or set --cache-dir to another folder."
+            f"{folder.parent} has {free / 1e6:,.0f} MB of free space, but the converted model needs "
+            f"{num_bytes / 1e6:,.0f}: free some, or set --cache-dir to another folder."
         )
 
 
