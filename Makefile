@@ -21,8 +21,6 @@ $(BIN)/onward: pyproject.toml
 	@echo "Installing Onward and what it needs into $(VENV) (once; a minute or two)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(SHOW_SIZE); $(BIN)/python -m pip install --quiet --disable-pip-version-check -e . || exit 1; $(HIDE_SIZE)
-	@echo "Compiling the sampling kernels (once)"
-	@$(BIN)/python -c "from onward.sampling.sampler import Sampler; Sampler(1)"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(BIN)/onward

@@ -178,7 +178,7 @@ def test_import_times_are_ranked_and_submodules_of_other_packages_omitted() -> N
     output = (
         "import time: self [us] | cumulative | imported package\n"
         "import time:       100 |       1500 | numpy\n"
-        "import time:        10 |       9000 |   numba.core\n"
+        "import time:        10 |       9000 |   llvmlite.ir\n"
         "import time:        10 |       2500 | onward.compose\n"
     )
     assert [entry["module"] for entry in parse_importtime(output)] == ["onward.compose", "numpy"]

@@ -22,7 +22,7 @@ from .conftest import runner
 HEAVY = (
     "numpy",
     "openvino",
-    "numba",
+    "llvmlite",
     "starlette",
     "uvicorn",
     "httpx",

@@ -49,7 +49,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
     for threads in (2, 3, 4):
         shared = Sampler(SIZE, num_threads=threads)
         assert repr(shared.sample(logits, rows, [numbered(i) for i in range(15)], banned)) == repr(alone)
-        assert len(shared._scratch) == threads, "the step was shared"
+        assert len(shared._steps) == threads, "the step was shared"
 
 
 def test_a_closed_sampler_has_no_threads_and_samples_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from onward.sampling.reference import ReferenceSampler
 from onward.sampling.reference_shaping import shaped
 from onward.sampling.rng import XTC_ATTEMPT, uniform
 from onward.sampling.sampler import Sampler
-from onward.sampling.sorting import SortBuffers, sort_descending
 from tests.sampling.harness import choice, exact_logprobs, normal, sample_many, sample_one
 
 SIZE = 300
@@ -183,29 +182,6 @@ def test_a_dynamic_temperature_follows_the_entropy() -> None:
         plain = dict(enumerate(np.exp(exact_logprobs(row)).tolist()))
         expected = 0.5 + (entropy(plain) / math.log(SIZE)) ** exponent
         assert shaped(row, params, shaping, 0.0).temperature == pytest.approx(expected)
-
-
-def test_rows_are_sorted_with_ties_zeros_and_infinities() -> None:
-    row = np.array([0.0, -0.0, 3.5, -np.inf, 3.5, -1e30, 1e-40, np.finfo(np.float32).max], np.float32)
-    buffers = SortBuffers(row.size)
-    assert sort_descending(row, -np.inf, row.size, buffers).tolist() == sorted(
-        row[row > -np.inf].tolist(), reverse=True
-    )
-    assert sort_descending(row, 0.0, row.size, buffers).tolist() == sorted(row[row >= 0].tolist(), reverse=True)
-    large = normal(20_000, scale=9.0)
-    assert (
-        sort_descending(large, -np.inf, large.size, SortBuffers(large.size)).tolist() == np.sort(large)[::-1].tolist()
-    )
-
-
-@given(st.integers(1, 400), st.sampled_from((0.0, 0.01, 0.5, -math.inf)), st.sampled_from((0, 1, 6)))
-def test_the_highest_logits_are_sorted_without_the_others(count: int, floor: float, decimals: int) -> None:
-    row = np.round(normal(SIZE, seed=count), decimals)
-    row[::7] = -np.inf
-    everything = sort_descending(row, floor, SIZE, SortBuffers(SIZE)).tolist()
-    found = sort_descending(row, floor, count, SortBuffers(SIZE)).tolist()
-    assert found == everything[: len(found)] and len(found) >= min(count, len(everything))
-    assert len(found) <= count or found[-1] == found[count - 1]
 
 
 def test_frequencies_are_those_of_the_tokens_that_are_left() -> None:

@@ -1,7 +1,7 @@
 """Loads a model and makes its engine, in whichever process that runs.
 
-Heavy packages are imported here, late and concurrently: the sampler (numba loads its kernels) in a thread, while this
-one loads a model.
+Heavy packages are imported here, late and concurrently: the kernels of the sampler are loaded, or compiled, in a
+thread, while this one loads a model.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from onward.engine.model import Tokenizer, Vocabulary
     from onward.engine.step import Engine
 
-SAMPLING_REVISION = 3
+SAMPLING_REVISION = 4
 """Raised with every change of `sampling` that may change a sampled token or a reported log-probability."""
 
 _LOADING_ONLY_FILES = ("libllvmlite.", "libcrypto.")
 """Name prefixes of mapped files that serving hardly reads, besides those of the models' formats: LLVM has
 compiled the kernels. Pages that are needed again are read again."""
 
-COMPILING = "Compiling the sampling kernels (once per installation; about 10 s)"
+COMPILING = "Compiling the sampling kernels (once per machine; about a second)"
 
 
 class EngineConfig(msgspec.Struct, frozen=True):
@@ -149,11 +149,9 @@ def drop_loading_pages(formats: set[str]) -> None:
 
 
 def _load_kernels(progress: Progress) -> None:
-    from onward.sampling.compilation import on_compilation
-    from onward.sampling.sampler import Sampler
+    from onward.sampling.kernels import load_kernels
 
-    with on_compilation(lambda: progress(COMPILING)):
-        Sampler(1)
+    load_kernels(lambda: progress(COMPILING))
 
 
 def _fingerprint(runtime: str) -> str:

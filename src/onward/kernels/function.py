@@ -137,7 +137,12 @@ class Function:
     def const(self, t: Type, number: float) -> Value:
         """Return a constant; in every lane of a vector."""
         scalar = ir.Constant(element(t), float(number) if is_float(t) else int(number))
-        return Value(self, ir.Constant(t, [scalar] * lanes(t)) if lanes(t) else scalar)
+        if not lanes(t):
+            return Value(self, scalar)
+        # not all lanes, which takes a third of the time to write a module; llvmlite has no name for this
+        vector = ir.FormattedConstant(scalar.type, f"splat ({scalar})")
+        vector.type = t
+        return Value(self, vector)
 
     def vconst(self, t: Type, numbers: Iterable[float]) -> Value:
         """Return a vector of constants."""
@@ -154,6 +159,10 @@ class Function:
 
     def f64(self, number: Value | float) -> Value:
         return number if isinstance(number, Value) else self.const(F64, number)
+
+    def null(self) -> Value:
+        """Return the null pointer."""
+        return Value(self, ir.Constant(PTR, None))
 
     def splat(self, value: Value, num_lanes: int) -> Value:
         """Return a vector with the scalar in every lane."""
@@ -279,6 +288,16 @@ class Function:
             count //= 2
             x = self.max(x.shuffle(range(count)), x.shuffle(range(count, 2 * count)))
         return x.lane(0)
+
+    def any(self, mask: Value) -> Value:
+        """Return whether a lane of a vector of booleans is true."""
+        bits = mask.as_(ir.IntType(lanes(mask.t)))
+        return bits.ne(0)
+
+    def count(self, mask: Value) -> Value:
+        """Return how many lanes of a vector of booleans are true: int64."""
+        bits = self._intrinsic("ctpop", mask.as_(ir.IntType(lanes(mask.t))))
+        return bits if bits.t == I64 else bits.zext(I64)
 
     # control
 

@@ -49,11 +49,17 @@ class RepeatedSequences:
         """Return the tokens to penalise, int64 [n], and what to add to their logits, float64 [n], below 0."""
         lengths = self._match_lengths()
         ids = np.array(list(lengths), np.int64)
-        exponents = np.array(list(lengths.values()), np.float64) - self._params.allowed_length
-        with np.errstate(over="ignore"):
-            values = -np.minimum(self._params.multiplier * self._params.base**exponents, MAX_PENALTY)
+        values = np.array([-self._penalty(length) for length in lengths.values()], np.float64)
         is_breaker = np.isin(ids, self._breakers)
         return ids[~is_breaker], values[~is_breaker]
+
+    def _penalty(self, length: int) -> float:
+        """Return multiplier * base ** (length - allowed_length), at most MAX_PENALTY. By multiplications, because a
+        library's powers differ in their last bits between machines."""
+        penalty = self._params.multiplier
+        for _ in range(length - self._params.allowed_length):
+            penalty = min(penalty * self._params.base, MAX_PENALTY)
+        return penalty
 
     def _match_lengths(self) -> dict[int, int]:
         """Return the tokens that followed an earlier occurrence of the last ones, and the longest such match."""

@@ -1,4 +1,4 @@
-"""Mirostat 1 and 2, as llama.cpp has them (Basu et al.: "Mirostat: a neural text decoding algorithm", 2020).
+"""Mirostat 1 and 2 as a kernel, by llama.cpp's rules (Basu et al.: "Mirostat: a neural text decoding algorithm", 2020).
 
 A choice's state `mu` is the largest surprise, in bits, of tokens that are kept. After each token it moves by how far
 that token's surprise was from the target `tau`. Version 2 keeps the tokens whose surprise is at most mu; version 1
@@ -10,56 +10,72 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
-from onward.sampling.choice import ChoiceSampler
-from onward.sampling.params import Mirostat
-from onward.sampling.rng import uniform
-from onward.sampling.shaping import Ranking, token_at
-from onward.sampling.sorting import SortBuffers, sort_descending
+from onward.kernels.define import kernel
+from onward.kernels.function import Function
+from onward.kernels.maths import exp64, log64
+from onward.kernels.structures import Record
+from onward.kernels.values import F32, F64, I64, PTR, Value
+from onward.sampling.draws import scale_of, uniform_of
+from onward.sampling.rows import CHAIN, ITEM, STEP, row_at
+from onward.sampling.shaping import Interval
+from onward.sampling.sorting import sort_row
+from onward.sampling.vocab_blocks import NEGATIVE_INFINITY
 
 SLOPE_TOKENS = 100
 """Version 1 reads the slope from this many of the most likely tokens, as llama.cpp does."""
-MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-30, 1e30
+_LN2 = math.log(2)
 
 
-def draw_mirostat(row: NDArray[np.float32], choice: ChoiceSampler, mirostat: Mirostat, buffers: SortBuffers) -> int:
-    """Return a token sampled from an edited row (float32 [vocab_size]), which has a finite maximum, and write the
-    choice's `next_mu`. Both are functions of the arguments alone. Overwrites `buffers`."""
-    params, mu = choice.params, choice.mu
-    assert mu is not None
-    if params.is_greedy:
-        return int(row.argmax())
-    scale = 1 / min(max(params.temperature, MIN_TEMPERATURE), MAX_TEMPERATURE)
-    ranking = Ranking(sort_descending(row, -math.inf, row.size, buffers), scale=scale)
-    kept = ranking.first(_num_kept(ranking, mirostat, mu, row.size))
-    index = kept.pick(uniform(params.seed, choice.choice, choice.position, 0))
-    choice.next_mu = next_mu(mu, float(kept.distances[index]) + math.log(kept.mass), mirostat)
-    return token_at(row, kept, index, buffers)
+@kernel([PTR, PTR, PTR, PTR], I64)
+def draw_by_mirostat(
+    f: Function, row_pointer: Value, item_pointer: Value, chain_pointer: Value, step_pointer: Value
+) -> Value:
+    """Return a token sampled from a row, which has a finite maximum, and write the chain's `next_mu`."""
+    item, chain = Record(f, item_pointer, ITEM), Record(f, chain_pointer, CHAIN)
+    vocab_size = row_at(f, row_pointer).size
+    count = sort_row(f, row_pointer, step_pointer, NEGATIVE_INFINITY, vocab_size)
+    left = Interval(f, Record(f, step_pointer, STEP), count, scale_of(f, item.temperature))
+    kept = f.var(I64, 0)
+    with f.otherwise(chain.mirostat.eq(2)) as (second, first):
+        with second:
+            least = left.mass() * exp64(f, f.min(-chain.mu, 1000.0) * _LN2)
+            kept.value = left.num_heavier(least)
+        with first:
+            kept.value = num_by_slope(f, left.logits, count, left.scale.value, chain.mu, vocab_size)
+    left.keep_first(kept.value)
+    mass = left.mass()
+    place = left.pick(uniform_of(f, item, 0), mass)
+    surprise = left.distance(place).to_f64() + log64(f, mass)
+    chain.set(next_mu=chain.mu - chain.eta * (surprise / _LN2 - chain.tau))
+    return left.token_at(row_pointer, place)
 
 
-def next_mu(mu: float, surprise: float, mirostat: Mirostat) -> float:
-    """Return the state after a token with this surprise, in nats, among those that were kept."""
-    return mu - mirostat.eta * (surprise / math.log(2) - mirostat.tau)
-
-
-def _num_kept(ranking: Ranking, mirostat: Mirostat, mu: float, vocab_size: int) -> int:
-    if mirostat.version == 2:
-        return ranking.heavier(ranking.mass * 2.0 ** min(-mu, 1000.0))
-    distances = ranking.distances[:SLOPE_TOKENS].astype(np.float64)
-    return num_by_slope(np.diff(distances), mu, vocab_size)
-
-
-def num_by_slope(falls: NDArray[np.float64], mu: float, vocab_size: int) -> int:
+@kernel([PTR, I64, F32, F64, I64], I64)
+def num_by_slope(f: Function, logits: Value, count: Value, scale: Value, mu: Value, vocab_size: Value) -> Value:
     """Return how many tokens version 1 keeps, from how far the log-probability of each of the most likely ones is above
-    the next one's: float64 [n], n ≥ 0."""
-    steps = np.log1p(1 / np.arange(1, falls.size + 1))
-    slope = float((steps * falls).sum() / (steps**2).sum()) if falls.size else 0.0
-    excess = slope - 1
-    if slope <= 0 or not math.isfinite(slope):
-        return vocab_size if slope <= 0 else 1  # flat, or all but the first impossible
-    # log of (excess · 2^mu / (1 - vocab_size^-excess)) / slope; excess → 0 has the limit 2^mu / log(vocab_size)
-    share = excess / -math.expm1(-excess * math.log(vocab_size)) if abs(excess) > 1e-9 else 1 / math.log(vocab_size)
-    exponent = (math.log(share) + mu * math.log(2)) / slope
-    return max(1, int(math.exp(exponent))) if exponent < math.log(vocab_size) else vocab_size
+    the next one's."""
+    products, squares, num_falls = f.var(F64, 0), f.var(F64, 0), f.min(count, SLOPE_TOKENS) - 1
+    with f.loop(0, num_falls) as i:
+        step = log64(f, 1.0 / (i + 1).to_f64() + 1.0)
+        first = f.load(logits, F32)
+        before, behind = (((first - f.load(logits, F32, (i + k) * 4)) * scale).to_f64() for k in range(2))
+        products.value += step * (behind - before)
+        squares.value += step * step
+    log_size = log64(f, vocab_size.to_f64())
+    slope, kept = products.value / f.max(squares.value, 1e-300), f.var(I64, vocab_size)
+    with f.otherwise(slope < float("inf")) as (finite, infinite):
+        with finite, f.when(slope > 0.0):
+            exponent = (log64(f, _share(f, slope - 1.0, log_size)) + mu * _LN2) / slope
+            with f.when(exponent < log_size):
+                kept.value = f.max(exp64(f, exponent).to_i64(), 1)
+        with infinite:  # all but the first impossible
+            kept.value = f.i64(1)
+    return kept.value
+
+
+def _share(f: Function, excess: Value, log_size: Value) -> Value:
+    """Return excess / (1 - size ** -excess), which is 1 / log(size) where the excess is 0."""
+    power = -excess * log_size
+    near = power * (power * (power * (1 / 6) + 0.5) + 1.0)  # of e**power - 1
+    difference = f.select(f.fabs(power) < 1e-4, near, exp64(f, power) - 1.0)
+    return f.select(f.fabs(excess) > 1e-9, excess / -difference, 1.0 / log_size)

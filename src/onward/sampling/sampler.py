@@ -6,28 +6,26 @@ Lays out a step's work items and logit edits, and runs the kernels over them on 
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.sampling.choice import WORK_ITEM_DTYPE, ChoiceSampler
-from onward.sampling.kernels import entry_point
+from onward.sampling.choice import ChoiceSampler
+from onward.sampling.kernels import load_kernels
+from onward.sampling.layouts import BLOCK_TOKENS, CHAIN_DTYPE, PADDING, WORK_ITEM_DTYPE, Step
 from onward.sampling.masks import Mask, stack_masks
-from onward.sampling.mirostat import draw_mirostat
 from onward.sampling.outputs import Sampled
-from onward.sampling.params import Shaping
-from onward.sampling.reference import edited, most_likely
-from onward.sampling.shaping import Ranking, draw
-from onward.sampling.sorting import SortBuffers, sort_descending
+from onward.sampling.reference import most_likely
+from onward.sampling.sorting import NUM_BUCKETS, NUM_DIGITS
 from onward.sampling.threads import SamplerThreads
-from onward.sampling.vocab_blocks import BLOCK_TOKENS
 
 MAX_KERNEL_TOP = 64
 """Most likely tokens that the kernel lists itself, by insertion. Longer lists are sorted in numpy."""
@@ -36,9 +34,7 @@ MIN_LOGITS_PER_THREAD = 1 << 20
 """Below that, handing work to another thread takes longer than the work."""
 MAX_THREADS = 4
 CHAIN_COST = 8
-"""How many times as long as the kernels a chain of samplers takes."""
-
-_run = entry_point()
+"""How many times as long as other items one with a chain of samplers takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +59,43 @@ class ResultBuffers:
             np.empty((num_items, MAX_KERNEL_TOP), np.float32),
         )
 
-    def views(self, part: slice) -> tuple[NDArray[Any], ...]:
-        """Return views for some of the items, in the order of `kernels.run`'s parameters."""
-        return (
-            self.tokens[part],
-            self.logprobs[part],
-            self.normalizers[part],
-            self.ranks[part],
-            self.top_ids[part],
-            self.top_logprobs[part],
-        )
 
-
-class ScratchBuffers:
-    """What the kernels overwrite on one thread; shapes as in kernels.py."""
+class ThreadStep:
+    """The record of a step for one thread, with the scratch that the kernels overwrite; shapes as in layouts.Step."""
 
     def __init__(self, vocab_size: int) -> None:
         num_blocks = -(-vocab_size // BLOCK_TOKENS)
-        self.edited: NDArray[np.float32] = np.empty(vocab_size, np.float32)
-        self.maxima: NDArray[np.float32] = np.empty((2, num_blocks), np.float32)
-        self.masses: NDArray[np.float64] = np.empty((3, num_blocks), np.float64)
+        self.step = Step(vocab_size=vocab_size, num_blocks=num_blocks, top_width=MAX_KERNEL_TOP)
+        self.address = ctypes.addressof(self.step)
+        self._vocab_size = vocab_size
+        self.arrays: dict[str, NDArray[Any]] = {}
+        """The scratch, by its name in the step."""
+        self._allocate("tail", BLOCK_TOKENS, np.float32)
+        self._allocate("edited", num_blocks * BLOCK_TOKENS, np.float32)
+        self._allocate("maxima", 2 * (num_blocks + PADDING), np.float32)
+        self._allocate("masses", 2 * num_blocks, np.float64)
+        self._allocate("weights", BLOCK_TOKENS, np.float32)
 
-    @cached_property
-    def sort(self) -> SortBuffers:
-        """Allocated with the first chain of samplers."""
-        return SortBuffers(self.edited.size)
+    def allocate_for_chains(self) -> None:
+        """Allocate what chains of samplers need, once."""
+        if "sorted" not in self.arrays:
+            for name in ("sorted", "spare", "sorted_weights"):
+                self._allocate(name, self._vocab_size + PADDING, np.float32)
+            self._allocate("counts", NUM_DIGITS * NUM_BUCKETS, np.uint32)
+
+    def point_at(self, **arrays: NDArray[Any]) -> None:
+        """Write the addresses of arrays, which the caller must keep until the kernels have returned."""
+        for name, array in arrays.items():
+            setattr(self.step, name, address_of(array))
+
+    def _allocate(self, name: str, size: int, dtype: Any) -> None:
+        self.arrays[name] = np.zeros(size, dtype)
+        self.point_at(**{name: self.arrays[name]})
+
+
+def address_of(array: NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 class LogitEdits:
@@ -117,17 +125,19 @@ class Sampler:
     """
 
     def __init__(self, vocab_size: int, num_threads: int | None = None) -> None:
-        """`num_threads`: how many may share a large step, by default one per core; never more than MAX_THREADS."""
+        """`num_threads`: how many may share a large step, by default one per core; never more than MAX_THREADS.
+
+        Raises kernels.executable_memory.NoExecutableMemory."""
         num_threads = min(num_threads or os.cpu_count() or 1, MAX_THREADS)
+        self._kernel = load_kernels()
         self._vocab_size = vocab_size
         self._edits = LogitEdits()
         self._masks, _ = stack_masks((), vocab_size)
-        self._scratch = [ScratchBuffers(vocab_size)]
+        self._steps: list[ThreadStep] = []
         self._num_threads = num_threads
         self._threads = SamplerThreads(num_threads - 1)
         self._allocate(32)
-        self.score(np.zeros((1, vocab_size), np.float32), 0, (0,), 0)
-        Ranking(sort_descending(np.zeros(1, np.float32), 0.0, 1, SortBuffers(1))).pick(0.0)
+        self._add_step()
 
     def close(self) -> None:
         """End the threads. Later calls sample on the caller's thread. May be called more than once."""
@@ -158,13 +168,22 @@ class Sampler:
             items[i] = choice.work_item
         items["row"] = rows
         items["position"] = [choice.position for choice in choices]
-        if any(banned) or any(choice.has_edits for choice in choices):
+        has_edits = any(banned) or any(choice.has_edits for choice in choices)
+        if has_edits:
             self._lay_out_edits(items, choices, banned)
         if masks or any(choice.params.allowed_tokens for choice in choices):
             self._lay_out_masks(items, choices, masks)
-        if any(choice.params.has_chain for choice in choices):
-            self._draw_shaped(logits, items, rows, choices, banned, masks)
-        return self._run(logits, items, rows, [choice.num_top for choice in choices])
+        if has_edits or masks:
+            self._point_at_edits()
+        num_tops = [choice.num_top for choice in choices]
+        if not any(choice.chain is not None for choice in choices):
+            return self._run(logits, items, rows, num_tops)
+        self._lay_out_chains(choices)
+        sampled = self._run(logits, items, rows, num_tops, has_chains=True)
+        for choice, next_mu in zip(choices, self._chains["next_mu"][: len(choices)].tolist(), strict=True):
+            if choice.mu is not None:
+                choice.next_mu = next_mu
+        return sampled
 
     def score(
         self,
@@ -198,11 +217,13 @@ class Sampler:
         return [one._replace(rank=rank) if one.token >= 0 else one for one, rank in zip(scored, ranks, strict=True)]
 
     def _allocate(self, num_items: int) -> None:
-        """Make `_items` and `_results` large enough."""
+        """Make `_items`, `_chains` and `_results` large enough."""
         if num_items > (self._items.size if hasattr(self, "_items") else 0):
             size = 1 << (num_items - 1).bit_length()
             self._items: NDArray[np.void] = np.zeros(size, WORK_ITEM_DTYPE)
+            self._chains: NDArray[np.void] = np.zeros(size, CHAIN_DTYPE)
             self._results = ResultBuffers.allocate(size)
+            self._point_at_results()
 
     def _lay_out_edits(
         self,
@@ -231,35 +252,13 @@ class Sampler:
         if ids.size and not 0 <= ids.min() <= ids.max() < self._vocab_size:
             raise ValueError("a token to penalise, to bias or to ban is outside of the vocabulary")
 
-    def _draw_shaped(
-        self,
-        logits: NDArray[np.float32],
-        items: NDArray[np.void],
-        rows: Sequence[int],
-        choices: Sequence[ChoiceSampler],
-        banned: Sequence[frozenset[int] | None],
-        masks: Sequence[Mask | None],
-    ) -> None:
-        """Sample for the choices with a chain of samplers, on several threads; the kernels then score these tokens.
-
-        Rows without a token are left to the kernels, which report why.
-        """
-        shaped = [i for i, choice in enumerate(choices) if choice.params.has_chain]
-
-        def draw_some(which: Sequence[int], buffers: SortBuffers) -> None:
-            for i in which:
-                choice, raw = choices[i], logits[rows[i]]
-                row = edited(raw, choice, banned[i], masks[i] if masks else None)
-                if np.isfinite(raw.max()) and row.max() > -np.inf:
-                    items["target_token"][i] = _draw(row, choice, buffers)
-
-        parts = self._parts(len(shaped), CHAIN_COST)
-        self._threads.run(
-            [
-                partial(draw_some, shaped[part], scratch.sort)
-                for part, scratch in zip(parts, self._scratch, strict=False)
-            ]
-        )
+    def _lay_out_chains(self, choices: Sequence[ChoiceSampler]) -> None:
+        """Write the chains of the choices that have one."""
+        for i, choice in enumerate(choices):
+            if choice.chain is not None:
+                self._chains[i] = choice.chain
+                if choice.mu is not None:
+                    self._chains[i]["mu"] = self._chains[i]["next_mu"] = choice.mu
 
     def _lay_out_masks(
         self, items: NDArray[np.void], choices: Sequence[ChoiceSampler], masks: Sequence[Mask | None]
@@ -272,7 +271,13 @@ class Sampler:
         self._masks, items["mask"] = stack_masks(own, self._vocab_size)
 
     def _run(
-        self, logits: NDArray[np.float32], items: NDArray[np.void], rows: Sequence[int], num_tops: list[int]
+        self,
+        logits: NDArray[np.float32],
+        items: NDArray[np.void],
+        rows: Sequence[int],
+        num_tops: list[int],
+        *,
+        has_chains: bool = False,
     ) -> list[Sampled]:
         """Run the kernels over `items`. `rows` and `num_tops` repeat two of their columns as Python numbers, because
         reading columns of a small array costs more."""
@@ -282,45 +287,48 @@ class Sampler:
             raise ValueError(f"logits are not float32 [rows, {self._vocab_size}]")
         if not 0 <= min(rows) <= max(rows) < len(logits):
             raise IndexError(f"a row is out of range: the logits have {len(logits)} rows")
-        view = np.ascontiguousarray(logits).view()
-        view.flags.writeable = False  # one type for numba, whatever the caller's array is
-        parts = self._parts(items.size)
-        num_failed = sum(self._run_parts(view, items, parts))
-        sampled = self._sampled(view, rows, num_tops)
+        contiguous = np.ascontiguousarray(logits)
+        address, parts = address_of(contiguous), self._parts(items, has_chains)
+        calls = []
+        for thread_step, (first, end) in zip(self._steps, parts, strict=False):
+            thread_step.step.logits = address
+            calls.append(partial(self._kernel, thread_step.address, first, end))
+        num_failed = sum(self._threads.run(calls))
+        sampled = self._sampled(contiguous, rows, num_tops)
         return sampled if not num_failed else [one if one.token >= 0 else _failed(one.token) for one in sampled]
 
-    def _run_parts(self, logits: NDArray[np.float32], items: NDArray[np.void], parts: list[slice]) -> list[int]:
-        return self._threads.run(
-            [partial(self._run_part, logits, items, part, self._scratch[i]) for i, part in enumerate(parts)]
-        )
+    def _parts(self, items: NDArray[np.void], has_chains: bool) -> list[tuple[int, int]]:
+        """Divide the items among as many threads as are worth it: (first, end) of each. Allocate their scratch."""
+        if not has_chains and items.size * self._vocab_size < 2 * MIN_LOGITS_PER_THREAD:
+            return [(0, items.size)]
+        costs = np.cumsum(1 + (CHAIN_COST - 1) * items["chain"])
+        total = int(costs[-1])
+        count = max(1, min(self._num_threads, items.size, total * self._vocab_size // MIN_LOGITS_PER_THREAD))
+        while len(self._steps) < count:
+            self._add_step()
+        if has_chains:
+            for thread_step in self._steps[:count]:
+                thread_step.allocate_for_chains()
+        bounds = [int(np.searchsorted(costs, total * part / count)) for part in range(count)]
+        return list(pairwise((*bounds, items.size)))
 
-    def _parts(self, num_items: int, cost: int = 1) -> list[slice]:
-        """Divide the items among as many threads as are worth it; allocate a scratch buffer for each. `cost`: of an
-        item, compared with one of the kernels'."""
-        num_logits = num_items * self._vocab_size * cost
-        count = max(1, min(self._num_threads, num_items, num_logits // MIN_LOGITS_PER_THREAD))
-        while len(self._scratch) < count:
-            self._scratch.append(ScratchBuffers(self._vocab_size))
-        bounds = [num_items * part // count for part in range(count + 1)]
-        return [slice(start, end) for start, end in pairwise(bounds)]
+    def _add_step(self) -> None:
+        """Allocate the scratch of one more thread."""
+        self._steps.append(ThreadStep(self._vocab_size))
+        self._point_at_results()
+        self._point_at_edits()
 
-    def _run_part(
-        self, logits: NDArray[np.float32], items: NDArray[np.void], part: slice, scratch: ScratchBuffers
-    ) -> int:
-        """Write the results of these items to the result buffers; return how many have no token. On any thread, without
-        the GIL."""
-        num_failed: int = _run(
-            logits,
-            items[part],
-            self._edits.ids,
-            self._edits.values,
-            self._masks,
-            scratch.edited,
-            scratch.maxima,
-            scratch.masses,
-            *self._results.views(part),
-        )
-        return num_failed
+    def _point_at_results(self) -> None:
+        """Write where work items are and results go, to all threads' steps."""
+        shared = {name: getattr(self._results, name) for name in ResultBuffers.__slots__}
+        for thread_step in self._steps:
+            thread_step.point_at(items=self._items, chains=self._chains, **shared)
+
+    def _point_at_edits(self) -> None:
+        """Write where logit edits and masks are, to all threads' steps."""
+        for thread_step in self._steps:
+            thread_step.point_at(edit_ids=self._edits.ids, edit_values=self._edits.values, masks=self._masks)
+            thread_step.step.mask_words = self._masks.shape[1]
 
     def _sampled(self, logits: NDArray[np.float32], rows: Sequence[int], num_tops: list[int]) -> list[Sampled]:
         """Convert the result buffers to Python values, which share no memory with them."""
@@ -348,14 +356,6 @@ class Sampler:
         ids = most_likely(row, num_top)
         logprobs = (row[ids].astype(np.float64) - normalizer).astype(np.float32)
         return tuple(zip(ids.tolist(), logprobs.tolist(), strict=True))
-
-
-def _draw(row: NDArray[np.float32], choice: ChoiceSampler, buffers: SortBuffers) -> int:
-    """Return a token sampled from an edited row by the choice's chain of samplers."""
-    params = choice.params
-    if params.mirostat is not None:
-        return draw_mirostat(row, choice, params.mirostat, buffers)
-    return draw(row, params, params.shaping or Shaping(), choice.choice, choice.position, buffers)
 
 
 def _failed(token: int) -> Sampled:

@@ -1,130 +1,203 @@
-"""Compiled searches for the highest logits of a row. Block maxima show which blocks to skip (see vocab_blocks.py).
+"""Kernels that search for the highest logits of a row. Block maxima show which blocks to skip (vocab_blocks.py).
 
-Shapes, dtypes, ranking and threads are as in vocab_blocks.py: `row` is float32 [vocab_size], `maxima` float32
-[num_blocks]. Nothing is written unless the docstring says so.
+Types, ranking and pointers are as in vocab_blocks.py.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
+from onward.kernels.define import kernel
+from onward.kernels.function import Function
+from onward.kernels.structures import Layout, Record
+from onward.kernels.values import F32, I32, I64, PTR, Value, vec
+from onward.sampling.layouts import BLOCK_TOKENS
+from onward.sampling.rows import BLOCK_BYTES, BLOCK_SHIFT, LANES, block_at, block_maximum_at, lanes_of, logit_at, row_at
+from onward.sampling.vocab_blocks import NEGATIVE_INFINITY, is_above, places
 
-from onward.sampling.vocab_blocks import BLOCK_TOKENS, NEGATIVE_INFINITY, compiled, from_order_key, order_key
-
-
-@compiled()
-def first_token_with(row: Any, maxima: Any, value: Any) -> Any:
-    """Return the lowest id (int64) whose logit is `value`, which must be the maximum of the row."""
-    k = 0
-    while maxima[k] != value:
-        k += 1
-    token = k * BLOCK_TOKENS
-    while row[token] != value:
-        token += 1
-    return token
+BOUND = Layout.of_words(value=F32, token=I64)
+"""What tokens are compared with: those above it are kept."""
+_COUNTS = vec(I32, 16)
 
 
-@compiled()
-def count_from(block: Any, value: Any) -> Any:
-    """Return how many logits of a block are ≥ value (int32). Loops over slices vectorise, over indices they do not."""
-    found: Any = np.int32(0)
-    for i in range(block.size):
-        found += np.int32(block[i] >= value)
-    return found
+def order_key(bits: Value) -> Value:
+    """Return an int32 that sorts as the float32 with these int32 bits; its own inverse."""
+    return bits ^ (bits.sar(31) & 0x7FFFFFFF)
 
 
-@compiled()
-def count_above(block: Any, value: Any) -> Any:
-    """Return how many logits of a block are > value (int32)."""
-    found: Any = np.int32(0)
-    for i in range(block.size):
-        found += np.int32(block[i] > value)
-    return found
+@kernel([PTR], I64)
+def first_token_with_maximum(f: Function, pointer: Value) -> Value:
+    """Return the lowest id whose logit is the maximum of the row."""
+    row, k = row_at(f, pointer), f.var(I64, 0)
+    with f.forever() as turn:
+        turn.leave(block_maximum_at(f, row, k.value).eq(row.maximum))
+        k.value += 1
+    token = f.var(I64, k.value << BLOCK_SHIFT)
+    with f.forever() as turn:
+        turn.leave(logit_at(f, row, token.value).eq(row.maximum))
+        token.value += 1
+    return token.value
 
 
-@compiled()
-def count_at_or_above(row: Any, maxima: Any, value: Any, limit: Any) -> Any:
-    """Return how many logits are ≥ value (int64). Counting stops after the block that reaches `limit`."""
-    total = 0
-    for k in range(maxima.size):
-        if maxima[k] >= value:
-            total += count_from(row[k * BLOCK_TOKENS : min((k + 1) * BLOCK_TOKENS, row.size)], value)
-            if total >= limit:
-                break
-    return total
+def _count(f: Function, block: Value, is_counted: Callable[[Value, Value], Value]) -> Value:
+    """Return for how many logits of a block `is_counted` (logits, byte) is true: int64."""
+    counts = f.var(_COUNTS, 0)
+    with f.loop(0, BLOCK_BYTES, 64) as i:
+        counts.value -= is_counted(lanes_of(f, block, i), i).sext(I32)
+    return f.hsum(counts.value).sext(I64)
 
 
-@compiled()
-def rank_of(row: Any, maxima: Any, token: Any) -> Any:
-    """Return the place of `token` in the ranking of the row, from 1 (int64)."""
-    value, rank = row[token], 1
-    for k in range(maxima.size):
-        if not maxima[k] >= value:
-            continue
-        start, end = k * BLOCK_TOKENS, min((k + 1) * BLOCK_TOKENS, row.size)
-        ties_end = min(max(token, start), end)  # lower ids may equal `value`
-        rank += count_from(row[start:ties_end], value) + count_above(row[ties_end:end], value)
-    return rank
+@kernel([PTR, F32], I64)
+def count_from(f: Function, block: Value, value: Value) -> Value:
+    """Return how many logits of a block are ≥ value."""
+    return _count(f, block, lambda logits, _: logits >= value)
 
 
-@compiled()
-def top_k_bound(row: Any, maxima: Any, maximum: Any, count: Any) -> Any:
-    """Return (value, token), float32 and int64, such that exactly `count` tokens rank above; 0 < count < row.size.
+@kernel([PTR, F32, I64], I64)
+def count_above(f: Function, block: Value, value: Value, place: Value) -> Value:
+    """Return how many tokens of a block rank above (value, the token at `place` of the block, which may be outside)."""
+    inside = f.max(f.min(place, BLOCK_TOKENS), 0)
+    return _count(f, block, lambda logits, at: is_above(f, logits, places(f, at), value, inside))
+
+
+@kernel([PTR, F32, I64], I64)
+def count_at_or_above(f: Function, pointer: Value, value: Value, limit: Value) -> Value:
+    """Return how many logits of a row are ≥ value, which is above -inf. Stops after the block that reaches `limit`."""
+    row, total, k = row_at(f, pointer), f.var(I64, 0), f.var(I64, 0)
+    with f.forever() as turn:
+        turn.leave(k.value >= row.num_blocks)
+        with f.when(block_maximum_at(f, row, k.value) >= value):
+            total.value += count_from(f, block_at(f, row, k.value), value)
+        turn.leave(total.value >= limit)
+        k.value += 1
+    return total.value
+
+
+@kernel([PTR, I64], I64)
+def rank_of(f: Function, pointer: Value, token: Value) -> Value:
+    """Return the place of a token in the ranking of the row, from 1."""
+    row, rank = row_at(f, pointer), f.var(I64, 1)
+    value = logit_at(f, row, token)
+    with f.loop(0, row.num_blocks) as k, f.when(block_maximum_at(f, row, k) >= value):
+        rank.value += count_above(f, block_at(f, row, k), value, token - (k << BLOCK_SHIFT))
+    return rank.value
+
+
+@kernel([PTR, I64], I64)
+def key_below_most(f: Function, pointer: Value, count: Value) -> Value:
+    """Return the key (int64) of a value that at least `count` block maxima reach, hence at least as many logits; the
+    highest such, or that of -inf where there are fewer blocks."""
+    row = row_at(f, pointer)
+    low = f.var(I64, order_key(f.const(F32, NEGATIVE_INFINITY).as_(I32)).sext(I64))
+    with f.when(row.num_blocks >= count):
+        high = f.var(I64, order_key(row.maximum.as_(I32)).sext(I64) + 1)
+        with f.forever() as turn:
+            turn.leave(high.value - low.value <= 1)
+            middle = (low.value + high.value).sar(1)
+            value, counts = order_key(middle.trunc(I32)).as_(F32), f.var(_COUNTS, 0)
+            with f.loop(0, row.num_blocks * 4, 64) as i:
+                counts.value -= (f.load(row.maxima, LANES, i) >= value).sext(I32)
+            with f.otherwise(f.hsum(counts.value).sext(I64) >= count) as (enough, too_few):
+                with enough:
+                    low.value = middle
+                with too_few:
+                    high.value = middle
+    return low.value
+
+
+@kernel([PTR, I64, PTR])
+def find_top_k_bound(f: Function, pointer: Value, count: Value, result: Value) -> None:
+    """Write the BOUND above which exactly `count` tokens rank, 0 < count < row.size.
 
     Bisects the float32 values until exactly `count` logits are at or above one of them, or, where logits tie, until
     the tied value is isolated.
     """
-    low = np.int64(order_key(np.float32(-np.inf).view(np.int32)))
-    high = np.int64(order_key(np.float32(maximum).view(np.int32))) + 1
-    while high - low > 1:
-        middle = (low + high) >> 1
-        found = count_at_or_above(row, maxima, from_order_key(np.int32(middle)), count + 1)
-        if found == count:
-            return from_order_key(np.int32(middle)), row.size
-        if found > count:
-            low = middle
-        else:
-            high = middle
-    value = from_order_key(np.int32(low))
-    missing = count - count_at_or_above(row, maxima, from_order_key(np.int32(high)), count)
-    token = 0
-    while missing > 0:
-        missing -= row[token] == value
-        token += 1
-    return value, token
+    row, bound = row_at(f, pointer), Record(f, result, BOUND)
+    low = f.var(I64, key_below_most(f, pointer, count))
+    high = f.var(I64, order_key(row.maximum.as_(I32)).sext(I64) + 1)
+    is_exact = f.var(I64, 0)
+    with f.forever() as turn:
+        turn.leave(high.value - low.value <= 1)
+        middle = (low.value + high.value).sar(1)
+        value = order_key(middle.trunc(I32)).as_(F32)
+        found = count_at_or_above(f, pointer, value, count + 1)
+        with f.when(found.eq(count)):
+            bound.set(value=value, token=row.size)
+            is_exact.value = 1
+        turn.leave(found.eq(count))
+        with f.otherwise(found > count) as (many, few):
+            with many:
+                low.value = middle
+            with few:
+                high.value = middle
+    with f.when(is_exact.value.eq(0)):
+        value = order_key(low.value.trunc(I32)).as_(F32)
+        over = order_key(high.value.trunc(I32)).as_(F32)
+        missing = count - count_at_or_above(f, pointer, over, count)
+        bound.set(value=value, token=nth_token_with(f, pointer, value, missing - 1) + 1)
 
 
-@compiled()
-def insert(ids: Any, values: Any, filled: Any, token: Any, value: Any) -> Any:
+@kernel([PTR, F32, I64], I64)
+def nth_token_with(f: Function, pointer: Value, value: Value, n: Value) -> Value:
+    """Return the token with this logit before which `n` others have it. There must be one."""
+    row, left, k = row_at(f, pointer), f.var(I64, n), f.var(I64, 0)
+    with f.forever() as turn:
+        found = f.var(I64, 0)
+        with f.when(block_maximum_at(f, row, k.value) >= value):
+            found.value = _count(f, block_at(f, row, k.value), lambda logits, _: logits.eq(value))
+        turn.leave(found.value > left.value)
+        left.value -= found.value
+        k.value += 1
+    token = f.var(I64, k.value << BLOCK_SHIFT)
+    with f.forever() as turn:
+        is_equal = logit_at(f, row, token.value).eq(value)
+        turn.leave(is_equal & left.value.eq(0))
+        left.value -= is_equal.zext(I64)
+        token.value += 1
+    return token.value
+
+
+@kernel([PTR, PTR, I64, I64, I64, F32], I64)
+def insert(f: Function, ids: Value, values: Value, size: Value, filled: Value, token: Value, value: Value) -> Value:
     """Insert (token, value) into two parallel arrays sorted by value, behind equal values; return the new length.
 
-    `ids` is int64 [k], `values` float32 [k], both written; the first `filled` entries are in use. When the arrays are
-    full, the last entry is dropped; `value` must then be greater than it.
+    `ids` is int64 [size], `values` float32 [size], both written; the first `filled` entries are in use. When the arrays
+    are full, the last entry is dropped; `value` must then be greater than it.
     """
-    j = min(filled, ids.size - 1)
-    while j > 0 and values[j - 1] < value:
-        values[j], ids[j] = values[j - 1], ids[j - 1]
-        j -= 1
-    values[j], ids[j] = value, token
-    return min(filled + 1, ids.size)
+    j = f.var(I64, f.min(filled, size - 1))
+    with f.forever() as turn:
+        turn.leave(j.value <= 0)
+        previous = j.value - 1
+        turn.leave(f.load(values, F32, previous * 4) >= value)
+        f.store(f.load(values, F32, previous * 4), values, j.value * 4)
+        f.store(f.load(ids, I64, previous * 8), ids, j.value * 8)
+        j.value = previous
+    f.store(value, values, j.value * 4)
+    f.store(token, ids, j.value * 8)
+    return f.min(filled + 1, size)
 
 
-@compiled()
-def find_top_k(row: Any, maxima: Any, ids: Any, values: Any) -> None:
-    """Write the k highest-ranked tokens to `ids` (int64 [k]) and their logits to `values` (float32 [k]), k ≤ row.size.
+@kernel([PTR, I64, PTR, PTR])
+def find_top_k(f: Function, pointer: Value, count: Value, ids: Value, values: Value) -> None:
+    """Write the `count` highest-ranked tokens to `ids` (int64 [count]) and their logits to `values` (float32 [count]),
+    0 < count ≤ row.size.
 
-    They are in blocks whose maximum is at least the k-th largest block maximum; the others are skipped.
+    They are in blocks whose maximum is at least the count-th largest block maximum; the others are skipped.
     """
-    filled = 0
-    for k in range(maxima.size):
-        if filled < ids.size or maxima[k] > values[ids.size - 1]:
-            filled = insert(ids, values, filled, k, maxima[k])
-    bound = values[ids.size - 1] if filled == ids.size else NEGATIVE_INFINITY
-    filled = 0
-    for k in range(maxima.size):
-        if maxima[k] < bound or (filled == ids.size and maxima[k] <= values[ids.size - 1]):
-            continue
-        for i in range(k * BLOCK_TOKENS, min((k + 1) * BLOCK_TOKENS, row.size)):
-            if filled < ids.size or row[i] > values[ids.size - 1]:
-                filled = insert(ids, values, filled, i, row[i])
+    row, filled = row_at(f, pointer), f.var(I64, 0)
+    last = (count - 1) * 4
+    with f.loop(0, row.num_blocks) as k:
+        highest = block_maximum_at(f, row, k)
+        with f.when((filled.value < count) | (highest > f.load(values, F32, last))):
+            filled.value = insert(f, ids, values, count, filled.value, k, highest)
+    bound = f.select(filled.value.eq(count), f.load(values, F32, last), f.const(F32, NEGATIVE_INFINITY))
+    filled.value = 0
+    with f.loop(0, row.num_blocks) as k:
+        highest, is_full = block_maximum_at(f, row, k), filled.value.eq(count)
+        with f.when((highest >= bound) & ~(is_full & (highest <= f.load(values, F32, last)))):
+            start = k << BLOCK_SHIFT
+            end = f.min(start + BLOCK_TOKENS, row.size)
+            with f.loop(start, end) as token:
+                logit = logit_at(f, row, token)
+                with f.when((filled.value < count) | (logit > f.load(values, F32, last))):
+                    filled.value = insert(f, ids, values, count, filled.value, token, logit)

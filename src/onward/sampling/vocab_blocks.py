@@ -1,176 +1,195 @@
-"""Compiled loops over blocks of the vocabulary: maxima, softmax weights, probability mass, the sampled token.
+"""Kernels over blocks of the vocabulary: maxima, softmax weights, probability mass, the sampled token.
 
-A row of logits is cut into blocks of BLOCK_TOKENS tokens. Block maxima show which blocks a search may skip; block
-masses (sums of weights) are what sampling walks through. The weight of a token is
-exp((logit - maximum) / temperature), a float32, and 0 where that is below exp(-87). Weights are added in float32
-within a block and in float64 across blocks.
+Block maxima show which blocks a search may skip; block masses (sums of weights) are what sampling walks through. The
+weight of a token is exp((logit - maximum) / temperature), a float32, exactly 0 where that is below 2**-127. Weights are
+added in float32 within a block and in float64 across blocks, in one order on every processor.
 
 Tokens are ranked by logit, highest first, then by id, lowest first. "Above (value, token)" means ranked strictly
 before that pair.
 
-All functions here are compiled by numba, release the GIL and hold no state: any thread may call them with arrays
-that no other thread writes. `row` is float32 [vocab_size], `block` float32 [at most BLOCK_TOKENS], `maxima` float32
-and `masses` float64 [num_blocks]; a `value`, a `maximum` and a `scale` (1 / temperature) are float32 scalars, a
-`token` is an int64. Arrays are read unless the docstring says that they are written.
+Pointers: `row` to a layouts.ROW, `block` to BLOCK_TOKENS logits, `masses` to float64 [num_blocks], `weights` to float32
+[BLOCK_TOKENS]. `value`, `maximum` and `scale` (1 / temperature) are float32, a `token` is an int64.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
 
-import numba
-import numpy as np
+from onward.kernels.define import kernel
+from onward.kernels.function import Function
+from onward.kernels.maths import exp2
+from onward.kernels.structures import Record
+from onward.kernels.values import F32, F64, I1, I32, I64, PTR, Value, vec
+from onward.sampling.layouts import BLOCK_TOKENS
+from onward.sampling.rows import BLOCK_BYTES, BLOCK_SHIFT, LANES, block_at, block_maximum_at, lanes_of, row_at
 
-BLOCK_TOKENS = 512
-"""Tokens per block: 256 to 1024 measure the same at 151,936 logits."""
-NEGATIVE_INFINITY = np.float32(-np.inf)
-
-_ZERO, _ONE = np.float32(0), np.float32(1)
-_MIN_EXPONENT = np.float32(-87)
-_MAGNITUDE_MASK, _SIGN_SHIFT, _INFINITY_BITS = np.int32(0x7FFFFFFF), np.int32(31), np.int32(0x7F800000)
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def compiled(*fast_math: str, cache: bool = False) -> Callable[[Function], Function]:
-    """Return a decorator: numba.njit without the GIL. `fast_math` names the LLVM flags that this function may use.
-
-    The flags apply to the decorated function alone. With `cache`, raises RuntimeError where numba finds no folder to
-    write its cache to.
-    """
-    options: dict[str, Any] = {
-        "nogil": True,
-        "error_model": "numpy",
-        "fastmath": set(fast_math),
-        "cache": cache,
-    }
-    return cast("Callable[[Function], Function]", numba.njit(**options))
+NEGATIVE_INFINITY = float("-inf")
+_LOG2_E = 1.4426950408889634
+_ZERO_EXPONENT = -88.1
+"""Weights are exactly 0 from here on: 127 / _LOG2_E and a little."""
+_MASKS = vec(I1, 16)
 
 
-@compiled("contract")
-def exponential(x: Any) -> Any:
-    """Return exp(x) for float32 x ≤ 0 as float32: relative error below 2e-7, exactly 1 at 0, exactly 0 below -87.
-
-    Cody and Waite's reduction to |f| ≤ ln(2)/2, a minimax polynomial of degree 5, and 2**n written into the exponent's
-    bits; the low bits of `rounded` hold n. No reassociation here: it would undo the reduction.
-    """
-    clipped = x if x > _MIN_EXPONENT else _MIN_EXPONENT
-    rounded = clipped * np.float32(1.4426950408889634) + np.float32(12582912)
-    n = rounded - np.float32(12582912)
-    f = (clipped - n * np.float32(0.693359375)) - n * np.float32(-2.12194440e-4)
-    tail = np.float32(0.49999225) + f * (
-        np.float32(0.16667119) + f * (np.float32(0.041890986) + f * np.float32(0.00831243))
-    )
-    bits = (np.float32(rounded).view(np.int32) + np.int32(127)) << np.int32(23)
-    power = np.int32(bits).view(np.float32)
-    return (_ONE + (f + f * f * tail)) * power if x > _MIN_EXPONENT else _ZERO
+def weights_of(f: Function, logits: Value, maximum: Value, scale: Value) -> Value:
+    """Return the weights of 16 logits."""
+    return exp2(f, (logits - maximum) * (scale * _LOG2_E))
 
 
-@compiled()
-def is_above(logit: Any, i: Any, value: Any, token: Any) -> Any:
-    """Return whether token i with this logit ranks above (value, token)."""
-    return logit > value or (logit == value and i < token)
+def places(f: Function, i: Value) -> Value:
+    """Return the places within the block of the 16 logits at byte `i`: int32."""
+    return f.vconst(vec(I32, 16), range(16)) + (i >> 2).trunc(I32)
 
 
-@compiled("reassoc", "contract", "nsz")
-def mass_at_or_above(block: Any, value: Any, maximum: Any, scale: Any) -> Any:
-    """Return the weight (float32) of the tokens of a block whose logit is ≥ value."""
-    total = _ZERO
-    for i in range(block.size):
-        weight = exponential((block[i] - maximum) * scale)
-        total += weight if block[i] >= value else _ZERO
-    return total
+@kernel([PTR], F32)
+def block_maximum(f: Function, block: Value) -> Value:
+    """Return the largest logit of a block, NaN if the block contains a NaN."""
+    highest = [f.var(LANES, NEGATIVE_INFINITY) for _ in range(2)]
+    is_nan = f.var(_MASKS, 0)
+    with f.loop(0, BLOCK_BYTES, 128) as i:
+        for half in range(2):
+            logits = lanes_of(f, block, i + 64 * half)
+            highest[half].value = f.max(logits, highest[half].value)
+            is_nan.value |= logits.is_nan()
+    largest = f.hmax(f.max(highest[0].value, highest[1].value))
+    return f.select(f.any(is_nan.value), f.const(F32, float("nan")), largest)
 
 
-@compiled("reassoc", "contract", "nsz")
-def mass_above(block: Any, value: Any, maximum: Any, scale: Any) -> Any:
-    """Return the weight (float32) of the tokens whose logit is > value. One function for both vectorises worse."""
-    total = _ZERO
-    for i in range(block.size):
-        weight = exponential((block[i] - maximum) * scale)
-        total += weight if block[i] > value else _ZERO
-    return total
+@kernel([PTR, PTR])
+def copy_logits(f: Function, source: Value, target: Value) -> None:
+    """Copy a block."""
+    with f.loop(0, BLOCK_BYTES, 64) as i:
+        f.store(lanes_of(f, source, i), target, i)
 
 
-@compiled()
-def order_key(bits: Any) -> Any:
-    """Return an int32 that sorts as the float32 with these int32 bits: maxima of integers vectorise, NaN or not."""
-    return np.int32(bits ^ ((bits >> _SIGN_SHIFT) & _MAGNITUDE_MASK))
+@kernel([PTR])
+def prepare_row(f: Function, pointer: Value) -> None:
+    """Write the tail of a row, its block maxima and its maximum, which is NaN if the row contains a NaN."""
+    row = row_at(f, pointer)
+    whole = row.size >> BLOCK_SHIFT
+    rest = row.size & (BLOCK_TOKENS - 1)
+    with f.when(rest > 0):
+        source = f.at(row.logits, whole << (BLOCK_SHIFT + 2))
+        with f.loop(0, BLOCK_BYTES, 64) as i:
+            f.store(f.const(LANES, NEGATIVE_INFINITY), row.tail, i)
+        with f.loop(0, rest) as i:
+            f.store(f.load(source, F32, i * 4), row.tail, i * 4)
+    with f.loop(0, row.num_blocks) as k:
+        f.store(block_maximum(f, block_at(f, row, k)), row.maxima, k * 4)
+    row.set(maximum=largest_of_blocks(f, row))
 
 
-@compiled()
-def from_order_key(key: Any) -> Any:
-    """Return the float32 whose `order_key` is `key` (int32)."""
-    return np.int32(order_key(key)).view(np.float32)
+def largest_of_blocks(f: Function, row: Record) -> Value:
+    """Return the largest block maximum, NaN if one is NaN; fill the maxima up with -inf."""
+    f.store(f.const(LANES, NEGATIVE_INFINITY), row.maxima, row.num_blocks * 4)
+    highest, is_nan = f.var(LANES, NEGATIVE_INFINITY), f.var(_MASKS, 0)
+    with f.loop(0, row.num_blocks * 4, 64) as i:
+        maxima = f.load(row.maxima, LANES, i)
+        highest.value = f.max(maxima, highest.value)
+        is_nan.value |= maxima.is_nan()
+    largest = f.hmax(highest.value) + 0.0  # not -0, which is below 0 where bits are compared
+    return f.select(f.any(is_nan.value), f.const(F32, float("nan")), largest)
 
 
-@compiled()
-def block_maximum(bits: Any) -> Any:
-    """Return the largest logit (float32) of a block, passed as int32 bits; NaN if the block contains a NaN."""
-    highest, magnitude = np.int32(-(2**31)), np.int32(0)
-    for i in range(bits.size):
-        highest = max(highest, order_key(bits[i]))
-        magnitude = max(magnitude, np.int32(bits[i] & _MAGNITUDE_MASK))
-    return from_order_key(highest) if magnitude <= _INFINITY_BITS else np.float32(np.nan)
+def _mass(f: Function, block: Value, maximum: Value, scale: Value, is_kept: Callable[[Value, Value], Value]) -> Value:
+    """Return the weight of the logits of a block for which `is_kept` (logits, byte) is true."""
+    totals = [f.var(LANES, 0) for _ in range(2)]
+    with f.loop(0, BLOCK_BYTES, 128) as i:
+        for half in range(2):
+            at = i + 64 * half
+            logits = lanes_of(f, block, at)
+            weights = weights_of(f, logits, maximum, scale)
+            totals[half].value += f.select(is_kept(logits, at), weights, f.const(LANES, 0))
+    return f.hsum(totals[0].value + totals[1].value)
 
 
-@compiled()
-def compute_block_maxima(row: Any, maxima: Any) -> Any:
-    """Write the block maxima to `maxima`; return the maximum of the row (float32), or NaN if it contains a NaN."""
-    bits = row.view(np.int32)
-    highest = NEGATIVE_INFINITY
-    for k in range(maxima.size):
-        maxima[k] = block_maximum(bits[k * BLOCK_TOKENS : min((k + 1) * BLOCK_TOKENS, row.size)])
-        # the comparison keeps a NaN once it has seen one
-        highest = highest if highest >= maxima[k] or highest != highest else maxima[k]
-    return highest
+@kernel([PTR, F32, F32, F32], F32)
+def mass_from(f: Function, block: Value, value: Value, maximum: Value, scale: Value) -> Value:
+    """Return the weight of the tokens of a block whose logit is ≥ value."""
+    return _mass(f, block, maximum, scale, lambda logits, _: logits >= value)
 
 
-@compiled()
-def block_masses_above(row: Any, maxima: Any, value: Any, token: Any, maximum: Any, scale: Any, masses: Any) -> Any:
-    """Write to `masses` the weight, per block, of the tokens above (value, token); return the sum (float64)."""
-    total = 0.0
-    for k in range(maxima.size):
-        masses[k] = 0.0
-        if maxima[k] < value or (maxima[k] - maximum) * scale <= _MIN_EXPONENT:
-            continue
-        start, end = k * BLOCK_TOKENS, min((k + 1) * BLOCK_TOKENS, row.size)
-        ties_end = min(max(token, start), end)  # lower ids may equal `value`
-        if ties_end > start:
-            masses[k] += mass_at_or_above(row[start:ties_end], value, maximum, scale)
-        if ties_end < end:
-            masses[k] += mass_above(row[ties_end:end], value, maximum, scale)
-        total += masses[k]
-    return total
+@kernel([PTR, F32, F32, F32], F32)
+def mass_over(f: Function, block: Value, value: Value, maximum: Value, scale: Value) -> Value:
+    """Return the weight of the tokens of a block whose logit is > value."""
+    return _mass(f, block, maximum, scale, lambda logits, _: logits > value)
 
 
-@compiled()
-def pick_token(row: Any, value: Any, token: Any, maximum: Any, scale: Any, masses: Any, goal: Any, weights: Any) -> Any:
-    """Return the token (int64) at which the cumulative weight of the tokens above (value, token) passes `goal`.
+@kernel([PTR, F32, I64, F32, F32], F32)
+def mass_above(f: Function, block: Value, value: Value, place: Value, maximum: Value, scale: Value) -> Value:
+    """Return the weight of the tokens of a block above (value, the token at `place` of the block)."""
+    return _mass(f, block, maximum, scale, lambda logits, at: is_above(f, logits, places(f, at), value, place))
+
+
+def is_above(f: Function, logits: Value, tokens: Value, value: Value, token: Value) -> Value:
+    """Return which tokens (int32 [16]) with these logits rank above (value, token)."""
+    return (logits > value) | (logits.eq(value) & (tokens < token.trunc(I32)))
+
+
+@kernel([PTR, F32, I64, F32, PTR], F64)
+def masses_above(f: Function, pointer: Value, value: Value, token: Value, scale: Value, masses: Value) -> Value:
+    """Write to `masses` the weight, per block, of the tokens above (value, token); return the sum."""
+    row, total = row_at(f, pointer), f.var(F64, 0)
+    maximum = row.maximum
+    with f.loop(0, row.num_blocks) as k:
+        highest, mass = block_maximum_at(f, row, k), f.var(F32, 0)
+        with f.when((highest >= value) & ((highest - maximum) * scale > _ZERO_EXPONENT)):
+            block, place = block_at(f, row, k), token - (k << BLOCK_SHIFT)
+            with f.otherwise(place >= BLOCK_TOKENS) as (lower_ids, others):
+                with lower_ids:
+                    mass.value = mass_from(f, block, value, maximum, scale)
+                with others, f.otherwise(place <= 0) as (higher_ids, both):
+                    with higher_ids:
+                        mass.value = mass_over(f, block, value, maximum, scale)
+                    with both:
+                        mass.value = mass_above(f, block, value, place, maximum, scale)
+        f.store(mass.value.to_f64(), masses, k * 8)
+        total.value += mass.value.to_f64()
+    return total.value
+
+
+@kernel([PTR, F32, I64, F32, PTR, F64, PTR], I64)
+def pick_token(
+    f: Function, pointer: Value, value: Value, token: Value, scale: Value, masses: Value, goal: Value, weights: Value
+) -> Value:
+    """Return the token at which the cumulative weight of the tokens above (value, token) passes `goal`.
 
     `goal` is a float64, 0 ≤ goal < sum of `masses`. The token has a weight > 0, however the sums are rounded.
-    Overwrites `weights`, float32 [BLOCK_TOKENS].
+    Overwrites `weights`.
     """
-    passed, block = 0.0, 0
-    for k in range(masses.size):
-        if masses[k] > 0.0:
-            block = k
-            if passed + masses[k] > goal:
-                break
-            passed += masses[k]
-    start, end = block * BLOCK_TOKENS, min((block + 1) * BLOCK_TOKENS, row.size)
-    exact = 0.0
-    for i in range(start, end):
-        above = is_above(row[i], i, value, token)
-        weights[i - start] = exponential((row[i] - maximum) * scale) if above else _ZERO
-    for i in range(end - start):
-        exact += weights[i]
-    rest, chosen = (goal - passed) / masses[block] * exact, start
-    for i in range(end - start):
-        if weights[i] > _ZERO:
-            chosen = start + i
-            rest -= weights[i]
-            if rest < 0.0:
-                break
-    return chosen
+    row, passed, chosen_block = row_at(f, pointer), f.var(F64, 0), f.var(I64, 0)
+    k = f.var(I64, 0)
+    with f.forever() as turn:
+        turn.leave(k.value >= row.num_blocks)
+        mass = f.load(masses, F64, k.value * 8)
+        with f.when(mass > 0.0):
+            chosen_block.value = k.value
+        turn.leave((mass > 0.0) & (passed.value + mass > goal))
+        passed.value += mass
+        k.value += 1
+    start = chosen_block.value << BLOCK_SHIFT
+    block = block_at(f, row, chosen_block.value)
+    place = f.max(f.min(token - start, BLOCK_TOKENS), 0)
+    with f.loop(0, BLOCK_BYTES, 64) as i:
+        logits = lanes_of(f, block, i)
+        kept = is_above(f, logits, places(f, i), value, place)
+        f.store(f.select(kept, weights_of(f, logits, row.maximum, scale), f.const(LANES, 0)), weights, i)
+    exact = f.var(F64, 0)
+    with f.loop(0, BLOCK_BYTES, 4) as i:
+        exact.value += f.load(weights, F32, i).to_f64()
+    rest = (goal - passed.value) / f.load(masses, F64, chosen_block.value * 8) * exact.value
+    return start + place_where_passed(f, weights, rest)
+
+
+@kernel([PTR, F64], I64)
+def place_where_passed(f: Function, weights: Value, goal: Value) -> Value:
+    """Return the place at which the sum of `weights` is above `goal`, of those with a weight; the last such if none."""
+    rest, chosen, i = f.var(F64, goal), f.var(I64, 0), f.var(I64, 0)
+    with f.forever() as turn:
+        turn.leave(i.value >= BLOCK_TOKENS)
+        weight = f.load(weights, F32, i.value * 4)
+        with f.when(weight > 0.0):
+            chosen.value = i.value
+            rest.value -= weight.to_f64()
+        turn.leave(rest.value < 0.0)
+        i.value += 1
+    return chosen.value

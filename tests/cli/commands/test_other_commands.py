@@ -23,7 +23,7 @@ from ..test_command_line import modules_after
 HEAVY = {
     "numpy",
     "openvino",
-    "numba",
+    "llvmlite",
     "httpx",
     "starlette",
     "uvicorn",
