@@ -33,6 +33,7 @@ LEVELS = {
     "runtimes": 3,
     "completions": 3,
     "models": 3,
+    "engines": 4,
     "engine_clients": 4,
     "upstreams": 4,
     "cluster": 4,
@@ -53,6 +54,7 @@ SIDEWAYS = {
     ("cli", "server"),  # `onward serve` runs the server
     ("constraints", "sampling"),  # the shape of masks
     ("sampling", "kernels"),  # sampling is written in the vector language
+    *((room, "engines") for room in ("engine_clients", "upstreams", "cluster")),
     ("models", "runtimes"),  # what a model on disk is, the table of formats says
 }
 """Imports within one level that are meant."""

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.cluster import channels, flight, outbox
 from onward.cluster import engine as cluster_engine
 from onward.cluster.engine import ClusterEngine
-from onward.cluster.flight import GROUP_CHOICES, MAX_STRIKES
+from onward.cluster.flight import GROUP_CHOICES, POLICY
 from onward.cluster.members import Members
 from onward.completions.plan import ServedModel
 from onward.engine.client import EngineCounts, EngineState
@@ -125,7 +126,7 @@ def test_law_2_replicas_that_die_change_no_byte(seed: int, expected: list[list[A
 
 def test_a_job_that_ends_every_replica_is_ended_itself() -> None:
     async def run() -> None:
-        async with cluster(*(LocalReplica(str(index), dies_after=-1) for index in range(3 * MAX_STRIKES))) as (
+        async with cluster(*(LocalReplica(str(index), dies_after=-1) for index in range(3 * POLICY.max_strikes))) as (
             backend,
             transport,
             client,
@@ -134,7 +135,7 @@ def test_a_job_that_ends_every_replica_is_ended_itself() -> None:
                 replica.lost.set()  # they die when a call reaches them
             with pytest.raises(ApiError, match="stopped repeatedly"):
                 await complete(backend, prompt="poison", max_tokens=5)
-            assert len(transport.calls) == MAX_STRIKES
+            assert len(transport.calls) == POLICY.max_strikes
             assert client.load.recoveries.num_poisoned_requests == 1
             for replica in transport.replicas.values():
                 replica.lost.clear()
@@ -195,7 +196,7 @@ def test_a_replica_that_died_gets_no_new_requests_before_the_cluster_has_noticed
 
 def test_a_request_that_no_replica_answers_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(flight, "MAX_LOSSES", 3)
+    monkeypatch.setattr(flight, "POLICY", replace(POLICY, max_losses=3))
 
     async def run() -> None:
         async with cluster(LocalReplica("a")) as (backend, transport, client):

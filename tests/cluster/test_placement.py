@@ -9,6 +9,7 @@ from onward.cluster.messages import PROTOCOL, ReplicaInfo
 from onward.cluster.placement import Placement
 from onward.engine.client import EngineInfo, EngineLoad
 from onward.engine.job import Job
+from onward.engines.book import JobBook
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
 
@@ -22,7 +23,7 @@ def member(name: str, load: int, report: int) -> Member:
 
 def flight() -> Flight:
     job = Job(1, 1, (1, 2, 3), 1, 8, SamplingParams(), TextRules(), frozenset())
-    return Flight([job], "fp")
+    return Flight([job], "fp", JobBook())
 
 
 def test_a_report_counts_once_however_often_it_arrives() -> None:

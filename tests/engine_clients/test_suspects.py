@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.engine_clients.suspects import MAX_WAITS, Suspects
+from onward.engine_clients.suspects import POLICY, Suspects
 
 
 class Machine:
@@ -85,7 +85,7 @@ def test_a_job_is_not_blamed_for_fewer_than_four_losses(num_losses: int) -> None
 
 def test_jobs_that_the_engine_had_not_begun_are_not_blamed_soon() -> None:
     suspects = Suspects()
-    for _ in range(MAX_WAITS - 1):
+    for _ in range(POLICY.suspect_losses - 1):
         suspects.select([1, 2])
         suspects.admitted([1])
         suspects.progressed([1])
@@ -140,7 +140,7 @@ def test_a_suspect_that_is_cancelled_holds_nobody_back() -> None:
 def test_a_job_that_ends_engines_before_they_begin_it_is_found_though_others_make_progress() -> None:
     """As when it breaks the scheduler: the engine never reports that it has begun."""
     suspects = Suspects()
-    for number in range(MAX_WAITS):
+    for number in range(POLICY.suspect_losses):
         assert suspects.select([1, 2]) == [1, 2], number
         suspects.admitted([1])
         suspects.progressed([1])
@@ -154,7 +154,7 @@ def test_a_job_that_ends_engines_before_they_begin_it_is_found_though_others_mak
 
 def test_a_job_that_waited_through_many_losses_is_cleared_by_its_first_event() -> None:
     suspects = Suspects()
-    for _ in range(MAX_WAITS - 1):
+    for _ in range(POLICY.suspect_losses - 1):
         suspects.progressed([1])
         suspects.engine_lost([1, 2])
     suspects.progressed([1, 2])

@@ -200,7 +200,7 @@ def test_what_is_not_allowed_is_banned_where_a_sampler_looks_at_all_logits(
 def test_a_choice_without_a_token_left_asks_for_none() -> None:
     job = make_job(allowed_tokens=(5, 6), banned_tokens=(5, 6))
     with pytest.raises(UpstreamError, match="no token is left"):
-        ChoiceRun(job, 0, TOKENIZER, LlamaServer.traits).next_segment()
+        ChoiceRun(job, 0, TOKENIZER, LlamaServer.traits, []).next_segment()
 
 
 def test_dry_is_computed_here(server: StandIn) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,13 @@ from tokenizers import Tokenizer, models
 
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
+from onward.engine.events import Decoded, Event
+from onward.engine.job import ResumedChoice
 from onward.errors import EngineStopped, InvalidRequest, ServerError, SetupError
 from onward.runtimes.toy.tokenizer import END
 from onward.settings import Settings
+from onward.text.assembler import TextRules
+from tests.engine.harness import make_job
 from tests.upstreams.harness import PROMPT, ask, complete, on, spell
 from tests.upstreams.standin import TOKENIZER, StandIn, stand_in
 
@@ -69,6 +75,27 @@ def test_a_stream_that_is_lost_goes_on_where_it_was(server: StandIn) -> None:
     [choice] = ask(server, max_tokens=40).choices
     assert (choice.text, choice.finish_reason) == ("nothing is lost or doubled", "stop")
     assert server.requests[-1]["max_tokens"] == 38
+
+
+def test_a_job_that_another_engine_began_goes_on_behind_its_tokens(server: StandIn) -> None:
+    spell(server, "abcdef")
+    prompt = TOKENIZER.encode(PROMPT, add_special_tokens=False)
+    job = make_job(prompt, max_tokens=5, rules=TextRules(stops=("cd",)), logprobs=None)
+    job = replace(job, resume=(ResumedChoice(tuple(b"abc")),))
+    found: list[Event] = []
+
+    async def test(backend: EmbeddedBackend) -> None:
+        engine = backend.served["there"].engine
+        engine.start(found.extend)
+        engine.submit([job])
+        while not (found and isinstance(found[-1], Decoded) and found[-1].finish_reason):
+            await asyncio.sleep(0.01)
+
+    on(server, test)
+    tokens = [one.token for event in found if isinstance(event, Decoded) for one in event.tokens]
+    assert bytes(tokens) == b"d" and all(isinstance(event, Decoded) for event in found)  # it was prefilled before
+    [request] = server.requests
+    assert request["prompt"] == [*prompt, *b"abc"] and request["max_tokens"] == 2
 
 
 def test_a_score_that_is_lost_is_asked_for_again(server: StandIn) -> None:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
-import threading
 from collections.abc import Mapping
-from collections.abc import Sequence as ReadOnly
 from contextlib import AsyncExitStack, aclosing, suppress
 
 import msgspec
@@ -22,10 +20,8 @@ from onward.cluster.messages import BrokenMessage, decode_events, encode_jobs
 from onward.cluster.placement import Placement
 from onward.cluster.transport import Refused, ReplicaLost, Transport
 from onward.engine.client import Deliver, EngineInfo, EngineLoad, EngineState, RecoveryCounts
-from onward.engine.events import Event, FailureKind
 from onward.engine.job import Job
-from onward.errors import EngineStopped
-from onward.loop_thread import LoopThread
+from onward.engines.loop_client import LoopClient
 
 log = logging.getLogger("onward.engine")
 
@@ -37,27 +33,20 @@ MAX_LOST_REPLICAS = 1_000
 """Names of replicas that are remembered, so that each is counted once."""
 
 
-class ClusterEngine:
+class ClusterEngine(LoopClient):
     """Implements `engine.client.EngineClient` over the replicas that a transport reaches.
 
     `info` is what was found at the start; `members` knows which replicas fit. Owns the transport.
     """
 
     def __init__(self, name: str, transport: Transport, info: EngineInfo, members: Members) -> None:
-        self._name = name
+        super().__init__(name)
         self._transport = transport
         self._members = members
         self._info = info
-        self._thread = LoopThread(f"onward-{name}")
-        self._loop = self._thread.loop
-        self._deliver: Deliver = lambda events: None
-        self._lock = threading.Lock()
-        """Held while jobs are submitted, and while the state changes to one that refuses them."""
-        self._state = EngineState()
         self._load = EngineLoad()
         self._recoveries = RecoveryCounts()
         # What follows is used on the event loop only.
-        self._events: list[Event] = []
         self._flights: dict[Flight, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         """Set, and replaced, when the replicas change."""
@@ -71,8 +60,7 @@ class ClusterEngine:
     # Any thread.
 
     def start(self, deliver: Deliver) -> None:
-        """`deliver` receives all events, on the thread of the event loop."""
-        self._deliver = deliver
+        super().start(deliver)
         atexit.register(self.stop)
         self._thread.start()
         self._transport.watch(lambda members: self._thread.call(self._update, members))
@@ -81,10 +69,6 @@ class ClusterEngine:
     def info(self) -> EngineInfo:
         """What the cluster serves now: `fingerprint` and `max_rows` follow its replicas."""
         return self._info
-
-    @property
-    def state(self) -> EngineState:
-        return self._state
 
     @property
     def load(self) -> EngineLoad:
@@ -101,36 +85,19 @@ class ClusterEngine:
         """Calls that have not ended."""
         return len(self._flights)
 
-    def submit(self, jobs: ReadOnly[Job]) -> None:
-        with self._lock:
-            if self._state.status == "stopped":
-                raise EngineStopped()
-            if self._is_given_up:
-                raise EngineStopped.lost()
-            self._loop.call_soon_threadsafe(self._begin, list(jobs), self._info.fingerprint)
-
-    def cancel(self, request: int) -> None:
-        self._thread.call(self._cancel, request)
-
-    def cancel_choice(self, job: int, choice: int) -> None:
-        self._thread.call(self._cancel_choice, job, choice)
-
-    def stop(self) -> None:
-        with self._lock:
-            is_first = self._state.status != "stopped"
-            self._state = EngineState("stopped")
-        if is_first:
-            self._transport.close()
-        self._thread.stop(self._end)
-        atexit.unregister(self.stop)
-
-    # The event loop.
-
     @property
-    def _is_given_up(self) -> bool:
-        """Whether there has been no fit replica for PATIENCE_SECONDS. Read on any thread."""
+    def is_given_up(self) -> bool:
+        """Whether there has been no fit replica for PATIENCE_SECONDS."""
         since = self._absent_since
         return since is not None and self._loop.time() - since > PATIENCE_SECONDS
+
+    def _post(self, jobs: list[Job]) -> None:
+        self._loop.call_soon_threadsafe(self._begin, jobs, self._info.fingerprint)
+
+    def _stopping(self) -> None:
+        self._transport.close()
+
+    # The event loop.
 
     def _update(self, members: Mapping[str, Member]) -> None:
         """These are the replicas now."""
@@ -154,14 +121,9 @@ class ClusterEngine:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def _set_state(self, state: EngineState) -> None:
-        with self._lock:
-            if self._state.status != "stopped":
-                self._state = state
-
     def _begin(self, jobs: list[Job], fingerprint: str) -> None:
         for group in split_request(jobs, len(self._members.fit)):
-            flight = Flight(group, fingerprint)
+            flight = Flight(group, fingerprint, self._book)
             self._flights[flight] = self._loop.create_task(self._fly(flight))
 
     async def _fly(self, flight: Flight) -> None:
@@ -169,7 +131,7 @@ class ClusterEngine:
         try:
             while not flight.has_ended:
                 async with AsyncExitStack() as trial:
-                    if flight.is_suspect:
+                    if flight.losses.is_suspect:
                         await trial.enter_async_context(self._trial)
                     able = await self._wait_for_replicas(flight)
                     replica = self._placement.choose(flight, able, self._transport.silent)
@@ -177,18 +139,18 @@ class ClusterEngine:
                         lost = await self._run_call(flight, replica, trial)
                 if lost is not None:
                     self._lost(flight, lost)
-                    if flight.is_unanswered:
+                    if flight.losses.is_unanswered:
                         raise ReplicaLost("no replica answers")
-                    await asyncio.sleep(RETRY_SECONDS * max(0, flight.num_losses - 1))
+                    await asyncio.sleep(RETRY_SECONDS * max(0, flight.losses.num_losses - 1))
         except Refused as refused:
-            self._fail(flight, "rejected", str(refused))
+            self._fail(flight.jobs, "rejected", str(refused))
         except ReplicaLost as lost:
-            self._fail(flight, "lost", str(lost))
+            self._fail(flight.jobs, "lost", str(lost))
         except asyncio.CancelledError:
             pass
         except Exception as error:
             log.exception("%s: a call failed", self._name)
-            self._fail(flight, "rejected", repr(error))
+            self._fail(flight.jobs, "rejected", repr(error))
         finally:
             self._flights.pop(flight, None)
 
@@ -226,7 +188,7 @@ class ClusterEngine:
 
     def _lost(self, flight: Flight, lost: ReplicaLost) -> None:
         """A flight goes on elsewhere, or ends if it is the cause of losses."""
-        flight.lost(counts=lost.is_strike)
+        flight.lost(is_strike=lost.is_strike)
         replica = flight.replica or ""
         log.warning("%s: a request lost replica %s and goes on elsewhere: %s", self._name, replica, lost)
         is_news = lost.is_strike and replica not in self._lost_replicas
@@ -234,57 +196,34 @@ class ClusterEngine:
             self._lost_replicas[replica] = None
             if len(self._lost_replicas) > MAX_LOST_REPLICAS:
                 del self._lost_replicas[next(iter(self._lost_replicas))]
-        counted = self._recoveries
+        counted, is_poisoned = self._recoveries, flight.losses.is_struck_out
         self._recoveries = msgspec.structs.replace(
             counted,
             num_crashes=counted.num_crashes + is_news,
-            num_resumed_requests=counted.num_resumed_requests + (not flight.is_poisoned),
-            num_poisoned_requests=counted.num_poisoned_requests + flight.is_poisoned,
+            num_resumed_requests=counted.num_resumed_requests + (not is_poisoned),
+            num_poisoned_requests=counted.num_poisoned_requests + is_poisoned,
         )
-        if flight.is_poisoned:
-            self._fail(
-                flight, "poisoned", "replicas were lost repeatedly as soon as they began to compute this request"
-            )
-
-    def _fail(self, flight: Flight, kind: FailureKind, reason: str) -> None:
-        """End a flight's jobs, each with an event."""
-        is_expected = self._state.status == "stopped"
-        log.log(logging.INFO if is_expected else logging.ERROR, "%s: a request failed: %s", self._name, reason)
-        self._emit(flight.fail(kind, reason))
-
-    def _emit(self, events: ReadOnly[Event]) -> None:
-        """Deliver events together with those of other flights in this round of the event loop: a frame has many."""
-        if not self._events:
-            self._loop.call_soon(self._deliver_events)
-        self._events += events
-
-    def _deliver_events(self) -> None:
-        events, self._events = self._events, []
-        if events:
-            self._deliver(events)
+        if is_poisoned:
+            reason = "replicas were lost repeatedly as soon as they began to compute this request"
+            self._fail(flight.jobs, "poisoned", reason)
 
     def _cancel(self, request: int) -> None:
+        self._book.cancel(request)
         for flight, task in list(self._flights.items()):
             if flight.request == request:
                 task.cancel()
                 self._flights.pop(flight, None)
 
     def _cancel_choice(self, job: int, choice: int) -> None:
-        for flight, task in list(self._flights.items()):
-            if job in flight.jobs and flight.cancel_choice(job, choice):
-                if flight.has_ended:
-                    task.cancel()
-                elif flight.replica is not None:
-                    task = self._loop.create_task(self._cancel_there(flight.call, flight.replica, job, choice))
-                    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-                return
+        flight = next((each for each in self._flights if job in each.jobs), None)
+        if flight is None or not self._book.cancel_choice(job, choice):
+            return
+        if flight.has_ended:
+            self._flights[flight].cancel()
+        elif flight.replica is not None:
+            task = self._loop.create_task(self._cancel_there(flight.call, flight.replica, job, choice))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _cancel_there(self, call: int, replica: str, job: int, choice: int) -> None:
         with suppress(ReplicaLost):
             await self._transport.cancel_choice(call, replica, job, choice)
-
-    def _end(self) -> None:
-        for flight in list(self._flights):
-            if not flight.has_ended:
-                self._fail(flight, "stopped", "the server is stopping")
-        self._deliver_events()

@@ -17,12 +17,16 @@ class Journal:
     """
 
     def __init__(self, job: Job) -> None:
-        self._job = job
-        self._prefilled = job.resume is not None
+        self.job = job
+        self.is_prefilled = job.resume is not None
         self._tokens = [list(resumed.tokens) if (resumed := job.resumed(c)) else [] for c in range(job.num_choices)]
         self._unfinished = set(job.unfinished_choices)
         self._counts = {choice: _counts(job.resumed(choice)) for choice in self._unfinished}
         self._mu = {c: resumed.mu for c in self._unfinished if (resumed := job.resumed(c)) is not None}
+
+    def tokens(self, choice: int) -> list[int]:
+        """The tokens of a choice so far: the journal's own list, to which `record` appends."""
+        return self._tokens[choice]
 
     @property
     def num_unfinished(self) -> int:
@@ -52,7 +56,7 @@ class Journal:
             if event.finish_reason:
                 self._unfinished.discard(choice)
         elif isinstance(event, Prefilled):
-            self._prefilled = True
+            self.is_prefilled = True
         return True
 
     def finish(self, choice: int) -> None:
@@ -66,10 +70,10 @@ class Journal:
         """
         if not self._unfinished:
             return None
-        if not self._prefilled:
-            return self._job
-        choices = range(self._job.num_choices)
-        return replace(self._job, resume=tuple(self._resumed(choice) for choice in choices))
+        if not self.is_prefilled:
+            return self.job
+        choices = range(self.job.num_choices)
+        return replace(self.job, resume=tuple(self._resumed(choice) for choice in choices))
 
     def _resumed(self, choice: int) -> ResumedChoice | None:
         if choice not in self._unfinished:

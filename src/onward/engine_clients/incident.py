@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from onward.engine.client import RecoveryCounts
-from onward.engine_clients.book import Loss
+from onward.engine_clients.dispatch import Loss
 
 
 @dataclass(slots=True)

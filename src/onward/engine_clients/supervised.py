@@ -17,7 +17,7 @@ import msgspec
 from onward.engine.client import Cancel, Command, Deliver, EngineInfo, EngineLoad, EngineState, RecoveryCounts
 from onward.engine.events import FailureKind
 from onward.engine.job import Job
-from onward.engine_clients.book import JobBook
+from onward.engine_clients.dispatch import Dispatch
 from onward.engine_clients.hang import HangWatch
 from onward.engine_clients.incident import Incident
 from onward.engine_clients.link import EngineLink, Launch, StepReport
@@ -57,8 +57,9 @@ class SupervisedEngine:
 
     Threads: the supervisor's launches engines, watches them and lives as long as they do; reports come on a thread of
     the link, which delivers their events; commands come from anywhere. All of them hold the lock while they use the
-    book and send, and never while they deliver. Cancels of requests go through the mailbox of the supervisor's thread,
-    because the garbage collector may cancel at any moment (`Answer.abandon`), also on a thread that holds the lock.
+    dispatch and send, and never while they deliver. Cancels of requests go through the mailbox of the supervisor's
+    thread, because the garbage collector may cancel at any moment (`Answer.abandon`), also on a thread that holds the
+    lock.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class SupervisedEngine:
         self._policy = policy or RestartPolicy()
         self._watch = HangWatch(engine_timeout)
         self._lock = threading.Lock()
-        self._book = JobBook()
+        self._dispatch = Dispatch()
         self._history = LoadHistory()
         self._recoveries = RecoveryCounts()
         self._mailbox: queue.SimpleQueue[Cancel | None] = queue.SimpleQueue()
@@ -123,12 +124,12 @@ class SupervisedEngine:
         if self._state.status == "running":
             return load
         with self._lock:
-            return msgspec.structs.replace(load, num_waiting=self._book.num_choices)
+            return msgspec.structs.replace(load, num_waiting=self._dispatch.book.num_choices)
 
     @property
     def num_requests(self) -> int:
         """Requests that have not ended, running or waiting."""
-        return self._book.num_requests
+        return self._dispatch.book.num_requests
 
     def submit(self, jobs: ReadOnly[Job]) -> None:
         with self._lock:
@@ -136,14 +137,14 @@ class SupervisedEngine:
                 raise EngineStopped.crashed()
             if self._stopping:
                 raise EngineStopped()
-            self._send(self._book.add(jobs))
+            self._send(self._dispatch.add(jobs))
 
     def cancel(self, request: int) -> None:
         self._mailbox.put(Cancel(request))
 
     def cancel_choice(self, job: int, choice: int) -> None:
         with self._lock:
-            self._send(self._book.cancel_choice(job, choice))
+            self._send(self._dispatch.cancel_choice(job, choice))
 
     def stop(self) -> None:
         self._stopping = True
@@ -163,7 +164,7 @@ class SupervisedEngine:
             if session is not self._session or session.lost_reason is not None:
                 return
             self._watch.reported(self._clock())
-            accepted = self._book.accept(report)
+            accepted = self._dispatch.accept(report)
             self._history.reported(report.load)
             self._send(accepted.commands)
         if accepted.events:
@@ -220,7 +221,7 @@ class SupervisedEngine:
         while session.lost_reason is None and not self._stopping:
             self._work(self._watch.poll_seconds)
             with self._lock:
-                hangs = self._watch.poll(self._clock(), has_jobs=self._book.num_sent > 0)
+                hangs = self._watch.poll(self._clock(), has_jobs=self._dispatch.num_sent > 0)
             if hangs and not session.hangs and session.link is not None:
                 session.hangs = True
                 session.link.kill(f"it did not report a step for {self._watch.allowed_silence:.3g} seconds")
@@ -231,9 +232,11 @@ class SupervisedEngine:
         seconds until the next start, None if there is to be none."""
         session, now = self._session, self._clock()
         with self._lock:
-            loss = self._book.engine_lost()
+            loss = self._dispatch.engine_lost()
             self._watch.engine_lost()  # the next engine reports that it is idle before it is ready here
-            incident = Incident(self._name, session.lost_reason or "", session.hangs, now, self._book.num_requests)
+            incident = Incident(
+                self._name, session.lost_reason or "", session.hangs, now, self._dispatch.book.num_requests
+            )
             self._recoveries = incident.count_loss(self._recoveries, loss)
         self._deliver([] if loss.failed is None else [loss.failed])
         if session.link is not None:
@@ -279,7 +282,7 @@ class SupervisedEngine:
             self._watch.engine_started(session.started)
             if session.lost_reason is None:
                 self._state = EngineState()
-                self._send(self._book.engine_ready())
+                self._send(self._dispatch.engine_ready())
 
     def _pause(self, seconds: float) -> None:
         """Wait, executing cancels, until the time is over or `stop` was called."""
@@ -295,7 +298,7 @@ class SupervisedEngine:
             return
         if command is not None:
             with self._lock:
-                self._send(self._book.cancel(command.request))
+                self._send(self._dispatch.cancel(command.request))
 
     def _end(self, state: EngineState) -> None:
         """Fail what is still running, and close the engine. `submit` refuses later jobs."""
@@ -303,7 +306,7 @@ class SupervisedEngine:
             self._stopping = True
             self._state = state
             kind: FailureKind = "crashed" if state.status == "crashed" else "stopped"
-            events = self._book.fail_all(kind, state.crash_reason or "the engine was stopped")
+            events = self._dispatch.fail_all(kind, state.crash_reason or "the engine was stopped")
         self._ready.set()
         self._deliver(events)
         if self._session.link is not None:

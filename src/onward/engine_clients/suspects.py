@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-MAX_STRIKES = 2
-"""Strikes from which a job is a suspect: one may be bad luck, and being tried delays a job."""
-MAX_WAITS = 8
-"""Losses in a row from which a job is a suspect that no engine had begun: it may end them while it is queued or
-admitted. More than MAX_STRIKES, because in a long queue most jobs have nothing to do with a loss."""
+from onward.engines.losses import Losses, LossPolicy
+
+POLICY = LossPolicy(suspect_strikes=2, suspect_losses=8)
+"""One strike may be bad luck, and being tried delays a job. More losses than strikes make a suspect of one that no
+engine had begun (it may end them while it is queued or admitted): in a long queue most jobs have nothing to do with a
+loss. How often a suspect is tried is not a number: see above."""
 
 
 class Suspects:
@@ -28,9 +29,8 @@ class Suspects:
         self.trial: int | None = None
         self._alone: int | None = None
         """The suspect that was lost with an engine during its trial: its next trial has no job beside it."""
-        self._strikes: dict[int, int] = {}
-        self._waits: dict[int, int] = {}
-        """Losses in a row that each job saw waiting in the engine."""
+        self._losses: dict[int, Losses] = {}
+        """Those of jobs that were with an engine when it was lost, and have not made progress since."""
         self._begun: set[int] = set()
         """The live jobs that the current engine has begun to compute."""
         self._progressed: set[int] = set()
@@ -46,7 +46,7 @@ class Suspects:
         """These live jobs have delivered an event: they are not, or no longer, suspected."""
         self._begun.update(jobs)
         self._progressed.update(jobs)
-        if self._strikes or self._waits:
+        if self._losses:
             for job in jobs:
                 self._clear(job)
 
@@ -60,7 +60,7 @@ class Suspects:
     def select(self, unsent: Iterable[int]) -> list[int]:
         """Return which of these live jobs, in order of submission, to send to the engine now. Begins a trial if one is
         due. A job that is to be tried alone is sent to a new engine before any other."""
-        if not self._strikes:
+        if not self._losses:
             return list(unsent)
         if self._alone is not None:
             if self.trial is not None:
@@ -69,7 +69,7 @@ class Suspects:
             return [self._alone]
         selected = []
         for job in unsent:
-            if self._strikes.get(job, 0) >= MAX_STRIKES:
+            if job in self._losses and self._losses[job].is_suspect:
                 if self.trial is not None:
                     continue
                 self.trial = job
@@ -89,18 +89,18 @@ class Suspects:
             culprit = self.trial if self.trial == self._alone else None
             self._alone = self.trial
         for job in blamed:
-            self._strikes[job] = self._strikes.get(job, 0) + 1
+            self._lost(job, is_strike=True)
         for job in set(sent) - self._begun if has_begun else ():
-            self._waits[job] = self._waits.get(job, 0) + 1
-            if self._waits[job] >= MAX_WAITS:
-                self._strikes[job] = MAX_STRIKES
+            self._lost(job, is_strike=False)
         self.trial = None
         self._begun, self._progressed, self._has_ended = set(), set(), False
         return culprit
 
+    def _lost(self, job: int, *, is_strike: bool) -> None:
+        self._losses.setdefault(job, Losses(POLICY)).lost(is_strike=is_strike)
+
     def _clear(self, job: int) -> None:
-        self._strikes.pop(job, None)
-        self._waits.pop(job, None)
+        self._losses.pop(job, None)
         if self.trial == job:
             self.trial = None
         if self._alone == job:

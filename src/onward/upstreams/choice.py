@@ -27,7 +27,8 @@ _SEED_MASK = (1 << 32) - 2
 
 
 class ChoiceRun:
-    """The state of one choice. `constraint`: the state in the job's grammar, if it has one. Not thread-safe."""
+    """The state of one choice. `generated`: its tokens so far, a list to which whoever records them appends.
+    `constraint`: the state in the job's grammar, if it has one. Not thread-safe."""
 
     def __init__(
         self,
@@ -35,19 +36,19 @@ class ChoiceRun:
         choice: int,
         vocabulary: Vocabulary,
         traits: Traits,
+        generated: list[int],
         constraint: ChoiceConstraint | None = None,
     ) -> None:
         self.job = job
         self._traits = traits
         self.choice = choice
         self.constraint = constraint
-        self.generated: list[int] = []
+        self.generated = generated
         self._vocab_size = vocabulary.size
         self._sampler = ChoiceSampler(job.sampling, choice, job.prompt if job.sampling.dry else ())
         self._end = ChoiceEnd(job, vocabulary, constraint)
         self._needs_whole = False
-        resumed = job.resumed(choice)
-        for token in () if resumed is None else resumed.tokens:
+        for token in generated:
             self.take(token)
 
     def next_segment(self, mask: Mask | None = None) -> Segment:
@@ -112,8 +113,7 @@ class ChoiceRun:
         self._needs_whole = True
 
     def take(self, token: int) -> EngineFinishReason | None:
-        """Append a token. Returns the finish reason, None if the choice goes on."""
-        self.generated.append(token)
+        """Take a token, which is recorded after that. Returns the finish reason, None if the choice goes on."""
         self._sampler.accept(token)
         return self._end.take(token)
 

@@ -10,19 +10,17 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
-import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
-from collections.abc import Sequence as ReadOnly
 from contextlib import aclosing, contextmanager, suppress
-from functools import partial
 
 from onward.constraints.grammar import GrammarError
-from onward.engine.client import Deliver, EngineInfo, EngineLoad, EngineState
-from onward.engine.events import Decoded, Event, Failed, FailureKind, Prefilled
+from onward.engine.client import EngineInfo, EngineLoad, EngineState
+from onward.engine.events import Decoded, Event, FailureKind, Prefilled
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer
-from onward.errors import EngineStopped, SetupError
-from onward.loop_thread import LoopThread
+from onward.engines.loop_client import LoopClient
+from onward.engines.losses import Losses, LossPolicy
+from onward.errors import SetupError
 from onward.sampling.outputs import Sampled
 from onward.upstreams.answers import check_scores, checked
 from onward.upstreams.base import Part, Upstream, UpstreamError
@@ -32,13 +30,13 @@ from onward.upstreams.pool import Address, Check, Place, Pool
 
 log = logging.getLogger("onward.engine")
 
-MAX_ATTEMPTS = 3
-"""Requests in a row that bring no token before a choice fails."""
+POLICY = LossPolicy(max_strikes=3)
+"""Of a choice: requests in a row that bring no token before it fails."""
 END_SECONDS = 0.25
 """How long the end of an answer may take behind its last token before its connection is closed instead."""
 
 
-class UpstreamEngine:
+class UpstreamEngine(LoopClient):
     """Implements `engine.client.EngineClient`. Owns the upstreams, all of one model, which `make` creates by address on
     the engine's event loop.
 
@@ -55,23 +53,17 @@ class UpstreamEngine:
         context_length: int | None = None,
         fingerprint: Callable[[str], str] = lambda description: description,
     ) -> None:
-        self._name = name
+        super().__init__(name)
         self._make = make
         self._tokenizer = tokenizer
         self._grammars = UpstreamGrammars(tokenizer)
         self._context_length = context_length
         self._fingerprint = fingerprint
-        self._thread = LoopThread(f"onward-{name}")
-        self._loop = self._thread.loop
-        self._deliver: Deliver = lambda events: None
-        self._lock = threading.Lock()
-        """Held while jobs are submitted, and while the state changes to one that refuses them."""
-        self._state = EngineState()
         self._info: EngineInfo | None = None
         self._load = EngineLoad()
         # What follows is used on the event loop only.
-        self._events: list[Event] = []
-        self._jobs: dict[int, _Run] = {}
+        self._runs: dict[int, _Run] = {}
+        """By job."""
         self._pool: Pool | None = None
         self._num_running = self._num_waiting = self._num_prefilled = self._num_decoded = 0
 
@@ -95,18 +87,10 @@ class UpstreamEngine:
 
     # Any thread.
 
-    def start(self, deliver: Deliver) -> None:
-        """`deliver` receives all events, on the thread of the event loop."""
-        self._deliver = deliver
-
     @property
     def info(self) -> EngineInfo:
         assert self._info is not None, "connect has not returned"
         return self._info
-
-    @property
-    def state(self) -> EngineState:
-        return self._state
 
     @property
     def load(self) -> EngineLoad:
@@ -115,30 +99,14 @@ class UpstreamEngine:
     @property
     def num_jobs(self) -> int:
         """Jobs that have not ended."""
-        return len(self._jobs)
+        return len(self._runs)
 
-    def submit(self, jobs: ReadOnly[Job]) -> None:
-        with self._lock:
-            if self._state.status == "crashed":
-                raise EngineStopped.crashed()
-            if self._state.status == "stopped":
-                raise EngineStopped()
-            if self._pool is not None and self._pool.is_given_up:
-                raise EngineStopped.lost()
-            self._loop.call_soon_threadsafe(self._begin, list(jobs))
+    @property
+    def is_given_up(self) -> bool:
+        return self._pool is not None and self._pool.is_given_up
 
-    def cancel(self, request: int) -> None:
-        self._thread.call(self._cancel, request)
-
-    def cancel_choice(self, job: int, choice: int) -> None:
-        self._thread.call(self._cancel_choice, job, choice)
-
-    def stop(self) -> None:
-        with self._lock:
-            if self._state.status == "running" or self._state.status == "recovering":
-                self._state = EngineState("stopped")
-        self._thread.stop(partial(self._fail_all, "stopped", "the engine was stopped"), self._close)
-        atexit.unregister(self.stop)
+    def _post(self, jobs: list[Job]) -> None:
+        self._loop.call_soon_threadsafe(self._begin, jobs)
 
     # The event loop.
 
@@ -148,8 +116,9 @@ class UpstreamEngine:
             await self._pool.close()
 
     def _begin(self, jobs: list[Job]) -> None:
+        self._book.add(jobs)
         for job in jobs:
-            run = self._jobs[job.id] = _Run(job)
+            run = self._runs[job.id] = _Run(job)
             for choice in job.unfinished_choices:
                 run.tasks[choice] = self._loop.create_task(self._compute(run, choice))
         self._count()
@@ -160,15 +129,14 @@ class UpstreamEngine:
         try:
             await self._generate(run, choice)
         except UpstreamError as error:
-            kind: FailureKind = "lost" if error.is_lost else "rejected"
-            self._fail(run, kind, str(error))
+            self._end_job(run, "lost" if error.is_lost else "rejected", str(error))
         except GrammarError as error:
-            self._fail(run, "constraint", str(error))
+            self._end_job(run, "constraint", str(error))
         except asyncio.CancelledError:
             pass
         except Exception as error:
             log.exception("%s: a choice failed", self._name)
-            self._fail(run, "rejected", repr(error))
+            self._end_job(run, "rejected", repr(error))
         finally:
             self._num_waiting -= 1
             self._drop(run, choice)
@@ -179,8 +147,11 @@ class UpstreamEngine:
         GrammarError."""
         assert self._pool is not None
         constraint = await self._grammars.constraint_of(run.job)
-        pool, num_failed = self._pool, 0
-        state = ChoiceRun(run.job, choice, self._tokenizer, pool.traits, constraint)
+        if run.job.id not in self._book:
+            return
+        pool, losses = self._pool, Losses(POLICY)
+        generated = self._book.journal(run.job.id).tokens(choice)
+        state = ChoiceRun(run.job, choice, self._tokenizer, pool.traits, generated, constraint)
         while True:
             address = await pool.place(run.place)
             async with address.slots:
@@ -194,8 +165,11 @@ class UpstreamEngine:
                 except UpstreamError as error:
                     error.locate(address.url)
                     pool.failed(address, num_losses, error)
-                    num_failed = 0 if len(state.generated) > num_before else num_failed + pool.counts_as_attempt(error)
-                    if num_failed >= MAX_ATTEMPTS or not pool.may_go_on(error) or not state.can_go_on:
+                    if len(state.generated) > num_before:
+                        losses.progressed()
+                    else:
+                        losses.lost(is_strike=pool.counts_as_attempt(error))
+                    if losses.is_struck_out or not pool.may_go_on(error) or not state.can_go_on:
                         raise
                     log.warning("%s: %s", self._name, error)
 
@@ -214,7 +188,7 @@ class UpstreamEngine:
         await self._score(run, address.upstream)
         if not run.job.max_tokens:
             self._prefilled(run, 0)
-            self._emit(Decoded(run.job.id, state.choice, [], "length"))
+            self._record(Decoded(run.job.id, state.choice, [], "length"))
             return
         while True:
             num_before = len(state.generated)
@@ -228,7 +202,7 @@ class UpstreamEngine:
         if run.job.score_top is None:
             return
         async with run.scoring:
-            if not run.is_prefilled:
+            if not self._is_prefilled(run):
                 top, with_ranks = run.job.score_top, run.job.score_ranks
                 scores = await upstream.score(run.job.prompt, top, with_ranks=with_ranks)
                 check_scores(scores, run.job.prompt, top, self._tokenizer.size, with_ranks=with_ranks)
@@ -268,26 +242,24 @@ class UpstreamEngine:
         if taken:
             self._prefilled(run, part.num_cached or 0)
             self._num_decoded += len(taken)
-            self._emit(Decoded(run.job.id, state.choice, taken, finish))
+            self._record(Decoded(run.job.id, state.choice, taken, finish))
         return finish is not None
 
     def _prefilled(self, run: _Run, num_cached: int, scores: list[Sampled | None] | None = None) -> None:
-        if not run.is_prefilled:
-            run.is_prefilled = True
+        if not self._is_prefilled(run):
             self._num_prefilled += len(run.job.prompt) - num_cached
-            self._emit(Prefilled(run.job.id, num_cached, scores))
+            self._record(Prefilled(run.job.id, num_cached, scores))
 
-    def _emit(self, event: Event) -> None:
-        """Deliver an event together with the others of this round of the event loop."""
-        if not self._events:
-            self._loop.call_soon(self._deliver_events)
-        self._events.append(event)
+    def _is_prefilled(self, run: _Run) -> bool:
+        """Whether the job's Prefilled was delivered, or need not be: it has ended."""
+        return run.job.id not in self._book or self._book.journal(run.job.id).is_prefilled
+
+    def _record(self, event: Event) -> None:
+        self._emit(self._book.accept([event]).deliver)
 
     def _deliver_events(self) -> None:
-        events, self._events = self._events, []
         self._count()
-        if events:
-            self._deliver(events)
+        super()._deliver_events()
 
     def _count(self) -> None:
         self._load = EngineLoad(
@@ -300,40 +272,28 @@ class UpstreamEngine:
             num_moved=0 if self._pool is None else self._pool.num_moved,
         )
 
-    def _fail(self, run: _Run, kind: FailureKind, reason: str) -> None:
+    def _end_job(self, run: _Run, kind: FailureKind, reason: str) -> None:
         """Fail a job once, and end its other choices."""
-        if self._jobs.get(run.job.id) is not run:
-            return
+        self._fail([run.job.id], kind, reason)
         self._remove(run)
-        is_expected = self._state.status == "stopped"
-        log.log(logging.INFO if is_expected else logging.ERROR, "%s: a request failed: %s", self._name, reason)
-        for task in run.tasks.values():
-            if task is not asyncio.current_task():
-                task.cancel()
-        self._emit(Failed(run.job.id, kind, reason))
-
-    def _fail_all(self, kind: FailureKind, reason: str) -> None:
-        for run in list(self._jobs.values()):
-            self._fail(run, kind, reason)
-        self._deliver_events()
 
     def _cancel(self, request: int) -> None:
-        for run in [run for run in self._jobs.values() if run.job.request == request]:
+        self._book.cancel(request)
+        for run in [run for run in self._runs.values() if run.job.request == request]:
             self._remove(run)
-            for task in run.tasks.values():
-                task.cancel()
 
     def _cancel_choice(self, job: int, choice: int) -> None:
-        run = self._jobs.get(job)
+        run = self._runs.get(job)
         if run is None or choice not in run.tasks:
             return
+        self._book.cancel_choice(job, choice)
         run.tasks[choice].cancel()
         self._drop(run, choice)  # one that has not begun yet does not remove itself
 
     def _drop(self, run: _Run, choice: int) -> None:
         """A choice has ended; so has its job when it was the last."""
         run.tasks.pop(choice, None)
-        if self._jobs.get(run.job.id) is not run:
+        if self._runs.get(run.job.id) is not run:
             return
         if not run.tasks:
             self._remove(run)
@@ -341,20 +301,21 @@ class UpstreamEngine:
             self._pool.resize(run.place, len(run.tasks))
 
     def _remove(self, run: _Run) -> None:
-        """A job has ended."""
-        del self._jobs[run.job.id]
+        """A job has ended: so do its tasks."""
+        if self._runs.pop(run.job.id, None) is None:
+            return
+        for task in run.tasks.values():
+            if task is not asyncio.current_task():
+                task.cancel()
         if self._pool is not None:
             self._pool.resize(run.place, 0)
 
     def _changed(self, reason: str) -> None:
         """The upstream serves something else: nothing goes on."""
         self._set_state(EngineState("crashed", reason))
-        self._fail_all("crashed", reason)
-
-    def _set_state(self, state: EngineState) -> None:
-        with self._lock:
-            if self._state.status not in ("stopped", "crashed"):
-                self._state = state
+        for run in list(self._runs.values()):
+            self._end_job(run, "crashed", reason)
+        self._deliver_events()
 
 
 async def _read_end(parts: AsyncGenerator[Part]) -> None:
@@ -369,11 +330,10 @@ async def _read_end(parts: AsyncGenerator[Part]) -> None:
 class _Run:
     """A job and the tasks of its unfinished choices."""
 
-    __slots__ = ("is_prefilled", "job", "place", "scoring", "tasks")
+    __slots__ = ("job", "place", "scoring", "tasks")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.place = Place(job.prompt, len(job.unfinished_choices))
-        self.is_prefilled = False
         self.scoring = asyncio.Lock()

@@ -1,0 +1,1 @@
+"""Engines outside this thread: in a child process, on replicas of a cluster, behind other servers."""
