@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
+import struct
 import sys
+
+_ESCAPE = "onward.escape"
 
 
 def replace_closed_streams() -> None:
@@ -19,6 +24,20 @@ def replace_closed_streams() -> None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8", errors="backslashreplace")
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8", errors="backslashreplace")
+
+
+def escape_what_cannot_be_encoded() -> None:
+    """Write characters that the encoding of stdout lacks as in JSON, `\\u00fc`, instead of failing at them."""
+    codecs.register_error(_ESCAPE, _escaped)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=_ESCAPE)
+
+
+def _escaped(problem: UnicodeError) -> tuple[str, int]:
+    if not isinstance(problem, UnicodeEncodeError):
+        raise problem
+    units = problem.object[problem.start : problem.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{unit:04x}" for (unit,) in struct.iter_unpack(">H", units)), problem.end
 
 
 def silence_stdout() -> None:

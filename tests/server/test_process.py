@@ -212,11 +212,21 @@ def test_a_privileged_port_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyP
         bind("127.0.0.1", 80)
 
 
-def test_the_ready_line_of_several_models_on_ipv6() -> None:
-    listener = bind("::1", 0)
-    line = ready_line(["a", "b"], settings(host="::1"), listener)
-    assert line == f"Onward is ready at http://[::1]:{listener.getsockname()[1]}/v1 (models: a, b)"
-    listener.close()
+@pytest.mark.parametrize(
+    ("host", "place"),
+    [
+        ("::1", "http://[::1]:{}/v1"),
+        ("[::1]", "http://[::1]:{}/v1"),
+        ("localhost", "http://localhost:{}/v1"),
+        ("0.0.0.0", "http://127.0.0.1:{}/v1 and at the other addresses of this machine"),
+        ("::", "http://[::1]:{}/v1 and at the other addresses of this machine"),
+        ("[::]", "http://[::1]:{}/v1 and at the other addresses of this machine"),
+    ],
+)
+def test_the_ready_line_has_a_url_that_works_on_this_machine(host: str, place: str) -> None:
+    with bind(host, 0) as listener:
+        line = ready_line(["a", "b"], settings(host=host), listener)
+        assert line == f"Onward is ready at {place.format(listener.getsockname()[1])} (models: a, b)"
 
 
 @pytest.mark.slow

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
+
+
+def text_of(argument: str) -> str:
+    """Return the text of a command line's argument. Where the locale has no UTF-8, Python keeps bytes as surrogates."""
+    if argument.isascii():
+        return argument
+    try:
+        return os.fsencode(argument).decode()
+    except UnicodeError:
+        return argument
 
 
 class Argument(click.Argument):

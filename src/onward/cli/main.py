@@ -9,8 +9,9 @@ from onward.cli.interrupt import exit_on_interrupt, install_handler
 def main() -> None:
     """Run the command line in `sys.argv`. Raises SystemExit."""
     install_handler()
-    from onward.stdio import replace_closed_streams
+    from onward.stdio import escape_what_cannot_be_encoded, replace_closed_streams
 
+    escape_what_cannot_be_encoded()
     replace_closed_streams()  # before anything opens a file or a pipe, which would take their descriptors
     exit_on_interrupt()
     from onward.cli.root import root

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from onward.cli.global_flags import hoist
 from onward.cli.hints import COMMAND_KEY, command_hint, corrected, known_flags
 from onward.cli.interrupt import EXIT_CODE
 from onward.cli.output.errors import report_output_errors
+from onward.cli.output.terminal import visible
 from onward.errors import SetupError
 
 COMMANDS = {
@@ -69,15 +71,27 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            _check_folder()
             with report_output_errors():
                 return super().invoke(ctx)
         except click.UsageError as problem:
             raise corrected(problem) from None
         except SetupError as problem:
-            click.echo(f"onward: {known_flags(str(problem))}", err=True)
+            click.echo(f"onward: {visible(known_flags(str(problem)))}", err=True)
             ctx.exit(1)
         except KeyboardInterrupt:
             ctx.exit(EXIT_CODE)
+
+
+def _check_folder() -> None:
+    """Raise SetupError in a folder that was removed, or that the user may not enter: names of files mean nothing there,
+    and libraries that look for files in it fail, or end the process."""
+    try:
+        os.getcwd()  # noqa: PTH109 - a Path asks nobody
+    except FileNotFoundError:
+        raise SetupError("The current folder does not exist any more: change to another one.") from None
+    if not os.access(".", os.X_OK):
+        raise SetupError("The current folder may not be entered by this user: change to another one.")
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

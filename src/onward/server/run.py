@@ -45,6 +45,8 @@ CLOSE_SECONDS = 5.0
 STOP_NOW_SECONDS = 0.5
 """The same after a second signal."""
 BACKLOG = 2048
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""What a server listens on that listens everywhere → an address at which this machine reaches it."""
 _SIGHUP = None if sys.platform == "win32" else signal.SIGHUP
 _SHUTDOWN_SIGNALS = [signal.SIGINT, signal.SIGTERM, *([_SIGHUP] if _SIGHUP else [])]
 
@@ -316,6 +318,9 @@ def print_or_log(line: str) -> None:
 def ready_line(names: Sequence[str], settings: Settings, listener: socket.socket) -> str:
     """Return the line that is printed when the server accepts requests."""
     port = listener.getsockname()[1]
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    named, elsewhere = settings.host.strip("[]"), ""
+    if named in _ANY_ADDRESS:
+        named, elsewhere = _ANY_ADDRESS[named], " and at the other addresses of this machine"
+    host = f"[{named.replace('%', '%25')}]" if ":" in named else named
     noun = "model" if len(names) == 1 else "models"
-    return f"Onward is ready at http://{host}:{port}/v1 ({noun}: {', '.join(names)})"
+    return f"Onward is ready at http://{host}:{port}/v1{elsewhere} ({noun}: {', '.join(names)})"

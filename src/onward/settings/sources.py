@@ -84,7 +84,7 @@ def resolve(
     environ = os.environ if environ is None else environ
     if config is None and environ.get(CONFIG_ENVIRONMENT):
         config = Path(environ[CONFIG_ENVIRONMENT])
-    path = config or next((each for each in _config_paths(environ) if each.is_file()), None)
+    path = config or next(filter(_is_file, _config_paths(environ)), None)
     is_found = config is None and path == Path(FOUND_FILE)
     from_file = _from_file(path, is_found=is_found) if path is not None else {}
     ignored = [name for name in from_file if name in LIMITED] if is_found and limits_found_file else []
@@ -146,6 +146,16 @@ def _config_paths(environ: Mapping[str, str]) -> Iterator[Path]:
     yield Path(FOUND_FILE)
     home = environ.get("XDG_CONFIG_HOME") or str(home_folder() / ".config")
     yield Path(home) / "onward" / "onward.toml"
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether there is a settings file, also in folders that the user may not enter: a service may have the home
+    folder of another user. That is logged."""
+    try:
+        return path.is_file()
+    except OSError as problem:
+        log.warning("there may be settings in %s, which cannot be read: %s", path, problem.strerror)
+        return False
 
 
 def _from_file(path: Path, *, is_found: bool) -> Given:

@@ -111,7 +111,7 @@ def _memory() -> Iterator[Finding]:
 
 
 def _disk(folder: Path) -> Finding:
-    existing = next((path for path in (folder, *folder.parents) if path.exists()), Path())
+    existing = next((path for path in (folder, *folder.parents) if os.path.exists(path)), Path())  # noqa: PTH110 - False where a folder may not be entered
     free = shutil.disk_usage(existing).free
     if not os.access(existing, os.W_OK):
         return Finding("Cache", "bad", f"{folder} is not writable", "Set --cache-dir to a writable folder.")

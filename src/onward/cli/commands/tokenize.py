@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from onward.cli.argument import Argument
+from onward.cli.argument import Argument, text_of
 from onward.cli.command import session_command
 from onward.cli.completers import model_names
 from onward.cli.found_file import announce
@@ -35,7 +35,7 @@ def tokenize(session: Session, text: str | None, model: str | None, special: boo
     if text is None or text in STDIN_NAMES:
         content = stdin.take("TEXT") if text is not None else stdin.offered(wait=True)
     else:
-        content = embed(text, stdin, "TEXT")
+        content = text_of(embed(text, stdin, "TEXT"))
     if content is None:
         raise click.UsageError("Pass the text as an argument or through a pipe.")
     if session.connection.base_url is not None:

@@ -13,7 +13,7 @@ import click
 
 from onward.cli.hints import known_flags
 from onward.cli.interrupt import EXIT_CODE as INTERRUPTED
-from onward.cli.output.terminal import style_of
+from onward.cli.output.terminal import style_of, visible
 from onward.cli.session import Session
 from onward.cli.source.errors import ConnectionFailed, RemoteError
 from onward.errors import ApiError, HubUnreachable, ModelNameError, SetupError
@@ -47,6 +47,10 @@ def report_output_errors() -> Iterator[None]:
     except BrokenPipeError:
         silence_stdout()
         raise click.exceptions.Exit(0) from None
+    except UnicodeEncodeError as problem:  # a file name; what is written is escaped
+        encoding = "UTF-8" if problem.encoding == "utf-8" else problem.encoding
+        _print_error(f"{problem.object!r} cannot be encoded as {encoding}: rename it, or set LANG=C.UTF-8.")
+        raise click.exceptions.Exit(SETUP) from None
     except OSError as problem:  # a full disk, a file without permission
         silence_stdout()
         words = f"{problem.filename or 'The output'}: {problem.strerror or problem}."
@@ -113,7 +117,7 @@ def _print_api_error(problem: ApiError | RemoteError, session: Session) -> None:
 
 def _print_error(words: str, advice: str = "") -> None:
     style = style_of(sys.stderr)
-    print(f"{style.red('onward:')} {words}", file=sys.stderr)
+    print(f"{style.red('onward:')} {visible(words)}", file=sys.stderr)
     if advice:
         print(style.dim(advice), file=sys.stderr)
     sys.stderr.flush()

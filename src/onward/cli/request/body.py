@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from onward.cli.argument import text_of
 from onward.cli.output.terminal import warn
 from onward.cli.output.words import excerpt
 from onward.cli.request.contents import Stdin
@@ -33,13 +34,23 @@ def request_body(
     override the keys of a body.
     """
     stdin = stdin or Stdin()
-    flags = body_of(given, stdin)
+    flags: dict[str, Any] = body_of(given, stdin)
     if positional is not None:
         if "prompt" in flags:
             raise click.UsageError("The prompt was passed twice: as an argument and with --prompt.")
         flags["prompt"] = value_of(_PROMPT, positional, stdin)
+    flags = {name: value if name == "model" else _texts(value) for name, value in flags.items()}
     piped = stdin.offered(wait="prompt" not in flags)
     return {**_piped_body(piped, flags), **flags} if piped is not None else flags
+
+
+def _texts(value: Any) -> Any:
+    """Return a value with the text of each string in it."""
+    if isinstance(value, str):
+        return text_of(value)
+    if isinstance(value, list):
+        return [_texts(each) for each in value]
+    return {_texts(key): _texts(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 def _piped_body(piped: str, flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from onward.errors import OnwardError
+from onward.network import without_secrets
 
 
 class ConnectionFailed(OnwardError):
@@ -66,4 +67,4 @@ def stream_error(inner: Any, *, url: str) -> RemoteError:
 
 def too_large(url: str) -> RemoteError:
     """Build the error for an answer that is larger than any completion."""
-    return RemoteError(502, {"message": f"{url} sent more than a completion takes."}, url=url)
+    return RemoteError(502, {"message": f"{without_secrets(url)} sent more than a completion takes."}, url=url)

@@ -186,7 +186,7 @@ class HttpSource:
         try:
             return TokenizedText(answer["tokens"], None if raw is None else [bytes.fromhex(each) for each in raw])
         except ValueError as problem:
-            raise RemoteError(502, {"message": f"{self._base}'s /tokenize sent other bytes ({problem})."}) from None
+            raise RemoteError(502, {"message": f"{self.name}'s /tokenize sent other bytes ({problem})."}) from None
 
     async def at_root(
         self, method: str, path: str, form: type[msgspec.Struct], fields: dict[str, Any] | None = None
