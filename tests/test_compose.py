@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from onward.api.openai.fold import fold_whole
+from onward.api.openai.words import openai_words
 from onward.backends.embedded import EmbeddedBackend
+from onward.completions.request import CompletionRequest
 from onward.compose import compose, load_tokenizer
 from onward.errors import ModelNameError, ModelNotFound, SetupError
 from onward.protocol.decode import check_request
-from onward.protocol.request import CompletionRequest
 from onward.protocol.response import Completion
 from onward.runtimes.toy.model import ToyModel
 from onward.settings import OPENAI_NAMES, Settings, model_named
@@ -52,7 +53,8 @@ def served_model(backend: EmbeddedBackend, name: str) -> str:
 
 
 async def _complete(backend: EmbeddedBackend, request: CompletionRequest) -> Completion:
-    answer = await backend.complete(request)
+    with openai_words():
+        answer = await backend.complete(request)
     try:
         return await fold_whole(answer, request)
     finally:

@@ -22,7 +22,6 @@ LEVELS = {
     "stdio": 0,
     "ipc": 0,
     "network": 0,
-    "protocol": 1,
     "text": 1,
     "kernels": 1,
     "sampling": 1,
@@ -39,6 +38,7 @@ LEVELS = {
     "cluster": 4,
     "backends": 4,
     "compose": 5,
+    "protocol": 5,
     "api": 5,
     "server": 6,
     "cli": 6,
@@ -51,6 +51,7 @@ SIDEWAYS = {
     ("settings", "values"),
     ("network", "errors"),
     ("settings", "network"),
+    ("api", "protocol"),
     ("cli", "server"),  # `onward serve` runs the server
     ("constraints", "sampling"),  # the shape of masks
     ("sampling", "kernels"),  # sampling is written in the vector language
@@ -79,7 +80,12 @@ FORBIDDEN = {
     "backends": {"onward.runtimes", *(f"onward.engine.{name}" for name in ENGINE_INTERNALS)},
     "engine_clients": {"onward.runtimes", "onward.protocol", "asyncio"},
     "upstreams": {"onward.runtimes", "onward.protocol", *(f"onward.engine.{name}" for name in ENGINE_INTERNALS)},
-    "completions": {"onward.runtimes", *(f"onward.engine.{name}" for name in ENGINE_INTERNALS)},
+    "completions": {
+        "onward.runtimes",
+        "onward.protocol",
+        "onward.api",
+        *(f"onward.engine.{name}" for name in ENGINE_INTERNALS),
+    },
 }
 """Room → what it must not import, whatever its level."""
 

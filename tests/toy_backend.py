@@ -10,14 +10,15 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import pytest
 
 from onward.api.openai.fold import fold_chunks, fold_whole
+from onward.api.openai.words import openai_words
 from onward.backends.backlog import Backlog
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.plan import ServedModel
 from onward.engine.step import Engine
 from onward.engine.step_cost import StepCost
 from onward.engine.thread import EngineThread
+from onward.models.registry import ListedModel
 from onward.protocol.decode import check_request
-from onward.protocol.models import Model
 from onward.protocol.response import Chunk, Completion
 from onward.runtimes.toy.model import ToyModel
 from onward.runtimes.toy.tokenizer import ToyTokenizer
@@ -45,7 +46,7 @@ def make_backend(
     toy = EmbeddedModel(
         served, EngineThread(engine, fingerprint="fp_toy"), backlog=Backlog(max_waiting), max_wait=max_wait
     )
-    listed = [Model(id="toy", created=1, owned_by="onward"), Model(id="gpt-old", created=1, owned_by="onward")]
+    listed = [ListedModel(id=name, created=1, owned_by="onward") for name in ("toy", "gpt-old")]
     return EmbeddedBackend({"toy": toy}, listed, {"gpt-old": "toy"})
 
 
@@ -91,12 +92,14 @@ async def settle(backend: EmbeddedBackend) -> None:
 
 async def complete(backend: EmbeddedBackend, **fields: Any) -> Completion:
     request = check_request({"model": "toy", **fields})
-    return await fold_whole(await backend.complete(request), request)
+    with openai_words():
+        return await fold_whole(await backend.complete(request), request)
 
 
 async def stream(backend: EmbeddedBackend, **fields: Any) -> list[Chunk]:
     request = check_request({"model": "toy", "stream": True, **fields})
-    answer = await backend.complete(request)
+    with openai_words():
+        answer = await backend.complete(request)
     return [chunk async for chunks in fold_chunks(answer, request) for chunk in chunks]
 
 

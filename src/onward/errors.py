@@ -7,6 +7,8 @@ OnwardError
 │   ├── ModelNameError             a name that is neither built in, nor a folder, nor on the hub
 │   │   └── HubUnreachable         no connection, and the model is not in the local cache
 │   └── MemoryTooSmall             the KV cache cannot hold one sequence
+├── RequestRejected                why a request cannot be completed, as a fact; APIs say it in their words
+│   └── TextNotEncodable           the model's tokenizer cannot encode a text
 ├── ApiError                       an error response: status, type, param, code (behaviour §11)
 │   ├── InvalidRequest        400
 │   │   ├── UnreadableBody
@@ -61,6 +63,15 @@ class HubUnreachable(ModelNameError):
 
 class MemoryTooSmall(SetupError):
     """The KV cache that fits in memory cannot hold a single sequence."""
+
+
+class RequestRejected(OnwardError):
+    """A fact about a request that cannot be completed as it is: it has no status and no words. Each API has its own for
+    it (`completions.rejections` has the facts)."""
+
+
+class TextNotEncodable(RequestRejected):
+    """The model's tokenizer cannot encode a text. The argument is the reason."""
 
 
 class ApiError(OnwardError):

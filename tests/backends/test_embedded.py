@@ -16,14 +16,14 @@ from onward.api.openai.logprobs import LogprobsBuilder
 from onward.backends.base import Backend
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.plan import ServedModel
+from onward.completions.request import CompletionRequest
 from onward.engine.client import EngineClient
 from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, Prefilled
 from onward.engine.job import Job
 from onward.engine.thread import EngineThread
 from onward.errors import ApiError, EngineStopped, Overloaded, RequestCancelled, ServerError
+from onward.models.registry import ListedModel
 from onward.protocol.decode import check_request
-from onward.protocol.models import Model
-from onward.protocol.request import CompletionRequest
 from onward.protocol.response import Completion
 from onward.runtimes.toy.tokenizer import END, ToyTokenizer
 
@@ -42,7 +42,7 @@ async def serving(engine: ScriptedEngine) -> AsyncIterator[EmbeddedBackend]:
     stopped the engine once, and that no answer is left."""
     served = ServedModel.create("scripted", TOKENIZER, TOKENIZER.size, 2048)
     model = await asyncio.to_thread(EmbeddedModel, served, engine)
-    backend = EmbeddedBackend({"scripted": model}, [Model(id="scripted", created=1, owned_by="onward")], {})
+    backend = EmbeddedBackend({"scripted": model}, [ListedModel(id="scripted", created=1, owned_by="onward")], {})
     try:
         yield backend
         assert not model.answers

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from onward.api.openai.fold import fold_whole
+from onward.api.openai.words import openai_words
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.cluster import channels, flight, outbox
 from onward.cluster import engine as cluster_engine
@@ -21,8 +22,8 @@ from onward.cluster.members import Members
 from onward.completions.plan import ServedModel
 from onward.engine.client import EngineCounts, EngineState
 from onward.errors import ApiError, EngineStopped
+from onward.models.registry import ListedModel
 from onward.protocol.decode import check_request
-from onward.protocol.models import Model
 from onward.protocol.response import Completion
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from tests.cluster.local_transport import VOCABULARY, LocalReplica, LocalTransport
@@ -55,7 +56,7 @@ async def cluster(*replicas: LocalReplica) -> AsyncIterator[tuple[EmbeddedBacken
     client = ClusterEngine("toy", transport, info, Members(VOCABULARY, info.context_length))
     served = ServedModel.create("toy", tokenizer, info.vocab_size, info.context_length)
     model = EmbeddedModel(served, client)
-    backend = EmbeddedBackend({"toy": model}, [Model(id="toy", created=1, owned_by="onward")], {})
+    backend = EmbeddedBackend({"toy": model}, [ListedModel(id="toy", created=1, owned_by="onward")], {})
     try:
         yield backend, transport, client
         for _ in range(400):
@@ -74,7 +75,8 @@ async def cluster(*replicas: LocalReplica) -> AsyncIterator[tuple[EmbeddedBacken
 
 async def complete(backend: EmbeddedBackend, **fields: Any) -> Completion:
     request = check_request({"model": "toy", **fields})
-    return await fold_whole(await backend.complete(request), request)
+    with openai_words():
+        return await fold_whole(await backend.complete(request), request)
 
 
 def bytes_of(completion: Completion) -> list[Any]:

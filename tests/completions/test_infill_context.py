@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from onward.api.openai.words import openai_words
 from onward.completions.infill import Infill, find_infill
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
+from onward.completions.request import InfillContext
 from onward.errors import InvalidRequest
 from onward.protocol.decode import check_request
-from onward.protocol.request import InfillContext
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 TOY = ToyTokenizer()
@@ -36,7 +37,8 @@ def planned(model: ServedModel, context: InfillContext | None, **fields: Any) ->
     fill = fields.pop("fill_context", False)
     request = check_request({"model": "toy", **fields})
     request = structs.replace(request, infill=context, fill_context=fill)
-    return plan(request, model, 0, count(), RequestLimits(100))
+    with openai_words():
+        return plan(request, model, 0, count(), RequestLimits(100))
 
 
 def encoded(text: str) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.words import openai_words
 from onward.completions.infill import Infill
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
@@ -34,7 +35,8 @@ def planned(tokenizer: ToyTokenizer | None = None, limits: RequestLimits | None 
     tokenizer = tokenizer or ToyTokenizer()
     model = ServedModel("toy", tokenizer, tokenizer.size, CONTEXT, Infill(1, 2, 3, frozenset({END}), False))
     request = check_request({"model": "toy", **fields})
-    return plan(request, model, 0, count(), limits or RequestLimits())
+    with openai_words():
+        return plan(request, model, 0, count(), limits or RequestLimits())
 
 
 @pytest.mark.parametrize("fields", [{"prompt": "x" * 10_000}, {"prompt": "a", "suffix": "x" * 10_000}])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.words import openai_words
 from onward.completions.infill import Infill
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import ServedModel, plan
@@ -39,7 +40,8 @@ NARROW = ServedModel("narrow", TOY, 100, 64, Infill(1, 2, 3, frozenset({4, 200})
 
 
 def planned_for_narrow(**fields: Any) -> Any:
-    [job] = plan(check_request({"model": "narrow", **fields}), NARROW, 0, count(), RequestLimits(100)).jobs
+    with openai_words():
+        [job] = plan(check_request({"model": "narrow", **fields}), NARROW, 0, count(), RequestLimits(100)).jobs
     return job
 
 

@@ -15,11 +15,11 @@ from onward.completions.delta import Delta
 from onward.completions.filters import ContentFilters, make_filters
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
+from onward.completions.request import CompletionRequest
 from onward.engine.events import Event, Failed
 from onward.engine.journal import Journal
 from onward.engine.step import Engine
 from onward.protocol.decode import check_request
-from onward.protocol.request import CompletionRequest
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.values import ContentFilterSetting
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from onward.models.registry import did_you_mean, listed_models
-from onward.protocol.models import Model
+from onward.models.registry import ListedModel, did_you_mean, listed_models
 
 
 def test_models_come_first_and_aliases_have_the_times_of_their_models() -> None:
     listed = listed_models({"storyteller": 5, "org/m": 7}, {"davinci-002": "org/m"}, {"babbage-002": "storyteller"})
     assert listed == [
-        Model(id="storyteller", created=5, owned_by="onward"),
-        Model(id="org/m", created=7, owned_by="org"),
-        Model(id="davinci-002", created=7, owned_by="org"),
-        Model(id="babbage-002", created=5, owned_by="alias of storyteller"),
+        ListedModel(id="storyteller", created=5, owned_by="onward"),
+        ListedModel(id="org/m", created=7, owned_by="org"),
+        ListedModel(id="davinci-002", created=7, owned_by="org"),
+        ListedModel(id="babbage-002", created=5, owned_by="alias of storyteller"),
     ]
 
 

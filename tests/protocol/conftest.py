@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from onward.protocol import request
+from onward.completions import request
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from onward.completions.request import CompletionRequest
 from onward.protocol.decode import check_request, decode_object
 from onward.protocol.parameter import Profile
-from onward.protocol.request import CompletionRequest
 
 
 def decode_request(body: bytes, *, profile: Profile = "default", path_model: str | None = None) -> CompletionRequest:

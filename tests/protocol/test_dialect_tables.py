@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from onward.completions.request import CompletionRequest
 from onward.protocol.checks import CHECKS
 from onward.protocol.dialects.names import DIALECTS, served_dialects
 from onward.protocol.dialects.openapi import OPERATIONS
 from onward.protocol.parameter import Parameter
-from onward.protocol.request import CompletionRequest
 from onward.settings import options
 
 OWN = {

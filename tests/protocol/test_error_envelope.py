@@ -7,6 +7,8 @@ import json
 import pytest
 
 from onward import errors
+from onward.api.errors import api_error
+from onward.completions import rejections
 from onward.errors import (
     ApiError,
     AuthenticationFailed,
@@ -20,14 +22,16 @@ from onward.errors import (
     Overloaded,
     RateLimited,
     RequestCancelled,
+    RequestRejected,
     RequestTooLarge,
     ServerError,
     SetupError,
+    TextNotEncodable,
     UnknownUrl,
     UnreadableBody,
     UnsupportedContentType,
 )
-from onward.protocol.error_body import error_envelope, error_event, to_api_error
+from onward.protocol.error_body import error_envelope, error_event
 
 ENGINE = "application/json"
 GATEWAY = "application/json; charset=utf-8"
@@ -122,7 +126,49 @@ def test_line_ends_in_a_message_do_not_split_an_event() -> None:
 
 def test_an_api_error_is_returned_unchanged() -> None:
     error = InvalidRequest("x")
-    assert to_api_error(error) is error
+    assert api_error(error) is error
+
+
+WORDS: list[tuple[RequestRejected, int, str | None, str]] = [
+    (rejections.UnknownModel("x"), 404, None, "The model `x` does not exist"),
+    (rejections.ContextExceeded(9, 4, 10), 400, None, "maximum context length is 10 tokens, however you requested 13"),
+    (rejections.ContextExceeded(9, 4, 10, is_minimum=True), 400, None, "at least 13 tokens (at least 9 in your prompt"),
+    (rejections.TooManyChoices(3, 2, 5, False), 400, None, "a total of 5. (HINT"),
+    (rejections.TooManyChoices(3, 2, 5, True), 400, None, "a total of 5."),
+    (rejections.TooManyPromptTokens(9, 8), 400, "prompt", "at least 9 tokens together"),
+    (rejections.TooManyLogprobs("logprobs", 9, 3, 2, 8), 400, "logprobs", "Lower 'logprobs', 'max_tokens' or 'n'"),
+    (rejections.TooManyLogprobs("prompt_logprobs", 9, 3, 2, 8), 400, "prompt_logprobs", "Lower 'prompt_logprobs' or"),
+    (rejections.TokenOutOfRange("prompt", 9, 8), 400, None, "Invalid token in prompt: 9"),
+    (rejections.TokenOutOfRange("logit_bias", 9, 8), 400, "logit_bias", "Maximum value is 8."),
+    (rejections.TokenOutOfRange("tokens", 9, 8), 400, "tokens", "maximum value is 8 (inclusive)"),
+    (rejections.TokenOutOfRange("banned_tokens", 9, 8, 1), 400, "banned_tokens[1]", "a value <= 8, but got 9"),
+    (rejections.NotAvailable("mirostat", "`mirostat`"), 400, "mirostat", "does not have `mirostat`."),
+    (rejections.NoLineBreakToken(), 400, "penalize_nl", "no token for a line break alone"),
+    (rejections.NoInfillTokens(), 400, "suffix", "no fill-in-the-middle tokens"),
+    (rejections.NoStartToken(), 400, "prompt", "its prompt cannot be empty"),
+    (rejections.SuffixExcludesScores(), 400, None, "is not supported with 'suffix'"),
+    (rejections.ParametersExclude(("a", "b"), "a"), 400, "a", "Setting 'a' and 'b' at the same time"),
+    (rejections.InvalidBadWord(7), 400, "bad_words", "1 to 7 characters"),
+    (rejections.BadWordTooLong(9, 8), 400, "bad_words", "a word has 9 tokens; at most 8"),
+    (rejections.NoTokenLeft("banned_tokens"), 400, "banned_tokens", "No token would be left"),
+    (rejections.InvalidConstraint("regex", "it ends early."), 400, "regex", "Invalid 'regex': it ends early."),
+    (rejections.ConstraintFailed("It is too large."), 400, None, "cannot be used: It is too large."),
+    (TextNotEncodable("too many spaces"), 400, None, "cannot encode this text: too many spaces"),
+]
+
+
+@pytest.mark.parametrize(("fact", "status", "param", "words"), WORDS, ids=lambda value: type(value).__name__)
+def test_a_rejection_is_said_in_openais_words(
+    fact: RequestRejected, status: int, param: str | None, words: str
+) -> None:
+    error = api_error(fact)
+    assert (error.status, error.param) == (status, param) and words in error.message
+
+
+def test_every_rejection_has_words() -> None:
+    facts = {each for each in vars(rejections).values() if isinstance(each, type)} - {RequestRejected}
+    assert facts | {TextNotEncodable} == {type(row[0]) for row in WORDS}
+    assert type(api_error(RequestRejected())) is ServerError, "one without words is an internal error"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +185,7 @@ def test_an_api_error_is_returned_unchanged() -> None:
     ids=lambda exception: type(exception).__name__,
 )
 def test_other_exceptions_become_a_server_error_with_openais_message(exception: BaseException) -> None:
-    error = to_api_error(exception)
+    error = api_error(exception)
     assert type(error) is ServerError
     assert error.message == ServerError.DEFAULT_MESSAGE
     assert error.__cause__ is exception

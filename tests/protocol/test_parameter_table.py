@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from onward.completions.request import CompletionRequest
 from onward.errors import ApiError
 from onward.protocol.decode import check_request
 from onward.protocol.parameters import BY_NAME, PARAMETERS, Parameter, known_parameters
-from onward.protocol.request import CompletionRequest
 
 OPENAI = {
     "model", "prompt", "best_of", "echo", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n",

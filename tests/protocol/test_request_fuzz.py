@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest
 from onward.protocol.error_body import error_envelope, error_event
 from onward.protocol.parameters import PARAMETERS, Profile
-from onward.protocol.request import CompletionRequest
 from tests.examples import examples
 from tests.protocol.decoding import decode_request
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from onward.completions.request import CompletionRequest
 from onward.errors import InvalidRequest
 from onward.protocol.parameters import PARAMETERS, Profile
-from onward.protocol.request import CompletionRequest
 from tests.protocol.decoding import decode_request
 
 EXTENSIONS = [row for row in PARAMETERS if row.origin == "extension"]

@@ -7,9 +7,9 @@ import secrets
 
 import pytest
 
-from onward.protocol import request as request_module
+from onward.completions import request as request_module
+from onward.completions.request import CompletionRequest
 from onward.protocol.decode import check_request
-from onward.protocol.request import CompletionRequest
 from onward.protocol.sampler_parameters import SAMPLER_NAMES
 from tests.protocol.decoding import decode_request
 

@@ -19,9 +19,10 @@ from onward.backends.base import (
     TokenizerInfo,
 )
 from onward.completions.delta import Delta, Finish, TokenCounts
-from onward.errors import EngineStopped, InvalidRequest, ModelNotFound
-from onward.protocol.models import Model
-from onward.protocol.request import CompletionRequest
+from onward.completions.rejections import TokenOutOfRange, UnknownModel
+from onward.completions.request import CompletionRequest
+from onward.errors import EngineStopped
+from onward.models.registry import ListedModel
 from onward.settings import Settings
 
 Step = list[Delta] | Exception | asyncio.Event
@@ -97,8 +98,8 @@ class FakeBackend:
         self.process: ProcessUsage | None = None
         self.closed = False
 
-    def models(self) -> list[Model]:
-        return [Model(id=name, created=1, owned_by="onward") for name in ("storyteller", "org/tiny")]
+    def models(self) -> list[ListedModel]:
+        return [ListedModel(id=name, created=1, owned_by="onward") for name in ("storyteller", "org/tiny")]
 
     async def complete(self, request: CompletionRequest, *, client: str = "") -> FakeAnswer:
         self.requests.append(request)
@@ -118,7 +119,7 @@ class FakeBackend:
 
     async def tokenizer_info(self, model: str | None) -> TokenizerInfo:
         if model not in (None, "storyteller", "org/tiny"):
-            raise ModelNotFound(f"The model '{model}' does not exist", param="model")
+            raise UnknownModel(model)
         return TokenizerInfo(
             eos_token="<end>", bos_token=None, vocab_size=256, context_length=512, special_tokens=("<end>",)
         )
@@ -128,7 +129,7 @@ class FakeBackend:
 
     async def token_bytes(self, model: str | None, tokens: list[int]) -> list[bytes]:
         if any(not 0 <= token < 256 for token in tokens):
-            raise InvalidRequest("Invalid token in prompt")
+            raise TokenOutOfRange("tokens", max(tokens), 255)
         return [bytes([token]) for token in tokens]
 
     def health(self) -> Health:

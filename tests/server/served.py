@@ -10,7 +10,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 
-from onward.protocol.request import CompletionRequest
+from onward.completions.request import CompletionRequest
 from onward.server.run import serve
 from onward.settings import Settings, resolve
 from tests.server.fakes import STORY, FakeBackend, Step, delta

@@ -27,7 +27,7 @@ URL_ERRORS = [
     ("GET", "/tokenize", 405, "Not allowed to GET on /tokenize. (HINT", None),
     ("GET", "/v1/models/nope", 404, "The model 'nope' does not exist", "model_not_found"),
     ("GET", "/v1/engines/nope", 404, "The model 'nope' does not exist", "model_not_found"),
-    ("GET", "/tokenizer_info?model=nope", 404, "The model 'nope' does not exist", "model_not_found"),
+    ("GET", "/tokenizer_info?model=nope", 404, "The model `nope` does not exist", "model_not_found"),
 ]
 
 
@@ -102,7 +102,7 @@ BODY_ERRORS = [
     ("/tokenize", b'{"prompt": "", "messages": []}', "Unrecognized request argument supplied: messages", None),
     ("/detokenize", b'{"tokens": [1, "2"]}', "Invalid type for 'tokens': expected an array of integers", "tokens"),
     ("/detokenize", b'{"tokens": [true]}', "Invalid type for 'tokens': expected an array of integers", "tokens"),
-    ("/detokenize", b'{"tokens": [256]}', "Invalid token in prompt", None),
+    ("/detokenize", b'{"tokens": [256]}', "Invalid token: 256. Minimum value is 0, maximum", "tokens"),
 ]
 
 

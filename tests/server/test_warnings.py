@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onward.protocol.request import CompletionRequest
+from onward.completions.request import CompletionRequest
 from onward.server.app import make_app
 from tests.server.fakes import Call, FakeAnswer, FakeBackend, in_loop, settings
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from onward.api.openai.fold import fold_whole
+from onward.api.openai.words import openai_words
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
 from onward.protocol.decode import check_request
@@ -41,7 +42,8 @@ def on(server: StandIn | list[StandIn], test: Test, **more: Any) -> Any:
 async def complete(backend: EmbeddedBackend, **fields: Any) -> Completion:
     fields = {"model": "there", "prompt": PROMPT, "temperature": 0, **fields}
     request = check_request(fields)
-    return await fold_whole(await backend.complete(request), request)
+    with openai_words():
+        return await fold_whole(await backend.complete(request), request)
 
 
 def ask(server: StandIn, **fields: Any) -> Completion:

@@ -10,7 +10,7 @@ from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
 from onward.completions.delta import Delta, TokenCounts
 from onward.engine.events import Decoded, Event, Failed
-from onward.errors import ApiError, Overloaded, RequestCancelled, ServerError
+from onward.errors import ApiError, Overloaded, RequestCancelled, RequestRejected, ServerError
 
 WAITED_TOO_LONG = (
     "The request waited for the model for as long as this server allows, and was not started. Retry it later."
@@ -21,8 +21,8 @@ class EmbeddedAnswer:
     """Implements `completions.answer.Answer`. Used on one event loop, where `delivery` calls `feed` too.
 
     `retire` is called once, when the answer has ended or was closed: it unregisters the jobs, and with True cancels
-    them. `cancel_choice` (job, choice) cancels a choice that has ended here but not in the engine. `failure` converts a
-    failed job to the error for the client. `ticket` is its place in the backlog.
+    them. `cancel_choice` (job, choice) cancels a choice that has ended here but not in the engine. `failure` returns
+    what to raise for a failed job. `ticket` is its place in the backlog.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class EmbeddedAnswer:
         stream: ChoiceStream,
         retire: Callable[[bool], None],
         cancel_choice: Callable[[int, int], None],
-        failure: Callable[[Failed], ApiError],
+        failure: Callable[[Failed], ApiError | RequestRejected],
         ticket: Ticket,
         warning: str = "",
     ) -> None:
@@ -45,7 +45,9 @@ class EmbeddedAnswer:
         self._cancel_choice = cancel_choice
         self._failure = failure
         self._ticket = ticket
-        self._ready: asyncio.Queue[tuple[list[Delta], TokenCounts] | ApiError | None] = asyncio.Queue()
+        self._ready: asyncio.Queue[tuple[list[Delta], TokenCounts] | ApiError | RequestRejected | None] = (
+            asyncio.Queue()
+        )
         self._retired = False
         self._counts = stream.counts
         self.warning = warning
@@ -87,7 +89,7 @@ class EmbeddedAnswer:
                 ready = await self._ready.get()
                 if ready is None:
                     raise RequestCancelled("The request was closed while it was running.")
-                if isinstance(ready, ApiError):
+                if isinstance(ready, (ApiError, RequestRejected)):
                     raise ready
                 deltas, self._counts = ready
                 yield deltas

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from onward.completions.answer import Answer
+from onward.completions.request import CompletionRequest
 from onward.engine.client import DraftCounts, EngineLoad, ProcessUsage, RecoveryCounts
-from onward.protocol.models import Model
-from onward.protocol.request import CompletionRequest
+from onward.models.registry import ListedModel
 
 __all__ = [
     "Backend",
@@ -65,7 +65,7 @@ class Backend(Protocol):
     be remote.
     """
 
-    def models(self) -> list[Model]:
+    def models(self) -> list[ListedModel]:
         """Return every model that can be requested, aliases included, in the order of the settings. A snapshot."""
         ...
 
@@ -73,21 +73,21 @@ class Backend(Protocol):
         """Check the request against the model, queue it, and return its running answer. `client` is a name for whoever
         sent it: clients share the model.
 
-        If this call is cancelled, nothing keeps running. Raises ModelNotFound, InvalidRequest (context length, token
-        ids, suffix), Overloaded, EngineStopped.
+        If this call is cancelled, nothing keeps running. Raises RequestRejected (`completions.rejections`),
+        Overloaded, EngineStopped.
         """
         ...
 
     async def tokenizer_info(self, model: str | None) -> TokenizerInfo:
-        """Return what /tokenizer_info reports. Raises ModelNotFound."""
+        """Return what /tokenizer_info reports. Raises UnknownModel."""
         ...
 
     async def tokenize(self, model: str | None, text: str, add_special_tokens: bool) -> list[int]:
-        """Return the token ids of a text. Raises ModelNotFound."""
+        """Return the token ids of a text. Raises UnknownModel."""
         ...
 
     async def token_bytes(self, model: str | None, tokens: list[int]) -> list[bytes]:
-        """Return the exact bytes of each token. Raises ModelNotFound; InvalidRequest for an unknown id."""
+        """Return the exact bytes of each token. Raises UnknownModel; TokenOutOfRange for an unknown id."""
         ...
 
     def health(self) -> Health:

@@ -20,14 +20,15 @@ from onward.completions.choices import ChoiceStream
 from onward.completions.filters import ContentFilters
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
+from onward.completions.rejections import ConstraintFailed, TokenOutOfRange, UnknownModel
+from onward.completions.request import CompletionRequest
 from onward.constraints.grammar import MAX_GRAMMAR_BYTES
 from onward.engine.client import EngineClient, EngineState
 from onward.engine.events import Event, Failed
 from onward.engine.model import Tokenizer
-from onward.errors import ApiError, EngineStopped, InvalidRequest, ModelNotFound, ServerError
+from onward.errors import ApiError, EngineStopped, RequestRejected, ServerError
+from onward.models.registry import ListedModel
 from onward.offload import inline_or_on_thread
-from onward.protocol.models import Model
-from onward.protocol.request import CompletionRequest
 
 PROMPT_OVERHEAD = 50
 """The cost of planning a prompt beside that of its characters, in characters."""
@@ -147,7 +148,7 @@ class EmbeddedBackend:
     """
 
     served: dict[str, EmbeddedModel]
-    listed: list[Model]
+    listed: list[ListedModel]
     aliases: dict[str, str]
     limits: RequestLimits = field(default_factory=RequestLimits)
     any_name: bool = False
@@ -155,7 +156,7 @@ class EmbeddedBackend:
     _request_numbers: itertools.count[int] = field(default_factory=itertools.count)
     _job_ids: itertools.count[int] = field(default_factory=itertools.count)
 
-    def models(self) -> list[Model]:
+    def models(self) -> list[ListedModel]:
         return list(self.listed)
 
     async def complete(self, request: CompletionRequest, *, client: str = "") -> EmbeddedAnswer:
@@ -223,12 +224,12 @@ class EmbeddedBackend:
 
     def _find(self, name: str | None) -> EmbeddedModel:
         """Return the model of that name; the first one if there is no name (request checks decide whether it may be
-        missing). Raises ModelNotFound."""
+        missing). Raises UnknownModel."""
         if not name or (self.any_name and len(self.served) == 1):
             return next(iter(self.served.values()))
         found = self.served.get(self.aliases.get(name, name))
         if found is None:
-            raise ModelNotFound(f"The model `{name}` does not exist or you do not have access to it.")
+            raise UnknownModel(name)
         return found
 
 
@@ -245,8 +246,8 @@ def _model_health(state: EngineState) -> ModelHealth:
             return ModelHealth("ready")
 
 
-def _error(failed: Failed) -> ApiError:
-    """Return the error for the client of a failed job."""
+def _error(failed: Failed) -> ApiError | RequestRejected:
+    """Return what an answer raises for a failed job."""
     match failed.kind:
         case "stopped":
             return EngineStopped()
@@ -259,7 +260,7 @@ def _error(failed: Failed) -> ApiError:
         case "poisoned":
             return ServerError(POISONED, final=True)
         case "constraint":
-            return InvalidRequest(f"The grammar of this request cannot be used: {failed.reason}")
+            return ConstraintFailed(failed.reason)
 
 
 def _id(tokenizer: Tokenizer, literal: str | None) -> int | None:
@@ -267,13 +268,10 @@ def _id(tokenizer: Tokenizer, literal: str | None) -> int | None:
 
 
 def _token_bytes(served: ServedModel, tokens: list[int]) -> list[bytes]:
-    """Return the bytes of each token. Raises InvalidRequest for an id outside the vocabulary."""
+    """Return the bytes of each token. Raises TokenOutOfRange for an id outside the vocabulary."""
     for token in tokens:
         if not 0 <= token < served.vocab_size:
-            raise InvalidRequest(
-                f"Invalid token: {token}. Minimum value is 0, maximum value is {served.vocab_size - 1} (inclusive).",
-                param="tokens",
-            )
+            raise TokenOutOfRange("tokens", token, served.vocab_size - 1)
     return [served.tokenizer.token_bytes(token) for token in tokens]
 
 

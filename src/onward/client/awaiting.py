@@ -8,15 +8,17 @@ from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack, overload
 
+from onward.api.openai.catalogue import model_object
 from onward.api.openai.fold import fold_chunks, fold_whole
+from onward.api.openai.words import openai_words
 from onward.backends.base import Backend
 from onward.client.parameters import CreateParams, ModelOptions
 from onward.completions.answer import Answer
+from onward.completions.request import CompletionRequest
 from onward.compose import compose
 from onward.errors import NotFound, RequestCancelled
 from onward.protocol.decode import check_request
 from onward.protocol.models import Model, ModelList
-from onward.protocol.request import CompletionRequest
 from onward.protocol.response import Chunk, Completion
 from onward.settings import resolve
 
@@ -87,7 +89,8 @@ class AsyncCompletions:
         if stream is not None:
             fields["stream"] = stream
         request = check_request(fields, profile="default")
-        answer = await self._backend.complete(request)
+        with openai_words():
+            answer = await self._backend.complete(request)
         if request.stream:
             return AsyncStream(answer, request)
         try:
@@ -121,7 +124,7 @@ class AsyncModelList:
             yield model
 
     async def _load(self) -> ModelPage:
-        return ModelPage(data=self._backend.models())
+        return ModelPage(data=list(map(model_object, self._backend.models())))
 
 
 class AsyncModels:
@@ -138,7 +141,7 @@ class AsyncModels:
         """Return one model by its name. Raises NotFound."""
         for each in self._backend.models():
             if each.id == model:
-                return each
+                return model_object(each)
         raise NotFound(f"The model '{model}' does not exist", param="model", code="model_not_found")
 
 
@@ -155,7 +158,8 @@ class AsyncTokenizer:
         Special tokens that are spelled in the text are recognised; `add_special_tokens=False` leaves out those that
         the model expects at the beginning of a text, such as `<s>`. Raises ModelNotFound.
         """
-        return await self._backend.tokenize(model or self._default_model, text, add_special_tokens)
+        with openai_words():
+            return await self._backend.tokenize(model or self._default_model, text, add_special_tokens)
 
     async def decode(self, tokens: Iterable[int], *, model: str | None = None) -> str:
         """Return the text of tokens, with U+FFFD for incomplete characters.
@@ -166,7 +170,8 @@ class AsyncTokenizer:
 
     async def token_bytes(self, tokens: Iterable[int], *, model: str | None = None) -> list[bytes]:
         """Return the exact bytes of each token, which may be part of a character. Raises as `decode` does."""
-        return await self._backend.token_bytes(model or self._default_model, [*tokens])
+        with openai_words():
+            return await self._backend.token_bytes(model or self._default_model, [*tokens])
 
 
 class AsyncOnward:

@@ -11,8 +11,8 @@ from onward.completions.delta import Delta, TokenCounts
 class Answer(Protocol):
     """A running completion. Iterate it once for its deltas, then read `counts`.
 
-    Iteration raises ApiError if generation fails. `aclose` and `abandon` cancel what is still running; they may be
-    called at any time and repeatedly, and never raise.
+    Iteration raises ApiError or RequestRejected if generation fails. `aclose` and `abandon` cancel what is still
+    running; they may be called at any time and repeatedly, and never raise.
     """
 
     model: str

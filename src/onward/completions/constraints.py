@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from onward.completions.rejections import InvalidConstraint, ParametersExclude
+from onward.completions.request import ANY_OBJECT, CompletionRequest
 from onward.constraints.grammar import (
     DEFAULT_WHITESPACE,
     GrammarError,
@@ -13,10 +15,6 @@ from onward.constraints.grammar import (
     regex_grammar,
     text_grammar,
 )
-from onward.errors import InvalidRequest
-from onward.protocol.checks import check_constraints
-from onward.protocol.request import CompletionRequest
-from onward.protocol.schema_checks import ANY_OBJECT
 
 MAX_GRAMMARS_BYTES = 8_000_000
 """Of a request: every prompt's job has the grammar."""
@@ -28,28 +26,31 @@ _EXCLUDED = ("ignore_eos", "ban_eos_token", "min_tokens", "allowed_token_ids", "
 def grammar_of(request: CompletionRequest) -> str:
     """Return what the text of the request's choices must match, for `Job.grammar`; "" if it may be anything.
 
-    Raises InvalidRequest for a grammar that cannot be compiled, with the reason, and for parameters that contradict
+    Raises InvalidConstraint for a grammar that cannot be compiled, ParametersExclude for parameters that contradict
     grammars.
     """
     name = request.constraint
     if name is None:
         return ""
-    check_constraints(request)
+    for other in request.constraints[1:2]:
+        raise ParametersExclude((name, other), other)
     for other in _EXCLUDED:
         if getattr(request, other):
-            raise InvalidRequest(f"Setting '{other}' and '{name}' at the same time is not supported.", param=other)
+            raise ParametersExclude((other, name), other)
     try:
         grammar = _build(name, request)
     except GrammarError as error:
-        raise _refused(name, str(error)) from None
+        raise InvalidConstraint(name, str(error)) from None
     except (ValueError, RecursionError) as error:
-        raise _refused(name, f"the schema is not JSON: {error}") from None
+        raise InvalidConstraint(name, f"the schema is not JSON: {error}") from None
     num_bytes = len(grammar.encode()) * len(request.prompts)
     if num_bytes > MAX_GRAMMARS_BYTES:
-        raise _refused(name, f"it is too large for {len(request.prompts)} prompts; send fewer of them per request")
+        raise InvalidConstraint(
+            name, f"it is too large for {len(request.prompts)} prompts; send fewer of them per request"
+        )
     problem = check(grammar)
     if problem:
-        raise _refused(name, problem)
+        raise InvalidConstraint(name, problem)
     return grammar
 
 
@@ -67,7 +68,3 @@ def _build(name: str, request: CompletionRequest) -> str:
         case _:
             schema = getattr(request, name)
     return json_schema_grammar(json.loads(schema), whitespace=whitespace)
-
-
-def _refused(name: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"Invalid '{name}': {reason}.".replace("..", "."), param=name)

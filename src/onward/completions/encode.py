@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.completions.limits import context_exceeded
+from onward.completions.rejections import ContextExceeded
 from onward.engine.model import Tokenizer
 
 SAMPLE_CHARACTERS_PER_TOKEN = 16
@@ -16,18 +16,18 @@ def encode_fitting(
 ) -> list[int]:
     """Return the token ids of a prompt or suffix. Its exact length is for the caller to check.
 
-    Raises InvalidRequest for a text that exceeds the context by its size, or by the tokens that its beginning has; and
+    Raises ContextExceeded for a text that exceeds the context by its size, or by the tokens that its beginning has; and
     as `Tokenizer.encode` does.
     """
     minimum = _min_tokens(text, tokenizer)
     if minimum + max_tokens > context_length:
-        raise context_exceeded(minimum, max_tokens, context_length, is_minimum=True)
+        raise ContextExceeded(minimum, max_tokens, context_length, is_minimum=True)
     sample = _sample(text, context_length)
     if sample != text:
         # Twice the context leaves a margin for what the text after the sample does to the sample's tokens.
         num_tokens = len(tokenizer.encode(sample, add_special_tokens=False)) // 2
         if num_tokens > context_length:
-            raise context_exceeded(num_tokens, max_tokens, context_length, is_minimum=True)
+            raise ContextExceeded(num_tokens, max_tokens, context_length, is_minimum=True)
     return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from onward.protocol import refusals
-from onward.protocol.request import CompletionRequest
+from onward.completions.rejections import NotAvailable
+from onward.completions.request import CompletionRequest
 
 
 def _has_penalties(request: CompletionRequest) -> bool:
@@ -83,9 +83,8 @@ FEATURES: dict[str, Feature] = {
 
 
 def check_features(request: CompletionRequest, lacks: Collection[str]) -> None:
-    """Raise InvalidRequest for the first feature that the request needs and the engine lacks."""
+    """Raise NotAvailable for the first feature that the request needs and the engine lacks."""
     for name in lacks:
         feature = FEATURES[name]
         if feature.is_needed(request):
-            reason = f"The engine behind this model does not have {feature.what}."
-            raise refusals.unavailable(feature.parameter or request.constraint or name, reason)
+            raise NotAvailable(feature.parameter or request.constraint or name, feature.what)

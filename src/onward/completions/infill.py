@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from onward.completions.rejections import NoInfillTokens
 from onward.engine.model import Tokenizer
-from onward.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +122,7 @@ def _by_text(tokenizer: Tokenizer) -> Infill | None:
 
 
 def require_infill(infill: Infill | None) -> Infill:
-    """Return `infill`. Raises InvalidRequest if it is None: the model has no infill tokens."""
+    """Return `infill`. Raises NoInfillTokens if it is None: the model has no infill tokens."""
     if infill is None:
-        raise InvalidRequest(
-            "This model does not support 'suffix': its vocabulary has no fill-in-the-middle tokens.",
-            param="suffix",
-        )
+        raise NoInfillTokens
     return infill

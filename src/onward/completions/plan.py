@@ -14,16 +14,15 @@ from onward.completions.encode import encode_beginning, encode_fitting
 from onward.completions.features import check_features
 from onward.completions.infill import Infill, find_infill, require_infill
 from onward.completions.infill_files import encode_files
-from onward.completions.limits import RequestLimits, context_exceeded
+from onward.completions.limits import RequestLimits
 from onward.completions.reasoning import Markers, find_reasoning_markers
+from onward.completions.rejections import ContextExceeded, NoStartToken, SuffixExcludesScores, TokenOutOfRange
+from onward.completions.request import CompletionRequest, InfillContext
 from onward.completions.sampling_params import breaking_tokens, sampling_params
 from onward.completions.token_rules import token_rules
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer
-from onward.errors import InvalidRequest
 from onward.offload import breathe
-from onward.protocol import refusals
-from onward.protocol.request import CompletionRequest, InfillContext
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
 from onward.text.offsets import decode_tokens
@@ -102,9 +101,7 @@ def plan(
 
     `request_number` identifies the request in the engine, `job_ids` yields ids that the engine has not used,
     `client` is a number for whoever sent it. The plan depends only on the request (including its `random_seed`), except
-    for these. Raises InvalidRequest for token ids
-    outside the vocabulary, a prompt that is too long, a suffix that the model does not support, and a request that
-    exceeds `limits`.
+    for these. Raises RequestRejected: one of `completions.rejections`, or TextNotEncodable.
     """
     if request.fill_context:
         request = structs.replace(request, max_tokens=min(request.max_tokens, model.context_length))
@@ -113,7 +110,7 @@ def plan(
     check_features(request, model.lacks)
     _check_bias(request, model)
     if request.suffix and request.echo and request.logprobs is not None:
-        raise InvalidRequest("Setting 'echo' and 'logprobs' at the same time is not supported with 'suffix'.")
+        raise SuffixExcludesScores
     grammar = grammar_of(request)
     rules = token_rules(request, model.tokenizer, _ends(request, model), model.vocab_size)
     breakers = breaking_tokens(request, model.tokenizer)
@@ -198,11 +195,11 @@ def _salt(request: CompletionRequest) -> str:
 
 
 def _max_tokens(request: CompletionRequest, num_prompt_tokens: int, model: ServedModel) -> int:
-    """Return how many tokens are generated at most. Raises InvalidRequest if they do not fit."""
+    """Return how many tokens are generated at most. Raises ContextExceeded if they do not fit."""
     room = model.context_length - num_prompt_tokens
     needed = 0 if request.fill_context else request.max_tokens
     if needed > room:
-        raise context_exceeded(num_prompt_tokens, needed, model.context_length, is_minimum=False)
+        raise ContextExceeded(num_prompt_tokens, needed, model.context_length)
     return min(request.max_tokens, room)
 
 
@@ -259,7 +256,7 @@ def _without_dummy_space(token_bytes: tuple[bytes, ...], prompt: str) -> tuple[b
 def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedModel) -> tuple[list[int], int]:
     """Return the token ids of a prompt, and how many of the first are implicit.
 
-    An empty prompt is the start token; a token array is used unchanged (behaviour §2.2). Raises InvalidRequest.
+    An empty prompt is the start token; a token array is used unchanged (behaviour §2.2). Raises RequestRejected.
     """
     if isinstance(prompt, list):
         return list(prompt), 0
@@ -272,7 +269,7 @@ def _encode(prompt: str | list[int], request: CompletionRequest, model: ServedMo
         if len(ids) > num_implicit or request.infill is not None:
             return ids, num_implicit
     if tokenizer.start_token is None:
-        raise InvalidRequest("This model has no start-of-text token: its prompt cannot be empty.", param="prompt")
+        raise NoStartToken
     return [tokenizer.start_token], 1
 
 
@@ -320,11 +317,11 @@ def _check_ids(ids: list[int], model: ServedModel) -> None:
     vocabulary = range(model.vocab_size)
     if min(ids) in vocabulary and max(ids) in vocabulary:
         return
-    raise refusals.token_out_of_range(next(token for token in ids if token not in vocabulary), vocabulary[-1])
+    raise TokenOutOfRange("prompt", next(token for token in ids if token not in vocabulary), vocabulary[-1])
 
 
 def _check_bias(request: CompletionRequest, model: ServedModel) -> None:
     highest = model.vocab_size - 1
     for token in request.logit_bias:
         if token > highest:
-            raise refusals.logit_bias_key_too_large(str(token), highest)
+            raise TokenOutOfRange("logit_bias", token, highest)

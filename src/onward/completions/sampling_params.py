@@ -7,10 +7,10 @@ from weakref import WeakKeyDictionary
 
 from msgspec import structs
 
+from onward.completions.request import CompletionRequest
 from onward.completions.token_rules import TokenRules
 from onward.engine.model import Tokenizer
 from onward.offload import breathe
-from onward.protocol.request import CompletionRequest
 from onward.sampling.params import DEFAULT_ORDER, Dry, Mirostat, SamplingParams, Shaping
 from onward.sampling.rng import GOLDEN_GAMMA, mix
 

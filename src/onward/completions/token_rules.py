@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onward.completions.rejections import BadWordTooLong, InvalidBadWord, NoLineBreakToken, NoTokenLeft, TokenOutOfRange
+from onward.completions.request import CompletionRequest
 from onward.engine.model import Tokenizer
-from onward.errors import InvalidRequest
-from onward.protocol import refusals
-from onward.protocol.request import CompletionRequest
 
 MAX_BAD_WORD_TOKENS = 32
 MAX_BAD_WORD_CHARACTERS = 1024
@@ -31,7 +30,7 @@ NO_RULES = TokenRules()
 def token_rules(request: CompletionRequest, tokenizer: Tokenizer, ends: frozenset[int], vocab_size: int) -> TokenRules:
     """Return the rules of a request. `ends` are the tokens that end its completions without `stop_token_ids`.
 
-    Raises InvalidRequest for a token outside of the vocabulary, a word that has too many tokens, and rules that could
+    Raises RequestRejected for a token outside of the vocabulary, a word that has too many tokens, and rules that could
     leave no token to generate; and `penalize_nl` where the vocabulary has no line break.
     """
     if not (
@@ -64,14 +63,14 @@ def _newline(tokenizer: Tokenizer) -> int:
     """Return the token of a line break alone, behind a letter: at the start of a text, vocabularies may add a space."""
     token = tokenizer.encode("a\n", add_special_tokens=False)[-1]
     if tokenizer.token_bytes(token) != b"\n":
-        raise refusals.unavailable("penalize_nl", "This model has no token for a line break alone.")
+        raise NoLineBreakToken
     return token
 
 
 def _check_vocabulary(name: str, tokens: tuple[int, ...], vocab_size: int) -> None:
     if tokens and max(tokens) >= vocab_size:
         index = tokens.index(max(tokens))
-        raise refusals.above_maximum(f"{name}[{index}]", "integer", vocab_size - 1, tokens[index])
+        raise TokenOutOfRange(name, tokens[index], vocab_size - 1, index)
 
 
 def _word_tokens(word: str, tokenizer: Tokenizer, vocab_size: int) -> list[tuple[int, ...]]:
@@ -80,18 +79,12 @@ def _word_tokens(word: str, tokenizer: Tokenizer, vocab_size: int) -> list[tuple
     vLLM bans the form with a space only where it has as many tokens; but " dragon" is often one, "dragon" two.
     """
     if not word.strip() or len(word) > MAX_BAD_WORD_CHARACTERS:
-        raise InvalidRequest(
-            f"Invalid 'bad_words': each needs 1 to {MAX_BAD_WORD_CHARACTERS} characters that are not all spaces.",
-            param="bad_words",
-        )
+        raise InvalidBadWord(MAX_BAD_WORD_CHARACTERS)
     bare = word.lstrip(" ")
     forms = dict.fromkeys(ids for text in (bare, " " + bare) for ids in _forms(text, tokenizer))
     for ids in forms:
         if len(ids) > MAX_BAD_WORD_TOKENS:
-            raise InvalidRequest(
-                f"Invalid 'bad_words': a word has {len(ids)} tokens; at most {MAX_BAD_WORD_TOKENS} are supported.",
-                param="bad_words",
-            )
+            raise BadWordTooLong(len(ids), MAX_BAD_WORD_TOKENS)
     return [ids for ids in forms if ids and max(ids) < vocab_size]
 
 
@@ -107,12 +100,8 @@ def _forms(text: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
 
 
 def _check_one_is_left(rules: TokenRules, never: frozenset[int], vocab_size: int) -> None:
-    """Raise InvalidRequest if at some position every token could be banned. `never` are banned at some positions."""
+    """Raise NoTokenLeft if at some position every token could be banned. `never` are banned at some positions."""
     gone = never.union(rules.banned, (ids[-1] for ids in rules.sequences))
     candidates = rules.allowed or range(vocab_size)
     if all(token in gone for token in candidates):
-        raise InvalidRequest(
-            "No token would be left to generate: 'allowed_token_ids' without 'banned_tokens', the last tokens of "
-            "'bad_words', and, with 'min_tokens' or 'ban_eos_token', the end tokens, must not be empty.",
-            param="allowed_token_ids" if rules.allowed else "banned_tokens",
-        )
+        raise NoTokenLeft("allowed_token_ids" if rules.allowed else "banned_tokens")

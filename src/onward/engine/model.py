@@ -137,7 +137,7 @@ class Tokenizer(Vocabulary, Protocol):
         """Return the token ids of `text`. Literals of special tokens inside it become those tokens.
 
         With `add_special_tokens` the ids may begin with an implicit start token (see `implicit_prefix`). Raises
-        InvalidRequest for a text that the tokenizer cannot encode.
+        TextNotEncodable for a text that the tokenizer cannot encode.
         """
         ...
 

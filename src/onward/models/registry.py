@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-
-from onward.protocol.models import Model
+from dataclasses import dataclass
 
 BUILT_IN = ("storyteller",)
 """Models inside the package, each a folder beside this file."""
@@ -15,15 +14,27 @@ UNLISTED = ("toy",)
 OWNER = "onward"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedModel:
+    """A name that requests may use. `created` is in Unix seconds."""
+
+    id: str
+    created: int
+    owned_by: str
+
+
 def listed_models(
     created: Mapping[str, int], aliases: Mapping[str, str], openai_names: Mapping[str, str]
-) -> list[Model]:
+) -> list[ListedModel]:
     """Return every name that requests may use: models by id, then aliases, then OpenAI's names, of which the owner says
     which model answers. `created`: Unix times in seconds."""
-    models = [Model(id=name, created=time, owned_by=owner(name)) for name, time in created.items()]
-    models += [Model(id=name, created=created[target], owned_by=owner(target)) for name, target in aliases.items()]
+    models = [ListedModel(id=name, created=time, owned_by=owner(name)) for name, time in created.items()]
+    models += [
+        ListedModel(id=name, created=created[target], owned_by=owner(target)) for name, target in aliases.items()
+    ]
     return models + [
-        Model(id=name, created=created[target], owned_by=f"alias of {target}") for name, target in openai_names.items()
+        ListedModel(id=name, created=created[target], owned_by=f"alias of {target}")
+        for name, target in openai_names.items()
     ]
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from onward.completions.request import CompletionRequest, Prompt
 from onward.errors import InvalidRequest
 from onward.protocol import refusals
 from onward.protocol.parameter import Parameter, Profile
-from onward.protocol.request import CompletionRequest, Prompt
 from onward.protocol.sampler_parameters import LOGIT_EDITS
 from onward.protocol.schema_checks import (
     check_json_format,

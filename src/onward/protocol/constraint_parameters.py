@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from onward.protocol.parameter import Kind, Parameter
 
-CONSTRAINTS = ("response_format", "json_schema", "json_object", "regex", "choice", "grammar")
-"""Parameters of which a request may have one."""
-
 
 def _constraint(name: str, kind: Kind, example: object, help: str, **changes: object) -> Parameter:
     return Parameter(name=name, kind=kind, origin="extension", group="output", example=example, help=help, **changes)  # type: ignore[arg-type]

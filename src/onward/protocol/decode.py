@@ -10,13 +10,13 @@ from collections.abc import Mapping
 
 import msgspec
 
+from onward.completions.request import CompletionRequest
 from onward.protocol import refusals
 from onward.protocol.body_limits import DEFAULT_LIMITS, BodyLimits
 from onward.protocol.checks import CHECKS, check_fields_together, unicode_text
 from onward.protocol.malformed_json import malformed_json
 from onward.protocol.parameter import Parameter, Profile
 from onward.protocol.parameters import PARAMETERS, known_parameters
-from onward.protocol.request import CompletionRequest
 
 _PROFILES: tuple[Profile, ...] = ("strict", "default", "lenient")
 _KNOWN = {profile: known_parameters(profile) for profile in _PROFILES}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from onward.errors import (
@@ -16,7 +14,6 @@ from onward.errors import (
     NotFound,
     RateLimited,
     RequestTooLarge,
-    ServerError,
     UnreadableBody,
     UnsupportedContentType,
 )
@@ -52,10 +49,6 @@ def error_envelope(error: ApiError) -> tuple[bytes, str]:
     return msgspec.json.format(body, indent=2), "application/json"
 
 
-ErrorBody = Callable[[ApiError], tuple[int, bytes, str]]
-"""Returns status, body and content type of an error response, in the shape of one API."""
-
-
 def error_response(error: ApiError) -> tuple[int, bytes, str]:
     """Return status, body and content type of an error response in OpenAI's shape."""
     return error.status, *error_envelope(error)
@@ -64,18 +57,6 @@ def error_response(error: ApiError) -> tuple[int, bytes, str]:
 def error_event(error: ApiError) -> bytes:
     """Return the last event of a stream that fails after it has begun."""
     return b"data: " + msgspec.json.encode({"error": _fields(error)}) + b"\n\n"
-
-
-def to_api_error(exception: BaseException) -> ApiError:
-    """Return the error to send to a client.
-
-    Exceptions other than ApiError become a ServerError with OpenAI's message, and are its `__cause__` for the log.
-    """
-    if isinstance(exception, ApiError):
-        return exception
-    error = ServerError()
-    error.__cause__ = exception
-    return error
 
 
 def _fields(error: ApiError) -> dict[str, str | None]:

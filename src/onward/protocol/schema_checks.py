@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from onward.completions.request import ANY_OBJECT
 from onward.errors import InvalidRequest
 from onward.protocol import refusals
 from onward.protocol.parameter import Parameter, Profile
 
-ANY_OBJECT = '{"type":"object"}'
 _FORMATS = "text', 'json_object', 'json_schema"
 
 

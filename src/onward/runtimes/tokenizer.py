@@ -12,7 +12,7 @@ import msgspec
 from tokenizers import Tokenizer as Library
 
 from onward.checkpoints.tokenizer import INFILL_TOKENS
-from onward.errors import InvalidRequest, ModelFolderError, OnwardError
+from onward.errors import ModelFolderError, OnwardError, TextNotEncodable
 from onward.residency import trim_heap
 from onward.runtimes.files import (
     CONFIG,
@@ -175,7 +175,7 @@ class HuggingFaceTokenizer:
 
 
 def _cannot_encode(error: BaseException) -> BaseException:
-    """Return what to raise for an exception of the library: InvalidRequest, or the exception itself if it is not the
+    """Return what to raise for an exception of the library: TextNotEncodable, or the exception itself if it is not the
     text's fault.
 
     The library raises plain Exception, and PanicException, a BaseException that it does not export: its regular
@@ -183,7 +183,7 @@ def _cannot_encode(error: BaseException) -> BaseException:
     """
     if not _is_of_library(error):
         return error
-    return InvalidRequest(f"The tokenizer of this model cannot encode this text: {str(error)[:MAX_REASON_CHARACTERS]}")
+    return TextNotEncodable(str(error)[:MAX_REASON_CHARACTERS])
 
 
 def _is_of_library(error: BaseException) -> bool:

@@ -129,7 +129,7 @@ class App:
             await self._handle_preflight(exchange)
             return
         route, name = self._routes.find(exchange.method, exchange.path)
-        exchange.record.route, exchange.error_body = route.template, route.error_body
+        exchange.record.route, exchange.words = route.template, route.words
         if not route.public:
             await self._authenticator.authenticate(exchange)
         await route.handler(exchange, name)
@@ -147,7 +147,7 @@ class App:
         await exchange.respond(204, b"", "")
 
     async def _handle_error(self, exchange: Exchange, exception: Exception) -> None:
-        error = convert_error(exception, exchange.id)
+        error = convert_error(exception, exchange.id, exchange.words)
         if exchange.response_started:
             raise exception  # part of a response was sent: the server must close the connection
         try:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from onward.api.openai.catalogue import model_object
 from onward.backends.base import Backend
 from onward.errors import ModelNotFound
-from onward.protocol.models import Model, ModelList
+from onward.models.registry import ListedModel
+from onward.protocol.models import ModelList
 from onward.server.exchange import Exchange
 
 _ENCODER = msgspec.json.Encoder()
@@ -19,10 +21,10 @@ class Catalogue:
         self._backend = backend
 
     async def models(self, exchange: Exchange, _: str | None = None) -> None:
-        await _respond(exchange, ModelList(data=self._backend.models()))
+        await _respond(exchange, ModelList(data=list(map(model_object, self._backend.models()))))
 
     async def model(self, exchange: Exchange, name: str | None = None) -> None:
-        await _respond(exchange, self._find(name))
+        await _respond(exchange, model_object(self._find(name)))
 
     async def engines(self, exchange: Exchange, _: str | None = None) -> None:
         data = [_engine(model) for model in self._backend.models()]
@@ -31,14 +33,14 @@ class Catalogue:
     async def engine(self, exchange: Exchange, name: str | None = None) -> None:
         await _respond(exchange, _engine(self._find(name)))
 
-    def _find(self, name: str | None) -> Model:
+    def _find(self, name: str | None) -> ListedModel:
         for model in self._backend.models():
             if model.id == name:
                 return model
         raise ModelNotFound(f"The model '{name}' does not exist", param="model")
 
 
-def _engine(model: Model) -> dict[str, object]:
+def _engine(model: ListedModel) -> dict[str, object]:
     """Return a model in the shape of the engines endpoint of 2021."""
     return {"id": model.id, "object": "engine", "owner": model.owned_by, "ready": True, "created": model.created}
 

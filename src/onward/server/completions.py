@@ -5,13 +5,13 @@ from __future__ import annotations
 from onward.api.openai.fold import fold_chunks, fold_whole
 from onward.backends.base import Backend
 from onward.completions.limits import RequestLimits
+from onward.completions.request import CompletionRequest
 from onward.errors import RequestCancelled, UnsupportedContentType
 from onward.offload import MAX_INLINE_SIZE, inline_or_on_thread
 from onward.protocol.body_limits import BodyLimits
 from onward.protocol.decode import check_request, decode_object
 from onward.protocol.encode import num_values
 from onward.protocol.error_body import error_event
-from onward.protocol.request import CompletionRequest
 from onward.protocol.sse import DONE, chunk_event, chunk_event_parts
 from onward.server.disconnect import run_while_connected
 from onward.server.error_response import convert_error

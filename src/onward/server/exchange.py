@@ -8,8 +8,8 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from onward.api.errors import OPENAI_ERRORS, ErrorWords
 from onward.errors import BodyTimeout, RequestTooLarge
-from onward.protocol.error_body import ErrorBody, error_response
 from onward.server.keys import Key
 from onward.server.record import RequestRecord
 from onward.server.slowing import network
@@ -40,7 +40,7 @@ class Exchange:
     Every response carries `headers`; handlers may append to them until the response starts. Handlers fill `record`,
     which the access log and the metrics read at the end. `client` is the address that the request came from, "-" if it
     is not known; the application replaces that of a trusted proxy. `key` is the key that was accepted, if one was sent.
-    `error_body` writes its errors: that of the route, once it is found.
+    `words` has its errors: those of the route, once it is found.
     Several tasks may send: chunks keep the order of the calls.
     """
 
@@ -56,7 +56,7 @@ class Exchange:
         self.response_started = False
         self.response_complete = False
         self.with_schema = False
-        self.error_body: ErrorBody = error_response
+        self.words: ErrorWords = OPENAI_ERRORS
         self.headers: list[tuple[bytes, bytes]] = []
         self._state: dict[str, Any] = scope.get("state", {})
         self._request_headers: list[tuple[bytes, bytes]] = scope["headers"]

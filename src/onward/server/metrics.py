@@ -15,8 +15,8 @@ import onward
 from onward.backends.base import Backend, EngineLoad
 from onward.completions.answer import Answer
 from onward.completions.delta import Delta, TokenCounts
+from onward.completions.request import CompletionRequest
 from onward.errors import EngineStopped, Overloaded
-from onward.protocol.request import CompletionRequest
 from onward.server.exchange import Exchange
 from onward.server.key_metrics import KeyMetrics
 from onward.server.process_metrics import process_metrics

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
+from onward.api.errors import OPENAI_ERRORS, ErrorWords
 from onward.errors import ApiError, MethodNotAllowed
-from onward.protocol.error_body import ErrorBody, error_response
 from onward.server.exchange import Exchange
 from onward.server.unknown_url import unknown_url
 
@@ -16,13 +16,13 @@ Handler = Callable[[Exchange, str | None], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One URL and one method. `public`: needs no key. `error_body` writes its errors."""
+    """One URL and one method. `public`: needs no key. `words` has its errors."""
 
     method: str
     template: str
     handler: Handler
     public: bool = False
-    error_body: ErrorBody = error_response
+    words: ErrorWords = OPENAI_ERRORS
 
 
 class Routes:

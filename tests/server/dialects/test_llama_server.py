@@ -10,10 +10,10 @@ import pytest
 
 from onward.backends.base import EngineLoad
 from onward.backends.embedded import EmbeddedBackend
+from onward.completions.request import CompletionRequest, InfillContext
 from onward.completions.sampling_params import sampling_params
 from onward.completions.token_rules import NO_RULES
 from onward.protocol.dialects.llama_server import COMPLETION, INFILL, check_llama_request
-from onward.protocol.request import CompletionRequest, InfillContext
 from onward.runtimes.toy.tokenizer import END
 from onward.sampling.params import Mirostat, SamplingParams
 from onward.server.app import make_app
@@ -208,7 +208,6 @@ async def test_what_is_typed_at_the_cursor_shares_all_that_is_before_it() -> Non
         ({"prompt": "x", "samplers": ["mystery"]}, "Invalid value: 'mystery'"),
         ({"prompt": "x", "cache_prompt": False}, "'cache_prompt' does not support false"),
         ({"prompt": "x", "logit_bias": [["Hello", 1]]}, "expected a token id"),
-        ({"prompt": "x" * 5000}, "maximum context length"),
     ],
 )
 def test_invalid_requests_have_llama_servers_errors(fields: dict[str, Any], message: str) -> None:
@@ -220,6 +219,18 @@ def test_invalid_requests_have_llama_servers_errors(fields: dict[str, Any], mess
         assert message in error["message"] and error["code"] == 400 and error["type"] == "invalid_request_error"
 
     in_loop(check)()
+
+
+@in_loop
+async def test_a_prompt_that_does_not_fit_is_said_with_the_numbers() -> None:
+    async with toy_app() as app:
+        call = await post(app, "/completion", prompt="x" * 2049)
+    error = call.json["error"]
+    assert call.status == error.pop("code") == 400 and error.pop("type") == "exceed_context_size_error"
+    assert error.pop("message") == (
+        "request (2049 tokens) exceeds the available context size (2048 tokens), try increasing it"
+    )
+    assert error == {"n_prompt_tokens": 2049, "n_ctx": 2048}
 
 
 @in_loop

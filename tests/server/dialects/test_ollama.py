@@ -21,6 +21,17 @@ def lines(call: Call) -> list[dict[str, Any]]:
 
 
 @in_loop
+async def test_an_unknown_model_is_said_in_ollamas_words() -> None:
+    async with toy_app() as app:
+        calls = [
+            await post(app, "/api/generate", model="nope", prompt="x"),
+            await post(app, "/api/generate", model="nope"),
+            await post(app, "/api/show", model="nope"),
+        ]
+    assert [(call.status, call.json) for call in calls] == [(404, {"error": "model 'nope' not found"})] * 3
+
+
+@in_loop
 async def test_a_completion_is_that_of_the_completions_route() -> None:
     async with toy_app() as app:
         answer = (await post(app, "/api/generate", model="toy", prompt=PROMPT, stream=False, options=OPTIONS)).json

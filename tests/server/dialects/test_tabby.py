@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onward.protocol.request import InfillContext
+from onward.completions.request import InfillContext
 from onward.server.app import make_app
 from tests.server.dialects.served import openai_text, post, toy_app
 from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings

@@ -10,9 +10,10 @@ import msgspec
 
 from onward.api.openai.logprobs import extend
 from onward.api.openai.parts import ChoiceParts, usage_of
+from onward.api.openai.words import openai_words
 from onward.completions.answer import Answer
+from onward.completions.request import CompletionRequest
 from onward.protocol.ids import completion_id
-from onward.protocol.request import CompletionRequest
 from onward.protocol.response import Choice, Chunk, Completion, Logprobs, Usage
 
 
@@ -28,8 +29,9 @@ async def fold_whole(answer: Answer, request: CompletionRequest, identity: Ident
     """Wait for the whole answer and return the completion. Raises ApiError if generation fails."""
     identity = identity or Identity()
     parts, folded = ChoiceParts(request), FoldedChoices()
-    async for deltas in answer:
-        folded.add(await parts.write(deltas))
+    with openai_words():
+        async for deltas in answer:
+            folded.add(await parts.write(deltas))
     return Completion(
         id=identity.id,
         created=identity.created,
@@ -61,9 +63,10 @@ async def fold_chunks(
             usage=usage if request.include_usage else msgspec.UNSET,
         )
 
-    async for deltas in answer:
-        running = usage_of(answer.counts) if request.continuous_usage_stats else None
-        yield [chunk([choice], running) for choice in await parts.write(deltas)]
+    with openai_words():
+        async for deltas in answer:
+            running = usage_of(answer.counts) if request.continuous_usage_stats else None
+            yield [chunk([choice], running) for choice in await parts.write(deltas)]
     if request.include_usage:
         yield [chunk([], usage_of(answer.counts))]
 

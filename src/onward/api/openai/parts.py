@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from onward.api.openai.logprobs import LogprobsBuilder, PromptLogprobs, extend, prompt_logprobs
 from onward.completions.delta import Delta, PromptRecord, TokenCounts
+from onward.completions.request import CompletionRequest
 from onward.offload import inline_or_on_thread
-from onward.protocol.request import CompletionRequest
 from onward.protocol.response import Choice, CompletionTokensDetails, Logprobs, PromptTokensDetails, Usage
 from onward.text.assembler import TokenRecord
 

@@ -47,6 +47,7 @@ def tokenize(session: Session, text: str | None, model: str | None, special: boo
 
 def _local(model: str | None, text: str, special: bool) -> dict[str, Any]:
     """Tokenize in this process, without loading the weights. Raises SetupError."""
+    from onward.api.openai.words import openai_words
     from onward.compose import load_tokenizer
     from onward.settings import resolve
 
@@ -55,7 +56,8 @@ def _local(model: str | None, text: str, special: bool) -> dict[str, Any]:
     may_download = resolved.may_download(*([] if model is None else [model]))
     settings = replace(resolved.settings, offline=resolved.settings.offline or not may_download)
     tokenizer = load_tokenizer(model, settings)
-    ids = tokenizer.encode(text, add_special_tokens=special)
+    with openai_words():
+        ids = tokenizer.encode(text, add_special_tokens=special)
     return _answer(ids, [tokenizer.token_bytes(token) for token in ids])
 
 

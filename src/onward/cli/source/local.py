@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from onward.api.openai.fold import fold_chunks, fold_whole
+from onward.api.openai.words import openai_words
 from onward.backends.base import Backend
 from onward.cli.found_file import announce
 from onward.cli.output.loading import loading
@@ -31,7 +32,8 @@ class LocalSource:
 
     async def complete(self, fields: dict[str, Any]) -> Document:
         request = check_request(self._served(fields))
-        answer = await self._backend.complete(request)
+        with openai_words():
+            answer = await self._backend.complete(request)
         try:
             return _document(await fold_whole(answer, request))
         finally:
@@ -39,7 +41,8 @@ class LocalSource:
 
     async def chunks(self, fields: dict[str, Any]) -> AsyncGenerator[Document, None]:
         request = check_request(self._served(fields))
-        answer = await self._backend.complete(request)
+        with openai_words():
+            answer = await self._backend.complete(request)
         try:
             async for chunks in fold_chunks(answer, request):
                 for chunk in chunks:
@@ -48,13 +51,15 @@ class LocalSource:
             await answer.aclose()
 
     async def tokenizer_facts(self, model: str | None) -> TokenizerFacts:
-        info = await self._backend.tokenizer_info(self._named(model))
+        with openai_words():
+            info = await self._backend.tokenizer_info(self._named(model))
         prefix = info.eos_token_id if info.bos_token_id is None else info.bos_token_id
         return TokenizerFacts(info.context_length, prefix, info.adds_bos)
 
     async def tokenize(self, model: str | None, text: str) -> TokenizedText:
-        tokens = await self._backend.tokenize(self._named(model), text, False)
-        return TokenizedText(tokens, await self._backend.token_bytes(self._named(model), tokens))
+        with openai_words():
+            tokens = await self._backend.tokenize(self._named(model), text, False)
+            return TokenizedText(tokens, await self._backend.token_bytes(self._named(model), tokens))
 
     async def aclose(self) -> None:
         await self._backend.aclose()

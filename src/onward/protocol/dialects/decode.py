@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from onward.completions.request import CompletionRequest
 from onward.protocol import refusals
 from onward.protocol.checks import CHECKS
 from onward.protocol.parameter import Parameter, Profile
-from onward.protocol.request import CompletionRequest
 
 Table = Mapping[str, Parameter]
 

@@ -10,11 +10,9 @@ import msgspec
 
 from onward.api.numbers import most_likely, wire_number
 from onward.completions.delta import Delta, Finish, TokenCounts
-from onward.errors import ApiError
-from onward.protocol.request import CompletionRequest
+from onward.completions.request import CompletionRequest
 from onward.protocol.sse import KEEP_ALIVE, data_event
 from onward.server.dialects.line_limits import LineLimits
-from onward.server.dialects.llama_errors import error_object
 from onward.server.dialects.stopwatch import Stopwatch
 from onward.text.assembler import TokenRecord
 
@@ -93,9 +91,6 @@ class LlamaReply:
             return b""
         finals = [self._finals[index] for index in sorted(self._finals)]
         return msgspec.json.encode(finals[0] if self._request.n == 1 else finals)
-
-    def error(self, error: ApiError) -> bytes:
-        return data_event({"error": error_object(error)})
 
     def _accept(self, delta: Delta, counts: TokenCounts) -> list[Object]:
         """Return the events that a delta of a choice leads to; the last one when it has ended."""

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 import onward
+from onward.completions.request import CompletionRequest, InfillContext
 from onward.errors import InvalidRequest, Overloaded
 from onward.protocol.dialects.decode import Table, request_fields
 from onward.protocol.dialects.llama_server import COMPLETION, INFILL, UNLIMITED, check_llama_request
 from onward.protocol.dialects.rows import UNLIMITED_TOKENS
-from onward.protocol.request import CompletionRequest, InfillContext
-from onward.server.dialects.llama_errors import error_body
+from onward.server.dialects.llama_errors import ERRORS
 from onward.server.dialects.llama_reply import LlamaOptions, LlamaReply
 from onward.server.dialects.services import Services
 from onward.server.dialects.stopwatch import Stopwatch
@@ -30,10 +30,10 @@ class LlamaServer:
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", "/completion", self.completion, error_body=error_body),
-            Route("POST", "/infill", self.infill, error_body=error_body),
-            Route("GET", "/props", self.props, error_body=error_body),
-            Route("GET", "/slots", self.slots, error_body=error_body),
+            Route("POST", "/completion", self.completion, words=ERRORS),
+            Route("POST", "/infill", self.infill, words=ERRORS),
+            Route("GET", "/props", self.props, words=ERRORS),
+            Route("GET", "/slots", self.slots, words=ERRORS),
         ]
 
     async def completion(self, exchange: Exchange, _: str | None = None) -> None:

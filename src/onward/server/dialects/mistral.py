@@ -6,14 +6,15 @@ from typing import Any
 
 import msgspec
 
+from onward.api.errors import ErrorWords
 from onward.api.openai.fold import Identity
 from onward.completions.delta import Delta, TokenCounts
+from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest
 from onward.protocol.dialects.decode import check_fields, request_fields
 from onward.protocol.dialects.mistral import FIM
 from onward.protocol.dialects.rows import UNLIMITED_TOKENS
 from onward.protocol.error_body import MAX_FIELD_CHARS
-from onward.protocol.request import CompletionRequest
 from onward.protocol.sse import DONE, KEEP_ALIVE, data_event
 from onward.server.dialects.run import OneChoice
 from onward.server.dialects.services import Services
@@ -38,6 +39,13 @@ def error_body(error: ApiError) -> tuple[int, bytes, str]:
     return 422, msgspec.json.encode({"detail": [detail]}), "application/json"
 
 
+def _error_event(error: ApiError) -> bytes:
+    return data_event(error_object(error))
+
+
+ERRORS = ErrorWords(body=error_body, event=_error_event)
+
+
 class Mistral:
     """The endpoint."""
 
@@ -45,7 +53,7 @@ class Mistral:
         self._services = services
 
     def routes(self) -> list[Route]:
-        return [Route("POST", "/v1/fim/completions", self.complete, error_body=error_body)]
+        return [Route("POST", "/v1/fim/completions", self.complete, words=ERRORS)]
 
     async def complete(self, exchange: Exchange, _: str | None = None) -> None:
         """Complete what is between prompt and suffix."""
@@ -101,9 +109,6 @@ class FimReply(OneChoice):
         message = {"role": "assistant", "content": "".join(self._texts), "tool_calls": None}
         choice = {"index": 0, "message": message, "finish_reason": self._finish}
         return msgspec.json.encode({**self._head("chat.completion"), "choices": [choice], "usage": _usage(counts)})
-
-    def error(self, error: ApiError) -> bytes:
-        return data_event(error_object(error))
 
     def _head(self, kind: str) -> Object:
         identity = self._identity

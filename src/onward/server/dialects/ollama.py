@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 import onward
+from onward.completions.request import CompletionRequest
 from onward.errors import InvalidRequest
+from onward.models.registry import ListedModel
 from onward.protocol.dialects.decode import check_fields, request_fields
 from onward.protocol.dialects.ollama import GENERATE, SHOW, TEMPLATE
 from onward.protocol.dialects.rows import UNLIMITED_TOKENS
-from onward.protocol.models import Model
-from onward.protocol.request import CompletionRequest
-from onward.server.dialects.ollama_reply import OllamaReply, error_body, now
+from onward.server.dialects.ollama_reply import ERRORS, OllamaReply, now
 from onward.server.dialects.services import Services
 from onward.server.dialects.stopwatch import Stopwatch
 from onward.server.exchange import Exchange
@@ -38,11 +38,11 @@ class Ollama:
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", "/api/generate", self.generate, error_body=error_body),
-            Route("POST", "/api/show", self.show, error_body=error_body),
-            Route("GET", "/api/tags", self.tags, error_body=error_body),
-            Route("GET", "/api/ps", self.processes, error_body=error_body),
-            Route("GET", "/api/version", self.version, error_body=error_body),
+            Route("POST", "/api/generate", self.generate, words=ERRORS),
+            Route("POST", "/api/show", self.show, words=ERRORS),
+            Route("GET", "/api/tags", self.tags, words=ERRORS),
+            Route("GET", "/api/ps", self.processes, words=ERRORS),
+            Route("GET", "/api/version", self.version, words=ERRORS),
         ]
 
     async def generate(self, exchange: Exchange, _: str | None = None) -> None:
@@ -125,7 +125,7 @@ def _request(checked: Object, model: str) -> CompletionRequest:
     )
 
 
-def _listed(model: Model) -> Object:
+def _listed(model: ListedModel) -> Object:
     """Return what lists say of a model. Its size is not known; the digest is that of its name."""
     digest = hashlib.sha256(model.id.encode()).hexdigest()
     return {"name": model.id, "model": model.id, "size": 0, "digest": digest, "details": _details()}
@@ -143,7 +143,7 @@ def _details(context_length: int = 0) -> Object:
     return details | ({"context_length": context_length} if context_length else {})
 
 
-def _modified(model: Model) -> str:
+def _modified(model: ListedModel) -> str:
     return datetime.fromtimestamp(model.created, UTC).isoformat().replace("+00:00", "Z")
 
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import msgspec
 
+from onward.api.errors import ErrorWords
 from onward.api.numbers import most_likely, wire_number
+from onward.api.openai.words import openai_error
 from onward.completions.delta import Delta, TokenCounts
-from onward.errors import ApiError
+from onward.completions.rejections import UnknownModel
+from onward.completions.request import CompletionRequest
+from onward.errors import ApiError, ModelNotFound, RequestRejected
 from onward.protocol.error_body import MAX_FIELD_CHARS
-from onward.protocol.request import CompletionRequest
 from onward.server.dialects.run import OneChoice
 from onward.server.dialects.stopwatch import Stopwatch
 from onward.text.assembler import TokenRecord
@@ -28,6 +31,21 @@ def error_body(error: ApiError) -> tuple[int, bytes, str]:
     """Return status, body and content type of an error."""
     body = msgspec.json.encode({"error": error.message[:MAX_FIELD_CHARS]})
     return error.status, body, "application/json; charset=utf-8"
+
+
+def _say(fact: RequestRejected) -> ApiError:
+    """Return the error of a request that cannot be completed: that of server/routes.go where it has one."""
+    match fact:
+        case UnknownModel(name):
+            return ModelNotFound(f"model '{name}' not found")
+    return openai_error(fact)
+
+
+def _error_line(error: ApiError) -> bytes:
+    return error_body(error)[1] + b"\n"
+
+
+ERRORS = ErrorWords(_say, error_body, _error_line)
 
 
 class OllamaReply(OneChoice):
@@ -72,9 +90,6 @@ class OllamaReply(OneChoice):
             "eval_duration": _nanoseconds(self._stopwatch.decode_seconds),
         }
         return self._line(line | ({"logprobs": self._logprobs} if self._logprobs else {}))
-
-    def error(self, error: ApiError) -> bytes:
-        return error_body(error)[1] + b"\n"
 
     def _line(self, fields: Object) -> bytes:
         line = msgspec.json.encode({"model": self._name, "created_at": now(), **fields})

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from onward.backends.base import Backend
 from onward.completions.delta import Delta, TokenCounts, merged
-from onward.errors import ApiError, RequestCancelled
-from onward.protocol.request import CompletionRequest
+from onward.completions.request import CompletionRequest
+from onward.errors import RequestCancelled
 from onward.server.error_response import convert_error
 from onward.server.exchange import ClientDisconnected, Exchange
 from onward.server.metrics import MeasuredAnswer, Metrics, accept
@@ -36,10 +36,6 @@ class Reply(Protocol):
 
     async def end(self, counts: TokenCounts) -> bytes:
         """Return the end of the stream, or the whole answer."""
-        ...
-
-    def error(self, error: ApiError) -> bytes:
-        """Return the end of a stream that failed after it had begun."""
         ...
 
 
@@ -105,9 +101,9 @@ class DialectRun:
         except Exception as exception:
             if not exchange.response_started:
                 raise
-            error = convert_error(exception, exchange.id)
+            error = convert_error(exception, exchange.id, exchange.words)
             exchange.record.error = error.type
-            await exchange.end_response(self._reply.error(error))
+            await exchange.end_response(exchange.words.event(error))
             return
         if self._request.stream:
             await self._start()

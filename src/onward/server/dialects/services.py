@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from onward.backends.base import Backend
-from onward.errors import ModelNotFound
+from onward.completions.rejections import UnknownModel
+from onward.completions.request import CompletionRequest
+from onward.models.registry import ListedModel
 from onward.offload import inline_or_on_thread
 from onward.protocol.body_limits import BodyLimits
 from onward.protocol.decode import decode_object
-from onward.protocol.models import Model
 from onward.protocol.parameter import Profile
-from onward.protocol.request import CompletionRequest
 from onward.server.dialects.run import DialectRun, Reply
 from onward.server.disconnect import run_while_connected
 from onward.server.exchange import Exchange
@@ -66,9 +66,9 @@ class Services:
         distinct = list(dict.fromkeys(ids))
         return dict(zip(distinct, await self.backend.token_bytes(model, distinct), strict=True)) if distinct else {}
 
-    def model(self, name: str | None) -> Model:
-        """Return a listed model, by default the first. Raises ModelNotFound."""
+    def model(self, name: str | None) -> ListedModel:
+        """Return a listed model, by default the first. Raises UnknownModel."""
         for model in self.backend.models():
             if name is None or model.id == name:
                 return model
-        raise ModelNotFound(f"The model '{name}' does not exist", param="model")
+        raise UnknownModel(name or "")

@@ -11,10 +11,10 @@ import msgspec
 import onward
 from onward.api.openai.fold import Identity
 from onward.completions.delta import Delta, TokenCounts
-from onward.errors import ApiError, InvalidRequest
+from onward.completions.request import CompletionRequest, InfillContext
+from onward.errors import InvalidRequest
 from onward.protocol.dialects.decode import check_fields, request_fields
 from onward.protocol.dialects.tabby import COMPLETION, MAX_DECODING_TOKENS
-from onward.protocol.request import CompletionRequest, InfillContext
 from onward.server.dialects.run import OneChoice
 from onward.server.dialects.services import Services
 from onward.server.exchange import Exchange
@@ -100,7 +100,3 @@ class TabbyReply(OneChoice):
         if self._has_crlf:
             text = text.replace("\n", CRLF)
         return msgspec.json.encode({"id": Identity().id, "choices": [{"index": 0, "text": text}]})
-
-    def error(self, error: ApiError) -> bytes:
-        """No stream fails here: errors are responses."""
-        raise error

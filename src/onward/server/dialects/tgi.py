@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 import onward
+from onward.completions.request import CompletionRequest
 from onward.protocol.dialects.decode import Table, check_fields, request_fields
 from onward.protocol.dialects.rows import UNLIMITED_TOKENS
 from onward.protocol.dialects.tgi import COMPATIBLE, GENERATE
-from onward.protocol.request import CompletionRequest
 from onward.server.dialects.services import Services
-from onward.server.dialects.tgi_errors import error_body
+from onward.server.dialects.tgi_errors import ERRORS
 from onward.server.dialects.tgi_reply import TgiOptions, TgiReply
 from onward.server.exchange import Exchange
 from onward.server.routes import Route
@@ -31,10 +31,10 @@ class Tgi:
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", "/generate", self.generate, error_body=error_body),
-            Route("POST", "/generate_stream", self.generate_stream, error_body=error_body),
-            Route("POST", "/", self.compatible, error_body=error_body),
-            Route("GET", "/info", self.info, error_body=error_body),
+            Route("POST", "/generate", self.generate, words=ERRORS),
+            Route("POST", "/generate_stream", self.generate_stream, words=ERRORS),
+            Route("POST", "/", self.compatible, words=ERRORS),
+            Route("GET", "/info", self.info, words=ERRORS),
         ]
 
     async def generate(self, exchange: Exchange, _: str | None = None) -> None:

@@ -10,11 +10,9 @@ import msgspec
 
 from onward.api.numbers import most_likely, wire_number
 from onward.completions.delta import Delta, TokenCounts
-from onward.errors import ApiError
-from onward.protocol.request import CompletionRequest
+from onward.completions.request import CompletionRequest
 from onward.protocol.sse import KEEP_ALIVE, data_event
 from onward.server.dialects.run import OneChoice
-from onward.server.dialects.tgi_errors import error_object
 from onward.text.assembler import TokenRecord
 
 Object = dict[str, Any]
@@ -75,9 +73,6 @@ class TgiReply(OneChoice):
             if self._options.num_top:
                 answer["details"]["top_tokens"] = self._top
         return msgspec.json.encode([answer] if self._options.in_array else answer)
-
-    def error(self, error: ApiError) -> bytes:
-        return data_event(error_object(error))
 
     def _add(self, record: TokenRecord) -> None:
         whole = record.token_bytes.decode(errors="replace")

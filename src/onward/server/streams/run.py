@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from onward.api.openai.fold import Identity
 from onward.backends.base import Backend
+from onward.completions.request import CompletionRequest
 from onward.errors import InvalidRequest
-from onward.protocol.request import CompletionRequest
 from onward.server.exchange import Exchange
 from onward.server.metrics import Metrics, accept
 from onward.server.streams.handlers import owner

@@ -8,11 +8,11 @@ import msgspec
 
 from onward.api.openai.fold import FoldedChoices, Identity, fold_chunks
 from onward.api.openai.parts import usage_of
+from onward.completions.request import CompletionRequest
 from onward.errors import RequestCancelled
 from onward.offload import MAX_INLINE_SIZE
 from onward.protocol.encode import num_values
 from onward.protocol.error_body import error_event
-from onward.protocol.request import CompletionRequest
 from onward.protocol.response import Chunk, Completion
 from onward.protocol.sse import DONE, chunk_event, chunk_event_parts, event_id
 from onward.server.error_response import convert_error

@@ -6,7 +6,10 @@ import secrets
 
 import msgspec
 
-from onward.protocol.constraint_parameters import CONSTRAINTS
+CONSTRAINTS = ("response_format", "json_schema", "json_object", "regex", "choice", "grammar")
+"""Parameters that constrain the text, of which a request may have one."""
+ANY_OBJECT = '{"type":"object"}'
+"""The JSON Schema of any object."""
 
 Prompt = str | list[str] | list[int] | list[list[int]]
 """The four prompt forms of the API (behaviour §2.2)."""
@@ -25,9 +28,9 @@ class InfillContext(msgspec.Struct, frozen=True):
 
 
 class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that has passed all checks of `protocol.decode`; nulls are replaced by defaults.
+    """A request that has passed the checks of its API; nulls are replaced by defaults.
 
-    Defaults are those of `protocol.parameters`; a test compares them. `prompt` None means the start of a document.
+    Defaults are those of OpenAI's parameters; a test compares them. `prompt` None means the start of a document.
     `logit_bias` maps token ids to -100 … 100. `stop` is () if there are no stop strings.
     """
 
@@ -104,7 +107,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     grammar: str | None = None
     whitespace_pattern: str | None = None
     disable_any_whitespace: bool = False
-    # Set by the dialects of `server.dialects`; OpenAI's API has no field for them.
+    # Set by the APIs of other servers; OpenAI's has no field for them.
     fill_context: bool = False
     """Lower `max_tokens` to what the model's context has room for, instead of rejecting the request."""
     infill: InfillContext | None = None

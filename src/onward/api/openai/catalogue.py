@@ -1,0 +1,11 @@
+"""The objects of the models endpoint (behaviour §7)."""
+
+from __future__ import annotations
+
+from onward.models.registry import ListedModel
+from onward.protocol.models import Model
+
+
+def model_object(listed: ListedModel) -> Model:
+    """Return a name that requests may use, in OpenAI's shape."""
+    return Model(id=listed.id, created=listed.created, owned_by=listed.owned_by)
