@@ -22,7 +22,8 @@ import numpy as np
 from benchmarks import measure
 from benchmarks.models import find_model, load
 from onward.constraints.choice import ChoiceConstraint, Compiled
-from onward.constraints.grammar import json_schema_grammar, regex_grammar
+from onward.constraints.grammar import regex_grammar
+from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, TokenTrie
 from onward.constraints.tokens import LibraryTokens
 from onward.engine.events import Decoded

@@ -9,10 +9,10 @@ from onward.constraints.grammar import (
     GrammarError,
     check,
     choice_grammar,
-    json_schema_grammar,
     regex_grammar,
     text_grammar,
 )
+from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import Matcher, TokenTrie
 from onward.constraints.tokens import byte_tokens
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.constraints.grammar import GrammarError, check, json_schema_grammar
+from onward.constraints.grammar import GrammarError, check
+from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, TokenTrie
 from onward.constraints.tokens import byte_tokens
 from onward.sampling.masks import unpack_mask

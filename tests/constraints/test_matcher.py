@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from onward.constraints.grammar import GrammarError, choice_grammar, json_schema_grammar, regex_grammar
+from onward.constraints.grammar import GrammarError, choice_grammar, regex_grammar
+from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie
 from onward.constraints.tokens import MAX_TOKENIZED_CHARACTERS, LibraryTokens
 from onward.runtimes.toy.tokenizer import END, ToyTokenizer

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.constraints import grammars
-from onward.constraints.grammar import choice_grammar, json_schema_grammar, regex_grammar
+from onward.constraints.grammar import choice_grammar, regex_grammar
+from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import Matcher, TokenTrie
 from onward.engine.client import Cancel, Stop, Submit
 from onward.engine.events import Decoded, Event, Failed, Prefilled

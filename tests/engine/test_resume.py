@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.constraints.grammar import choice_grammar, json_schema_grammar
+from onward.constraints.grammar import choice_grammar
+from onward.constraints.json_schema import json_schema_grammar
 from onward.engine.events import Decoded, Event, Prefilled
 from onward.engine.job import Job
 from onward.engine.journal import Journal

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from weakref import WeakValueDictionary
 
 from onward.backends.answer import EmbeddedAnswer
@@ -17,16 +18,18 @@ from onward.backends.backlog import Backlog
 from onward.backends.base import EngineLoad, Health, ModelHealth, TokenizerInfo
 from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
+from onward.completions.constraints import constraint_check, identity
 from onward.completions.filters import ContentFilters
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
-from onward.completions.rejections import ConstraintFailed, TokenOutOfRange, UnknownModel
+from onward.completions.rejections import ConstraintFailed, InvalidConstraint, TokenOutOfRange, UnknownModel
 from onward.completions.request import CompletionRequest
-from onward.constraints.grammar import MAX_GRAMMAR_BYTES
+from onward.constraints.grammar import GrammarError
+from onward.constraints.process.checker import GrammarChecker, QueueFull
 from onward.engine.client import EngineClient, EngineState
 from onward.engine.events import Event, Failed
 from onward.engine.model import Tokenizer
-from onward.errors import ApiError, EngineStopped, RequestRejected, ServerError
+from onward.errors import ApiError, EngineStopped, Overloaded, RequestRejected, ServerError
 from onward.models.registry import ListedModel
 from onward.offload import inline_or_on_thread
 
@@ -144,7 +147,7 @@ class EmbeddedBackend:
     """Implements `backends.base.Backend` over engine clients. Owns its models.
 
     `listed` is what /v1/models returns; `aliases` map further names to model ids. With `any_name` (the lenient profile)
-    a single model is served under every name. `limits` are those of one request.
+    a single model is served under every name. `limits` are those of one request. `checker` checks their constraints.
     """
 
     served: dict[str, EmbeddedModel]
@@ -152,6 +155,7 @@ class EmbeddedBackend:
     aliases: dict[str, str]
     limits: RequestLimits = field(default_factory=RequestLimits)
     any_name: bool = False
+    checker: GrammarChecker = field(default_factory=GrammarChecker)
     _draining: bool = False
     _request_numbers: itertools.count[int] = field(default_factory=itertools.count)
     _job_ids: itertools.count[int] = field(default_factory=itertools.count)
@@ -168,7 +172,28 @@ class EmbeddedBackend:
         planned = await inline_or_on_thread(
             _size(request), lambda: plan(request, model.served, number, self._job_ids, self.limits, hash(client))
         )
+        if request.constraint is not None:
+            planned = planned.constrained(await self._grammar(planned.request, model, client))
         return model.submit(planned, number, client)
+
+    async def _grammar(self, request: CompletionRequest, model: EmbeddedModel, client: str) -> str:
+        """Return the grammar of a request's constraint. Raises InvalidConstraint, Overloaded."""
+        make = partial(constraint_check, request)
+        try:
+            ticket = self.checker.submit(client, identity(request, model.served.id), make)
+        except QueueFull:
+            raise Overloaded("Too many of your constraints wait to be checked. Retry later.") from None
+        checked = asyncio.wrap_future(ticket.future)
+        try:
+            await asyncio.wait([checked])  # others may wait for the same one: it is not cancelled with this task
+        except asyncio.CancelledError:
+            checked.add_done_callback(lambda future: future.exception())
+            ticket.abandon()
+            raise
+        try:
+            return checked.result()
+        except GrammarError as error:
+            raise InvalidConstraint(request.constraint or "", str(error)) from None
 
     async def tokenizer_info(self, model: str | None) -> TokenizerInfo:
         served = self._find(model).served
@@ -214,11 +239,13 @@ class EmbeddedBackend:
 
     async def aclose(self) -> None:
         self._draining = True
+        self.checker.close()
         await asyncio.gather(*(asyncio.to_thread(model.engine.stop) for model in self.served.values()))
 
     def close(self) -> None:
         """As `aclose`, for callers without an event loop."""
         self._draining = True
+        self.checker.close()
         for model in self.served.values():
             model.engine.stop()
 
@@ -278,5 +305,4 @@ def _token_bytes(served: ServedModel, tokens: list[int]) -> list[bytes]:
 def _size(request: CompletionRequest) -> int:
     """Return the characters and ids that are tokenized and checked to plan a request."""
     per_prompt = PROMPT_OVERHEAD + len(request.suffix or "")
-    own = MAX_GRAMMAR_BYTES if request.constraint else len(request.prediction or "")
-    return sum(map(len, request.prompts)) + per_prompt * len(request.prompts) + own
+    return sum(map(len, request.prompts)) + per_prompt * len(request.prompts) + len(request.prediction or "")

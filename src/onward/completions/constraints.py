@@ -1,20 +1,17 @@
-"""The grammar of a request: built from whichever parameter constrains its text, and checked before anything runs."""
+"""The constraint of a request: whichever parameter constrains its text, as it is checked before anything runs."""
 
 from __future__ import annotations
-
-import json
 
 from onward.completions.rejections import InvalidConstraint, ParametersExclude
 from onward.completions.request import ANY_OBJECT, CompletionRequest
 from onward.constraints.grammar import (
     DEFAULT_WHITESPACE,
-    GrammarError,
-    check,
+    bounded,
     choice_grammar,
-    json_schema_grammar,
     regex_grammar,
     text_grammar,
 )
+from onward.constraints.process.messages import Check
 
 MAX_GRAMMARS_BYTES = 8_000_000
 """Of a request: every prompt's job has the grammar."""
@@ -23,48 +20,45 @@ _EXCLUDED = ("ignore_eos", "ban_eos_token", "min_tokens", "allowed_token_ids", "
 """Parameters that could leave no token that the grammar allows, or that would go on behind its end."""
 
 
-def grammar_of(request: CompletionRequest) -> str:
-    """Return what the text of the request's choices must match, for `Job.grammar`; "" if it may be anything.
-
-    Raises InvalidConstraint for a grammar that cannot be compiled, ParametersExclude for parameters that contradict
-    grammars.
-    """
+def check_combination(request: CompletionRequest) -> None:
+    """Raise ParametersExclude for parameters that contradict a constraint."""
     name = request.constraint
     if name is None:
-        return ""
+        return
     for other in request.constraints[1:2]:
         raise ParametersExclude((name, other), other)
     for other in _EXCLUDED:
         if getattr(request, other):
             raise ParametersExclude((other, name), other)
-    try:
-        grammar = _build(name, request)
-    except GrammarError as error:
-        raise InvalidConstraint(name, str(error)) from None
-    except (ValueError, RecursionError) as error:
-        raise InvalidConstraint(name, f"the schema is not JSON: {error}") from None
-    num_bytes = len(grammar.encode()) * len(request.prompts)
-    if num_bytes > MAX_GRAMMARS_BYTES:
-        raise InvalidConstraint(
-            name, f"it is too large for {len(request.prompts)} prompts; send fewer of them per request"
-        )
-    problem = check(grammar)
-    if problem:
-        raise InvalidConstraint(name, problem)
-    return grammar
 
 
-def _build(name: str, request: CompletionRequest) -> str:
-    whitespace = None if request.disable_any_whitespace else request.whitespace_pattern or DEFAULT_WHITESPACE
-    match name:
+def identity(request: CompletionRequest, model: str) -> list[str]:
+    """Return texts that are the same for requests with the same constraint."""
+    name = request.constraint or ""
+    whitespace = "" if request.disable_any_whitespace else request.whitespace_pattern or DEFAULT_WHITESPACE
+    value = getattr(request, name)
+    return [model, name, whitespace, *(value if isinstance(value, tuple) else [str(value)])]
+
+
+def constraint_check(request: CompletionRequest) -> Check:
+    """Return what is to be checked of a request with a constraint. Raises GrammarError."""
+    match request.constraint:
         case "regex":
-            return regex_grammar(request.regex or "")
+            return Check(regex_grammar(request.regex or ""))
         case "choice":
-            return choice_grammar(request.choice)
+            return Check(choice_grammar(request.choice))
         case "grammar":
-            return text_grammar(request.grammar or "")
+            return Check(text_grammar(request.grammar or ""))
         case "json_object":
             schema = ANY_OBJECT
-        case _:
-            schema = getattr(request, name)
-    return json_schema_grammar(json.loads(schema), whitespace=whitespace)
+        case name:
+            schema = getattr(request, name or "")
+    whitespace = None if request.disable_any_whitespace else request.whitespace_pattern or DEFAULT_WHITESPACE
+    return Check("", bounded(schema), whitespace)
+
+
+def check_total(request: CompletionRequest, grammar: str) -> None:
+    """Raise InvalidConstraint where a grammar is too large for the request's number of prompts."""
+    if len(grammar.encode()) * len(request.prompts) > MAX_GRAMMARS_BYTES:
+        reason = f"it is too large for {len(request.prompts)} prompts; send fewer of them per request"
+        raise InvalidConstraint(request.constraint or "", reason)

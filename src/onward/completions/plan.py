@@ -9,7 +9,7 @@ from typing import Self
 
 from msgspec import structs
 
-from onward.completions.constraints import grammar_of
+from onward.completions.constraints import check_combination, check_total
 from onward.completions.encode import encode_beginning, encode_fitting
 from onward.completions.features import check_features
 from onward.completions.infill import Infill, find_infill, require_infill
@@ -88,6 +88,14 @@ class Plan:
         """The jobs, one per prompt, in order."""
         return [prompt.job for prompt in self.prompts]
 
+    def constrained(self, grammar: str) -> Plan:
+        """Return the plan whose jobs have a grammar, which was checked. Raises InvalidConstraint if it is too large
+        for them."""
+        check_total(self.request, grammar)
+        jobs = [replace(prompt.job, grammar=grammar) for prompt in self.prompts]
+        prompts = (replace(prompt, job=job) for prompt, job in zip(self.prompts, jobs, strict=True))
+        return replace(self, prompts=tuple(prompts))
+
 
 def plan(
     request: CompletionRequest,
@@ -111,7 +119,7 @@ def plan(
     _check_bias(request, model)
     if request.suffix and request.echo and request.logprobs is not None:
         raise SuffixExcludesScores
-    grammar = grammar_of(request)
+    check_combination(request)
     rules = token_rules(request, model.tokenizer, _ends(request, model), model.vocab_size)
     breakers = breaking_tokens(request, model.tokenizer)
     prediction = _prediction(request, model)
@@ -121,7 +129,7 @@ def plan(
         breathe()
         sampling = sampling_params(request, index, rules, breakers)
         one = _plan_prompt(prompt, request, model, request_number, next(job_ids), sampling, prediction)
-        planned.append(replace(one, job=replace(one.job, client=client, grammar=grammar)))
+        planned.append(replace(one, job=replace(one.job, client=client)))
         num_tokens += len(planned[-1].job.prompt)
         limits.check_prompts(len(prompts), num_tokens, request)
     return Plan(request, tuple(planned), model.reasoning_markers, _start_token_warning(request, model))

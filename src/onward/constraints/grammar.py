@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from onward.constraints.first_steps import chain_problem, error_of_first_steps
 from onward.constraints.tokens import byte_tokens
 
 MAX_GRAMMAR_BYTES = 65_536
@@ -40,35 +41,16 @@ class GrammarError(Exception):
     refuses."""
 
 
-def json_schema_grammar(schema: object, *, whitespace: str | None = DEFAULT_WHITESPACE) -> str:
-    """Return the grammar of JSON texts that are valid by `schema`, decoded JSON.
-
-    `whitespace`: a regular expression of what may stand between the tokens of JSON; None: nothing. A schema's own
-    `x-guidance` wins. Raises GrammarError.
-    """
-    if schema is True:
-        schema = {}
-    if not isinstance(schema, dict):
-        raise GrammarError("a JSON schema must be an object or true")
-    options: dict[str, object] = (
-        {"whitespace_flexible": False} if whitespace is None else {"whitespace_pattern": whitespace}
-    )
-    own = schema.get("x-guidance")
-    if isinstance(own, dict):
-        options |= own
-    return _bounded(f"start: %json {json.dumps(schema | {'x-guidance': options})}")
-
-
 def regex_grammar(pattern: str) -> str:
     """Return the grammar of the texts that match a regular expression as a whole. Raises GrammarError."""
     from llguidance import regex_to_lark
 
-    return _bounded(f"start: /{regex_to_lark(pattern)}/")
+    return bounded(f"start: /{regex_to_lark(pattern)}/")
 
 
 def choice_grammar(choices: Sequence[str]) -> str:
     """Return the grammar of some texts. Raises GrammarError."""
-    return _bounded("start: " + " | ".join(json.dumps(each, ensure_ascii=False) for each in choices))
+    return bounded("start: " + " | ".join(json.dumps(each, ensure_ascii=False) for each in choices))
 
 
 def text_grammar(text: str) -> str:
@@ -76,14 +58,14 @@ def text_grammar(text: str) -> str:
     converted. Raises GrammarError."""
     from llguidance.gbnf_to_lark import any_to_lark
 
-    _bounded(text)
+    bounded(text)
     try:
         converted: str = any_to_lark(text)
     except RecursionError:
         raise GrammarError("it is nested too deeply") from None
     except Exception as error:
         raise GrammarError(shown_reason(str(error))) from None
-    return _bounded(converted)
+    return bounded(converted)
 
 
 @lru_cache(maxsize=MAX_CHECKED_GRAMMARS)
@@ -95,10 +77,11 @@ def check(grammar: str) -> str:
     """
     from llguidance import LLMatcher
 
+    if problem := chain_problem(grammar):
+        return problem
     library = LLMatcher(byte_tokens().library, grammar, log_level=0, limits=parser_limits())
-    if not library.is_error():
-        library.compute_bitmask()  # fails where the text that is forced at the beginning exceeds a limit
-    return shown_reason(library.get_error()) if library.is_error() else ""
+    error = library.get_error() if library.is_error() else error_of_first_steps(library)
+    return shown_reason(error) if error else ""
 
 
 def parser_limits() -> Any:
@@ -108,7 +91,8 @@ def parser_limits() -> Any:
     return LLParserLimits(**LIMITS)
 
 
-def _bounded(grammar: str) -> str:
+def bounded(grammar: str) -> str:
+    """Return a grammar that is not too long. Raises GrammarError."""
     num_bytes = len(grammar.encode())
     if num_bytes > MAX_GRAMMAR_BYTES:
         raise GrammarError(f"it has {num_bytes} bytes; at most {MAX_GRAMMAR_BYTES} are supported")

@@ -9,6 +9,7 @@ import select
 import struct
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 
 log = logging.getLogger("onward.engine")
@@ -39,6 +40,28 @@ class FrameReader:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._buffer = bytearray()
+        self._received: deque[bytes] = deque()
+        self._poll = None if sys.platform == "win32" else select.poll()
+        if self._poll is not None:
+            self._poll.register(fd, select.POLLIN)
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether `receive` observes its limit: not on Windows, where pipes cannot be polled."""
+        return self._poll is not None
+
+    def receive(self, seconds: float) -> bytes | None:
+        """Return the next payload, None if the other side has closed. Raises TimeoutError where nothing arrives for so
+        long, and as `__iter__`. Not to be mixed with it."""
+        while not self._received:
+            if self._poll is not None and not self._poll.poll(seconds * 1000.0):
+                raise TimeoutError
+            data = os.read(self._fd, READ_BYTES)
+            if not data:
+                return None
+            self._buffer += data
+            self._received.extend(self._take_frames())
+        return self._received.popleft()
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield payloads until the other side closes. Raises BrokenFrame: for a length over MAX_FRAME_BYTES, and for an

@@ -1,0 +1,224 @@
+"""Checks the constraints of requests in disposable processes, a few at a time, and fairly among clients."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from collections.abc import Sequence as ReadOnly
+from concurrent.futures import Future
+from typing import TypeVar
+
+from onward.constraints.grammar import GrammarError
+from onward.constraints.process.client import WORKER, GrammarProcess, ProcessLost
+from onward.constraints.process.messages import Check, Checked
+
+T = TypeVar("T")
+
+MAX_PROCESSES = 3
+MAX_PER_CLIENT = 2
+"""Of the processes: one is left for others."""
+MAX_QUEUED_PER_CLIENT = 200
+MAX_KNOWN = 128
+"""Constraints whose grammars are kept."""
+MAX_REFUSED = 4096
+"""Constraints that ended a process: they are refused without another try."""
+IDLE_SECONDS = 30.0
+"""After which all processes end but one, which stays warm."""
+
+
+class QueueFull(Exception):
+    """A client has too many constraints that wait to be checked."""
+
+
+class Ticket:
+    """One request that waits for a check. `future` returns the grammar, or raises GrammarError."""
+
+    def __init__(self, work: _Work, abandon: Callable[[_Work], None]) -> None:
+        self.future = work.future
+        self._work = work
+        self._abandon = abandon
+
+    def abandon(self) -> None:
+        """Nobody waits here any more: a check that nobody waits for is not begun."""
+        self._abandon(self._work)
+
+
+class _Work:
+    def __init__(self, key: bytes, client: str, make: Callable[[], Check]) -> None:
+        self.key = key
+        self.client = client
+        self.make = make
+        self.future: Future[str] = Future()
+        self.num_waiting = 1
+
+
+class GrammarChecker:
+    """Safe from every thread. Starts nothing before the first constraint; `close` ends its processes.
+
+    From then on it has a thread and a process, and up to MAX_PROCESSES of them while several constraints wait. Clients
+    take turns; one that sends many waits for itself.
+    """
+
+    def __init__(self, command: ReadOnly[str] = WORKER) -> None:
+        self._command = command
+        self._changed = threading.Condition()
+        """Guards what follows; held for microseconds."""
+        self._queues: OrderedDict[str, deque[_Work]] = OrderedDict()
+        self._running: dict[str, int] = {}
+        self._pending: dict[bytes, _Work] = {}
+        self._known: OrderedDict[bytes, str | GrammarError] = OrderedDict()
+        self._refused: OrderedDict[bytes, str] = OrderedDict()
+        self._processes: set[GrammarProcess] = set()
+        self._is_closed = False
+
+    def submit(self, client: str, identity: ReadOnly[str], make: Callable[[], Check]) -> Ticket:
+        """Check a constraint. `make` returns it, on another thread, and may raise GrammarError; equal identities have
+        equal constraints. Raises QueueFull."""
+        key = _digest(*identity)
+        with self._changed:
+            if key in self._refused:
+                return self._answered(GrammarError(self._refused[key]))
+            known = self._known.get(key)
+            if known is not None:
+                self._known.move_to_end(key)
+                return self._answered(known)
+            work = self._pending.get(key)
+            if work is not None:
+                work.num_waiting += 1
+                return Ticket(work, self._abandon)
+            queue = self._queues.setdefault(client, deque())
+            if len(queue) >= MAX_QUEUED_PER_CLIENT:
+                raise QueueFull
+            work = self._pending[key] = _Work(key, client, make)
+            queue.append(work)
+            if len(self._processes) < MAX_PROCESSES and sum(self._running.values()) >= len(self._processes):
+                self._start()
+            self._changed.notify()
+        return Ticket(work, self._abandon)
+
+    def refuse(self, grammar: str, reason: str) -> None:
+        """Refuse a grammar from now on: it ended an engine."""
+        with self._changed:
+            _remember(self._refused, _digest(grammar), reason, MAX_REFUSED)
+            self._known.clear()
+
+    def close(self) -> None:
+        """End all processes; what waits fails."""
+        with self._changed:
+            self._is_closed = True
+            for process in self._processes:
+                process.kill()
+            self._changed.notify_all()
+
+    def _answered(self, known: str | GrammarError) -> Ticket:
+        work = _Work(b"", "", lambda: Check(""))
+        _resolve(work.future, known)
+        return Ticket(work, lambda work: None)
+
+    def _abandon(self, work: _Work) -> None:
+        with self._changed:
+            work.num_waiting -= 1
+            queue = self._queues.get(work.client)
+            if work.num_waiting <= 0 and queue is not None and work in queue:
+                queue.remove(work)
+                self._pending.pop(work.key, None)
+
+    def _start(self) -> None:
+        process = GrammarProcess(self._command)
+        self._processes.add(process)
+        threading.Thread(target=self._run, args=(process,), name="onward-grammars", daemon=True).start()
+
+    def _run(self, process: GrammarProcess) -> None:
+        """Check what waits, until there is nothing to do for this process."""
+        try:
+            while (work := self._next(process)) is not None:
+                result = self._check(process, work)
+                self._finish(work, result)
+                if isinstance(result, GrammarError):
+                    process.start()  # another one for the next, if this one ended it
+        except OSError as error:  # no process can be started
+            self._fail(process, str(error))
+        finally:
+            process.close()
+
+    def _next(self, process: GrammarProcess) -> _Work | None:
+        """Return the next work; None if the process is to end."""
+        with self._changed:
+            while not self._is_closed:
+                for client, queue in self._queues.items():
+                    if queue and self._running.get(client, 0) < MAX_PER_CLIENT:
+                        self._queues.move_to_end(client)
+                        self._running[client] = self._running.get(client, 0) + 1
+                        return queue.popleft()
+                is_spare = len(self._processes) > 1
+                if not self._changed.wait(IDLE_SECONDS if is_spare else None) and is_spare:
+                    break
+            self._processes.discard(process)
+            return None
+
+    def _check(self, process: GrammarProcess, work: _Work) -> str | GrammarError:
+        try:
+            request = work.make()
+            checked = process.call(request)
+            assert isinstance(checked, Checked)
+        except GrammarError as error:
+            return error
+        except ProcessLost as error:
+            with self._changed:
+                _remember(self._refused, work.key, str(error), MAX_REFUSED)
+            return GrammarError(str(error))
+        except OSError:
+            raise
+        except Exception as error:
+            return GrammarError(f"it cannot be read: {error}")
+        if checked.problem:
+            return GrammarError(checked.problem)
+        reason = self._refused.get(_digest(checked.grammar))
+        return GrammarError(reason) if reason else checked.grammar
+
+    def _finish(self, work: _Work, result: str | GrammarError) -> None:
+        with self._changed:
+            self._pending.pop(work.key, None)
+            _remember(self._known, work.key, result, MAX_KNOWN)
+            running = self._running.pop(work.client, 1) - 1
+            if running:
+                self._running[work.client] = running
+            elif not self._queues.get(work.client):
+                self._queues.pop(work.client, None)
+            self._changed.notify()
+        _resolve(work.future, result)
+
+    def _fail(self, process: GrammarProcess, reason: str) -> None:
+        """Fail what waits: no process can be started."""
+        with self._changed:
+            self._processes.discard(process)
+            works = list(self._pending.values())
+            self._pending.clear()
+            self._queues.clear()
+            self._running.clear()
+        for work in works:
+            _resolve(work.future, GrammarError(f"the process that compiles it cannot be started: {reason}"))
+
+
+def _remember(where: OrderedDict[bytes, T], key: bytes, value: T, most: int) -> None:
+    where[key] = value
+    if len(where) > most:
+        where.popitem(last=False)
+
+
+def _resolve(future: Future[str], result: str | GrammarError) -> None:
+    if isinstance(result, GrammarError):
+        future.set_exception(GrammarError(str(result)))
+    else:
+        future.set_result(result)
+
+
+def _digest(*parts: str) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        encoded = part.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "little"))
+        digest.update(encoded)
+    return digest.digest()

@@ -1,0 +1,242 @@
+"""`python -m onward.constraints.process.worker`: compiles grammars and computes masks for the process that started it.
+
+It handles one message after the other. Processor time and memory are limited; what exceeds them, or overflows the stack
+of a native library, ends it, and the other side knows which message did.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.constraints.grammar import GrammarError, check, shown_reason
+from onward.constraints.json_schema import check_embedded, json_schema_grammar
+from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie
+from onward.constraints.process.messages import (
+    Advance,
+    Advanced,
+    Check,
+    Checked,
+    Compile,
+    CompiledGrammar,
+    Encode,
+    Encoded,
+    Forget,
+    Load,
+    Loaded,
+    Reply,
+    Request,
+    decode_request,
+    encode,
+)
+from onward.constraints.tokens import LibraryTokens
+from onward.ipc.frames import BrokenFrame, FrameReader, write_frame
+from onward.ipc.signals import ignore_server_signals
+from onward.ipc.worker_end import prefer_as_oom_victim, take_connection
+from onward.sampling.masks import pack_mask
+
+CHECK_SECONDS = 2.0
+"""Processor time for one grammar: its text, its first masks."""
+LOAD_SECONDS = 120.0
+"""For a vocabulary, which the operator's model has."""
+ADVANCE_SECONDS = 1.0
+"""For the next masks of a choice, behind each MAX_REPLAYED_TOKENS of its tokens."""
+MAX_REPLAYED_TOKENS = 1000
+MAX_EXTRA_MEMORY = 1 << 30
+"""Bytes of addresses beside those that the process has when it begins; for a vocabulary there are more."""
+MAX_FORCED_TOKENS = 16
+STACK_BYTES = 4 << 20
+"""Half of what threads usually have: what does not overflow here overflows nowhere else."""
+NICENESS = 5
+
+
+class Worker:
+    """Answers requests. Used on one thread."""
+
+    def __init__(self, down: int, up: int) -> None:
+        self._requests = self._read(down)
+        self._up = up
+        self._trie: TokenTrie | None = None
+        self._buffer: MaskBuffer | None = None
+        self._grammars: dict[int, tuple[Matcher, NDArray[np.uint32]]] = {}
+        self._choices: OrderedDict[int, Matcher] = OrderedDict()
+
+    def run(self) -> None:
+        """Answer until the other side is gone."""
+        for request in self._requests:
+            with _processor_time(_seconds(request)):
+                reply = self._answer(request)
+            if reply is not None:
+                self._send(reply)
+
+    def _answer(self, request: Request) -> Reply | None:
+        match request:
+            case Check():
+                return _checked(request)
+            case Load(token_bytes, control):
+                return self._load(token_bytes, frozenset(control))
+            case Compile(number, grammar, end_tokens):
+                return self._compile(number, grammar, end_tokens)
+            case Advance(choice, grammar, tokens):
+                return self._advance(choice, grammar, tokens)
+            case Forget(choices, grammars):
+                for choice in choices:
+                    self._choices.pop(choice, None)
+                for number in grammars:
+                    self._grammars.pop(number, None)
+            case Encoded():
+                raise BrokenFrame("an answer to no question")
+        return None
+
+    def _load(self, token_bytes: list[bytes], control: frozenset[int]) -> Loaded:
+        tokens = LibraryTokens(len(token_bytes), token_bytes.__getitem__, control.__contains__, self._encode)
+        self._trie = TokenTrie(tokens)
+        self._buffer = MaskBuffer(self._trie)
+        return Loaded()
+
+    def _compile(self, number: int, grammar: str, end_tokens: list[int]) -> CompiledGrammar:
+        assert self._trie is not None and self._buffer is not None
+        try:
+            matcher = self._trie.compile(grammar)
+        except GrammarError as error:
+            return CompiledGrammar(b"", str(error))
+        ends = pack_mask(frozenset(end_tokens), self._trie.vocab_size)
+        [masks] = self._buffer.compute([(matcher, [], ends)])
+        if matcher.error:
+            return CompiledGrammar(b"", matcher.error)
+        self._grammars[number] = matcher, ends
+        return CompiledGrammar(masks.tobytes())
+
+    def _advance(self, choice: int, grammar: int, tokens: list[int]) -> Advanced:
+        assert self._buffer is not None
+        first, ends = self._grammars[grammar]
+        matcher = self._choices.get(choice)
+        if matcher is None:
+            matcher = self._choices[choice] = first.copy()
+        for token in tokens:
+            matcher.consume(token)
+        if matcher.is_complete:
+            return Advanced(b"", [], True)
+        forced = [] if matcher.error else matcher.forced_tokens()[:MAX_FORCED_TOKENS]
+        [masks] = self._buffer.compute([(matcher, forced, ends)])
+        is_complete = not matcher.error and not ends.any() and matcher.has_ended()
+        return Advanced(masks.tobytes(), forced, is_complete, matcher.error)
+
+    def _encode(self, text: str) -> list[int]:
+        """Ask the other side for the tokens of a text."""
+        self._send(Encode(text))
+        answer = next(self._requests)
+        if not isinstance(answer, Encoded):
+            raise BrokenFrame("a question was not answered")
+        return answer.tokens
+
+    def _send(self, reply: Reply) -> None:
+        write_frame(self._up, encode(reply))
+
+    @staticmethod
+    def _read(down: int) -> Iterator[Request]:
+        for payload in FrameReader(down):
+            yield decode_request(payload)
+
+
+def _checked(request: Check) -> Checked:
+    """Return the answer to Check: whatever the library raises is a problem of the grammar."""
+    try:
+        grammar = request.grammar
+        if request.schema is not None:
+            grammar = json_schema_grammar(json.loads(request.schema), whitespace=request.whitespace)
+        else:
+            check_embedded(grammar)
+        problem = check(grammar)
+    except GrammarError as error:
+        problem = str(error)
+    except (ValueError, RecursionError) as error:
+        problem = f"the schema is not JSON: {error}"
+    except MemoryError:
+        problem = "it needs too much memory to compile; make it simpler"
+    except BaseException as error:  # a panic in the library
+        problem = shown_reason(str(error)) or "it is not valid"
+    return Checked("", problem) if problem else Checked(grammar)
+
+
+def _seconds(request: Request) -> float:
+    """Return how much processor time a request may take."""
+    match request:
+        case Load():
+            return LOAD_SECONDS
+        case Advance(_, _, tokens):
+            return ADVANCE_SECONDS * (1 + len(tokens) // MAX_REPLAYED_TOKENS)
+        case _:
+            return CHECK_SECONDS
+
+
+class _processor_time:
+    """Ends this process where a block takes more processor time. Not on Windows."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._set(self._seconds)
+
+    def __exit__(self, *_: object) -> None:
+        self._set(0.0)
+
+    @staticmethod
+    def _set(seconds: float) -> None:
+        if sys.platform != "win32":
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+def _limit_memory() -> None:
+    """Limit the addresses that this process may have, where the system knows how many it has."""
+    if sys.platform != "linux":
+        return
+    import resource
+
+    with suppress(OSError, ValueError):
+        num_pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = num_pages * os.sysconf("SC_PAGE_SIZE") + MAX_EXTRA_MEMORY
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def _work(worker: Worker) -> None:
+    """Run until the other side is gone; then the process ends, whatever threads the library has."""
+    try:
+        worker.run()
+    except (BrokenFrame, OSError, StopIteration):
+        os._exit(1)
+    except BaseException as error:
+        print(f"onward: the process of grammars ends: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(70)
+    os._exit(0)
+
+
+def main() -> None:
+    """Serve the connection that is standard input."""
+    ignore_server_signals()
+    prefer_as_oom_victim()
+    with suppress(AttributeError, OSError):
+        os.nice(NICENESS)
+    check("start: /a/")  # load the library before anybody waits, and before memory is limited
+    _limit_memory()
+    threading.stack_size(STACK_BYTES)
+    worker = Worker(*take_connection())
+    thread = threading.Thread(target=_work, args=(worker,), name="onward-grammars")
+    thread.start()
+    thread.join()
+
+
+if __name__ == "__main__":
+    main()
