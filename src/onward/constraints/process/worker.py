@@ -160,7 +160,9 @@ def _checked(request: Check) -> Checked:
         problem = check(grammar)
     except GrammarError as error:
         problem = str(error)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        problem = "it is nested too deeply"
+    except ValueError as error:
         problem = f"the schema is not JSON: {error}"
     except MemoryError:
         problem = "it needs too much memory to compile; make it simpler"
