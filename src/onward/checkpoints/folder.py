@@ -58,12 +58,13 @@ def read_folder(folder: Path) -> Folder:
     for name, factors in factor_lists(parameters).items():
         tensors[name] = vector(name, np.asarray(factors, np.float32))
     has_pairs = parameters.architecture in PAIRED_IN_FOLDERS
-    stated = config.get("vocab_size")
+    stated, embeddings = config.get("vocab_size"), tensors.get("token_embd.weight")
+    rows = 0 if embeddings is None else embeddings.shape[0]
     return Folder(
         (*paths, folder / CONFIG),
         parameters,
         arranged(parameters, tensors, has_pairs=has_pairs),
-        stated if type(stated) is int else None,
+        max(stated, rows) if type(stated) is int else None,
         is_tied(config),
     )
 

@@ -21,7 +21,7 @@ def merges_of_scores(tokens: list[Any], kinds: list[Any], scores: list[Any]) -> 
     usable = {text: token for token, (text, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind in _USABLE}
     found: list[tuple[float, int, int, str, str]] = []
     for text, token in usable.items():
-        if not 1 < len(text) <= MAX_SPLIT_CHARACTERS or kinds[token] != NORMAL:
+        if not 1 < len(text) <= MAX_SPLIT_CHARACTERS or kinds[token] == USER_DEFINED:
             continue
         for cut in range(1, len(text)):
             left, right = text[:cut], text[cut:]

@@ -1,19 +1,39 @@
-"""What the operator of a model should know about its files, a sentence each."""
+"""What is wrong with the files of a model, and what its operator should know about them, a sentence each."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from onward.checkpoints.tensor import Tensor
+from onward.checkpoints.tokenizer import tokenizer_notes
+from onward.errors import CheckpointError
 
 _CHUNK_BYTES = 1 << 24
+
+
+def problem_of(path: Path) -> str:
+    """Return what keeps the model at a path from being computed, "" if nothing was found. Reads no weights."""
+    try:
+        checkpoint = read_checkpoint(path)
+        architecture_of(checkpoint)
+        _tokenizer_notes(checkpoint)
+    except CheckpointError as problem:
+        return str(problem)
+    return ""
 
 
 def notes_of(path: Path) -> list[str]:
     """Return the notes about a GGUF file, or a folder of safetensors files. Raises CheckpointError."""
     checkpoint = read_checkpoint(path)
-    return [*checkpoint.notes, *_output_layer(checkpoint)]
+    return [*checkpoint.notes, *_tokenizer_notes(checkpoint), *_output_layer(checkpoint)]
+
+
+def _tokenizer_notes(checkpoint: Checkpoint) -> list[str]:
+    """Return those of a tokenizer that is in the metadata. Raises CheckpointError."""
+    has_tokenizer = checkpoint.parameters.whole("tokenizer.ggml.model") is not None
+    return tokenizer_notes(checkpoint.parameters) if has_tokenizer else []
 
 
 def _output_layer(checkpoint: Checkpoint) -> list[str]:

@@ -106,7 +106,7 @@ class Parameters:
         if count is not None and len(value) != count:
             raise CheckpointError(f"{self.where} has {len(value)} entries of {name!r} instead of {count}.")
         if isinstance(value, np.ndarray):
-            if value.dtype.kind not in _KINDS.get(kind, ""):
+            if len(value) and value.dtype.kind not in _KINDS.get(kind, ""):
                 raise self._wrong(name, "a list of something else")
             return list(value.tolist())
         if not all(type(item) is kind for item in value):

@@ -18,24 +18,47 @@ _GPT4O = f"{_LOWER}{_CONTRACTIONS}?|{_UPPER}{_CONTRACTIONS}?|" + r"\p{N}{1,3}" +
 _TEKKEN = f"{_LOWER}|{_UPPER}|" + r"\p{N}" + _REST
 
 
+_DEFAULT = (
+    r"[\p{P}\$\+<=>\^~\|]+",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+    r"\p{N}+",
+    r"[0-9][0-9][0-9]",
+)
+
+
 class PreTokenizer(NamedTuple):
     """Expressions that split one after the other; matches are pieces, and so is what lies between them.
 
-    `ignore_merges`: a piece that is a token as a whole is not merged from smaller ones.
+    `ignore_merges`: a piece that is a token as a whole is not merged from smaller ones. `adds_start`: the start token
+    is put before every text, unless the file says otherwise.
     """
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False
+    adds_start: bool = False
 
 
+DEFAULT = "default"
+"""The rule of files that state none."""
 _BY_PATTERN: dict[PreTokenizer, tuple[str, ...]] = {
-    PreTokenizer((_LLAMA3,), ignore_merges=True): ("llama-bpe", "llama3", "llama-v3", "falcon3", "smaug-bpe", "dbrx"),
-    PreTokenizer((_QWEN2,)): ("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"),
-    PreTokenizer((r"\p{N}", _GPT2)): ("smollm", "starcoder", "refact", "command-r", "codeshell"),
-    PreTokenizer((_GPT2,)): ("gpt-2", "phi-2", "olmo", "mpt"),
+    PreTokenizer(_DEFAULT): (DEFAULT,),
+    PreTokenizer((_LLAMA3,), ignore_merges=True, adds_start=True): (
+        "llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
+    ),
+    PreTokenizer((_LLAMA3,)): ("smaug-bpe", "dbrx"),
+    PreTokenizer((_QWEN2,)): (
+        "qwen2", "deepseek-r1-qwen", "kormo", "stablelm2", "megrez", "hunyuan", "solar-open", "grok-2",
+    ),
+    PreTokenizer((r"\p{N}", _GPT2)): (
+        "smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2",
+    ),
+    PreTokenizer((_GPT2,)): (
+        "gpt-2", "phi-2", "gigachat", "a.x-4.0", "mellum", "exaone4", "olmo", "mpt", "jais", "trillion",
+        "granite-docling",
+    ),
     PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}")): ("deepseek-coder",),
-    PreTokenizer((_GPT4O,), ignore_merges=True): ("gpt-4o", "llama4"),
-    PreTokenizer((_TEKKEN,), ignore_merges=True): ("tekken",),
-}
+    PreTokenizer((_GPT4O,)): ("gpt-4o", "llama4", "kanana2"),
+    PreTokenizer((_TEKKEN,), ignore_merges=True, adds_start=True): ("tekken",),
+}  # fmt: skip
 PRE_TOKENIZERS = {name: rule for rule, names in _BY_PATTERN.items() for name in names}
 """By the value of `tokenizer.ggml.pre`."""

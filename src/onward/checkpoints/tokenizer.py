@@ -6,26 +6,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from onward.checkpoints.merges import merges_of_scores
 from onward.checkpoints.parameters import Parameters
-from onward.checkpoints.pretokenizers import PRE_TOKENIZERS
-from onward.checkpoints.token_kinds import CONTROL, NORMAL, USER_DEFINED
+from onward.checkpoints.pretokenizers import DEFAULT, PRE_TOKENIZERS, PreTokenizer
+from onward.checkpoints.token_kinds import CONTROL, NORMAL, UNKNOWN
+from onward.checkpoints.vocabulary import BYTE_LEVEL, SENTENCE_PIECE, Vocabulary
 from onward.errors import CheckpointError
 
 _SPACE = "▁"
+_UNSTRIPPED = ("<unk>", "<s>", "<|endoftext|>")
+"""Tokens of Phi 3 that leave white space behind them."""
 INFILL_TOKENS = "onward_infill_tokens"
 """In tokenizer_config.json, of files that are made here: see `engine.model.Tokenizer.infill_tokens`."""
-_INFILL = {
-    "prefix": ("fim_pre_token_id", "prefix_token_id"),
-    "suffix": ("fim_suf_token_id", "suffix_token_id"),
-    "middle": ("fim_mid_token_id", "middle_token_id"),
-    "padding": ("fim_pad_token_id",),
-    "repository": ("fim_rep_token_id",),
-    "file": ("fim_sep_token_id",),
-}
-"""Infill tokens by GGUF's names, the newer ones first."""
-_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+TOKENS = "onward_tokens"
+"""In the same file: what tokens stand for whose text is another's, or is not written as the others': an id, whose bytes
+they have, or a text."""
+SPECIAL_IDS = "onward_special_tokens"
+"""In the same file: those of them that are special."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,69 +36,20 @@ class TokenizerFiles:
     generation: dict[str, Any]
 
 
-class _Vocabulary:
-    """The lists that a file has one entry per token in, checked against each other."""
-
-    def __init__(self, parameters: Parameters) -> None:
-        self.parameters = parameters
-        self.tokens: list[Any] = parameters.list_of(str, "tokenizer.ggml.tokens") or []
-        if not self.tokens:
-            raise CheckpointError(f"{parameters.where} has no tokens: it is not a language model.")
-        self.kinds: list[Any] = self._per_token(int, "tokenizer.ggml.token_type") or [NORMAL] * len(self.tokens)
-        self.ids: dict[str, int] = {}
-        for token, text in enumerate(self.tokens):
-            self.ids.setdefault(text, token)
-
-    def _per_token(self, kind: type, name: str) -> list[Any] | None:
-        found = self.parameters.list_of(kind, name)
-        if found is not None and len(found) != len(self.tokens):
-            raise CheckpointError(
-                f"{self.parameters.where} has {len(self.tokens)} tokens and {len(found)} of {name!r}."
-            )
-        return found
-
-    def scores(self) -> list[Any]:
-        """Return one number per token. Raises CheckpointError."""
-        found = self._per_token(float, "tokenizer.ggml.scores")
-        if found is None:
-            raise CheckpointError(
-                f"{self.parameters.where} has no scores of its tokens: its tokenizer is not complete."
-            )
-        return found
-
-    def special(self, name: str) -> int | None:
-        """Return the id of a special token, None if there is none. Raises CheckpointError for what is not a token."""
-        value = self.parameters.whole(f"tokenizer.ggml.{name}")
-        if value is None:
-            return None
-        if type(value) is not int or not 0 <= value < len(self.tokens):
-            raise CheckpointError(f"{self.parameters.where} states {value!r} as {name!r}, which is not a token.")
-        return value
-
-    def flag(self, name: str, default: bool) -> bool:
-        """Return a switch of the tokenizer."""
-        value = self.parameters.whole(f"tokenizer.ggml.{name}")
-        return value if isinstance(value, bool) else default
-
-
-def tokenizer_files(parameters: Parameters, *, has_model: bool = True) -> TokenizerFiles:
+def tokenizer_files(parameters: Parameters, *, has_model: bool = True, is_gguf: bool = True) -> TokenizerFiles:
     """Return the tokenizer that a file's metadata describe. `has_model`: whether it turns texts into tokens; else it
-    has the vocabulary only. Raises CheckpointError for one that cannot be built.
+    has the vocabulary only. `is_gguf`: what a GGUF file leaves open is as in llama.cpp; a folder's own files say it.
+    Raises CheckpointError for one that cannot be built.
     """
-    kind = parameters.text("tokenizer.ggml.model", whole_name=True)
-    vocabulary = _Vocabulary(parameters)
-    if kind == "gpt2":
+    vocabulary = Vocabulary(parameters, is_gguf=is_gguf)
+    _require_known(vocabulary)
+    if vocabulary.model == BYTE_LEVEL:
         pipeline = _byte_level(vocabulary)
-    elif kind == "llama":
-        pipeline = _sentence_piece(vocabulary) if has_model else _words(vocabulary)
     else:
-        raise CheckpointError(
-            f"{parameters.where} has a tokenizer of the kind {kind!r}, which Onward cannot build: it builds 'gpt2' "
-            "(byte-level BPE) and 'llama' (SentencePiece BPE)."
-        )
+        pipeline = _sentence_piece(vocabulary) if has_model else _words(vocabulary)
     bos = vocabulary.special("bos_token_id")
-    adds_bos = bos is not None and vocabulary.flag("add_bos_token", kind == "llama")
-    ends = [token for name in _ENDS if (token := vocabulary.special(name)) is not None]
+    adds_bos = adds_start(vocabulary) and bos is not None
+    ends = vocabulary.end_tokens()
     whole = {
         "version": "1.0",
         "truncation": None,
@@ -111,27 +61,81 @@ def tokenizer_files(parameters: Parameters, *, has_model: bool = True) -> Tokeni
     configuration = {
         "bos_token": None if bos is None else vocabulary.tokens[bos],
         "eos_token": vocabulary.tokens[ends[0]] if ends else None,
-        INFILL_TOKENS: _infill_tokens(vocabulary),
+        INFILL_TOKENS: vocabulary.infill_tokens(),
+        TOKENS: (others := _other_tokens(vocabulary)),
+        SPECIAL_IDS: [token for token in map(int, others) if vocabulary.kinds[token] in (CONTROL, UNKNOWN)],
     }
     return TokenizerFiles(msgspec.json.encode(whole), configuration, {"eos_token_id": ends})
 
 
-def _infill_tokens(vocabulary: _Vocabulary) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for use, names in _INFILL.items():
-        stated = [token for name in names if (token := vocabulary.special(name)) is not None]
-        found |= {use: stated[0]} if stated else {}
-    return found
+def tokenizer_notes(parameters: Parameters) -> list[str]:
+    """Return what the operator should know about the tokenizer of a file. Raises CheckpointError for one that cannot be
+    built, as far as that is found without building it."""
+    vocabulary = Vocabulary(parameters)
+    _require_known(vocabulary)
+    if vocabulary.model == BYTE_LEVEL:
+        _rule(vocabulary)
+        _lines_of_merges(vocabulary)
+    else:
+        vocabulary.scores()
+    for name in ("bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id"):
+        vocabulary.special(name)
+    notes, where = vocabulary.notes, parameters.where
+    if vocabulary.model == BYTE_LEVEL and not parameters.whole("tokenizer.ggml.pre"):
+        notes.append(
+            f"{where} does not say how it cuts text ('tokenizer.ggml.pre'): the rule {DEFAULT!r} is used, as in "
+            "llama.cpp, and its completions may be worse than those of a file that says so."
+        )
+    if vocabulary.flag("add_eos_token", False):
+        notes.append(f"{where} asks for an end token behind every text; a completion goes on behind its prompt.")
+    if adds_start(vocabulary) and vocabulary.special("bos_token_id") is None:
+        notes.append(f"{where} asks for a start token before every text, but names none: there is none.")
+    return notes
 
 
-def _byte_level(vocabulary: _Vocabulary) -> dict[str, Any]:
-    name = vocabulary.parameters.whole("tokenizer.ggml.pre") or "gpt-2"
+def adds_start(vocabulary: Vocabulary) -> bool:
+    """Return whether the start token is put before every text. Raises CheckpointError."""
+    if vocabulary.model == SENTENCE_PIECE:
+        return vocabulary.flag("add_bos_token", True)
+    return vocabulary.flag("add_bos_token", _rule(vocabulary).adds_start)
+
+
+def _require_known(vocabulary: Vocabulary) -> None:
+    """Raise CheckpointError for what changes a completion and is not computed."""
+    suppressed = vocabulary.parameters.whole("tokenizer.ggml.suppress_tokens")
+    if isinstance(suppressed, np.ndarray) and len(suppressed):
+        raise CheckpointError(
+            f"{vocabulary.parameters.where} never writes some of its tokens ('tokenizer.ggml.suppress_tokens'), which "
+            "Onward does not do."
+        )
+
+
+def _rule(vocabulary: Vocabulary) -> PreTokenizer:
+    """Return how a byte-level tokenizer cuts a text. Raises CheckpointError."""
+    name = vocabulary.parameters.whole("tokenizer.ggml.pre") or DEFAULT
     rule = PRE_TOKENIZERS.get(str(name))
     if rule is None:
         raise CheckpointError(
             f"{vocabulary.parameters.where} cuts text by the rule {str(name)[:80]!r} ('tokenizer.ggml.pre'), which "
             f"Onward does not know. It knows {', '.join(sorted(PRE_TOKENIZERS))}."
         )
+    return rule
+
+
+def _other_tokens(vocabulary: Vocabulary) -> dict[str, int | str]:
+    """Return what the tokens stand for that the vocabulary of texts does not have, or writes in another way."""
+    found: dict[str, int | str] = {}
+    for token, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
+        first = vocabulary.ids[text]
+        if kind in vocabulary.literal_kinds and (first != token or not text.isascii() or text[:3] == "<0x"):
+            found[str(token)] = text
+        elif first != token:
+            found[str(token)] = first
+    return found
+
+
+def _byte_level(vocabulary: Vocabulary) -> dict[str, Any]:
+    rule = _rule(vocabulary)
     steps: list[dict[str, Any]] = [
         {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
         for pattern in rule.patterns
@@ -145,10 +149,21 @@ def _byte_level(vocabulary: _Vocabulary) -> dict[str, Any]:
     }
 
 
-def _stated_merges(vocabulary: _Vocabulary) -> list[list[str]]:
-    """Return the merges as pairs: a line has a space between two tokens, the first of which may begin with one."""
+def _lines_of_merges(vocabulary: Vocabulary) -> list[Any]:
+    """Return the merges as they are stated. Raises CheckpointError where there should be some."""
     lines: list[Any] = vocabulary.parameters.list_of(str, "tokenizer.ggml.merges") or []
-    pairs = []
+    pieces = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
+    if not lines and any(kind == NORMAL and len(text) > 1 for text, kind in pieces):
+        raise CheckpointError(
+            f"{vocabulary.parameters.where} has no merges: every text would become single bytes, which the model has "
+            "never seen. Download it again, or convert it with a newer version of llama.cpp."
+        )
+    return lines
+
+
+def _stated_merges(vocabulary: Vocabulary) -> list[list[str]]:
+    """Return the merges as pairs: a line has a space between two tokens, the first of which may begin with one."""
+    lines, pairs = _lines_of_merges(vocabulary), []
     for line in lines:
         left, _, right = line[1:].partition(" ")
         pairs.append([line[:1] + left, right])
@@ -161,7 +176,7 @@ def _stated_merges(vocabulary: _Vocabulary) -> list[list[str]]:
     return pairs
 
 
-def _words(vocabulary: _Vocabulary) -> dict[str, Any]:
+def _words(vocabulary: Vocabulary) -> dict[str, Any]:
     """SentencePiece's tokens as a list of words."""
     unknown = vocabulary.special("unknown_token_id")
     model = {"type": "WordLevel", "vocab": vocabulary.ids, "unk_token": vocabulary.tokens[unknown or 0]}
@@ -178,7 +193,7 @@ _SENTENCE_PIECE_DECODER: dict[str, Any] = {
 }
 
 
-def _sentence_piece(vocabulary: _Vocabulary) -> dict[str, Any]:
+def _sentence_piece(vocabulary: Vocabulary) -> dict[str, Any]:
     """SentencePiece's BPE: what its scores prefer is merged first, and what has no token becomes bytes."""
     steps: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}]
     if vocabulary.flag("add_space_prefix", True):
@@ -195,7 +210,7 @@ def _sentence_piece(vocabulary: _Vocabulary) -> dict[str, Any]:
     }
 
 
-def _bpe(vocabulary: _Vocabulary, merges: list[list[str]]) -> dict[str, Any]:
+def _bpe(vocabulary: Vocabulary, merges: list[list[str]]) -> dict[str, Any]:
     return {
         "type": "BPE",
         "dropout": None,
@@ -210,13 +225,27 @@ def _bpe(vocabulary: _Vocabulary, merges: list[list[str]]) -> dict[str, Any]:
     }
 
 
-def _added_tokens(vocabulary: _Vocabulary) -> list[dict[str, Any]]:
-    """Return the tokens that are recognised in a text as a whole: control tokens, and those that the makers added."""
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+def strips_space(parameters: Parameters) -> bool:
+    """Return whether special tokens take the white space behind them, which the model's name decides."""
+    name = str(parameters.whole("general.name") or "").lower()
+    return "phi-3" in name or "phi3" in name
+
+
+def _added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:
+    """Return the tokens that are recognised in a text as a whole: control tokens, the unknown one, and those that the
+    makers added. Phi 3's take the white space behind them, which a file cannot state (as in llama.cpp)."""
+    strips = strips_space(vocabulary.parameters)
+    flags = {"single_word": False, "lstrip": False, "normalized": False}
     return [
-        {"id": token, "content": text, **flags, "special": kind == CONTROL}
+        {
+            "id": token,
+            "content": text,
+            **flags,
+            "rstrip": strips and text not in _UNSTRIPPED,
+            "special": kind in (CONTROL, UNKNOWN),
+        }
         for token, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True))
-        if kind in (CONTROL, USER_DEFINED) and text and vocabulary.ids[text] == token
+        if kind in vocabulary.literal_kinds and text and vocabulary.ids[text] == token
     ]
 
 

@@ -14,11 +14,12 @@ import msgspec
 
 from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
 from onward.compose.upstreams import connect, resolve_tokenizer
-from onward.errors import SetupError
+from onward.errors import ModelFolderError, SetupError
 from onward.models.registry import listed_models
 from onward.models.resolve import ResolvedModel, resolve
 from onward.residency import trim_heap
 from onward.runtimes.base import LoadedModel, Progress
+from onward.runtimes.files import rows_problem
 from onward.settings import (
     OPENAI_NAMES,
     Settings,
@@ -263,6 +264,15 @@ def _kept(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
+def _require_rows(found: ResolvedModel, tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Raise ModelFolderError for tokens that the model has no rows for."""
+    texts = {
+        token: tokenizer.token_bytes(token).decode("utf-8", "replace") for token in range(vocab_size, tokenizer.size)
+    }
+    if problem := rows_problem(str(found.path), texts, vocab_size):
+        raise ModelFolderError(problem)
+
+
 def _backend(
     settings: Settings, served: list[Served], aliases: dict[str, str], filters: ContentFilters | None
 ) -> EmbeddedBackend:
@@ -275,6 +285,7 @@ def _backend(
     by_id: dict[str, EmbeddedModel] = {}
     for found, tokenizer, engine in served:
         info = engine.info
+        _require_rows(found, tokenizer, info.vocab_size)
         plan_model = ServedModel.create(found.id, tokenizer, info.vocab_size, info.context_length, info.lacks)
         by_id[found.id] = EmbeddedModel(
             plan_model,

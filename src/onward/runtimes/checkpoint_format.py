@@ -66,14 +66,10 @@ def _tokenizer_files(path: Path) -> dict[str, bytes]:
 
 def contents_problem(path: Path) -> list[str]:
     """Return what the files' own statements make impossible. Reads what they state, not their weights."""
-    from onward.checkpoints.architectures import architecture_of
-    from onward.checkpoints.checkpoint import read_checkpoint
+    from onward.checkpoints.notes import problem_of
 
-    try:
-        architecture_of(read_checkpoint(path))
-    except CheckpointError as problem:
-        return [str(problem)]
-    return []
+    problem = problem_of(path)
+    return [problem] if problem else []
 
 
 def merge_problem(path: Path, adapter: Path) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 """All files from which a tokenizer is built; the first one is enough, or the second, or the third and fourth."""
 _TEKKEN = "tekken.json"
+
+_OF_IMAGES = frozenset({"<image_soft_token>"})
 
 MAX_JSON_BYTES = 8_000_000
 """Of a configuration. The largest known ones, tokenizer_config.json with all added tokens, have two million."""
@@ -155,6 +157,34 @@ def tokenizer_problem(folder: Path) -> str | None:
     except ModelFolderError as problem:
         return str(problem)
     return None
+
+
+def rows_problem(where: str, tokens: Mapping[int, str], num_rows: int) -> str | None:
+    """Return what is wrong with `tokens`, texts by id, where the model has rows for so many, None if they all have one.
+
+    Gemma's small models have no row for the token that stands for an image.
+    """
+    missing = {token: text for token, text in tokens.items() if token >= num_rows and text not in _OF_IMAGES}
+    if not missing:
+        return None
+    highest = max(missing)
+    return (
+        f"{where} has the token {missing[highest][:40]!r} with the id {highest}, but the model has {num_rows} rows of "
+        "embeddings: tokens were added without resizing it."
+    )
+
+
+def added_tokens(folder: Path) -> dict[int, str]:
+    """Return the tokens that a folder's tokenizer.json adds, by id; {} where there are none, or no such file."""
+    import msgspec
+
+    entry = msgspec.defstruct("Entry", [("id", int), ("content", str)])
+    whole = msgspec.defstruct("Whole", [("added_tokens", list[entry], msgspec.field(default_factory=list))])  # type: ignore[valid-type]
+    try:
+        found: Any = msgspec.json.decode(read_tokenizer(folder / TOKENIZER), type=whole)
+    except (ModelFolderError, msgspec.MsgspecError):
+        return {}
+    return {each.id: each.content for each in found.added_tokens}
 
 
 def tokenizer_source(folder: Path) -> str:

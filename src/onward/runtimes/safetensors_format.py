@@ -9,7 +9,16 @@ from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
 from onward.errors import CheckpointError
 from onward.runtimes.base import LoadedModel, Progress
 from onward.runtimes.checkpoint_format import LOADING_ONLY_FILES, PACKAGES, contents_problem, load_checkpoint
-from onward.runtimes.files import TOKENIZER_FILES, config_facts, file_problem, json_problem, present, tokenizer_problem
+from onward.runtimes.files import (
+    TOKENIZER_FILES,
+    added_tokens,
+    config_facts,
+    file_problem,
+    json_problem,
+    present,
+    rows_problem,
+    tokenizer_problem,
+)
 
 if TYPE_CHECKING:
     from onward.engine.model import Tokenizer
@@ -47,7 +56,7 @@ class SafetensorsFormat:
             made_tokenizer_problem(path),
         ]
         found += [file_problem(part) for part in _weights(path)]
-        return [problem for problem in found if problem] or contents_problem(path)
+        return [problem for problem in found if problem] or contents_problem(path) or _missing_rows(path)
 
     def facts(self, path: Path) -> dict[str, int | str]:
         return config_facts(path)
@@ -67,6 +76,14 @@ class SafetensorsFormat:
         from onward.runtimes.tokenizer import HuggingFaceTokenizer
 
         return HuggingFaceTokenizer(path)
+
+
+def _missing_rows(path: Path) -> list[str]:
+    from onward.checkpoints.checkpoint import read_checkpoint
+
+    num_rows = read_checkpoint(path).tensor("token_embd.weight").shape[0]
+    problem = rows_problem(str(path), added_tokens(path), num_rows)
+    return [problem] if problem else []
 
 
 def _weights(path: Path) -> list[Path]:

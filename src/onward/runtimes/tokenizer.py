@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer as Library
 
-from onward.checkpoints.tokenizer import INFILL_TOKENS
+from onward.checkpoints.tokenizer import INFILL_TOKENS, SPECIAL_IDS, TOKENS
 from onward.errors import ModelFolderError, OnwardError, TextNotEncodable
 from onward.residency import trim_heap
 from onward.runtimes.files import (
@@ -77,6 +77,7 @@ class HuggingFaceTokenizer:
         self._own_encode = content.encode
         with _reported(path):
             self._read_vocabulary(path, content.tokenizer)
+            self._read_others(content.names)
             self._read_names(content.names, content.configs)
 
     def _read_vocabulary(self, path: Path, content: bytes) -> None:
@@ -96,10 +97,24 @@ class HuggingFaceTokenizer:
         for token, entry in added.items():
             if entry.special or entry.content not in own:
                 self._bytes[token] = entry.content.encode()
-        self.max_token_bytes = max(map(len, self._bytes), default=0)
         self._added = {entry.content: token for token, entry in added.items()}
         self._special = frozenset(token for token, entry in added.items() if entry.special)
         self.special_literals = tuple(added[token].content for token in sorted(self._special))
+
+    def _read_others(self, names: dict[str, Any]) -> None:
+        """Read the tokens that the library does not know, or whose bytes are not those of their text, of files that are
+        made here."""
+        others, special = names.get(TOKENS), names.get(SPECIAL_IDS)
+        known = others if isinstance(others, dict) else {}
+        numbers = [int(token) for token in known if token.isdecimal() and len(token) < 8]
+        found = {token: known[str(token)] for token in numbers if token < MAX_VOCABULARY_TOKENS}
+        self.size = max([self.size, *(token + 1 for token in found)])
+        self._bytes += [b""] * (self.size - len(self._bytes))
+        for token, of in found.items():
+            self._bytes[token] = of.encode() if isinstance(of, str) else self.token_bytes(of)
+        listed = special if isinstance(special, list) else []
+        self._special |= {token for token in listed if type(token) is int and token in found}
+        self.max_token_bytes = max(map(len, self._bytes), default=0)
 
     def _read_names(self, names: dict[str, Any], configs: list[dict[str, Any]]) -> None:
         self.bos_token = self._named("bos_token", names, configs)

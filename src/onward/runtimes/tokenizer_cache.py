@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 
 from onward.checkpoints.parameters import Parameters
-from onward.checkpoints.tokenizer import TokenizerFiles, tokenizer_files
+from onward.checkpoints.tokenizer import TokenizerFiles, strips_space, tokenizer_files
 from onward.errors import ModelFolderError
 from onward.runtimes.files import MAX_TOKENIZER_BYTES, read_bounded
 
 FOLDER = "tokenizers"
 """In the cache folder."""
-REVISION = 3
+REVISION = 4
 """Raised with every change that may change a tokenizer that is built from metadata."""
 MAX_FILES = 16
 """Of the cache: at most about 25 MB each. The ones written first are removed."""
@@ -46,7 +46,9 @@ def _key(parameters: Parameters) -> str:
     """Return a digest of everything that the tokenizer is built from."""
     names = sorted(name for name in parameters.metadata if name.startswith(_PREFIX))
     stated = [(name, parameters.metadata[name]) for name in names]
-    return hashlib.sha256(msgspec.msgpack.encode([REVISION, stated], enc_hook=_encoded)).hexdigest()
+    return hashlib.sha256(
+        msgspec.msgpack.encode([REVISION, stated, strips_space(parameters)], enc_hook=_encoded)
+    ).hexdigest()
 
 
 def _encoded(value: object) -> object:

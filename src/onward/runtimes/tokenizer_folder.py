@@ -81,7 +81,7 @@ def _of_sentence_piece(folder: Path) -> MadeTokenizer:
     metadata = {"general.architecture": SENTENCE_PIECE, **found.metadata()}
     stated = read_object(folder / TOKENIZER_CONFIG).get("tokenizer_class")
     metadata["tokenizer.ggml.add_bos_token"] = stated is None or str(stated).startswith(_STARTING_CLASSES)
-    files = tokenizer_files(Parameters(metadata, str(path)), has_model=not has_encoder)
+    files = tokenizer_files(Parameters(metadata, str(path)), has_model=not has_encoder, is_gguf=False)
     if encoder is None:
         return MadeTokenizer(files)
     literals = {
@@ -129,7 +129,7 @@ def _of_merges(folder: Path) -> MadeTokenizer:
         "tokenizer.ggml.token_type": found.kinds,
         "tokenizer.ggml.merges": _read_merges(folder / MERGES),
     }
-    files = tokenizer_files(Parameters(metadata, str(folder)))
+    files = tokenizer_files(Parameters(metadata, str(folder)), is_gguf=False)
     if kind in _NORMALISING:
         whole = msgspec.json.decode(files.tokenizer, type=dict[str, Any])
         files = replace(files, tokenizer=msgspec.json.encode(whole | {"normalizer": {"type": "NFC"}}))

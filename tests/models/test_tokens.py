@@ -1,0 +1,244 @@
+"""The tokens of a GGUF file are llama.cpp's, and so is what it leaves open: start token, end tokens, rules.
+
+Sources: `llama_vocab::impl::load`, `llm_tokenizer_bpe` and `tokenizer_st_partition` in llama.cpp's src/llama-vocab.cpp
+(llama_cpp_python 0.3.36). The slow test asks a llama-server.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from onward.checkpoints.pretokenizers import PRE_TOKENIZERS
+from tests.models.doors import client, refusal, shown, token_ids, tokens
+from tests.models.tokenizer_files import (
+    BYTES,
+    CONTROL,
+    END,
+    MERGES,
+    NORMAL,
+    SPACE,
+    START,
+    UNUSED,
+    USER_DEFINED,
+    byte_level,
+    model_with,
+    sentence_piece,
+)
+from tests.upstreams.byte_model import llama_server
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONWARD_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def id_of(tokenizer: dict[str, Any], text: str) -> int:
+    found: int = tokenizer["tokenizer.ggml.tokens"].index(text)
+    return found
+
+
+ADDS_START = {
+    "llama-bpe": True, "llama3": True, "llama-v3": True, "falcon3": True, "falcon-h1": True, "pixtral": True,
+    "midm-2.0": True, "lfm2": True, "tekken": True,
+    **dict.fromkeys(("qwen2", "gpt-2", "smollm", "default", "dbrx", "smaug-bpe", "gpt-4o", "llama4", "olmo"), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", ADDS_START)
+def test_the_rule_says_whether_a_text_has_a_start_token(rule: str, tmp_path: Path) -> None:
+    made = byte_level(pre=rule)
+    found = token_ids(model_with(tmp_path, made), "the", special=True)
+    assert found == [id_of(made, START)] * ADDS_START[rule] + [id_of(made, "the")]
+
+
+@pytest.mark.parametrize(("rule", "stated"), [("llama-bpe", False), ("qwen2", True)])
+def test_the_file_may_say_otherwise(rule: str, stated: bool, tmp_path: Path) -> None:
+    found = token_ids(model_with(tmp_path, byte_level(pre=rule, add_bos_token=stated)), "the", special=True)
+    assert len(found) == 1 + stated
+
+
+IGNORES_MERGES = {
+    "llama-bpe": True,
+    "tekken": True,
+    "dbrx": False,
+    "smaug-bpe": False,
+    "gpt-4o": False,
+    "llama4": False,
+}
+
+
+@pytest.mark.parametrize("rule", IGNORES_MERGES)
+def test_a_piece_that_is_a_token_is_taken_whole_by_some_rules(rule: str, tmp_path: Path) -> None:
+    made = byte_level([("abc", NORMAL)], pre=rule)
+    found = token_ids(model_with(tmp_path, made), "abc")
+    assert found == ([id_of(made, "abc")] if IGNORES_MERGES[rule] else [97, 98, 99])
+
+
+@pytest.mark.parametrize("rule", [None, "", "default"])
+def test_without_a_rule_digits_are_cut_in_threes_and_punctuation_apart(rule: str | None, tmp_path: Path) -> None:
+    made = byte_level(pre=rule)
+    path = model_with(tmp_path, made)
+    expected = [id_of(made, text) for text in ("123", "4", f"{SPACE}a", "!!")]
+    assert token_ids(path, "1234 a!!") == expected
+    notes = shown(path)["notes"]
+    assert len(notes) == (rule != "default") and all("does not say how it cuts text" in note for note in notes)
+
+
+@pytest.mark.parametrize("kind", [USER_DEFINED, CONTROL])
+@pytest.mark.parametrize("text", ["ilÖveyou", "café", "đem", "č", "¿", "ÜBER", "Ġx", "中文", "  ", "<think>"])
+def test_the_bytes_of_a_token_that_was_added_are_its_text(text: str, kind: int, tmp_path: Path) -> None:
+    whole = f"a{text}b"
+    assert (
+        b"".join(part for _, part in tokens(model_with(tmp_path, byte_level([(text, kind)])), whole)) == whole.encode()
+    )
+
+
+def test_a_text_with_two_ids_and_a_token_without_text_are_read(tmp_path: Path) -> None:
+    """llama.cpp ends at the first (GGML_ASSERT); official files of Gemma 4 have some."""
+    made = byte_level([("hello", NORMAL), ("hello", NORMAL), ("", NORMAL), ("the", NORMAL), ("<|p|>", CONTROL)] * 2)
+    texts = made["tokenizer.ggml.tokens"]
+    with client(model_with(tmp_path, made), tmp_path) as found:
+        for token, text in enumerate(texts):
+            if texts.count(text) > 1:
+                echoed = found.completions.create(prompt=[token], max_tokens=0, echo=True).choices[0].text
+                assert echoed == text, token
+
+
+def test_the_unknown_token_is_recognised_in_a_text(tmp_path: Path) -> None:
+    made = sentence_piece()
+    texts = ("<unk>", "▁", "▁he", "▁", "<s>", "▁he")
+    assert token_ids(model_with(tmp_path, made), "<unk> he <s>he") == [id_of(made, text) for text in texts]
+
+
+PHI = (
+    ("<|endoftext|>", CONTROL),
+    ("<|user|>", USER_DEFINED),
+    ("<|end|>", USER_DEFINED),
+    ("<|assistant|>", USER_DEFINED),
+)
+
+
+@pytest.mark.parametrize("name", ["Phi3", "Phi-3-mini-4k-instruct", "microsoft/phi-3.5"])
+def test_added_tokens_of_phi_3_take_the_white_space_behind_them(name: str, tmp_path: Path) -> None:
+    made = sentence_piece(PHI)
+    text = "<|user|>\nhi<|end|>\n<|assistant|>\n<|endoftext|> <s> hi"
+    expected = ["<|user|>", "▁hi", "<|end|>", "<|assistant|>", "<|endoftext|>", "▁▁", "<s>", "▁", "▁hi"]
+    plain = token_ids(model_with(tmp_path, made, name="Another"), text)
+    found = token_ids(model_with(tmp_path, made, name=name), text)
+    assert found == [id_of(made, token) for token in expected]
+    assert len(plain) > len(found)
+
+
+OUT_OF_RANGE = ("bos_token_id", "eos_token_id", "eot_token_id", "unknown_token_id", "fim_pre_token_id")
+
+
+@pytest.mark.parametrize("key", OUT_OF_RANGE)
+@pytest.mark.parametrize("value", [4294967295, 999_999])
+def test_a_special_id_that_is_no_token_is_ignored_with_a_note(key: str, value: int, tmp_path: Path) -> None:
+    path = model_with(tmp_path, byte_level((), MERGES, **{key: value}))
+    [note] = shown(path)["notes"]
+    assert f"states {value} as '{key}', which is not a token" in note
+    assert token_ids(path, "the") == [id_of(byte_level(), "the")]
+
+
+def test_a_file_without_a_start_token_that_asks_for_one_is_noted(tmp_path: Path) -> None:
+    """llama.cpp takes token 11 then, a comma in most vocabularies."""
+    path = model_with(tmp_path, byte_level(pre="llama-bpe", bos_token_id=None, add_eos_token=True))
+    notes = shown(path)["notes"]
+    assert ["asks for an end token" in notes[0], "names none" in notes[1], len(notes)] == [True, True, 2]
+    assert token_ids(path, "the", special=True) == [id_of(byte_level(), "the")]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no merges": (byte_level(merges=(), more=[("the", NORMAL)]), "has no merges"),
+    "an empty list of merges": (byte_level([("the", NORMAL)], ()), "has no merges"),
+    "a start token as a number": (byte_level(add_bos_token=1), "true or false is needed"),
+    "an end token as a text": (byte_level(eos_token_id="</s>"), "which is no id"),
+    "an unknown rule": (byte_level(pre="martian"), "'martian'"),
+    "kinds of other tokens": (byte_level(token_type=[1, 1]), "has 2 entries"),
+    "no scores": (sentence_piece(scores=None), "no scores"),
+    "tokens that are never written": (byte_level(suppress_tokens=[1]), "suppress_tokens"),
+    "another model": (byte_level(model="bert"), "'bert', which Onward cannot build"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_tokenizer_that_cannot_be_built_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    made, words = REFUSED[name]
+    assert words in refusal(model_with(tmp_path, made))
+
+
+def test_single_bytes_need_no_merges(tmp_path: Path) -> None:
+    assert token_ids(model_with(tmp_path, byte_level(merges=())), "the") == [116, 104, 101]
+
+
+ENDS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("<|endoftext|>", "<|im_start|>", "<|im_end|>"): ("<|endoftext|>", "<|im_end|>"),
+    ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>"): (
+        "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>",
+    ),
+    ("<bos>", "<eos>", "<end_of_turn>"): ("<eos>", "<end_of_turn>"),
+    ("<|fim_prefix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"): (
+        "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
+    ),
+    ("<|return|>", "<|call|>", "<|end|>"): ("<|return|>", "<|call|>"),
+    ("<|tool_response>", "</s>"): ("<|tool_response>",),
+    ("<|plain|>",): (),
+}  # fmt: skip
+"""Control tokens of a file that names another end token, and which of them end a completion (`special_eog_ids`)."""
+
+
+@pytest.mark.parametrize("texts", ENDS)
+def test_tokens_that_end_a_completion_are_known_by_their_text(texts: tuple[str, ...], tmp_path: Path) -> None:
+    made = byte_level([(text, CONTROL) for text in texts])
+    with client(model_with(tmp_path, made), tmp_path) as found:
+        for text in (*texts, END):
+            wanted = {str(id_of(made, text)): 100.0}
+            answer = found.completions.create(prompt="the", max_tokens=2, logit_bias=wanted, temperature=0)
+            is_end = answer.choices[0].finish_reason == "stop"
+            assert is_end == (text == END or text in ENDS[texts]), text
+
+
+TEXTS = (
+    "the hen", "1234 a!!", "I'm HERE, isn't  it?\n\n  x", "a\tb\r\nc 12,345.67", "Größe naïve Üb é",
+    "你好，世界 日本", "👍🏽 a", "  leading", "x = y ** 2 // z; a!=b && c", f"{START}the{END} and", "$5 <b>=^~|`",
+)  # fmt: skip
+ORACLE: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
+    **{rule: (byte_level(pre=rule), TEXTS, "m") for rule in PRE_TOKENIZERS},
+    "no rule": (byte_level(pre=None), TEXTS, "m"),
+    "added": (
+        byte_level([("ilÖveyou", USER_DEFINED), ("café", USER_DEFINED), ("Ġx", USER_DEFINED)]),
+        ("ailÖveyoub café", "a Ġx x"),
+        "m",
+    ),
+    "SentencePiece": (sentence_piece(), ("hi hello", "<unk> he <s>he</s>  hi", "", "  hi"), "m"),
+    "no space before": (sentence_piece(add_space_prefix=False, add_bos_token=False), ("hi hello", "<unk> he"), "m"),
+    "unused": (sentence_piece([("hel", UNUSED), ("hell", UNUSED)]), ("hello hel hell",), "m"),
+    "Phi 3": (
+        sentence_piece(PHI),
+        ("<|user|>\nhi<|end|>\n<|assistant|>\n<|endoftext|> <s> hi", "</s> hi <s>  hi<unk> \n he"),
+        "Phi-3",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ORACLE)
+def test_llama_server_makes_the_same_tokens(name: str, tmp_path: Path) -> None:
+    made, texts, general = ORACLE[name]
+    path = model_with(tmp_path, made, name=general)
+    with llama_server(path, "-c", "256", "-np", "1", "--no-warmup") as url:
+        for text in texts:
+            for special in (False, True):
+                asked = {"content": text, "add_special": special, "parse_special": True}
+                answer = httpx.post(f"{url}/tokenize", json=asked).json()
+                assert token_ids(path, text, special=special) == answer["tokens"], text
+
+
+def test_the_vocabulary_can_encode_any_text() -> None:
+    assert len(set(BYTES)) == 256 and np.all([line.count(" ") == 1 for line in MERGES])
