@@ -123,7 +123,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                     kill = partial(KILLS[name], cluster, seed)
                     found[name].append(longest_silences(server, options, seed, kill))
                     cluster.order("kill_frozen")
-    from tests.cluster.sleeping import sleeping_engine  # needs Ray, as all of this does
+    from tests.engines.cluster.sleeping import sleeping_engine  # needs Ray, as all of this does
 
     timer = ReplayTimer(sleeping_engine(options.step_ms / 1e3, "replay", 32), PROMPT)
     timer.start()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from tests.cluster.simulated import SimulatedCluster
+from tests.engines.cluster.simulated import SimulatedCluster
 
 from benchmarks.measure import BenchmarkError
 from benchmarks.server_process import Server, serve

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -33,9 +34,9 @@ LEVELS = {
     "completions": 3,
     "models": 3,
     "engines": 4,
-    "engine_clients": 4,
-    "upstreams": 4,
-    "cluster": 4,
+    "engines.child": 4,
+    "engines.cluster": 4,
+    "engines.upstreams": 4,
     "backends": 4,
     "compose": 5,
     "protocol": 5,
@@ -55,7 +56,7 @@ SIDEWAYS = {
     ("cli", "server"),  # `onward serve` runs the server
     ("constraints", "sampling"),  # the shape of masks
     ("sampling", "kernels"),  # sampling is written in the vector language
-    *((room, "engines") for room in ("engine_clients", "upstreams", "cluster")),
+    *((room, "engines") for room in ("engines.child", "engines.cluster", "engines.upstreams")),
     ("models", "runtimes"),  # what a model on disk is, the table of formats says
 }
 """Imports within one level that are meant."""
@@ -78,8 +79,12 @@ FORBIDDEN = {
     "cli": {"onward.engine", "onward.sampling", "onward.runtimes", "onward.server"},
     "client": {"onward.engine", "onward.runtimes", "onward.sampling", "onward.text"},
     "backends": {"onward.runtimes", *(f"onward.engine.{name}" for name in ENGINE_INTERNALS)},
-    "engine_clients": {"onward.runtimes", "onward.protocol", "asyncio"},
-    "upstreams": {"onward.runtimes", "onward.protocol", *(f"onward.engine.{name}" for name in ENGINE_INTERNALS)},
+    "engines.child": {"onward.runtimes", "onward.protocol", "asyncio"},
+    "engines.upstreams": {
+        "onward.runtimes",
+        "onward.protocol",
+        *(f"onward.engine.{name}" for name in ENGINE_INTERNALS),
+    },
     "completions": {
         "onward.runtimes",
         "onward.protocol",
@@ -109,7 +114,13 @@ MAX_METHODS = {("engine/scheduler.py", "Scheduler"): 12, ("engine/admission.py",
 
 
 def room_of(path: Path) -> str:
-    return path.relative_to(SOURCE).with_suffix("").parts[0]
+    return room_among(path.relative_to(SOURCE).with_suffix("").parts)
+
+
+def room_among(parts: Sequence[str]) -> str:
+    """The room of a module: its first folder, or a folder within that has a level of its own."""
+    inner = ".".join(parts[:2])
+    return inner if inner in LEVELS else parts[0]
 
 
 @cache
@@ -136,8 +147,10 @@ def imports_of(path: Path) -> list[tuple[str, bool]]:
 
 
 def own_rooms(path: Path) -> set[str]:
-    names = (module.split(".") for module, _ in imports_of(path) if module.startswith("onward."))
-    return {parts[1] for parts in names if (SOURCE / parts[1]).is_dir() or parts[1] in LEVELS} - {room_of(path)}
+    names = (module.split(".")[1:] for module, _ in imports_of(path) if module.startswith("onward."))
+    return {room_among(parts) for parts in names if (SOURCE / parts[0]).is_dir() or parts[0] in LEVELS} - {
+        room_of(path)
+    }
 
 
 def test_every_room_has_a_level() -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from onward.compose import backend, worker
 from onward.engine.model import Hook, Row, nothing
-from onward.engine_clients.worker import Description, run_worker
+from onward.engines.child.worker import Description, run_worker
 from onward.runtimes.base import Progress
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from onward.cluster.flight import POLICY as FLIGHT
-from onward.engine_clients.suspects import POLICY as CHILD_JOB
+from onward.engines.child.suspects import POLICY as CHILD_JOB
+from onward.engines.cluster.flight import POLICY as FLIGHT
 from onward.engines.losses import Losses, LossPolicy
-from onward.upstreams.engine import POLICY as CHOICE
+from onward.engines.upstreams.engine import POLICY as CHOICE
 
 
 def first(policy: LossPolicy, what: str, *, is_strike: bool = True) -> int | None:

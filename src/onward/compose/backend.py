@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from onward.completions.filters import ContentFilters
     from onward.engine.client import EngineClient
     from onward.engine.model import Tokenizer
-    from onward.engine_clients.child import SpareProcess
+    from onward.engines.child.child import SpareProcess
 
 WORKER = (sys.executable, "-P", "-m", "onward.compose.worker")
 """The program of an engine's process. -P: a folder named onward in the working directory is not imported."""
@@ -116,7 +116,7 @@ def spare_process(settings: Settings) -> AbstractContextManager[SpareProcess | N
         return nullcontext()
     if len(_upstreams(settings)) == len(served_names(settings)):
         return nullcontext()
-    from onward.engine_clients.child import SpareProcess
+    from onward.engines.child.child import SpareProcess
 
     return SpareProcess(WORKER)
 
@@ -195,8 +195,8 @@ def _start_processes(
 
     One after the other: each takes its share of the memory that is free.
     """
-    from onward.engine_clients.child import ChildLauncher
-    from onward.engine_clients.supervised import SupervisedEngine
+    from onward.engines.child.child import ChildLauncher
+    from onward.engines.child.supervised import SupervisedEngine
 
     served: list[Served] = []
     for name, found in models.items():

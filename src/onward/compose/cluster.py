@@ -10,21 +10,21 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from onward.cluster import watchers
-from onward.cluster.config import ENGINE_SETTINGS
-from onward.cluster.connection import PREFIX, applications, connect
-from onward.cluster.engine import ClusterEngine
-from onward.cluster.members import Member, Members
-from onward.cluster.messages import encode_jobs
-from onward.cluster.transport import ReplicaLost
+from onward.engines.cluster import watchers
+from onward.engines.cluster.config import ENGINE_SETTINGS
+from onward.engines.cluster.connection import PREFIX, applications, connect
+from onward.engines.cluster.engine import ClusterEngine
+from onward.engines.cluster.members import Member, Members
+from onward.engines.cluster.messages import encode_jobs
+from onward.engines.cluster.transport import ReplicaLost
 from onward.errors import SetupError
 from onward.models.resolve import ResolvedModel, resolve
 from onward.runtimes.base import Progress
 from onward.settings import Settings
 
 if TYPE_CHECKING:
-    from onward.cluster.ray_transport import RayTransport
     from onward.engine.model import Tokenizer
+    from onward.engines.cluster.ray_transport import RayTransport
 
 FACE_SETTINGS = {"cache_dir", "cache_size", "offline"}
 """Settings of replicas that this server has too: for the files of tokenizers."""
@@ -71,8 +71,8 @@ def _refuse_settings(settings: Settings) -> None:
 def _connect(
     application: str, settings: Settings, progress: Progress, on_failure: ExitStack
 ) -> tuple[ResolvedModel, Tokenizer, ClusterEngine]:
-    from onward.cluster.ray_transport import RayTransport
     from onward.compose.replica import vocabulary_digest
+    from onward.engines.cluster.ray_transport import RayTransport
 
     progress(f"Waiting for a replica of {application.removeprefix(PREFIX)}")
     transport = RayTransport(application)

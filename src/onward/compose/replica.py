@@ -13,12 +13,12 @@ import msgspec
 from ray import serve
 from ray.serve import Application
 
-from onward.cluster.config import ModelConfig
-from onward.cluster.deployment import DEPLOYMENT, deployment_options
-from onward.cluster.messages import PROTOCOL, ReplicaInfo
-from onward.cluster.replica import EngineReplica
 from onward.compose.backend import start_engine
-from onward.engine_clients.worker import EXIT_CRASHED
+from onward.engines.child.worker import EXIT_CRASHED
+from onward.engines.cluster.config import ModelConfig
+from onward.engines.cluster.deployment import DEPLOYMENT, deployment_options
+from onward.engines.cluster.messages import PROTOCOL, ReplicaInfo
+from onward.engines.cluster.replica import EngineReplica
 
 if TYPE_CHECKING:
     from onward.engine.model import Vocabulary

@@ -18,8 +18,8 @@ from onward.settings import UPSTREAM_KINDS, Settings, UpstreamName
 
 if TYPE_CHECKING:
     from onward.engine.model import Tokenizer
-    from onward.upstreams.base import Upstream
-    from onward.upstreams.engine import UpstreamEngine
+    from onward.engines.upstreams.base import Upstream
+    from onward.engines.upstreams.engine import UpstreamEngine
 
 TOKENIZER = "tokenizer.json"
 PROBE_TEXT = "Hello, world! 1234 été – naïve\n\n  def f(x):\n\treturn x*2 # 日本語 😀"
@@ -46,8 +46,8 @@ def resolve_tokenizer(upstream: UpstreamName, settings: Settings, progress: Prog
 
 def connect(upstream: UpstreamName, tokenizer: Tokenizer, settings: Settings, on_failure: ExitStack) -> UpstreamEngine:
     """Return the engine of a model, connected; `on_failure` stops it. Raises SetupError."""
-    from onward.upstreams.base import UpstreamError
-    from onward.upstreams.engine import UpstreamEngine
+    from onward.engines.upstreams.base import UpstreamError
+    from onward.engines.upstreams.engine import UpstreamEngine
 
     async def check(url: str, connected: Upstream) -> None:
         if await connected.encode(PROBE_TEXT) != tokenizer.encode(PROBE_TEXT, add_special_tokens=False):
@@ -70,10 +70,10 @@ def connect(upstream: UpstreamName, tokenizer: Tokenizer, settings: Settings, on
 
 def _connections(upstream: UpstreamName, settings: Settings) -> dict[str, Upstream]:
     """Return a connection to each address of a model."""
-    from onward.upstreams.connection import Connection
-    from onward.upstreams.llama_server import LlamaServer
-    from onward.upstreams.sglang import SGLang
-    from onward.upstreams.vllm import VLLM
+    from onward.engines.upstreams.connection import Connection
+    from onward.engines.upstreams.llama_server import LlamaServer
+    from onward.engines.upstreams.sglang import SGLang
+    from onward.engines.upstreams.vllm import VLLM
 
     kinds: dict[str, Callable[[Connection], Upstream]] = {"llama": LlamaServer, "vllm": VLLM, "sglang": SGLang}
     kind = kinds[upstream.kind]
@@ -82,7 +82,7 @@ def _connections(upstream: UpstreamName, settings: Settings) -> dict[str, Upstre
 
 def _file_of(upstream: UpstreamName, settings: Settings) -> str:
     """Return the path of the upstream's model file, if it is on this machine. Raises SetupError."""
-    from onward.upstreams.pool import described
+    from onward.engines.upstreams.pool import described
 
     path = Path(described(upstream.name, lambda: _connections(upstream, settings).values()).model_path)
     if path.is_absolute() and path.exists() and format_of(path) is not None:

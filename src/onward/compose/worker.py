@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from onward.engine_clients.worker import Description, run_worker
+from onward.engines.child.worker import Description, run_worker
 from onward.residency import share_heap, trim_heap
 from onward.runtimes.base import Progress
 

@@ -1,4 +1,4 @@
-"""`onward cluster`, as far as it needs no Ray. The rest is in tests/cluster."""
+"""`onward cluster`, as far as it needs no Ray. The rest is in tests/engines/cluster."""
 
 from __future__ import annotations
 

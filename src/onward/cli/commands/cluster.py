@@ -14,7 +14,7 @@ from onward.cli.session import Session
 from onward.errors import SetupError
 
 if TYPE_CHECKING:
-    from onward.cluster.config import ModelConfig
+    from onward.engines.cluster.config import ModelConfig
 
 DEFAULT_FILE = Path("cluster.toml")
 DEFAULT_PORT = 6379
@@ -24,9 +24,9 @@ def up(
     session: Session, config: str | None, model: tuple[str, ...], replicas: int | None, address: str | None, port: int,
     num_cpus: int | None, num_gpus: int | None, wait: float, remove_others: bool, keep_others: bool,
 ) -> None:  # fmt: skip
-    from onward.cluster.connection import NoCluster, address_of_cluster, connect, make_token
-    from onward.cluster.control import deploy, describe
-    from onward.cluster.local_ray import record_head, start_head
+    from onward.engines.cluster.connection import NoCluster, address_of_cluster, connect, make_token
+    from onward.engines.cluster.control import deploy, describe
+    from onward.engines.cluster.local_ray import record_head, start_head
     from onward.settings import cache_folder
 
     if remove_others and keep_others:
@@ -59,8 +59,8 @@ def up(
 
 
 def status(session: Session, address: str) -> None:
-    from onward.cluster.connection import connect
-    from onward.cluster.control import describe
+    from onward.engines.cluster.connection import connect
+    from onward.engines.cluster.control import describe
 
     connect(address)
     found = describe()
@@ -68,9 +68,9 @@ def status(session: Session, address: str) -> None:
 
 
 def down(session: Session, address: str, keep_ray: bool) -> None:
-    from onward.cluster.connection import address_of_cluster, connect, disconnect
-    from onward.cluster.control import remove_all
-    from onward.cluster.local_ray import stop_head
+    from onward.engines.cluster.connection import address_of_cluster, connect, disconnect
+    from onward.engines.cluster.control import remove_all
+    from onward.engines.cluster.local_ray import stop_head
     from onward.settings import cache_folder
 
     connect(address)
@@ -86,7 +86,7 @@ def down(session: Session, address: str, keep_ray: bool) -> None:
 
 
 def add_node(session: Session, address: str, num_cpus: int | None, num_gpus: int | None) -> None:
-    from onward.cluster.local_ray import join
+    from onward.engines.cluster.local_ray import join
 
     join(address, {"num_cpus": num_cpus, "num_gpus": num_gpus})
     _say(f"This machine is a node of the cluster at {address} now. `ray stop` takes it out.")
@@ -95,7 +95,7 @@ def add_node(session: Session, address: str, num_cpus: int | None, num_gpus: int
 def write_config(
     session: Session, config: str | None, model: tuple[str, ...], replicas: int | None, kuberay: bool, image: str
 ) -> None:
-    from onward.cluster.manifests import ray_service, serve_yaml
+    from onward.engines.cluster.manifests import ray_service, serve_yaml
 
     models = _models(config, model, replicas)
     click.echo(ray_service(models, image) if kuberay else serve_yaml(models), nl=False)
@@ -103,7 +103,7 @@ def write_config(
 
 def _models(config: str | None, model: tuple[str, ...], replicas: int | None) -> list[ModelConfig]:
     """Return what is to be served: by the flags, or the file, or cluster.toml of this folder, or storyteller."""
-    from onward.cluster.config import parse_config, read_config
+    from onward.engines.cluster.config import parse_config, read_config
 
     if config is not None and model:
         raise SetupError("Pass a cluster.toml or --model, not both.")

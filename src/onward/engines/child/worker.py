@@ -1,0 +1,207 @@
+"""The process of an engine: the other end of `child`. Its main thread is the engine's, a second one reads commands."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from onward.engine.client import EngineInfo, ProcessUsage
+from onward.engine.loop import EngineLoop, Mail
+from onward.engines.child.link import StepReport
+from onward.engines.child.messages import (
+    BrokenMessage,
+    Configure,
+    CouldNotStart,
+    Crashed,
+    Describe,
+    Logged,
+    Progressed,
+    Ready,
+    Upward,
+    decode_downward,
+    encode,
+)
+from onward.engines.child.reports import ReportSender
+from onward.errors import ModelFolderError, SetupError
+from onward.ipc.frames import BrokenFrame, FrameReader, write_frame
+from onward.ipc.signals import ignore_server_signals
+from onward.ipc.worker_end import die_with_parent, prefer_as_oom_victim, take_connection
+from onward.machine import resident_bytes
+
+if TYPE_CHECKING:  # it imports the sampler, which the loader does beside other work
+    from onward.engine.step import Engine
+
+log = logging.getLogger("onward.engine")
+
+
+class Description(Protocol):
+    """What the server says about the engine to load. Both methods wait for it, once."""
+
+    def configuration(self) -> bytes:
+        """Return what `ChildLauncher.configuration` is."""
+        ...
+
+    def vocabulary(self) -> bytes:
+        """Return what `ChildLauncher.vocabulary` returned."""
+        ...
+
+
+Load = Callable[[Description, Callable[[str], None]], "tuple[Engine, EngineInfo]"]
+"""Loads an engine. The second argument receives a sentence per stage. Raises SetupError."""
+
+EXIT_CRASHED = 70
+"""EX_SOFTWARE of sysexits.h."""
+EXIT_ORPHANED = 1
+USAGE_SECONDS = 1.0
+"""How long a measurement of what the process uses is reported."""
+_TRACEBACKS = logging.Formatter()
+
+
+def run_worker(load: Load) -> int:
+    """Serve one engine until the server stops it, or is gone; return the exit code.
+
+    The connection is standard input (and on Windows, upwards, standard output), which are free afterwards. Never
+    returns when the server is gone: then the process ends at once, whatever is being computed.
+    """
+    ignore_server_signals()
+    die_with_parent()
+    prefer_as_oom_victim()
+    connection = _Connection()
+    logging.getLogger("onward").handlers[:] = [_LogFrames(connection.send)]
+    logging.getLogger("onward").propagate = False
+    try:
+        engine, info = load(connection, lambda stage: connection.send(Progressed(stage)))
+    except SetupError as error:
+        connection.send(CouldNotStart(str(error), isinstance(error, ModelFolderError)))
+        return 1
+    except MemoryError:
+        connection.send(CouldNotStart("The memory does not suffice to load the model."))
+        return 1
+    except BaseException as error:
+        log.exception("the engine could not be loaded")
+        connection.send(CouldNotStart(f"The engine could not be loaded: {type(error).__name__}: {error}"))
+        return 1
+    connection.send(Ready(info))
+    return _run(engine, connection)
+
+
+def _run(engine: Engine, connection: _Connection) -> int:
+    loop = EngineLoop(engine, connection.commands)
+    try:
+        sender = ReportSender(connection.send, connection.end)
+        loop.run(_Reporter(loop, sender.report).publish)
+        sender.flush()
+    except BaseException as error:  # a panic in a Rust library is not an Exception
+        log.exception("the engine crashed")
+        connection.send(Crashed(f"the engine crashed: {type(error).__name__}: {error}"))
+        return EXIT_CRASHED
+    engine.close()
+    return 0
+
+
+class _Connection:
+    """The frames from and to the server."""
+
+    def __init__(self) -> None:
+        self._down, self._up = take_connection()
+        self.commands: queue.SimpleQueue[Mail] = queue.SimpleQueue()
+        self._configuration: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._vocabulary: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._read, name="onward-commands", daemon=True).start()
+
+    def configuration(self) -> bytes:
+        """See Description."""
+        return self._configuration.get()
+
+    def vocabulary(self) -> bytes:
+        """See Description."""
+        return self._vocabulary.get()
+
+    def send(self, message: Upward) -> None:
+        """Send a message; waits while the server does not read. May be called on any thread."""
+        try:
+            with self._lock:
+                write_frame(self._up, encode(message))
+        except OSError:
+            os._exit(EXIT_ORPHANED)
+
+    def end(self, error: BaseException) -> None:
+        """End the process because a report could not be sent: without reports the engine is of no use."""
+        log.error("a report could not be sent", exc_info=error)
+        self.send(Crashed(f"a report could not be sent: {error!r}"))
+        os._exit(EXIT_CRASHED)
+
+    def _read(self) -> None:
+        """Read messages until the server is gone, which ends the process: `stop` is a message, too."""
+        try:
+            for payload in FrameReader(self._down):
+                message = decode_downward(payload)
+                match message:
+                    case Configure(payload):
+                        self._configuration.put(payload)
+                    case Describe(vocabulary):
+                        self._vocabulary.put(vocabulary)
+                    case _:
+                        self.commands.put(message)
+        except (BrokenFrame, BrokenMessage) as error:
+            log.error("%s", error)
+        finally:
+            os._exit(EXIT_ORPHANED)
+
+
+class _Reporter:
+    """Sends a report per step."""
+
+    def __init__(self, loop: EngineLoop, send: Callable[[StepReport], None]) -> None:
+        self._loop = loop
+        self._send = send
+        self._begun: set[int] = set()
+        self._reported_step = -1
+        self._usage = ProcessUsage(0.0, 0)
+        self._measured = -math.inf
+
+    def publish(self) -> None:
+        """See `engine.loop.Publish`. A step calls it at least once."""
+        engine = self._loop.engine
+        is_idle = engine.idle
+        step = engine.counters.num_steps
+        if step == self._reported_step and not is_idle:
+            return
+        self._reported_step = -1 if is_idle else step
+        running = {sequence.job.id for sequence in engine.scheduler.running}
+        admitted = sorted(running - self._begun)
+        self._begun = running
+        load = msgspec.structs.replace(engine.load(), process=self._process_usage(is_idle))
+        self._send(StepReport(self._loop.take_events(), load, admitted, is_idle))
+
+    def _process_usage(self, is_idle: bool) -> ProcessUsage:
+        """Return what this process has used, measured now if it becomes idle, else at most a second ago."""
+        now = time.monotonic()
+        if is_idle or now - self._measured > USAGE_SECONDS:
+            self._usage = ProcessUsage(time.process_time(), resident_bytes())
+            self._measured = now
+        return self._usage
+
+
+class _LogFrames(logging.Handler):
+    """Sends log records to the server, which writes its log."""
+
+    def __init__(self, send: Callable[[Upward], None]) -> None:
+        super().__init__()
+        self._send_message = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            traceback = _TRACEBACKS.formatException(record.exc_info) if record.exc_info else ""
+            self._send_message(Logged(record.levelno, record.name, record.getMessage(), traceback))
+        except Exception:
+            self.handleError(record)

@@ -1,0 +1,125 @@
+"""One choice that an upstream computes: which segment to ask for next, and when it has ended.
+
+Where it ends is found by its tokens, as in the engine (`engine.choice_end`). An upstream that ends for a reason of its
+own is asked to go on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.constraints.choice import ChoiceConstraint
+from onward.engine.choice_end import ChoiceEnd
+from onward.engine.events import EngineFinishReason
+from onward.engine.job import Job
+from onward.engine.model import Vocabulary
+from onward.engines.upstreams.base import Segment, Traits, UpstreamError
+from onward.sampling.choice import ChoiceSampler
+from onward.sampling.masks import Mask, unpack_mask
+from onward.sampling.outputs import FAILURES, NO_TOKEN_LEFT
+from onward.sampling.rng import GOLDEN_GAMMA, mix
+
+WHOLE_TOKENS = 8
+"""Tokens of a segment that is asked for in one piece, because a stream would not report all ids."""
+_SEED_MASK = (1 << 32) - 2
+"""llama-server takes 2**32 - 1 as "choose one"."""
+
+
+class ChoiceRun:
+    """The state of one choice. `generated`: its tokens so far, a list to which whoever records them appends.
+    `constraint`: the state in the job's grammar, if it has one. Not thread-safe."""
+
+    def __init__(
+        self,
+        job: Job,
+        choice: int,
+        vocabulary: Vocabulary,
+        traits: Traits,
+        generated: list[int],
+        constraint: ChoiceConstraint | None = None,
+    ) -> None:
+        self.job = job
+        self._traits = traits
+        self.choice = choice
+        self.constraint = constraint
+        self.generated = generated
+        self._vocab_size = vocabulary.size
+        self._sampler = ChoiceSampler(job.sampling, choice, job.prompt if job.sampling.dry else ())
+        self._end = ChoiceEnd(job, vocabulary, constraint)
+        self._needs_whole = False
+        for token in generated:
+            self.take(token)
+
+    def next_segment(self, mask: Mask | None = None) -> Segment:
+        """Return what to ask for next: as much as can be sampled under the same rules. `mask`: what the constraint
+        allows next. Raises UpstreamError if no token is left."""
+        job, count = self.job, len(self.generated)
+        banned, limit = self._sampler.bans(), job.max_tokens - count
+        if count < job.min_tokens and not self._traits.has_min_tokens:
+            banned, limit = banned | job.end_tokens, min(limit, job.min_tokens - count)
+        one_by_one = self._changes_with_each_token
+        whole = one_by_one or self._needs_whole
+        if whole:
+            limit = 1 if one_by_one or job.sampling.logprobs is not None else min(limit, WHOLE_TOKENS)
+        self._needs_whole = False
+        tokens = (*job.prompt, *self.generated)
+        least = max(0, job.min_tokens - count)
+        return Segment(
+            tokens,
+            count,
+            limit,
+            job.sampling,
+            self._seed(count),
+            banned,
+            whole,
+            job.end_tokens,
+            min(least, limit),
+            self._allowed(mask, banned),
+            tuple(zip(*(column.tolist() for column in self._sampler.repetitions()), strict=True)),
+        )
+
+    @property
+    def _changes_with_each_token(self) -> bool:
+        """Whether what may be sampled depends on the token before in a way that upstreams do not know."""
+        sampling = self.job.sampling
+        counts = self._sampler.has_penalties and self._traits.counts_prompt
+        return counts or bool(sampling.banned_sequences or sampling.dry) or self.constraint is not None
+
+    def _allowed(self, mask: Mask | None, banned: frozenset[int]) -> NDArray[np.bool_] | None:
+        """Return which tokens may be sampled, None if all but the banned ones. Raises UpstreamError if none is left."""
+        size = self._vocab_size
+        mask = self._sampler.mask(size) if mask is None else mask
+        if mask is None:
+            return None
+        allowed = unpack_mask(mask, size)
+        allowed[[token for token in banned if token < size]] = False
+        if not allowed.any():
+            raise UpstreamError(FAILURES[NO_TOKEN_LEFT], is_request=True)
+        return allowed
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether another request can go on behind the tokens so far: not where it would count none of them."""
+        return self._traits.counts_prompt or not (self.generated and self._sampler.has_penalties)
+
+    @property
+    def needs_whole(self) -> bool:
+        """Whether the next segment will be whole, because ids were missing from the last one."""
+        return self._needs_whole
+
+    def ask_in_one_piece(self) -> None:
+        """Let the next segment be whole: ids were missing from a stream."""
+        self._needs_whole = True
+
+    def take(self, token: int) -> EngineFinishReason | None:
+        """Take a token, which is recorded after that. Returns the finish reason, None if the choice goes on."""
+        self._sampler.accept(token)
+        return self._end.take(token)
+
+    def _seed(self, position: int) -> int:
+        """Return a seed that depends on the job's seed, the choice and the position only."""
+        state = mix(self.job.sampling.seed)
+        for counter in (self.choice, position):
+            state = mix((state + GOLDEN_GAMMA * (counter + 1)) & ((1 << 64) - 1))
+        return state & _SEED_MASK

@@ -1,0 +1,120 @@
+"""HTTP to an upstream: JSON in, one typed message or a stream of them out, every fault an UpstreamError with a
+sentence."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator
+
+import msgspec
+
+from onward.engines.upstreams.answers import ANSWER_BYTES, A, decode, error_line, refusal
+from onward.engines.upstreams.base import UpstreamError
+from onward.engines.upstreams.http import HTTPClient, Response
+
+PROBE_SECONDS = 5.0
+"""How long an upstream may send nothing when it is asked what it serves."""
+MAX_DESCRIPTION_BYTES = 1 << 22
+"""What a description of a model may take: with a chat template, and many models."""
+
+Fields = dict[str, object]
+
+
+class Connection:
+    """Requests to one upstream. `silence_seconds`: how long it may send nothing that is waited for; 0: any time."""
+
+    def __init__(self, url: str, key: str | None, silence_seconds: float) -> None:
+        self.url = url
+        # No proxy of the environment: prompts must not go where the operator did not send them.
+        self._http = HTTPClient(url, {"authorization": f"Bearer {key}"} if key else {}, silence_seconds)
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def get(self, path: str, kind: type[A]) -> A:
+        """Return what a path answers with. Raises UpstreamError."""
+        async with self._http.request("GET", path, silence_seconds=PROBE_SECONDS) as response:
+            return await self._message(response, kind, MAX_DESCRIPTION_BYTES)
+
+    async def check(self, path: str) -> None:
+        """Raise UpstreamError if a path says that the server is not well. One that it does not have says nothing."""
+        async with self._http.request("GET", path, silence_seconds=PROBE_SECONDS) as response:
+            reason = await response.read_error()
+            if response.status not in (200, 404, 405):
+                raise refusal(self.url, response.status, reason)
+
+    async def post(self, path: str, body: Fields, kind: type[A], max_bytes: int = ANSWER_BYTES) -> A:
+        """Return what a request is answered with; `max_bytes`: besides what repeats the request. Raises
+        UpstreamError."""
+        content = msgspec.json.encode(body)
+        async with self._http.request("POST", path, content) as response:
+            return await self._message(response, kind, max_bytes + _echoed(content))
+
+    async def stream(
+        self,
+        path: str,
+        body: Fields,
+        kind: type[A],
+        max_bytes: int,
+        is_progress: Callable[[A], bool],
+        *,
+        keep_alive: bool = True,
+    ) -> AsyncGenerator[A]:
+        """Yield the messages of an answer of server-sent events, of at most `max_bytes` each, besides what repeats the
+        request. Events that are no progress, comments and so on do not end the silence.
+
+        Raises UpstreamError, also if it ends too early for a line to be complete. Read it to its end, so that the
+        connection can be used again. Without `keep_alive` it is not: for servers that close it after a stream without
+        announcing it.
+        """
+        is_done = False
+        content = msgspec.json.encode(body)
+        async with self._http.request("POST", path, content, keep_alive=keep_alive) as response:
+            if response.status != 200:
+                raise refusal(self.url, response.status, await response.read_error())
+            if not response.content_type.startswith("text/event-stream"):
+                raise UpstreamError(f"{self.url} did not answer with a stream of events.")
+            lines = _Lines(self.url, max_bytes + _echoed(content))
+            response.expect_events(lines.max_bytes)
+            while chunk := await response.chunk():
+                for line in lines.feed(chunk):
+                    is_done = is_done or line.startswith(b"data: [DONE]")
+                    if line.startswith(b"error:"):
+                        raise error_line(self.url, line.partition(b":")[2])
+                    if not is_done and line.startswith(b"data:"):
+                        message = decode(self.url, line.partition(b":")[2], kind)
+                        if is_progress(message):
+                            response.progressed()
+                        yield message
+
+    async def _message(self, response: Response, kind: type[A], max_bytes: int) -> A:
+        if response.status != 200:
+            raise refusal(self.url, response.status, await response.read_error())
+        return decode(self.url, await response.read(max_bytes), kind)
+
+
+class _Lines:
+    """Splits a stream into lines of at most `max_bytes` each."""
+
+    def __init__(self, url: str, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._url = url
+        self._rest = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the lines that are complete now. Raises UpstreamError for one that is too long."""
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            self._append(line)
+            yield bytes(self._rest)
+            self._rest.clear()
+        self._append(rest)
+
+    def _append(self, part: bytes) -> None:
+        self._rest += part
+        if len(self._rest) > self.max_bytes:
+            raise UpstreamError(f"{self._url} sent more than what it was asked for takes.")
+
+
+def _echoed(content: bytes) -> int:
+    """Return what an answer may take that repeats a request, written in another way."""
+    return 4 * len(content)

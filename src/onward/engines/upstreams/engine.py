@@ -1,0 +1,339 @@
+"""An engine client over an upstream: a thread with an event loop on which the upstream computes every choice.
+
+A choice that loses its upstream goes on behind the tokens that arrived, at another address of the model, or as soon as
+the upstream answers again and still serves the same. Nothing is sampled again that was delivered, so nothing is doubled
+or lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
+
+from onward.constraints.grammar import GrammarError
+from onward.engine.client import EngineInfo, EngineLoad, EngineState
+from onward.engine.events import Decoded, Event, FailureKind, Prefilled
+from onward.engine.job import Job
+from onward.engine.model import Tokenizer
+from onward.engines.loop_client import LoopClient
+from onward.engines.losses import Losses, LossPolicy
+from onward.engines.upstreams.answers import check_scores, checked
+from onward.engines.upstreams.base import Part, Upstream, UpstreamError
+from onward.engines.upstreams.choice import ChoiceRun
+from onward.engines.upstreams.grammars import UpstreamGrammars
+from onward.engines.upstreams.pool import Address, Check, Place, Pool
+from onward.errors import SetupError
+from onward.sampling.outputs import Sampled
+
+log = logging.getLogger("onward.engine")
+
+POLICY = LossPolicy(max_strikes=3)
+"""Of a choice: requests in a row that bring no token before it fails."""
+END_SECONDS = 0.25
+"""How long the end of an answer may take behind its last token before its connection is closed instead."""
+
+
+class UpstreamEngine(LoopClient):
+    """Implements `engine.client.EngineClient`. Owns the upstreams, all of one model, which `make` creates by address on
+    the engine's event loop.
+
+    Each computes as many choices at the same time as it has slots. `fingerprint` makes one of what an upstream says
+    about itself. Call `connect` before all other methods.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], dict[str, Upstream]],
+        tokenizer: Tokenizer,
+        *,
+        context_length: int | None = None,
+        fingerprint: Callable[[str], str] = lambda description: description,
+    ) -> None:
+        super().__init__(name)
+        self._make = make
+        self._tokenizer = tokenizer
+        self._grammars = UpstreamGrammars(tokenizer)
+        self._context_length = context_length
+        self._fingerprint = fingerprint
+        self._info: EngineInfo | None = None
+        self._load = EngineLoad()
+        # What follows is used on the event loop only.
+        self._runs: dict[int, _Run] = {}
+        """By job."""
+        self._pool: Pool | None = None
+        self._num_running = self._num_waiting = self._num_prefilled = self._num_decoded = 0
+
+    def connect(self, check: Check | None = None) -> None:
+        """Reach the upstreams. Raises SetupError."""
+        atexit.register(self.stop)
+        self._thread.start()
+        try:
+            self._thread.run(self._connect(check))
+        except UpstreamError as error:
+            self.stop()
+            raise SetupError(f"The engine of {self._name} cannot be used: {error}") from None
+
+    async def _connect(self, check: Check | None) -> None:
+        self._pool = pool = Pool(self._name, self._make(), check, self._set_state, self._changed)
+        described, rows = await pool.connect()
+        context_length = min(described.context_length, self._context_length or described.context_length)
+        fingerprint, lacks = self._fingerprint(described.fingerprint), tuple(sorted(pool.traits.lacks))
+        self._info = EngineInfo(self._tokenizer.size, context_length, rows, fingerprint, lacks)
+        self._count()
+
+    # Any thread.
+
+    @property
+    def info(self) -> EngineInfo:
+        assert self._info is not None, "connect has not returned"
+        return self._info
+
+    @property
+    def load(self) -> EngineLoad:
+        return self._load
+
+    @property
+    def num_jobs(self) -> int:
+        """Jobs that have not ended."""
+        return len(self._runs)
+
+    @property
+    def is_given_up(self) -> bool:
+        return self._pool is not None and self._pool.is_given_up
+
+    def _post(self, jobs: list[Job]) -> None:
+        self._loop.call_soon_threadsafe(self._begin, jobs)
+
+    # The event loop.
+
+    async def _close(self) -> None:
+        self._grammars.close()
+        if self._pool is not None:
+            await self._pool.close()
+
+    def _begin(self, jobs: list[Job]) -> None:
+        self._book.add(jobs)
+        for job in jobs:
+            run = self._runs[job.id] = _Run(job)
+            for choice in job.unfinished_choices:
+                run.tasks[choice] = self._loop.create_task(self._compute(run, choice))
+        self._count()
+
+    async def _compute(self, run: _Run, choice: int) -> None:
+        """Compute one choice, and remove its job when it is the last."""
+        self._num_waiting += 1
+        try:
+            await self._generate(run, choice)
+        except UpstreamError as error:
+            self._end_job(run, "lost" if error.is_lost else "rejected", str(error))
+        except GrammarError as error:
+            self._end_job(run, "constraint", str(error))
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:
+            log.exception("%s: a choice failed", self._name)
+            self._end_job(run, "rejected", repr(error))
+        finally:
+            self._num_waiting -= 1
+            self._drop(run, choice)
+            self._count()
+
+    async def _generate(self, run: _Run, choice: int) -> None:
+        """Compute a choice until it has ended, at another address where one is lost. Raises UpstreamError, and
+        GrammarError."""
+        assert self._pool is not None
+        constraint = await self._grammars.constraint_of(run.job)
+        if run.job.id not in self._book:
+            return
+        pool, losses = self._pool, Losses(POLICY)
+        generated = self._book.journal(run.job.id).tokens(choice)
+        state = ChoiceRun(run.job, choice, self._tokenizer, pool.traits, generated, constraint)
+        while True:
+            address = await pool.place(run.place)
+            async with address.slots:
+                if run.place.address is not address or address.is_lost:
+                    continue  # lost while this choice waited for a slot
+                num_before, num_losses = len(state.generated), address.num_losses
+                try:
+                    with self._running():
+                        await self._take_segments(run, state, address)
+                    return
+                except UpstreamError as error:
+                    error.locate(address.url)
+                    pool.failed(address, num_losses, error)
+                    if len(state.generated) > num_before:
+                        losses.progressed()
+                    else:
+                        losses.lost(is_strike=pool.counts_as_attempt(error))
+                    if losses.is_struck_out or not pool.may_go_on(error) or not state.can_go_on:
+                        raise
+                    log.warning("%s: %s", self._name, error)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Count a choice as running, no longer as waiting."""
+        self._num_waiting, self._num_running = self._num_waiting - 1, self._num_running + 1
+        self._count()
+        try:
+            yield
+        finally:
+            self._num_waiting, self._num_running = self._num_waiting + 1, self._num_running - 1
+
+    async def _take_segments(self, run: _Run, state: ChoiceRun, address: Address) -> None:
+        """Ask an address for segments until the choice has ended. Raises UpstreamError."""
+        await self._score(run, address.upstream)
+        if not run.job.max_tokens:
+            self._prefilled(run, 0)
+            self._record(Decoded(run.job.id, state.choice, [], "length"))
+            return
+        while True:
+            num_before = len(state.generated)
+            if await self._take_segment(run, state, address):
+                return
+            if len(state.generated) == num_before and not state.needs_whole:
+                raise UpstreamError("the upstream ended without a token.")
+
+    async def _score(self, run: _Run, upstream: Upstream) -> None:
+        """Score the prompt once, if the job asks for it. Raises UpstreamError."""
+        if run.job.score_top is None:
+            return
+        async with run.scoring:
+            if not self._is_prefilled(run):
+                top, with_ranks = run.job.score_top, run.job.score_ranks
+                scores = await upstream.score(run.job.prompt, top, with_ranks=with_ranks)
+                check_scores(scores, run.job.prompt, top, self._tokenizer.size, with_ranks=with_ranks)
+                self._prefilled(run, 0, scores)
+
+    async def _take_segment(self, run: _Run, state: ChoiceRun, address: Address) -> bool:
+        """Take the tokens of one segment. Returns whether the choice has ended. Raises UpstreamError."""
+        assert self._pool is not None
+        segment, num_before = state.next_segment(await self._grammars.mask_of(state.constraint)), len(state.generated)
+        if segment.forced_token is not None:
+            await asyncio.sleep(0)  # others are next: thousands of tokens may be forced
+            return self._take(run, state, Part([Sampled(segment.forced_token, float("nan"), ())]))
+        answer = checked(address.upstream.generate(segment), segment, self._tokenizer.size)
+        async with aclosing(answer) as parts:
+            async for part in parts:
+                if part.is_broken:
+                    state.ask_in_one_piece()
+                    return False
+                ended = self._take(run, state, part)
+                if part.tokens:
+                    self._pool.worked(address)
+                if ended:
+                    num_taken = len(state.generated) - num_before
+                    if num_taken >= segment.max_tokens or state.generated[-1] in segment.end_tokens:
+                        await _read_end(parts)
+                    return True
+        return False
+
+    def _take(self, run: _Run, state: ChoiceRun, part: Part) -> bool:
+        taken = []
+        for sampled in part.tokens:
+            taken.append(sampled)
+            if finish := state.take(sampled.token):
+                break
+        else:
+            finish = None
+        if taken:
+            self._prefilled(run, part.num_cached or 0)
+            self._num_decoded += len(taken)
+            self._record(Decoded(run.job.id, state.choice, taken, finish))
+        return finish is not None
+
+    def _prefilled(self, run: _Run, num_cached: int, scores: list[Sampled | None] | None = None) -> None:
+        if not self._is_prefilled(run):
+            self._num_prefilled += len(run.job.prompt) - num_cached
+            self._record(Prefilled(run.job.id, num_cached, scores))
+
+    def _is_prefilled(self, run: _Run) -> bool:
+        """Whether the job's Prefilled was delivered, or need not be: it has ended."""
+        return run.job.id not in self._book or self._book.journal(run.job.id).is_prefilled
+
+    def _record(self, event: Event) -> None:
+        self._emit(self._book.accept([event]).deliver)
+
+    def _deliver_events(self) -> None:
+        self._count()
+        super()._deliver_events()
+
+    def _count(self) -> None:
+        self._load = EngineLoad(
+            num_running=self._num_running,
+            num_waiting=self._num_waiting,
+            num_steps=self._num_decoded,
+            num_prefill_tokens=self._num_prefilled,
+            num_decode_tokens=self._num_decoded,
+            engines=None if self._pool is None else self._pool.counts,
+            num_moved=0 if self._pool is None else self._pool.num_moved,
+        )
+
+    def _end_job(self, run: _Run, kind: FailureKind, reason: str) -> None:
+        """Fail a job once, and end its other choices."""
+        self._fail([run.job.id], kind, reason)
+        self._remove(run)
+
+    def _cancel(self, request: int) -> None:
+        self._book.cancel(request)
+        for run in [run for run in self._runs.values() if run.job.request == request]:
+            self._remove(run)
+
+    def _cancel_choice(self, job: int, choice: int) -> None:
+        run = self._runs.get(job)
+        if run is None or choice not in run.tasks:
+            return
+        self._book.cancel_choice(job, choice)
+        run.tasks[choice].cancel()
+        self._drop(run, choice)  # one that has not begun yet does not remove itself
+
+    def _drop(self, run: _Run, choice: int) -> None:
+        """A choice has ended; so has its job when it was the last."""
+        run.tasks.pop(choice, None)
+        if self._runs.get(run.job.id) is not run:
+            return
+        if not run.tasks:
+            self._remove(run)
+        elif self._pool is not None:
+            self._pool.resize(run.place, len(run.tasks))
+
+    def _remove(self, run: _Run) -> None:
+        """A job has ended: so do its tasks."""
+        if self._runs.pop(run.job.id, None) is None:
+            return
+        for task in run.tasks.values():
+            if task is not asyncio.current_task():
+                task.cancel()
+        if self._pool is not None:
+            self._pool.resize(run.place, 0)
+
+    def _changed(self, reason: str) -> None:
+        """The upstream serves something else: nothing goes on."""
+        self._set_state(EngineState("crashed", reason))
+        for run in list(self._runs.values()):
+            self._end_job(run, "crashed", reason)
+        self._deliver_events()
+
+
+async def _read_end(parts: AsyncGenerator[Part]) -> None:
+    """Read what follows the last token, so that the connection can be used again. If tokens follow, it cannot."""
+    with suppress(UpstreamError, TimeoutError):
+        async with asyncio.timeout(END_SECONDS):
+            async for part in parts:
+                if part.tokens:
+                    return
+
+
+class _Run:
+    """A job and the tasks of its unfinished choices."""
+
+    __slots__ = ("job", "place", "scoring", "tasks")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.place = Place(job.prompt, len(job.unfinished_choices))
+        self.scoring = asyncio.Lock()

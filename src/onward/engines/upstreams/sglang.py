@@ -1,0 +1,207 @@
+"""SGLang as the engine, by token ids: `POST /generate` with `input_ids` (managers/io_struct.py, docs/basic_usage).
+
+`ignore_eos` is always set and the end tokens of the job are `stop_token_ids`, so that both sides mean the same end.
+Streams report all tokens so far, or, with `--incremental-streaming-output`, the new ones: `completion_tokens` says
+which. Log-probabilities of generated tokens are computed behind temperature, penalties and biases: they are refused
+where one of these is in use. It does not report ranks of a prompt's tokens. Its filters act together on the whole
+distribution: requests with several are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+
+from onward.engines.upstreams.answers import (
+    LOST_CODES,
+    REQUEST_CODES,
+    Answer,
+    Malformed,
+    answer_bytes,
+    context_length,
+    first_model,
+    logprob,
+    printable,
+    tokenized,
+)
+from onward.engines.upstreams.base import UNCOMMON, Part, Segment, Traits, UpstreamError, UpstreamInfo
+from onward.engines.upstreams.connection import Connection, Fields
+from onward.sampling.outputs import Sampled
+
+LACKS = UNCOMMON | {"prompt_logprobs", "raw_logprobs", "several_filters", "allowed_token_ids"}
+NUM_SLOTS = 256
+"""Choices that are sent at the same time: SGLang queues what its `--max-running-requests` has no room for."""
+BAN = -10_000.0
+
+
+_Entry = tuple[float | None, int, str | None]
+"""A log-probability, a token's id and its text."""
+
+
+class _Model(msgspec.Struct):
+    max_model_len: int
+
+
+class _Models(Answer, kw_only=True):
+    data: list[_Model]
+
+
+class _ModelInfo(Answer, kw_only=True):
+    model_path: str
+    weight_version: str | int | None = None
+
+
+class _Tokenized(Answer, kw_only=True):
+    tokens: list[int]
+
+
+class _Finish(msgspec.Struct):
+    type: str
+    message: str | None = None
+    status_code: int | None = None
+
+
+class _Meta(msgspec.Struct):
+    completion_tokens: int = 0
+    finish_reason: _Finish | None = None
+    cached_tokens: int | None = None
+    output_token_logprobs: list[_Entry] | None = None
+    output_top_logprobs: list[list[_Entry] | None] | None = None
+    input_token_logprobs: list[_Entry] | None = None
+    input_top_logprobs: list[list[_Entry] | None] | None = None
+
+
+class _Generated(Answer, kw_only=True):
+    """An answer in one piece, or an event of a stream."""
+
+    index: int = 0
+    output_ids: list[int]
+    meta_info: _Meta
+
+
+class SGLang:
+    """Implements `base.Upstream`."""
+
+    traits = Traits(LACKS, has_min_tokens=True, counts_prompt=False)
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def probe(self) -> UpstreamInfo:
+        models = await self._connection.get("/v1/models", _Models)
+        model = await self._connection.get("/get_model_info", _ModelInfo)
+        described = f"sglang {model.model_path} {model.weight_version}"
+        length = context_length(first_model(models.data).max_model_len)
+        return UpstreamInfo(length, NUM_SLOTS, described, model.model_path)
+
+    async def encode(self, text: str) -> list[int]:
+        answer = await self._connection.post("/tokenize", {"prompt": text, "add_special_tokens": False}, _Tokenized)
+        return tokenized(answer.tokens, text)
+
+    async def score(self, tokens: tuple[int, ...], top: int, *, with_ranks: bool) -> list[Sampled | None]:
+        body: Fields = {
+            "input_ids": list(tokens),
+            "sampling_params": {"max_new_tokens": 0, "temperature": 0.0},
+            "return_logprob": True,
+            "logprob_start_len": 0,
+            "top_logprobs_num": top,
+        }
+        max_bytes = answer_bytes(len(tokens), top, len(tokens))
+        meta = (await self._connection.post("/generate", body, _Generated, max_bytes)).meta_info
+        values, tops = meta.input_token_logprobs or [], meta.input_top_logprobs
+        return [None, *_scored(list(tokens)[1:], values[1:], None if tops is None else tops[1:], top)]
+
+    async def generate(self, segment: Segment) -> AsyncGenerator[Part]:
+        known, has_ended = 0, False
+        # Each event may repeat all tokens before it.
+        max_bytes = answer_bytes(segment.max_tokens, segment.sampling.logprobs, len(segment.tokens))
+
+        def is_progress(event: _Generated) -> bool:
+            return event.meta_info.completion_tokens > known or event.meta_info.finish_reason is not None
+
+        stream = self._connection.stream("/generate", request_body(segment), _Generated, max_bytes, is_progress)
+        async with aclosing(stream) as events:
+            async for event in events:
+                finish = event.meta_info.finish_reason
+                if finish is not None and finish.type == "abort":
+                    raise self._given_up(finish)
+                part = self._part(event, known, segment)
+                known += len(part.tokens)
+                if part.tokens:
+                    yield part
+                has_ended = has_ended or finish is not None
+        if not has_ended:
+            raise UpstreamError(f"{self._connection.url} closed its answer half-way.", is_lost=True)
+
+    def _part(self, event: _Generated, known: int, segment: Segment) -> Part:
+        """Return the new tokens of an event, behind `known` others. Raises Malformed."""
+        ids, meta, total = event.output_ids, event.meta_info, event.meta_info.completion_tokens
+        new = ids[known:] if len(ids) == total else ids
+        if event.index:
+            raise Malformed(f"choice {event.index}")
+        if known + len(new) != total:
+            raise Malformed(f"{len(ids)} tokens, {total} in all behind {known}")
+        if segment.sampling.logprobs is None:
+            tokens = [Sampled(token, math.nan, ()) for token in new]
+        else:
+            values, tops = meta.output_token_logprobs or [], meta.output_top_logprobs
+            start = len(values) - len(new)
+            tokens = _scored(new, values[start:], tops[start:] if tops else None, segment.sampling.logprobs)
+        return Part(tokens, meta.cached_tokens)
+
+    def _given_up(self, finish: _Finish) -> UpstreamError:
+        return UpstreamError(
+            f"{self._connection.url} gave the request up: {printable(finish.message or 'no reason given')}",
+            is_lost=finish.status_code in LOST_CODES,
+            is_request=finish.status_code in REQUEST_CODES,
+        )
+
+
+def request_body(segment: Segment) -> Fields:
+    """Return the request for a segment."""
+    params = segment.sampling
+    biases = {str(token): value for token, value in params.logit_bias} | {str(token): BAN for token in segment.banned}
+    sampling: Fields = {
+        "max_new_tokens": segment.max_tokens,
+        "min_new_tokens": segment.min_tokens,
+        "temperature": 0.0 if params.is_greedy else params.temperature,
+        "top_p": params.top_p if params.top_p > 0 else 1.0,
+        "top_k": params.top_k or -1,
+        "min_p": params.min_p,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "repetition_penalty": 1.0,
+        "sampling_seed": segment.seed,
+        "ignore_eos": True,
+        "stop_token_ids": sorted(segment.end_tokens),
+        "skip_special_tokens": False,
+        "no_stop_trim": True,
+    }
+    if biases:
+        sampling["logit_bias"] = biases
+    body: Fields = {"input_ids": list(segment.tokens), "sampling_params": sampling, "stream": True}
+    if params.logprobs is not None:
+        body |= {"return_logprob": True, "top_logprobs_num": params.logprobs}
+    return body
+
+
+def _scored(
+    ids: list[int], values: list[_Entry], tops: list[list[_Entry] | None] | None, num_top: int
+) -> list[Sampled]:
+    """Return tokens with their log-probabilities. Raises Malformed for those of others."""
+    if [token for _, token, _ in values] != ids:
+        raise Malformed("the log-probabilities of other tokens")
+    if tops is not None and len(tops) != len(ids):
+        raise Malformed("another number of alternatives than of tokens")
+    found = []
+    for index, (value, token, _) in enumerate(values):
+        entries = (tops[index] or []) if tops else []
+        top = [(other, logprob(number, null_is_zero=True)) for number, other, _ in entries[:num_top]]
+        found.append(Sampled(token, logprob(value), tuple(top)))
+    return found

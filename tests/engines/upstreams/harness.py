@@ -1,0 +1,56 @@
+"""A backend whose engine is a stand-in of some kind, and requests to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from onward.api.openai.fold import fold_whole
+from onward.api.openai.words import openai_words
+from onward.backends.embedded import EmbeddedBackend
+from onward.compose import compose
+from onward.protocol.decode import check_request
+from onward.protocol.response import Completion
+from onward.settings import Settings
+from tests.engines.upstreams.standin import TOKENIZER, StandIn, spelling
+
+PROMPT = "Say:"
+Test = Callable[[EmbeddedBackend], Coroutine[Any, Any, Any]]
+
+
+def settings(*servers: StandIn, **more: Any) -> Settings:
+    """The settings of one model with these addresses."""
+    models = tuple(server.url.replace("http://", f"there={server.kind}+http://") for server in servers)
+    return Settings(model=models, tokenizer=(("there", "toy"),), **more)
+
+
+def on(server: StandIn | list[StandIn], test: Test, **more: Any) -> Any:
+    """Run an async test with a backend whose engine is the stand-in, or are these."""
+    servers = server if isinstance(server, list) else [server]
+
+    async def run() -> Any:
+        backend = await asyncio.to_thread(compose, settings(*servers, **more))
+        try:
+            return await asyncio.wait_for(test(backend), 60)
+        finally:
+            await backend.aclose()
+
+    return asyncio.run(run())
+
+
+async def complete(backend: EmbeddedBackend, **fields: Any) -> Completion:
+    fields = {"model": "there", "prompt": PROMPT, "temperature": 0, **fields}
+    request = check_request(fields)
+    with openai_words():
+        return await fold_whole(await backend.complete(request), request)
+
+
+def ask(server: StandIn, **fields: Any) -> Completion:
+    found: Completion = on(server, lambda backend: complete(backend, **fields))
+    return found
+
+
+def spell(server: StandIn, text: str) -> None:
+    """Let the stand-in spell a text behind PROMPT, then end."""
+    server.script = spelling(text, len(TOKENIZER.encode(PROMPT, add_special_tokens=False)))

@@ -1,0 +1,135 @@
+"""The parity table on llama-server alone, and on Onward with llama-server as its engine.
+
+`python -m tests.engines.upstreams.parity [--failures]`. Both serve a tiny random model with the toy's vocabulary. A
+row passes, is refused by name (status 400 with "The engine behind this model does not have …"), or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+
+from tests.engines.upstreams.byte_model import llama_server, write_byte_model
+from tests.parity.rows import ROWS
+from tests.parity.servers import PROFILES, Answer, Server
+from tests.parity.table import Row
+
+ALONE_SECONDS, ALONE_ROW_SECONDS = 3.0, 8.0
+"""How long llama-server may take for a request, and for all requests of a row."""
+NUM_SLOTS = 4
+REFUSED = b"The engine behind this model does not have"
+
+
+class Watched(Server):
+    """A server that remembers whether it has refused a request for what its engine lacks."""
+
+    has_refused = False
+
+    def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
+        answer = super().send(method, path, body, headers)
+        self.has_refused |= answer.status == 400 and REFUSED in answer.raw
+        return answer
+
+
+class Alone(Watched):
+    """llama-server itself, as if it were Onward, for one row: no profiles, no flags."""
+
+    def __init__(self, url: str) -> None:
+        self._ends_at = time.monotonic() + ALONE_ROW_SECONDS
+        self.url = url
+        self.port = int(url.rpartition(":")[2])
+        self._key: dict[str, str] = {}
+        self.http = httpx.Client(base_url=url, timeout=ALONE_SECONDS)
+
+    def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
+        """Raises TimeoutError, also for an answer that goes on for ever."""
+        own = {"content-type": "application/json"}
+        content = b""
+        with self.http.stream(method, path, content=body, headers=own) as got:
+            for piece in got.iter_bytes():
+                content += piece
+                self._check()
+        return Answer(got.status_code, got.headers, content)
+
+    def _check(self) -> None:
+        if time.monotonic() > self._ends_at:
+            raise TimeoutError("the row takes too long")
+
+
+def outcome(row: Row, server: Watched) -> tuple[str, str]:
+    """Return what became of a row: passed, refused or failed, and why."""
+    server.has_refused = False
+    try:
+        row.check(server)
+    except Exception as error:
+        return "refused" if server.has_refused else "failed", f"{type(error).__name__}: {str(error)[:300]}"
+    return "passed", ""
+
+
+def outcomes(url: str, profiles: Mapping[str, tuple[str, ...]] = PROFILES) -> Iterator[tuple[Row, str, str]]:
+    """Yield every row of these profiles with what became of it through Onward, and why."""
+    for profile, flags in profiles.items():
+        address = "toy=" + url.replace("http://", "llama+http://")
+        server = Watched("--tokenizer", "toy=toy", *flags, model=address)
+        try:
+            for row in ROWS:
+                if row.on == profile:
+                    yield row, *outcome(row, server)
+        finally:
+            server.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.engines.upstreams.parity", description=__doc__)
+    parser.add_argument("--failures", action="store_true", help="print the rows that fail through Onward, and why")
+    parser.add_argument("--alone", action="store_true", help="also ask llama-server itself; takes minutes")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_byte_model(Path(folder) / "toy.gguf")
+        with llama_server(model, "-np", str(NUM_SLOTS), "-c", "8192") as url:
+            alone: Counter[str] = Counter()
+            through: Counter[str] = Counter()
+            if arguments.alone:
+                for what in alone_outcomes(url):
+                    alone[what] += 1
+                    _report("llama-server alone", alone)
+            for row, what, why in outcomes(url):
+                through[what] += 1
+                _report("through Onward", through)
+                if arguments.failures and what == "failed":
+                    print(f"{row.id}: {why}", flush=True)
+    scores = {"through Onward": through}
+    if arguments.alone:
+        scores = {"llama-server alone, rows of the default profile": alone, **scores}
+    for name, counts in scores.items():
+        share = counts["passed"] / max(1, counts.total())
+        print(f"{name}: {_shown(counts)} of {counts.total()} rows; {share:.1%} pass")
+    return 0
+
+
+def alone_outcomes(url: str) -> Iterator[str]:
+    """Yield what became of every row of the default profile at llama-server itself."""
+    rows = [row for row in ROWS if row.on == "default"]
+    with ThreadPoolExecutor(NUM_SLOTS) as threads:  # most rows that fail wait for ALONE_SECONDS
+        yield from threads.map(lambda row: outcome(row, Alone(url))[0], rows)
+
+
+def _report(name: str, counts: Counter[str]) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{name}: {_shown(counts)} ", end="", file=sys.stderr, flush=True)
+
+
+def _shown(counts: Counter[str]) -> str:
+    return ", ".join(f"{what} {counts[what]}" for what in ("passed", "refused", "failed"))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

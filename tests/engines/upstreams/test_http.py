@@ -1,0 +1,317 @@
+"""HTTP to an upstream: connections that are used again, answers in every framing, and a sentence for each fault."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from onward.engines.upstreams.answers import Answer
+from onward.engines.upstreams.base import UpstreamError
+from onward.engines.upstreams.connection import Connection
+from onward.engines.upstreams.http import HTTPClient
+from onward.loop_thread import fast_event_loop
+
+MAX_BYTES = 1000
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n3\r\nfgh\r\n0\r\n\r\n"
+UNMARKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nabcdefgh"
+
+
+class Scripted:
+    """Answers each request with the next of `answers`: its parts, in writes of their own, and then closes the
+    connection if the last part is b"". Without an answer it says nothing."""
+
+    def __init__(self, *answers: list[bytes]) -> None:
+        self.answers = list(answers)
+        self.requests: list[bytes] = []
+        self.num_connections = 0
+        self.was_left = asyncio.Event()
+        self.handlers: set[asyncio.Task[None]] = set()
+
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.handlers.add(asyncio.create_task(self.handle(reader, writer)))
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.num_connections += 1
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                _, _, length = head.lower().partition(b"content-length: ")
+                self.requests.append(head + await reader.readexactly(int(length.split(b"\r\n")[0] or b"0")))
+                answer = self.answers.pop(0) if self.answers else []
+                for part in answer:
+                    writer.write(part)
+                    await writer.drain()
+                    await asyncio.sleep(0.005)
+                if answer and not answer[-1]:
+                    break
+        self.was_left.set()
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+class Blunt(Scripted):
+    """Answers whatever arrives, as a server does that does not understand it."""
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+
+@asynccontextmanager
+async def serving(
+    server: Scripted, *, silence: float = 0.0, scheme: str = "http", tls: ssl.SSLContext | None = None
+) -> AsyncGenerator[HTTPClient]:
+    listener = await asyncio.start_server(server.accept, "127.0.0.1", 0, ssl=tls)
+    url = f"{scheme}://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    client = HTTPClient(url, {"authorization": "Bearer k"}, silence)
+    try:
+        yield client
+    finally:
+        await client.close()
+        listener.close()
+        await asyncio.gather(*server.handlers)
+
+
+async def ask(client: HTTPClient, content: bytes = b"{}", *, keep_alive: bool = True) -> tuple[int, bytes]:
+    async with client.request("POST", "/path", content, keep_alive=keep_alive) as response:
+        return response.status, await response.read(MAX_BYTES)
+
+
+def run(test: Awaitable[None], new_loop: Callable[[], asyncio.AbstractEventLoop] = fast_event_loop) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(test, 30)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(bounded())
+
+
+async def fault(server: Scripted, silence: float = 0.0) -> UpstreamError:
+    async with serving(server, silence=silence) as client:
+        with pytest.raises(UpstreamError) as raised:
+            await ask(client)
+    return raised.value
+
+
+def test_a_request_is_sent_with_its_headers_and_body() -> None:
+    async def test() -> None:
+        server = Scripted([OK])
+        async with serving(server) as client:
+            assert await ask(client, b'{"a":1}') == (200, b"ok")
+        head, _, body = server.requests[0].partition(b"\r\n\r\n")
+        assert body == b'{"a":1}' and head.startswith(b"POST /path HTTP/1.1\r\nhost: 127.0.0.1:")
+        assert b"\r\nauthorization: Bearer k" in head and b"\r\ncontent-type: application/json" in head
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [CHUNKED],
+        [bytes([byte]) for byte in CHUNKED],
+        [CHUNKED.replace(b"HTTP/1.1 200", b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200")],
+        [UNMARKED, b""],
+        [UNMARKED.replace(b"\r\n\r\n", b"\r\nContent-Length: 8\r\n\r\n")],
+    ],
+    ids=["chunked", "in single bytes", "behind an interim answer", "until the connection ends", "with its length"],
+)
+def test_a_body_arrives_in_every_framing(answer: list[bytes]) -> None:
+    async def test() -> None:
+        async with serving(Scripted(answer)) as client:
+            assert await ask(client) == (200, b"abcdefgh")
+
+    run(test())
+
+
+def test_chunks_arrive_before_the_answer_ends() -> None:
+    async def test() -> None:
+        server = Scripted([CHUNKED.partition(b"3\r\nfgh")[0]])
+        async with serving(server) as client, client.request("POST", "/path", b"{}") as response:
+            assert await response.chunk() == b"abcde"
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("keep_alive", "answers", "connections"),
+    [
+        (True, [[OK], [CHUNKED], [OK]], 1),
+        (False, [[OK], [CHUNKED], [OK]], 3),
+        (True, [[OK.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n")], [OK], [OK]], 2),
+    ],
+    ids=["kept", "not wanted", "not by the server"],
+)
+def test_connections_are_used_again(keep_alive: bool, answers: list[list[bytes]], connections: int) -> None:
+    async def test() -> None:
+        server = Scripted(*answers)
+        async with serving(server) as client:
+            for _ in answers:
+                assert (await ask(client, keep_alive=keep_alive))[0] == 200
+        assert server.num_connections == connections
+        assert (b"connection: close" in server.requests[0]) is not keep_alive
+
+    run(test())
+
+
+def test_a_request_that_meets_a_closing_connection_is_sent_again() -> None:
+    async def test() -> None:
+        server = Scripted([OK], [b""], [OK])
+        async with serving(server) as client:
+            assert await ask(client) == await ask(client) == (200, b"ok")
+        assert server.num_connections == 2 and len(server.requests) == 3
+
+    run(test())
+
+
+def test_a_new_connection_that_closes_is_a_loss() -> None:
+    async def test() -> None:
+        error = await fault(Scripted([b""], [OK]))
+        assert error.is_lost and not error.is_unsent and "closed the connection without an answer" in str(error)
+
+    run(test())
+
+
+def test_an_answer_that_is_left_closes_its_connection() -> None:
+    async def test() -> None:
+        server = Scripted([CHUNKED[:-5]])
+        async with serving(server) as client:
+            async with client.request("POST", "/path", b"{}") as response:
+                assert await response.chunk()
+            await server.was_left.wait()
+            waiting = asyncio.create_task(ask(client))  # the server says nothing
+            while len(server.requests) < 2:
+                await asyncio.sleep(0.001)
+            server.was_left.clear()
+            waiting.cancel()
+            await server.was_left.wait()
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "is_lost"),
+    [
+        ([CHUNKED[:-5], b""], "closed its answer half-way", True),
+        ([OK[:-1], b""], "closed its answer half-way", True),
+        ([OK[:20], b""], "closed its answer half-way", True),
+        ([b"SSH-2.0-OpenSSH_9.6\r\n"], "does not answer as an HTTP server does", False),
+        ([b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000], "sent headers that are too long", False),
+    ],
+)
+def test_what_is_wrong_with_an_answer_is_said(answer: list[bytes], words: str, is_lost: bool) -> None:
+    async def test() -> None:
+        error = await fault(Scripted(answer))
+        assert words in str(error) and error.is_lost is is_lost and not error.is_unsent
+
+    run(test())
+
+
+def test_silence_ends_a_request_and_slowness_does_not() -> None:
+    async def test() -> None:
+        error = await fault(Scripted(), silence=0.05)
+        assert "sent nothing for too long" in str(error) and error.is_lost
+        error = await fault(Scripted([CHUNKED[:-5]]), silence=0.05)
+        assert "sent nothing for too long" in str(error)
+        head, end, body = CHUNKED.partition(b"\r\n\r\n")
+        body = b"1\r\n!\r\n" * 10 + body
+        slow = Scripted([head + end, *(bytes([byte]) for byte in body)])  # longer than the silence in all
+        async with serving(slow, silence=0.3) as client:
+            assert await ask(client) == (200, b"!" * 10 + b"abcdefgh")
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (b"401 Unauthorized", "answered with status 401; ONWARD_UPSTREAM_KEY is sent as its API key."),
+        (b"302 Found\r\nlocation: https://elsewhere", "answered with status 302."),
+    ],
+)
+def test_a_status_without_a_body_is_reported(head: bytes, words: str) -> None:
+    async def test() -> None:
+        async with serving(Scripted([b"HTTP/1.1 " + head + b"\r\ncontent-length: 0\r\n\r\n"])) as client:
+            connection = Connection(client._url, None, 0.0)
+            with pytest.raises(UpstreamError, match=re.escape(words)):
+                await connection.get("/props", Answer)
+            await connection.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://127.0.0.1:1", "could not be reached: Connection refused"),
+        ("http://no-such-host.invalid:80", "could not be reached: its name cannot be resolved"),
+        (f"http://{'a' * 70}.invalid:80", "could not be reached: its name cannot be resolved"),
+    ],
+)
+def test_a_server_that_is_not_there_was_sent_nothing(url: str, words: str) -> None:
+    async def test() -> None:
+        client = HTTPClient(url, {}, 0.0)
+        with pytest.raises(UpstreamError, match=words) as raised:
+            await ask(client)
+        assert raised.value.is_lost and raised.value.is_unsent
+
+    run(test())
+
+
+def test_a_name_is_tried_at_each_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        server = Scripted([OK], [OK])
+        async with serving(server) as found:
+            client = HTTPClient(f"http://localhost:{found._port}", {}, 0.0)
+            loop = asyncio.get_running_loop()
+            tried: list[str] = []
+            connect: Callable[..., Awaitable[object]] = loop.create_connection
+
+            async def resolve(*_: object, **__: object) -> list[tuple[object, ...]]:
+                return [(2, 1, 6, "", (address, found._port)) for address in ("127.0.0.2", "127.0.0.1", "127.0.0.1")]
+
+            async def watched(new: object, host: str, *others: object, **more: object) -> object:
+                tried.append(host)
+                return await connect(new, host, *others, **more)
+
+            monkeypatch.setattr(loop, "getaddrinfo", resolve)
+            monkeypatch.setattr(loop, "create_connection", watched)
+            for _ in range(2):
+                assert (await ask(client, keep_alive=False))[0] == 200
+            await client.close()
+        assert tried == ["127.0.0.2", "127.0.0.1", "127.0.0.1"]  # the one that answered comes first
+
+    run(test(), asyncio.new_event_loop)  # methods of uvloop's cannot be replaced
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_certificates_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=here -days 2"
+    files = ("-keyout", str(key), "-out", str(certificate), "-addext", "subjectAltName=IP:127.0.0.1")
+    subprocess.run([*words.split(), *files], check=True, capture_output=True)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+
+    async def test() -> None:
+        async with serving(Scripted([OK]), scheme="https", tls=tls) as client:
+            with pytest.raises(UpstreamError, match=r"its certificate is not trusted .self.signed certificate"):
+                await ask(client)
+        async with serving(Blunt(), scheme="https") as client:
+            with pytest.raises(UpstreamError, match=r"it does not speak TLS .should its address"):
+                await ask(client)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        async with serving(Scripted([OK]), scheme="https", tls=tls) as client:
+            assert await ask(client) == (200, b"ok")
+
+    run(test())

@@ -1,0 +1,92 @@
+"""SGLang as the engine: what is asked of it, what becomes of its answers, and of its faults. A stand-in answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from onward.backends.embedded import EmbeddedBackend
+from onward.errors import InvalidRequest, ServerError
+from onward.runtimes.toy.tokenizer import END
+from tests.engines.upstreams.harness import PROMPT, ask, complete, on, spell
+from tests.engines.upstreams.standin import TOKENIZER, StandIn, stand_in
+
+
+@pytest.fixture
+def server() -> Iterator[StandIn]:
+    with stand_in("sglang") as running:
+        yield running
+
+
+@pytest.mark.parametrize("is_incremental", [False, True])
+def test_a_completion_is_computed_there_by_token_ids(server: StandIn, is_incremental: bool) -> None:
+    server.is_incremental = is_incremental
+    spell(server, "日本 🦜.")
+    answer = ask(server, max_tokens=40)
+    [choice] = answer.choices
+    assert (choice.text, choice.finish_reason) == ("日本 🦜.", "stop")
+    assert answer.usage is not None and answer.usage.prompt_tokens_details.cached_tokens == 2
+    assert answer.system_fingerprint is not None and answer.system_fingerprint.startswith("fp_sglang_")
+    [request] = server.requests
+    assert request["input_ids"] == TOKENIZER.encode(PROMPT, add_special_tokens=False)
+    assert request["sampling_params"]["stop_token_ids"] == [END] and request["sampling_params"]["ignore_eos"] is True
+
+
+@pytest.mark.parametrize("is_incremental", [False, True])
+def test_log_probabilities_are_passed_on(server: StandIn, is_incremental: bool) -> None:
+    server.is_incremental = is_incremental
+    [choice] = ask(server, max_tokens=3, logprobs=2, echo=True).choices
+    assert choice.logprobs is not None
+    assert choice.logprobs.token_logprobs == [None, *[-0.5] * 6]
+    assert server.requests[0]["logprob_start_len"] == 0
+
+
+def test_min_tokens_biases_and_penalties_are_passed_on(server: StandIn) -> None:
+    spell(server, "ab")
+    biased = {"logit_bias": {"7": 2}, "banned_tokens": [8], "presence_penalty": 1}
+    [choice] = ask(server, max_tokens=9, min_tokens=4, **biased).choices
+    assert choice.text == "abzz"
+    sent = server.requests[0]["sampling_params"]
+    assert sent["min_new_tokens"] == 4 and sent["logit_bias"]["7"] == 2.0 and sent["logit_bias"]["8"] < -1000
+    assert sent["presence_penalty"] == 1
+
+
+def test_a_stream_that_is_lost_goes_on_where_it_was(server: StandIn) -> None:
+    spell(server, "nothing is lost or doubled")
+    server.faults = ["half", "busy"]
+    [choice] = ask(server, max_tokens=40).choices
+    assert (choice.text, choice.finish_reason) == ("nothing is lost or doubled", "stop")
+
+
+@pytest.mark.parametrize("fault", ["html", "refuse", "other model", "abort"])
+def test_an_answer_that_makes_no_sense_fails_the_request_alone(server: StandIn, fault: str) -> None:
+    async def test(backend: EmbeddedBackend) -> None:
+        server.faults = [fault]
+        with pytest.raises(ServerError):
+            await complete(backend, max_tokens=3)
+        assert (await complete(backend, max_tokens=3)).choices[0].text
+
+    on(server, test)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": 1, "temperature": 0.5}, "logprobs"),
+        ({"logprobs": 1, "frequency_penalty": 1}, "logprobs"),
+        ({"top_p": 0.9, "min_p": 0.1}, "top_p"),
+        ({"repetition_penalty": 1.5}, "repetition_penalty"),
+        ({"allowed_token_ids": [5]}, "allowed_token_ids"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"penalize_nl": False, "presence_penalty": 1}, "penalize_nl"),
+    ],
+)
+def test_what_it_does_not_have_is_refused_by_name(server: StandIn, fields: dict[str, Any], param: str) -> None:
+    async def test(backend: EmbeddedBackend) -> None:
+        with pytest.raises(InvalidRequest, match="The engine behind this model does not have") as refused:
+            await complete(backend, **fields)
+        assert refused.value.param == param
+
+    on(server, test)
