@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from onward.checkpoints.pretokenizers import PRE_TOKENIZERS
+from tests.engines.upstreams.byte_model import llama_server
 from tests.models.doors import client, refusal, shown, token_ids, tokens
 from tests.models.tokenizer_files import (
     BYTES,
@@ -29,7 +30,6 @@ from tests.models.tokenizer_files import (
     model_with,
     sentence_piece,
 )
-from tests.upstreams.byte_model import llama_server
 
 
 @pytest.fixture(autouse=True)
