@@ -72,7 +72,8 @@ def test_a_folder_is_served_by_its_path(tmp_path: Path, monkeypatch: pytest.Monk
     write_folder(tmp_path / "Tiny-0.5B", "llama")
     found = resolve(str(tmp_path / "Tiny-0.5B"))
     assert (found.id, found.format.name) == ("Tiny-0.5B", "safetensors")
-    assert found.format.facts(found.path) == {"context_length": 512, "kind": "llama"}
+    facts = found.format.facts(found.path)
+    assert (facts["context_length"], facts["kind"], facts["runtime"]) == (512, "llama", "native")
     with onward.Onward(model=str(found.path), kv_memory="8MB") as client:
         assert client.completions.create(prompt="abc", max_tokens=3).usage.completion_tokens == 3
 

@@ -95,7 +95,7 @@ def test_an_adapter_without_a_cache_is_converted_alone(tmp_path: Path) -> None:
     metadata, tensors = tiny("llama")
     adapter = write_peft(tmp_path / "a", "llama", changes(tensors, "llama"), metadata)
     said: list[str] = []
-    options = RuntimeOptions(threads=1, kv_memory=8_000_000, adapter=adapter)
+    options = RuntimeOptions(runtime="openvino", threads=1, kv_memory=8_000_000, adapter=adapter)
     GGUFFormat().load(gguf(tmp_path / "m.gguf", metadata, tensors), options, said.append).model.close()
     assert len([line for line in said if line.startswith("Converting")]) == 1
 

@@ -55,14 +55,18 @@ def code(kind: ProductKind, form: str) -> Code:
 def file_rows(name: str, inputs: int) -> NDArray[np.uint8]:
     """Rows as they are in a file, [OUTPUTS, bytes]."""
     if name in FLOAT_TYPES:
-        values = np.random.default_rng(4).normal(size=(OUTPUTS, inputs)).astype({"F16": "<f2", "F32": "<f4"}[name])
-        return values.view(np.uint8)
+        values = np.random.default_rng(4).normal(size=(OUTPUTS, inputs)).astype("<f4")
+        if name == "BF16":
+            return np.ascontiguousarray(values.view("<u2")[:, 1::2]).view(np.uint8)
+        return values.astype({"F16": "<f2", "F32": "<f4"}[name]).view(np.uint8)
     stored = random_blocks(name, OUTPUTS, inputs)[2]
     return np.frombuffer(stored, np.uint8).reshape(OUTPUTS, -1)
 
 
 def expected(kind: ProductKind, rows: NDArray[np.uint8], x: NDArray[np.float32]) -> NDArray[np.float32]:
     if kind.weights in FLOAT_TYPES:
+        if kind.weights == "BF16":
+            return definition.float_product((rows.view("<u2").astype(np.uint32) << 16).view(np.float32), x)
         weights = rows.view({"F16": "<f2", "F32": "<f4"}[kind.weights]).astype(np.float32)
         return definition.float_product(weights, x)
     blocks = rows.reshape(OUTPUTS, -1, kind.type.block_bytes)

@@ -17,8 +17,10 @@ from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import TENSOR_TYPES
 from onward.engine.model import Model, Row
 from onward.errors import SetupError
+from onward.kernels.weight_types import WEIGHT_TYPES
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.gguf_format import GGUFFormat
+from onward.runtimes.native.requirements import KERNEL_TYPES
 from onward.runtimes.options import RuntimeOptions
 from tests.checkpoints.making import NUMBERS, Stored, floats, random_blocks, write_gguf
 from tests.checkpoints.making import SCALES as BLOCK_SCALES
@@ -32,7 +34,7 @@ ARCHITECTURES = (
 )  # fmt: skip
 SCALES = {
     "Q4_0": (1 / 64,), "Q4_1": (1 / 64, -7.5 / 64), "Q8_0": (1e-3,), "Q4_K": (2e-4, 1.5e-3), "Q6_K": (6e-5,),
-    "Q5_K": (1e-4, 1.6e-3), "F16": (),
+    "Q5_K": (1e-4, 1.6e-3), "F16": (), "BF16": (),
 }  # fmt: skip
 """By type: scales with which random integers make weights of a usual size. Types with kernels, and one that is
 expanded."""
@@ -95,6 +97,9 @@ def usual_blocks(kind: str, rows: int, inputs: int, seed: int) -> Stored:
     if kind == "F16":
         values = np.random.default_rng(seed).normal(size=(rows, inputs)).astype(np.float16) / np.float16(16)
         return "F16", (rows, inputs), values.tobytes()
+    if kind == "BF16":
+        wide = np.random.default_rng(seed).normal(size=(rows, inputs)).astype("<f4") / np.float32(16)
+        return kind, (rows, inputs), np.ascontiguousarray(wide.view("<u2")[:, 1::2]).tobytes()
     name, shape, data = random_blocks(kind, rows, inputs, seed)
     blocks = np.frombuffer(bytearray(data), np.uint8).reshape(-1, TENSOR_TYPES[NUMBERS[kind]].block_bytes)
     for place, scale in zip(BLOCK_SCALES[kind], SCALES[kind], strict=True):
@@ -244,6 +249,23 @@ def test_what_it_does_not_compute_is_refused_with_the_reason(tmp_path: Path) -> 
         load(write(tmp_path, "gemma3"))
     with pytest.raises(SetupError, match="does not take LoRA adapters"):
         load(write(tmp_path, "llama"), adapter=tmp_path)
+
+
+def test_the_types_that_are_said_to_have_kernels_have_them() -> None:
+    assert WEIGHT_TYPES.keys() == KERNEL_TYPES
+
+
+def test_it_is_the_usual_runtime_of_what_it_computes(tmp_path: Path) -> None:
+    """`onward models show` says which runtime a file has, and why not the native one."""
+    shown = GGUFFormat().facts(write(tmp_path, "llama"))
+    assert shown["runtime"] == "native"
+    other = GGUFFormat().facts(write(tmp_path, "gemma3"))
+    assert (other["runtime"], "windows" in str(other["runtime_reason"])) == ("openvino", True)
+    metadata, tensors = tiny("llama")
+    stored = {name: floats(array) for name, array in tensors.items()}
+    stored["blk.0.ffn_down.weight"] = random_blocks("IQ4_NL", 64, 96)
+    odd = GGUFFormat().facts(write_gguf(tmp_path / "odd.gguf", metadata, stored))
+    assert (odd["runtime"], "IQ4_NL" in str(odd["runtime_reason"])) == ("openvino", True)
 
 
 @pytest.mark.slow

@@ -45,6 +45,11 @@ class BlockReader:
         self._prefetch(pointer, offset, WORD_BYTES // 2)
         return self.f.load(pointer, F16X16, offset).fpext()  # type: ignore[no-any-return]
 
+    def shorts(self, pointer: Value, offset: int) -> Value:
+        """Return 16 bits of every row as int32 x 16."""
+        self._prefetch(pointer, offset, WORD_BYTES // 2)
+        return self.f.load(pointer, vec(I16, PANEL_ROWS), offset).zext(I32)  # type: ignore[no-any-return]
+
     def _prefetch(self, pointer: Value, offset: int, size: int) -> None:
         # One line between the uses of two others: a burst of a whole block fills the processor's buffers of misses.
         if self._ahead and (key := (pointer.v.name, offset)) not in self._seen:
@@ -61,6 +66,9 @@ class RowReader(BlockReader):
 
     def words(self, pointer: Value, offset: int) -> Value:
         return self.f.splat(self.f.load(pointer, I32, offset // PANEL_ROWS), PANEL_ROWS)  # type: ignore[no-any-return]
+
+    def shorts(self, pointer: Value, offset: int) -> Value:
+        return self.f.splat(self.f.load(pointer, I16, offset // PANEL_ROWS).zext(I32), PANEL_ROWS)  # type: ignore[no-any-return]
 
     def halves(self, pointer: Value, offset: int) -> Value:
         return self.f.splat(self.f.load(pointer, F16, offset // PANEL_ROWS).fpext(), PANEL_ROWS)  # type: ignore[no-any-return]
@@ -240,6 +248,7 @@ WEIGHT_TYPES: dict[str, WeightType | FloatType] = {
             _q6_k_head, _q6_k_words, max_integer=63, offset=32, scale_weights=16, step_groups=4,
         ),
         FloatType("F16", 2, lambda r, k: r.halves(r.at(k * (2 * PANEL_ROWS)), 0)),
+        FloatType("BF16", 2, lambda r, k: (r.shorts(r.at(k * (2 * PANEL_ROWS)), 0) << 16).as_(F32X16)),
         FloatType("F32", 4, lambda r, k: r.words(r.at(k * (4 * PANEL_ROWS)), 0).as_(F32X16)),
     )
 }  # fmt: skip

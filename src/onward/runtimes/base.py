@@ -68,7 +68,8 @@ class ModelFormat(Protocol):
     def facts(self, path: Path) -> dict[str, int | str]:
         """Return what the files state about a model without problems.
 
-        Usual keys: `context_length` and `vocabulary` in tokens, `kind` (the architecture).
+        Usual keys: `context_length` and `vocabulary` in tokens, `kind` (the architecture), `runtime` and
+        `runtime_reason` (what computes it by default, and why).
         """
         ...
 

@@ -10,25 +10,45 @@ from onward.errors import CheckpointError
 from onward.runtimes.base import LoadedModel, Progress
 from onward.runtimes.files import CONFIG, TOKENIZER, TOKENIZER_FILES, present
 from onward.runtimes.openvino.file_names import SHARED, WEIGHTS
+from onward.runtimes.options import RuntimeName, RuntimeOptions
 
 if TYPE_CHECKING:
-    from onward.runtimes.options import RuntimeOptions
+    from onward.checkpoints.checkpoint import Checkpoint
 
 PACKAGES: tuple[str, ...] = ("openvino", "tokenizers")
 LOADING_ONLY_FILES: tuple[str, ...] = (WEIGHTS, SHARED, "libopenvino", "_pyopenvino.", "tokenizers.")
 
 
-def runtime_of(path: Path, options: RuntimeOptions) -> str:
-    """Return the name of the runtime that computes what `read_checkpoint` reads at `path`. Raises CheckpointError."""
-    return "openvino" if options.runtime == "auto" else options.runtime
+def runtime_of(checkpoint: Checkpoint, options: RuntimeOptions) -> tuple[RuntimeName, str]:
+    """Return which runtime computes a checkpoint, and why, in a sentence's words. Raises CheckpointError."""
+    if options.runtime != "auto":
+        return options.runtime, "it was asked for"
+    from onward.runtimes.native.requirements import auto_problem
+
+    if problem := auto_problem(checkpoint, options):
+        return "openvino", f"the native runtime does not take it: {problem}"
+    return "native", "the same bits on every machine, and nothing to convert"
+
+
+def runtime_facts(path: Path) -> dict[str, int | str]:
+    """Return the facts about the runtime that computes a model by default. Raises CheckpointError."""
+    from onward.checkpoints.checkpoint import read_checkpoint
+
+    name, reason = runtime_of(read_checkpoint(path), RuntimeOptions())
+    return {"runtime": name, "runtime_reason": reason}
 
 
 def load_checkpoint(path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
     """Load what `read_checkpoint` reads at `path`. Slow; blocks. Raises as ModelFormat.load."""
-    if runtime_of(path, options) == "native":
-        from onward.runtimes.native.load import load_model as load_native
+    from onward.checkpoints.checkpoint import read_checkpoint
 
-        return load_native(path, options, progress)
+    if options.runtime != "openvino":
+        checkpoint = read_checkpoint(path)
+        if runtime_of(checkpoint, options)[0] == "native":
+            from onward.runtimes.native.load import load_model as load_native
+
+            return load_native(checkpoint, options, progress)
+        del checkpoint
     from onward.runtimes.openvino.converted import converted
     from onward.runtimes.openvino.load import load_model
     from onward.runtimes.openvino.signal_stack import signal_stack_kept

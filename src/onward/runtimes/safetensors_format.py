@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
 from onward.errors import CheckpointError
 from onward.runtimes.base import LoadedModel, Progress
-from onward.runtimes.checkpoint_format import LOADING_ONLY_FILES, PACKAGES, contents_problem, load_checkpoint
+from onward.runtimes.checkpoint_format import (
+    LOADING_ONLY_FILES,
+    PACKAGES,
+    contents_problem,
+    load_checkpoint,
+    runtime_facts,
+)
 from onward.runtimes.files import (
     TOKENIZER_FILES,
     added_tokens,
@@ -59,7 +65,7 @@ class SafetensorsFormat:
         return [problem for problem in found if problem] or contents_problem(path) or _missing_rows(path)
 
     def facts(self, path: Path) -> dict[str, int | str]:
-        return config_facts(path)
+        return config_facts(path) | runtime_facts(path)
 
     def notes(self, path: Path) -> list[str]:
         from onward.checkpoints.notes import notes_of

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.architectures import architecture_of
-from onward.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from onward.checkpoints.checkpoint import Checkpoint
 from onward.errors import SetupError
 from onward.kernels.activations import ActivationName
 from onward.kernels.attention_shape import AttentionShape
@@ -38,12 +37,11 @@ FAST_ACTIVATIONS: ActivationName = "int8"
 COMPILING = "Compiling the kernels for this processor (once per installation; a few seconds)"
 
 
-def load_model(path: Path, options: RuntimeOptions, progress: Progress) -> LoadedModel:
-    """Load what `read_checkpoint` reads at `path`. Slow; blocks. Raises as ModelFormat.load."""
-    checkpoint = read_checkpoint(path)
+def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progress) -> LoadedModel:
+    """Load a checkpoint. Slow; blocks. Raises as ModelFormat.load."""
     found = architecture_of(checkpoint, options.context_length)
     if problem := native_problem(found, checkpoint, options):
-        raise SetupError(f"The native runtime cannot compute {path}: {problem}.")
+        raise SetupError(f"The native runtime cannot compute {checkpoint.parameters.where}: {problem}.")
     facts = [f"native {KERNELS_REVISION}", options.precision, options.weights, FAST_ACTIVATIONS]
     with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing:
         identity = hashing.submit(fingerprint, checkpoint.paths, facts, options.cache_dir)

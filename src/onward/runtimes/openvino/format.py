@@ -58,7 +58,7 @@ class OpenVINOFormat:
         return [problem for problem in found if problem]
 
     def facts(self, path: Path) -> dict[str, int | str]:
-        return config_facts(path)
+        return {**config_facts(path), "runtime": "openvino", "runtime_reason": f"it is {self.name}"}
 
     def notes(self, path: Path) -> list[str]:
         return []
