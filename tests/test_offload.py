@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from onward.offload import MAX_INLINE_SIZE, MIN_QUEUED_SIZE, Abandoned, breathe, inline_or_on_thread
+from onward.offload import MAX_INLINE_SIZE, MIN_QUEUED_SIZE, Abandoned, FairPool, breathe, inline_or_on_thread, owner
 
 PATIENCE_SECONDS = 10
 
@@ -78,3 +78,46 @@ def test_small_work_runs_on_the_event_loop_and_errors_are_raised_from_threads() 
 
 def test_breathe_has_no_effect_elsewhere() -> None:
     breathe()
+
+
+@pytest.mark.parametrize("size", [MAX_INLINE_SIZE + 1, MIN_QUEUED_SIZE])
+def test_work_of_one_owner_does_not_hold_that_of_another(size: int) -> None:
+    release, done = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def modest_work() -> None:
+        order.append("modest")
+        done.set()
+
+    async def one(name: str, work: Callable[[], object]) -> None:
+        owner.set(name)
+        await inline_or_on_thread(size, work)
+
+    async def run() -> None:
+        held = [asyncio.create_task(one("greedy", lambda: release.wait(PATIENCE_SECONDS))) for _ in range(64)]
+        await asyncio.sleep(0)
+        later = [asyncio.create_task(one("greedy", lambda: order.append("greedy"))) for _ in range(8)]
+        modest = asyncio.create_task(one("modest", modest_work))
+        if size < MIN_QUEUED_SIZE:
+            await wait_for(done)  # while the other's are held
+        release.set()
+        await asyncio.gather(*held, *later, modest)
+
+    asyncio.run(run())
+    assert order[0] == "modest"
+
+
+def test_cancelled_work_is_not_begun_and_errors_are_of_their_work() -> None:
+    pool, started, release = FairPool("test", 1, 1), threading.Event(), threading.Event()
+
+    def first_work() -> bool:
+        started.set()
+        return release.wait(PATIENCE_SECONDS)
+
+    first = pool.submit("a", first_work)
+    assert started.wait(PATIENCE_SECONDS)
+    cancelled, failed = pool.submit("a", started.clear), pool.submit("b", lambda: 1 / 0)
+    assert cancelled.cancel()
+    release.set()
+    assert isinstance(failed.exception(PATIENCE_SECONDS), ZeroDivisionError)
+    assert first.result(PATIENCE_SECONDS) and started.is_set()

@@ -1,14 +1,20 @@
-"""Keeps long work off the event loop: what is large runs on a thread, and stops when nobody waits for it any more."""
+"""Keeps long work off the event loop: what is large runs on a thread, and stops when nobody waits for it any more.
+
+Whoever the work is for (`owner`) takes turns with others, and leaves threads free for them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from contextvars import ContextVar
 from functools import cache
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -21,6 +27,9 @@ WORK_SECONDS = 0.002
 REST_SECONDS = 0.0002
 """After each WORK_SECONDS, work on a thread sleeps this long, so that the event loop need not wait for the interpreter
 lock until it is taken away from the thread: 5 ms, each time the loop has released it."""
+
+owner: ContextVar[str] = ContextVar("owner", default="")
+"""Who sent the request that this task serves."""
 
 _running = threading.local()
 
@@ -53,10 +62,18 @@ async def inline_or_on_thread(size: int, work: Callable[[], T]) -> T:
     """
     if size <= MAX_INLINE_SIZE:
         return work()
+    return await _on(_large() if size >= MIN_QUEUED_SIZE else _medium(), work)
+
+
+async def on_thread(work: Callable[[], T]) -> T:
+    """As `inline_or_on_thread`, for work that takes long but not very long."""
+    return await _on(_medium(), work)
+
+
+async def _on(pool: FairPool, work: Callable[[], T]) -> T:
     threaded = _Work(work)
-    executor = _queue() if size >= MIN_QUEUED_SIZE else None
     try:
-        return await asyncio.get_running_loop().run_in_executor(executor, threaded)
+        return await asyncio.wrap_future(pool.submit(owner.get(), threaded))
     finally:
         threaded.is_abandoned = True
 
@@ -76,6 +93,83 @@ def breathe() -> None:
         work.resumed = time.perf_counter()
 
 
+class FairPool:
+    """Threads for the work of many owners, who take turns; each has at most `max_per_owner` of them. Any thread.
+
+    Threads start when they are needed, and end with the process.
+    """
+
+    def __init__(self, name: str, max_threads: int, max_per_owner: int) -> None:
+        self._name = name
+        self._max_threads = max_threads
+        self._max_per_owner = max_per_owner
+        self._changed = threading.Condition()
+        """Guards what follows; held for microseconds."""
+        self._queues: OrderedDict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = OrderedDict()
+        self._num_running: dict[str, int] = {}
+        self._num_threads = 0
+
+    def submit(self, owner: str, work: Callable[[], T]) -> Future[T]:
+        """Return the future result of `work`; cancelled before it begins, it is not done."""
+        future: Future[T] = Future()
+        with self._changed:
+            if self._num_threads < self._max_threads and sum(self._num_running.values()) >= self._num_threads:
+                self._start_thread()
+            self._queues.setdefault(owner, deque()).append((future, work))
+            self._changed.notify()
+        return future
+
+    def _start_thread(self) -> None:
+        """Start one more, if the system has it; without any, raise RuntimeError."""
+        try:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            self._num_threads += 1
+        except RuntimeError:
+            if not self._num_threads:
+                raise
+
+    def _run(self) -> None:
+        while True:
+            owner, future, work = self._next()
+            try:
+                if future.set_running_or_notify_cancel():
+                    self._do(future, work)
+            finally:
+                with self._changed:
+                    self._num_running[owner] -= 1
+                    if not self._num_running[owner]:
+                        del self._num_running[owner]
+                    self._changed.notify()
+
+    @staticmethod
+    def _do(future: Future[Any], work: Callable[[], Any]) -> None:
+        try:
+            result = work()
+        except BaseException as error:  # a panic in a Rust library is not an Exception
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def _next(self) -> tuple[str, Future[Any], Callable[[], Any]]:
+        with self._changed:
+            while True:
+                for owner, queue in self._queues.items():
+                    if self._num_running.get(owner, 0) < self._max_per_owner:
+                        future, work = queue.popleft()
+                        self._queues.move_to_end(owner)
+                        if not queue:
+                            del self._queues[owner]
+                        self._num_running[owner] = self._num_running.get(owner, 0) + 1
+                        return owner, future, work
+                self._changed.wait()
+
+
 @cache
-def _queue() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="onward-large")
+def _medium() -> FairPool:
+    num_threads = min(32, (os.cpu_count() or 1) + 4)
+    return FairPool("onward-work", num_threads, num_threads // 2)
+
+
+@cache
+def _large() -> FairPool:
+    return FairPool("onward-large", 1, 1)

@@ -6,11 +6,14 @@ import asyncio
 import hashlib
 import logging
 import os
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from onward.errors import SetupError
+from onward.offload import on_thread
 from onward.server import key_reload
 from onward.server.app import make_app
 from onward.server.key_reload import KeyReload, file_version
@@ -185,3 +188,29 @@ async def test_a_removed_key_stops_working_at_once(tmp_path: Path) -> None:
     app.replace_keys(collect_keys(settings(api_key=("sk-new",))))
     assert (await completion(app, headers={"api-key": "sk-old"}).done()).status == 401
     assert (await completion(app, headers={"api-key": "sk-new"}).done()).status == 200
+
+
+def test_a_removed_key_is_refused_while_other_work_holds_every_thread(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("a = sk-first\nb = sk-second\n")
+    path.chmod(0o600)
+    release = threading.Event()
+    accepted: list[Keys] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        held = [loop.run_in_executor(None, release.wait, 30.0) for _ in range(64)]
+        held += [asyncio.ensure_future(on_thread(partial(release.wait, 30.0))) for _ in range(64)]
+        given = settings(api_key_file=path)
+        reload = KeyReload(given, collect_keys(given), file_version(path), accepted.append)
+        task = asyncio.create_task(reload.run())
+        path.write_text("a = sk-first\n")
+        reload.request()
+        while not accepted:
+            await asyncio.sleep(0.01)
+        release.set()
+        task.cancel()
+        await asyncio.gather(*held)
+
+    asyncio.run(asyncio.wait_for(run(), 20.0))
+    assert len(accepted[0]) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onward.backends.base import Backend
 from onward.errors import RequestCancelled
+from onward.offload import owner
 from onward.protocol.dialects.names import served_dialects
 from onward.protocol.ids import request_id
 from onward.server import access_log
@@ -132,6 +133,7 @@ class App:
         exchange.record.route, exchange.words = route.template, route.words
         if not route.public:
             await self._authenticator.authenticate(exchange)
+        owner.set(exchange.sender)
         await route.handler(exchange, name)
 
     async def _handle_preflight(self, exchange: Exchange) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from onward.errors import SetupError
@@ -24,7 +25,8 @@ Version = tuple[int, int, int] | None
 class KeyReload:
     """Passes new keys to `replace`; `keys` are the present ones, read after the file had `version`.
 
-    Belongs to one event loop. Files are read on threads, since disks may hang.
+    Belongs to one event loop. Files are read on a thread of its own, since disks may hang, and nothing that a client
+    sends may delay that a key is refused.
     """
 
     def __init__(self, settings: Settings, keys: Keys, version: Version, replace: Callable[[Keys], None]) -> None:
@@ -34,6 +36,7 @@ class KeyReload:
         self._keys = keys
         self._version = version
         self._is_due = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="onward-keys")
 
     def request(self) -> None:
         """Read the file soon, changed or not."""
@@ -56,14 +59,15 @@ class KeyReload:
                 log.exception("the key file could not be checked")
 
     async def _check(self, path: Path) -> None:
-        version = await asyncio.to_thread(file_version, path)
+        loop = asyncio.get_running_loop()
+        version = await loop.run_in_executor(self._thread, file_version, path)
         was_requested = self._is_due.is_set()
         if version == self._version and not was_requested:
             return
         self._is_due.clear()
         self._version = version
         try:
-            keys = await asyncio.to_thread(collect_keys, self._settings)
+            keys = await loop.run_in_executor(self._thread, collect_keys, self._settings)
         except SetupError as problem:
             log.error("the keys stay as they were: %s", problem)
             return

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import urllib.parse
 from collections.abc import Iterator
+from functools import partial
 
-from onward.offload import MAX_INLINE_SIZE
+from onward.offload import MAX_INLINE_SIZE, on_thread
 from onward.protocol.encode import completion_parts, encode_completion, num_values
 from onward.protocol.response import Completion
 from onward.server.exchange import Exchange
@@ -29,7 +29,7 @@ async def send_whole(exchange: Exchange, completion: Completion) -> None:
 
 async def send_parts(exchange: Exchange, parts: Iterator[bytes]) -> None:
     """Send a large body as chunks, each encoded on a thread when the client has taken the one before."""
-    while part := await asyncio.to_thread(next, parts, b""):
+    while part := await on_thread(partial(next, parts, b"")):
         await exchange.send_chunk(part)
 
 

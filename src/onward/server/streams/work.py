@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 
 import msgspec
 
@@ -10,7 +10,7 @@ from onward.api.openai.fold import FoldedChoices, Identity, fold_chunks
 from onward.api.openai.parts import usage_of
 from onward.completions.request import CompletionRequest
 from onward.errors import RequestCancelled
-from onward.offload import MAX_INLINE_SIZE
+from onward.offload import MAX_INLINE_SIZE, on_thread
 from onward.protocol.encode import num_values
 from onward.protocol.error_body import error_event
 from onward.protocol.response import Chunk, Completion
@@ -53,7 +53,7 @@ async def _event(chunk: Chunk, number: int, *, obfuscate: bool) -> Event:
         return (event_id(number) + chunk_event(chunk, obfuscate=obfuscate),)
     parts = chunk_event_parts(chunk, obfuscate=obfuscate)
     encoded = [event_id(number)]
-    while part := await asyncio.to_thread(next, parts, b""):
+    while part := await on_thread(partial(next, parts, b"")):
         encoded.append(part)
     return tuple(encoded)
 
