@@ -98,6 +98,7 @@ def test_work_of_one_owner_does_not_hold_that_of_another(size: int) -> None:
         await asyncio.sleep(0)
         later = [asyncio.create_task(one("greedy", lambda: order.append("greedy"))) for _ in range(8)]
         modest = asyncio.create_task(one("modest", modest_work))
+        await asyncio.sleep(0)  # all are submitted
         if size < MIN_QUEUED_SIZE:
             await wait_for(done)  # while the other's are held
         release.set()
