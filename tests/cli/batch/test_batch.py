@@ -318,7 +318,7 @@ def test_a_server_that_was_never_reached_ends_the_run_at_once() -> None:
     with scripted(lambda server, connection: None) as server:
         result = run("--base-url", server.url, "--concurrency", "1")
     assert result.exit_code == 3
-    assert len(server.requests) == 3  # one line with its retries
+    assert len(server.requests) == 4  # one line with its retries, and whether the server answers anything
 
 
 @pytest.mark.slow

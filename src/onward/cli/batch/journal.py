@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import secrets
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -16,16 +17,18 @@ import msgspec
 from onward.errors import SetupError
 
 _ID = "batch_req_"
+_WITH_DIGEST = re.compile(_ID + "([0-9a-f]{32})")
 _BEGINNING = msgspec.json.encode({"id": _ID}).removesuffix(b'"}')
 
 
-def new_id() -> str:
-    """Return a new `id` for a record, its first key."""
-    return _ID + secrets.token_hex(12)
+def record_id(digest: str) -> str:
+    """Return the `id` of a record, its first key, which says which request it belongs to."""
+    return _ID + digest
 
 
 class Journal:
-    """One file of results, locked while open. `keys` contains the key of every line in it (see `key_of`).
+    """One file of results, locked while open. `digests` has the key of every line in it (see `key_of`), and the digest
+    of its request, "" where it states none.
 
     A last line that is incomplete after a kill is removed when the file is opened, so that its request runs again.
     """
@@ -42,7 +45,7 @@ class Journal:
             try:
                 self._check_regular()
                 self._lock()
-                self.keys = self._recover()
+                self.digests = self._recover()
             except BaseException:
                 os.close(self._file)
                 raise
@@ -59,7 +62,12 @@ class Journal:
             with suppress(OSError):  # otherwise the next run removes it
                 os.ftruncate(self._file, complete_bytes)
             raise
-        self.keys.add(self.key_of(record))
+        self.digests[self.key_of(record)] = _digest_of(record)
+
+    @property
+    def keys(self) -> KeysView[str | int]:
+        """The key of every line."""
+        return self.digests.keys()
 
     def key_of(self, record: dict[str, Any]) -> str | int:
         """Return what identifies an input line across runs: its custom_id, or the line number of an invalid line.
@@ -111,11 +119,13 @@ class Journal:
             return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as problem:
+            if problem.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+                return  # a file system without locks
             raise SetupError(f"Another run is writing {self.path}: wait for it, or use another file.") from None
 
-    def _recover(self) -> set[str | int]:
-        keys: set[str | int] = set()
+    def _recover(self) -> dict[str | int, str]:
+        digests: dict[str | int, str] = {}
         complete_bytes = 0
         with open(os.dup(self._file), "rb") as file:  # noqa: PTH123 - a path cannot be opened by number
             file.seek(0)
@@ -123,14 +133,16 @@ class Journal:
                 if not line.endswith(b"\n"):
                     self._check_incomplete(line, number)
                     break
-                keys.add(self._parse_key(line, number))
+                key, digest = self._parse(line, number)
+                digests[key] = digest
                 complete_bytes += len(line)
         os.ftruncate(self._file, complete_bytes)
-        return keys
+        return digests
 
-    def _parse_key(self, line: bytes, number: int) -> str | int:
+    def _parse(self, line: bytes, number: int) -> tuple[str | int, str]:
         try:
-            return self.key_of(msgspec.json.decode(line))
+            record = msgspec.json.decode(line)
+            return self.key_of(record), _digest_of(record)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise self._not_a_result(number) from None
 
@@ -142,6 +154,11 @@ class Journal:
         return SetupError(
             f"{self.path} line {number} is not {self.RECORD_NAME}: use another file, or move this one away."
         )
+
+
+def _digest_of(record: dict[str, Any]) -> str:
+    found = _WITH_DIGEST.fullmatch(str(record.get("id")))
+    return found[1] if found else ""
 
 
 def _opened(path: Path) -> tuple[int, bool]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
 from codecs import BOM_UTF8
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -14,15 +20,19 @@ from onward.errors import SetupError
 
 METHOD = "POST"
 URLS = ("/v1/completions", "/completions")
+MAX_LINE_BYTES = 64_000_000
+"""Of a request; no server takes larger ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A request. `custom_id` is unique in the file; `number` counts all lines from 1, including blank ones."""
+    """A request. `custom_id` is unique in the file; `number` counts all lines from 1, including blank ones; `digest`
+    identifies custom_id and body, with the model that is used."""
 
     number: int
     custom_id: str
     body: dict[str, Any]
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,34 +53,55 @@ class Checked:
     invalid: list[InvalidLine]
 
 
-def read_lines(path: Path) -> Generator[Line | InvalidLine, None, None]:
-    """Yield every line that is not blank; a byte order mark is skipped."""
+@contextmanager
+def opened_input(path: Path) -> Iterator[BinaryIO]:
+    """Open the input, which is read more than once: a pipe is copied to a temporary file first."""
     with path.open("rb") as file:
-        for number, raw in enumerate(file, 1):
-            if number == 1:
-                raw = raw.removeprefix(BOM_UTF8)
-            if raw.strip():
-                yield _line(raw, number)
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            yield file
+            return
+        with tempfile.TemporaryFile(prefix="onward-batch-") as copy:
+            shutil.copyfileobj(file, copy)
+            yield copy
 
 
-def check_lines(path: Path) -> Checked:
+def read_lines(file: BinaryIO, model: str | None) -> Generator[Line | InvalidLine, None, None]:
+    """Yield every line that is not blank, from the first on; a byte order mark is skipped. `model` replaces that of
+    every line."""
+    file.seek(0)
+    number = 0
+    while raw := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if number == 1:
+            raw = raw.removeprefix(BOM_UTF8)
+        if len(raw) > MAX_LINE_BYTES and not raw.endswith(b"\n"):
+            while raw and not raw.endswith(b"\n"):
+                raw = file.readline(MAX_LINE_BYTES)
+            message = f"Line {number} is longer than {MAX_LINE_BYTES // 1_000_000} MB."
+            yield InvalidLine(number, None, "line_too_long", message)
+        elif raw.strip():
+            yield _line(raw, number, model)
+
+
+def check_lines(file: BinaryIO, path: Path, model: str | None) -> Checked:
     """Check formats and unique ids of the whole file. Raises SetupError if no line is a valid request."""
     first: dict[str, Line] = {}
     invalid: list[InvalidLine] = []
-    for line in read_lines(path):
+    for line in read_lines(file, model):
         if isinstance(line, InvalidLine):
             invalid.append(line)
         elif (earlier := first.get(line.custom_id)) is not None:
             message = f"Line {line.number}: the custom_id {line.custom_id!r} is already used in line {earlier.number}."
             invalid.append(InvalidLine(line.number, line.custom_id, "duplicate_custom_id", message))
         else:
-            first[line.custom_id] = Line(line.number, line.custom_id, {"model": line.body.get("model")})
+            body = {"model": line.body.get("model")}
+            first[line.custom_id] = Line(line.number, line.custom_id, body, line.digest)
     if invalid and not first:
         raise SetupError(f"{path} contains no valid request. {invalid[0].message}")
     return Checked(list(first.values()), invalid)
 
 
-def _line(raw: bytes, number: int) -> Line | InvalidLine:
+def _line(raw: bytes, number: int, model: str | None) -> Line | InvalidLine:
     place = f"Line {number}"
     try:
         value = msgspec.json.decode(raw)
@@ -89,7 +120,17 @@ def _line(raw: bytes, number: int) -> Line | InvalidLine:
     if not isinstance(body, dict):
         message = f"{place} has no body with the fields of a completion request."
         return InvalidLine(number, custom_id, "missing_required_parameter", message)
-    return Line(number, custom_id, body)
+    if model is not None:
+        body["model"] = model
+    return Line(number, custom_id, body, _digest(custom_id, body, raw))
+
+
+def _digest(custom_id: str, body: dict[str, Any], raw: bytes) -> str:
+    try:
+        content = msgspec.json.encode([custom_id, body], order="sorted")
+    except (ValueError, OverflowError, RecursionError):  # such as an integer of more than 64 bits
+        content = raw.strip() + repr(body.get("model")).encode(errors="surrogatepass")
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def _json_problem(raw: bytes, problem: Exception) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from onward.cli.batch.counts import Counts
-from onward.cli.batch.journal import Journal, new_id
-from onward.cli.batch.lines import Checked, InvalidLine, Line, check_lines, read_lines
+from onward.cli.batch.journal import Journal, record_id
+from onward.cli.batch.lines import Checked, InvalidLine, Line, check_lines, opened_input, read_lines
 from onward.cli.batch.progress import Progress, print_summary
 from onward.cli.output.errors import error_object
 from onward.cli.output.terminal import note
@@ -23,14 +24,23 @@ from onward.cli.source.open import open_source, unknown_models
 from onward.errors import ApiError, EngineStopped, InvalidRequest, ModelNotFound, Overloaded, SetupError
 from onward.protocol.ids import request_id
 
+Keys = KeysView[str | int]
+
 FULL_QUEUE_DELAY_SECONDS = 0.2
 """How long a request waits if the queue of this process is full; running requests make room."""
 BUSY_STATUSES = (429, 502, 503)
 """Statuses of a server that is overloaded or temporarily down; they say nothing about the line."""
 MAX_SILENCE_SECONDS = 600.0
 """The run ends if a busy or lost server completes no line for this long; one completion may take as long."""
+MAX_LOST = 2
+"""A line is rejected when its connection was lost so often, by a server that answered in between. Each time it was sent
+as often as the source retries."""
 RECONNECT_SECONDS = 2.0
 """How long a request waits for a server that has completed lines of this run and cannot be reached any more."""
+
+
+class _LineLost(Exception):
+    """The server closed the connection whenever a line was sent, and answered other requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +66,40 @@ def run_batch(batch: Batch, counts: Counts) -> None:
     After all other lines: the last error of a line that the server failed to complete.
     """
     _check_apart(batch)
-    checked, started = check_lines(batch.source), time.monotonic()
+    with opened_input(batch.source) as file:
+        _run_file(batch, file, counts)
+
+
+def _run_file(batch: Batch, file: BinaryIO, counts: Counts) -> None:
+    checked, started = check_lines(file, batch.source, batch.model), time.monotonic()
     with Journal(batch.output) as results, Journal(batch.errors) as rejections:
+        _check_unchanged(batch, checked.requests, results, "use another file for the results, or move this one away")
+        _check_unchanged(batch, checked.requests, rejections, "delete it to run its lines again")
         pending = _count(checked, results.keys, rejections.keys, counts)
         for bad in checked.invalid:
             if bad.number not in rejections.keys:
                 rejections.append(_unsent_record(bad))
                 counts.unsent += 1
         if pending:
-            _run_pending(batch, pending, results, rejections, counts)
+            _run_pending(batch, file, pending, results, rejections, counts)
     print_summary(counts, time.monotonic() - started, batch.errors)
 
 
-def _count(checked: Checked, answered: set[str | int], rejected: set[str | int], counts: Counts) -> list[Line]:
+def _check_unchanged(batch: Batch, requests: list[Line], journal: Journal, advice: str) -> None:
+    """Raise SetupError if a line is not the request that the result under its custom_id belongs to."""
+    for line in requests:
+        if journal.digests.get(line.custom_id, "") not in ("", line.digest):
+            raise SetupError(
+                f"{journal.path} has a result of another request than line {line.number} of {batch.source} for the "
+                f"custom_id {line.custom_id!r}: {advice}."
+            )
+
+
+def _count(checked: Checked, answered: Keys, rejected: Keys, counts: Counts) -> list[Line]:
     """Return the requests that earlier runs left; count all lines in `counts`."""
     counts.total = len(checked.requests) + len(checked.invalid)
     counts.answered = sum(line.custom_id in answered for line in checked.requests)
-    pending = [line for line in checked.requests if line.custom_id not in answered | rejected]
+    pending = [line for line in checked.requests if line.custom_id not in answered and line.custom_id not in rejected]
     counts.rejected = len(checked.requests) - len(pending) - counts.answered
     counts.unsent = sum(line.number in rejected for line in checked.invalid)
     counts.finished_before, counts.answered_before = counts.finished, counts.answered
@@ -87,24 +114,28 @@ def _check_apart(batch: Batch) -> None:
         raise SetupError(f"{batch.output} is for the results: set --errors to another file.")
 
 
-def _run_pending(batch: Batch, pending: list[Line], results: Journal, rejections: Journal, counts: Counts) -> None:
+def _run_pending(
+    batch: Batch, file: BinaryIO, pending: list[Line], results: Journal, rejections: Journal, counts: Counts
+) -> None:
     named = {line.body["model"] for line in pending if isinstance(line.body["model"], str) and line.body["model"]}
     models = [batch.model] if batch.model else sorted(named)
     unknown = {} if batch.model else unknown_models(batch.session.connection, models)
-    to_run: set[int] = set()
+    to_run: dict[int, str] = {}
     for line in pending:
         model = None if batch.model else line.body["model"]
         if isinstance(model, str) and model in unknown:
             rejections.append(_rejected_record(line, _model_not_found(model, unknown[model])))
             counts.rejected += 1
         else:
-            to_run.add(line.number)
+            to_run[line.number] = line.digest
     if not to_run:
         return
     source = open_source(batch.session.connection, [model for model in models if model not in unknown], quiet=True)
-    with closing(read_lines(batch.source)) as lines, Progress(counts):
-        requests = (line for line in lines if isinstance(line, Line) and line.number in to_run)
+    with closing(read_lines(file, batch.model)) as lines, Progress(counts):
+        requests = (line for line in lines if isinstance(line, Line) and to_run.get(line.number) == line.digest)
         asyncio.run(_Run(source, batch, results, rejections, counts).all(requests))
+    if counts.finished + counts.unanswered < counts.total:
+        raise SetupError(f"{batch.source} has changed since it was checked: run the same command again.")
 
 
 def _model_not_found(name: str, why: str) -> ModelNotFound:
@@ -154,13 +185,15 @@ class _Run:
             await self._one(line)
 
     async def _one(self, line: Line) -> None:
-        fields = {**line.body, "model": self._batch.model} if self._batch.model else line.body
         try:
-            if fields.get("stream"):
+            if line.body.get("stream"):
                 raise InvalidRequest("A batch cannot stream: remove `stream`.", param="stream")
-            document = await self._complete(fields)
+            document = await self._complete(line)
         except EngineStopped:
             raise
+        except _LineLost as problem:
+            self._rejections.append(_lost_record(line, problem))
+            self._counts.rejected += 1
         except (ApiError, RemoteError) as problem:
             if isinstance(problem, RemoteError) and _is_temporary(problem):
                 self._skip(problem)
@@ -175,24 +208,38 @@ class _Run:
             self._counts.answered += 1
         self._last_finished, self._has_finished = time.monotonic(), True
 
-    async def _complete(self, fields: dict[str, Any]) -> Any:
-        """Return the completion; waits while this process's queue is full or the server is busy."""
+    async def _complete(self, line: Line) -> Any:
+        """Return the completion; waits while this process's queue is full or the server is busy. Raises _LineLost."""
+        num_lost = 0
         self._running += 1
         try:
             while True:
                 try:
-                    return await self._source.complete(fields)
+                    return await self._source.complete(line.body)
                 except EngineStopped:
                     raise
                 except Overloaded:
                     if self._running == 1:
                         raise
                     delay = FULL_QUEUE_DELAY_SECONDS
-                except (RemoteError, ConnectionFailed) as problem:
+                except RemoteError as problem:
                     delay = self._retry_delay(problem)
+                except ConnectionFailed as problem:
+                    if await self._server_answers():
+                        num_lost += 1
+                        if num_lost == MAX_LOST:
+                            raise _LineLost(str(problem)) from None
+                        delay = RECONNECT_SECONDS
+                    else:
+                        delay = self._retry_delay(problem)
                 await asyncio.sleep(delay)
         finally:
             self._running -= 1
+
+    async def _server_answers(self) -> bool:
+        """Return whether the server answers another request than one whose connection was lost."""
+        answers = getattr(self._source, "answers", None)
+        return answers is not None and await answers()
 
     def _retry_delay(self, problem: RemoteError | ConnectionFailed) -> float:
         """Return the seconds until the next attempt. Raises the problem if another attempt is pointless."""
@@ -230,7 +277,7 @@ def _record(line: Line, status: int, body: dict[str, Any], named: str | None) ->
     """Return a line of OpenAI's batch output."""
     response = {"status_code": status, "request_id": named or request_id(), "body": body}
     return {
-        "id": new_id(),
+        "id": record_id(line.digest),
         "custom_id": line.custom_id,
         "response": response,
         "error": None,
@@ -242,10 +289,17 @@ def _rejected_record(line: Line, problem: ApiError | RemoteError) -> dict[str, A
     return _record(line, problem.status, {"error": error_object(problem)}, named)
 
 
+def _lost_record(line: Line, problem: _LineLost) -> dict[str, Any]:
+    """Return a line of OpenAI's batch output for a request that the server never answered, though it answers others."""
+    message = f"Line {line.number}: {problem} The server answers other requests: this one may be too large for it."
+    error = {"code": "connection_lost", "message": message}
+    return {"id": record_id(line.digest), "custom_id": line.custom_id, "response": None, "error": error}
+
+
 def _unsent_record(line: InvalidLine) -> dict[str, Any]:
     """Return a line of OpenAI's batch output for a request that was never sent: an error instead of a response."""
     return {
-        "id": new_id(),
+        "id": record_id(secrets.token_hex(12)),
         "custom_id": line.custom_id,
         "response": None,
         "error": {"code": line.code, "message": line.message, "line": line.number},

@@ -22,6 +22,8 @@ If the server is busy or temporarily down (HTTP 429, 502, 503, or no connection 
 run), the batch waits until no line has completed for ten minutes. A line that fails three times (408, other 5xx) is in
 neither file; the next run retries it.
 
+IN may be a pipe. A line that has changed since it was completed ends the command before anything runs.
+
 A line that is not a valid request (invalid JSON, another URL, a duplicate custom_id) or names an unknown model is
 rejected without affecting the others. If it was never sent, its `response` is null, its `error` contains the line
 number, and its custom_id is null if it could not be read.

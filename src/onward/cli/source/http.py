@@ -24,6 +24,7 @@ from onward.cli.source.stream import PREFERENCE, ChunkStream, parse_document, pa
 from onward.cli.source.transport import MAX_ANSWER_BYTES, MAX_ERROR_BYTES, TIMEOUT, connection_failed
 from onward.network import AsyncTransport, without_secrets
 
+PROBE_SECONDS = 10.0
 CANCEL_SECONDS = 2.0
 """How long a command that ends waits until the server knows."""
 NO_HEADERS: Mapping[str, str] = {}
@@ -195,6 +196,13 @@ class HttpSource:
         url = self._base.removesuffix("/v1") + path
         async with self._response(method, url, fields) as response:
             return parse_object(await _read(response), url, form)
+
+    async def answers(self) -> bool:
+        """Return whether the server answers a small request, whatever it says."""
+        with suppress(httpx.TransportError):
+            await self._client.get(self._base + "/models", timeout=PROBE_SECONDS)
+            return True
+        return False
 
     async def aclose(self) -> None:
         await self._client.aclose()
