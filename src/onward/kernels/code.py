@@ -13,6 +13,7 @@ import llvmlite.binding as llvm
 
 from onward.kernels.executable_memory import require_executable_memory
 from onward.kernels.object_cache import ObjectCache, kernels_folder
+from onward.kernels.recipe import Recipe
 from onward.kernels.symbols import undefined_symbols
 from onward.kernels.targets import Target, host
 
@@ -43,27 +44,33 @@ class Code:
 
 
 def load(
-    text: str,
+    module: str | Recipe,
     target: Target | None = None,
     cached_in: ObjectCache | None = None,
     notify: Callable[[], None] | None = None,
 ) -> Code:
-    """Return the code of a module (function.Module.text) for `target`, by default this machine.
+    """Return the code of a module, its text (function.Module.text) or how it is written, for `target`, by default this
+    machine.
 
     Objects are kept in `cached_in`, by default the user's own cache folder. `notify` is called before a module is
     compiled, rather than found there. Raises executable_memory.NoExecutableMemory.
     """
     chosen = host() if target is None else target
     objects = ObjectCache(kernels_folder()) if cached_in is None else cached_in
-    key = object_key(text, chosen)
+    digest = module.digest() if isinstance(module, Recipe) else None
+    key = object_key(f"recipe {digest}" if digest else _text(module), chosen)
     data = objects.get(key)
     was_compiled = data is None
     if data is None:
         if notify is not None:
             notify()
-        data = compile_object(text, chosen)
+        data = compile_object(_text(module), chosen)
         objects.put(key, data)
     return link(data, chosen, was_compiled=was_compiled)
+
+
+def _text(module: str | Recipe) -> str:
+    return module if isinstance(module, str) else module.text()
 
 
 def link(data: bytes, target: Target, *, was_compiled: bool = True) -> Code:

@@ -167,9 +167,7 @@ class Function:
     def splat(self, value: Value, num_lanes: int) -> Value:
         """Return a vector with the scalar in every lane."""
         undefined = ir.Constant(vec(value.t, num_lanes), ir.Undefined)
-        first = self.b.insert_element(undefined, value.v, I32(0))
-        zeros = ir.Constant(vec(I32, num_lanes), [0] * num_lanes)
-        return Value(self, self.b.shuffle_vector(first, undefined, zeros))
+        return Value(self, self.b.insert_element(undefined, value.v, I32(0))).shuffle([0] * num_lanes)
 
     def var(self, t: Type, initial: Value | float | None = None) -> Variable:
         """Return a variable; `initial` is written here, each time that this place is reached."""

@@ -9,6 +9,7 @@ bits on every processor.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -21,6 +22,7 @@ PTR = ir.PointerType()
 VOID = ir.VoidType()
 
 
+@cache
 def vec(element_type: Type, num_lanes: int) -> Type:
     """Return the type of a vector."""
     return ir.VectorType(element_type, num_lanes)
@@ -224,6 +226,26 @@ class Value:
 
     def shuffle(self, indices: Iterable[int], other: Value | None = None) -> Value:
         """Return a vector of lanes of this vector, and behind them of `other`."""
-        picked = list(indices)
-        mask = ir.Constant(vec(I32, len(picked)), picked)
-        return Value(self.f, self.f.b.shuffle_vector(self.v, (self if other is None else other).v, mask))
+        shuffled = Shuffle(self.f.b.block, self.v, (self if other is None else other).v, tuple(indices))
+        self.f.b._insert(shuffled)
+        return Value(self.f, shuffled)
+
+
+class Shuffle(ir.instructions.Instruction):  # type: ignore[misc]
+    """llvmlite's ShuffleVector without an object for each index, which take longer than all the rest of a module."""
+
+    def __init__(self, block: Any, first: Any, second: Any, indices: tuple[int, ...]) -> None:
+        assert first.type == second.type and all(0 <= index < 2 * first.type.count for index in indices)
+        super().__init__(block, vec(first.type.element, len(indices)), "shufflevector", (first, second))
+        self._mask = _mask_text(indices)
+
+    def descr(self, buf: list[str]) -> None:
+        """Append the instruction's text."""
+        vectors = ", ".join(f"{each.type} {each.get_reference()}" for each in self.operands)
+        buf.append(f"shufflevector {vectors}, {self._mask}\n")
+
+
+@cache
+def _mask_text(indices: tuple[int, ...]) -> str:
+    numbers = f"<{', '.join(f'i32 {index}' for index in indices)}>" if any(indices) else "zeroinitializer"
+    return f"<{len(indices)} x i32> {numbers}"

@@ -1,0 +1,6 @@
+"""From logits to sampled tokens."""
+
+import time
+
+IMPORTED_NS = time.time_ns()
+"""Before any module of this package was imported (kernels.recipe.Recipe)."""

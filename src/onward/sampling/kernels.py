@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 
+from onward import kernels, sampling
 from onward.kernels.code import Code, load
 from onward.kernels.define import kernel
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.maths import log64
+from onward.kernels.recipe import Recipe
 from onward.kernels.structures import Record
 from onward.kernels.targets import host
 from onward.kernels.values import F32, F64, I64, PTR, Value
@@ -150,5 +153,7 @@ def load_kernels(notify: Callable[[], None] | None = None) -> Run:
     """Return `run` for this machine, loaded once per process; `notify` is called before it is compiled, which happens
     once per machine. Raises kernels.executable_memory.NoExecutableMemory."""
     if not _loaded:
-        _loaded.append(run_of(load(module_text(host().isa), notify=notify)))
+        isa = host().isa
+        recipe = Recipe(partial(module_text, isa), ("sampling", isa.name), (kernels, sampling))
+        _loaded.append(run_of(load(recipe, notify=notify)))
     return _loaded[0]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+from onward import kernels as kernel_package
 from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
@@ -16,6 +18,7 @@ from onward.kernels.interpreter import Kernels
 from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows
 from onward.kernels.products import ProductKind
+from onward.kernels.recipe import Recipe
 from onward.kernels.tape import TapeBuilder
 from onward.kernels.targets import host
 from onward.machine import available_memory, cpu_quota
@@ -63,7 +66,8 @@ def _load(
     )
     kernels = Kernels(tuple(sorted(kinds, key=lambda kind: kind.name)), (weights.table().type,), shape)
     isa = host().isa
-    code = load_code(kernels.module_text(isa), notify=lambda: progress(COMPILING))
+    recipe = Recipe(partial(kernels.module_text, isa), (kernels, isa.name), (kernel_package,))
+    code = load_code(recipe, notify=lambda: progress(COMPILING))
     weights.make(names, code, threads)
     context = options.context_within(found.context_length, checkpoint.paths[0].name)
     plan = plan_kv_cache(

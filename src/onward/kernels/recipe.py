@@ -1,0 +1,46 @@
+"""Modules that need not be written to know whether they were compiled before: writing one takes a third of a second.
+
+A module follows from the sources of the packages that write it and from a few facts. That is said by their digest, as
+long as the sources on disk are what this process imported: a process that goes on running while a new version is
+installed must not keep old code under the new version's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+
+import llvmlite
+
+_CLOCK_STEP_NS = 20_000_000
+"""File systems' clocks are this coarse."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a module is written: `text` returns it, by the code of `packages` and from `facts` alone.
+
+    A package has IMPORTED_NS, which its __init__ sets to the time, before any of its modules is imported. The repr of
+    the facts says all about them.
+    """
+
+    text: Callable[[], str]
+    facts: tuple[object, ...]
+    packages: tuple[ModuleType, ...]
+
+    def digest(self) -> str | None:
+        """Return a digest of all that decides the text, None if sources may have changed since they were imported."""
+        total = sha256(repr((llvmlite.__version__, self.facts)).encode())
+        try:
+            for package in self.packages:
+                for path in sorted(Path(package.__path__[0]).glob("*.py")):
+                    source = path.read_bytes()
+                    if path.stat().st_ctime_ns > package.IMPORTED_NS - _CLOCK_STEP_NS:
+                        return None
+                    total.update(f"{path.name} {len(source)}\n".encode() + source)
+        except OSError:
+            return None
+        return total.hexdigest()
