@@ -7,10 +7,10 @@ import json
 
 import pytest
 
+from onward.api.openai import reply as openai_reply
 from onward.completions.delta import Delta, Finish
 from onward.protocol.encode import MIN_PART_BYTES, completion_parts, encode_completion
 from onward.protocol.response import Choice, Completion, Logprobs
-from onward.server import whole_answer
 from onward.server.app import make_app
 from onward.text.assembler import TokenRecord
 from tests.server.fakes import Call, FakeBackend, completion, events, in_loop, settings
@@ -90,7 +90,7 @@ async def test_the_event_loop_runs_between_the_parts(monkeypatch: pytest.MonkeyP
             seen.append(turns)
             yield part
 
-    monkeypatch.setattr(whole_answer, "completion_parts", watched)
+    monkeypatch.setattr(openai_reply, "completion_parts", watched)
     counter = asyncio.create_task(count_turns())
     await completion(make_app(FakeBackend([large_delta()]), settings()), logprobs=4).done()
     counter.cancel()

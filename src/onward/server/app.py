@@ -10,6 +10,7 @@ from onward.protocol.ids import request_id
 from onward.server import access_log
 from onward.server.auth import Authenticator
 from onward.server.catalogue import Catalogue
+from onward.server.completion_run import Runner
 from onward.server.completions import Completions, body_limits
 from onward.server.dialects.routes import dialect_routes
 from onward.server.dialects.services import Services
@@ -59,7 +60,8 @@ class App:
         self._running = Running()
         kept = KeptStreams(settings.resume_window, settings.resume_memory, self._running)
         self._metrics.registry.register(StreamCollector(kept))
-        completions = Completions(backend, settings, self._metrics, self._running, kept)
+        runner = Runner(backend, self._metrics, self._running, settings.keep_alive)
+        completions = Completions(runner, settings, kept)
         self._log_requests = settings.access_log
         self._routes = Routes(
             [
@@ -68,7 +70,7 @@ class App:
                 *_catalogue_routes(Catalogue(backend)),
                 *_token_routes(Tokens(backend, settings)),
                 *_monitoring_routes(Monitoring(backend, self._metrics, self._authenticator.accepts)),
-                *dialect_routes(Services(backend, settings, self._metrics, self._running, body_limits(settings))),
+                *dialect_routes(Services(runner, settings, body_limits(settings))),
                 *_page_routes(self._pages(settings)),
             ]
         )

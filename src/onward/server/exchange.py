@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from onward.api.errors import OPENAI_ERRORS, ErrorWords
+from onward.api.reply import SinkClosed
 from onward.errors import BodyTimeout, RequestTooLarge
 from onward.server.keys import Key
 from onward.server.record import RequestRecord
@@ -30,7 +31,7 @@ BODY_ERROR = "onward.body_error"
 """Key in the scope's state of the ApiError that rejects a malformed body, if the HTTP protocol found one."""
 
 
-class ClientDisconnected(Exception):
+class ClientDisconnected(SinkClosed):
     """The client closed the connection before its response was complete."""
 
 

@@ -148,7 +148,7 @@ async def accept(backend: Backend, request: CompletionRequest, exchange: Exchang
 
 
 class MeasuredAnswer:
-    """An Answer that observes its latencies, and adds its token counts to record and counters."""
+    """An Answer that observes its latencies, and when it is closed adds its token counts to record and counters."""
 
     def __init__(self, answer: Answer, metrics: Metrics, record: RequestRecord, started: float) -> None:
         self._answer = answer
@@ -157,6 +157,7 @@ class MeasuredAnswer:
         self._record = record
         self._started = started
         self._left_at: TokenCounts | None = None
+        self._is_settled = False
         self.model = record.model = answer.model
         self.fingerprint = answer.fingerprint
         self.warning = answer.warning
@@ -179,6 +180,9 @@ class MeasuredAnswer:
 
     async def aclose(self) -> None:
         await self._answer.aclose()
+        if not self._is_settled:
+            self._is_settled = True
+            self._settle()
 
     def abandon(self) -> None:
         self._answer.abandon()
@@ -189,8 +193,8 @@ class MeasuredAnswer:
         self._record = dataclasses.replace(self._record)
         self._left_at = self._answer.counts
 
-    def settle(self) -> None:
-        """Count the tokens. Call it once, when the answer has ended or was cancelled."""
+    def _settle(self) -> None:
+        """Count the tokens: the answer has ended or was cancelled."""
         counts = self._answer.counts
         self._fill_record()
         self._bound.prompt_tokens.inc(counts.prompt)

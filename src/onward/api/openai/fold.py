@@ -12,6 +12,7 @@ from onward.api.openai.logprobs import extend
 from onward.api.openai.parts import ChoiceParts, usage_of
 from onward.api.openai.words import openai_words
 from onward.completions.answer import Answer
+from onward.completions.delta import TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.protocol.ids import completion_id
 from onward.protocol.response import Choice, Chunk, Completion, Logprobs, Usage
@@ -25,50 +26,69 @@ class Identity:
     created: int = field(default_factory=lambda: int(time.time()))
 
 
-async def fold_whole(answer: Answer, request: CompletionRequest, identity: Identity | None = None) -> Completion:
+class Chunks:
+    """Makes the chunks of one answer, and the completion that they fold to."""
+
+    def __init__(self, request: CompletionRequest, identity: Identity, model: str, fingerprint: str) -> None:
+        self._request = request
+        self._identity = identity
+        self._model = model
+        self._fingerprint = fingerprint
+
+    def of(self, choices: list[Choice], counts: TokenCounts) -> list[Chunk]:
+        """Return the chunks of one step, one per partial choice."""
+        running = usage_of(counts) if self._request.continuous_usage_stats else None
+        return [self._chunk([choice], running) for choice in choices]
+
+    def last(self, counts: TokenCounts) -> list[Chunk]:
+        """Return the chunk at the end that `include_usage` asks for."""
+        return [self._chunk([], usage_of(counts))] if self._request.include_usage else []
+
+    def whole(self, choices: list[Choice], counts: TokenCounts) -> Completion:
+        """Return the completion of these choices."""
+        return Completion(
+            id=self._identity.id,
+            created=self._identity.created,
+            model=self._model,
+            system_fingerprint=self._fingerprint,
+            choices=choices,
+            usage=usage_of(counts),
+        )
+
+    def _chunk(self, choices: list[Choice], usage: Usage | None) -> Chunk:
+        return Chunk(
+            id=self._identity.id,
+            object="text_completion",
+            created=self._identity.created,
+            choices=choices,
+            model=self._model,
+            system_fingerprint=self._fingerprint,
+            usage=usage if self._request.include_usage else msgspec.UNSET,
+        )
+
+
+async def fold_whole(answer: Answer, request: CompletionRequest) -> Completion:
     """Wait for the whole answer and return the completion. Raises ApiError if generation fails."""
-    identity = identity or Identity()
+    chunks = Chunks(request, Identity(), answer.model, answer.fingerprint)
     parts, folded = ChoiceParts(request), FoldedChoices()
     with openai_words():
         async for deltas in answer:
             folded.add(await parts.write(deltas))
-    return Completion(
-        id=identity.id,
-        created=identity.created,
-        model=answer.model,
-        system_fingerprint=answer.fingerprint,
-        choices=folded.choices(),
-        usage=usage_of(answer.counts),
-    )
+    return chunks.whole(folded.choices(), answer.counts)
 
 
-async def fold_chunks(
-    answer: Answer, request: CompletionRequest, identity: Identity | None = None
-) -> AsyncGenerator[list[Chunk]]:
+async def fold_chunks(answer: Answer, request: CompletionRequest) -> AsyncGenerator[list[Chunk]]:
     """Yield the chunks of each engine step; with `include_usage`, one more chunk at the end.
 
     Raises ApiError if generation fails.
     """
-    identity = identity or Identity()
+    chunks = Chunks(request, Identity(), answer.model, answer.fingerprint)
     parts = ChoiceParts(request)
-
-    def chunk(choices: list[Choice], usage: Usage | None) -> Chunk:
-        return Chunk(
-            id=identity.id,
-            object="text_completion",
-            created=identity.created,
-            choices=choices,
-            model=answer.model,
-            system_fingerprint=answer.fingerprint,
-            usage=usage if request.include_usage else msgspec.UNSET,
-        )
-
     with openai_words():
         async for deltas in answer:
-            running = usage_of(answer.counts) if request.continuous_usage_stats else None
-            yield [chunk([choice], running) for choice in await parts.write(deltas)]
+            yield chunks.of(await parts.write(deltas), answer.counts)
     if request.include_usage:
-        yield [chunk([], usage_of(answer.counts))]
+        yield chunks.last(answer.counts)
 
 
 class FoldedChoices:

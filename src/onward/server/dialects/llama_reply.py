@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from onward.api.numbers import most_likely, wire_number
-from onward.completions.delta import Delta, Finish, TokenCounts
+from onward.api.reply import Event, Stopwatch
+from onward.completions.answer import Answer
+from onward.completions.delta import Delta, Finish, TokenCounts, merged
 from onward.completions.request import CompletionRequest
 from onward.protocol.sse import KEEP_ALIVE, data_event
 from onward.server.dialects.line_limits import LineLimits
-from onward.server.dialects.stopwatch import Stopwatch
 from onward.text.assembler import TokenRecord
 
 Object = dict[str, Any]
@@ -63,7 +64,8 @@ class LlamaReply:
         settings: Callable[[str], Object],
     ) -> None:
         """`settings` returns `generation_settings` and `prompt` for a model's name."""
-        self._request = request
+        self.is_stream = request.stream
+        self._num_choices = request.n
         self._options = options
         self._stopwatch = stopwatch
         self._settings = settings
@@ -71,26 +73,26 @@ class LlamaReply:
         self._parts: dict[int, _Part] = {}
         self._finals: dict[int, Object] = {}
 
-    def begin(self, model: str) -> None:
-        self._model = model
+    def begin(self, answer: Answer) -> None:
+        self._model = answer.model
 
     @property
     def is_complete(self) -> bool:
-        return len(self._finals) == self._request.n
+        return len(self._finals) == self._num_choices
 
-    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> bytes:
+    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> list[Event]:
         self._stopwatch.mark()
         events: list[Object] = []
-        for delta in deltas:
+        for delta in merged(deltas):
             if delta.index not in self._finals:
                 events += self._accept(delta, counts)
-        return b"".join(map(data_event, events))
+        return list(map(data_event, events)) if self.is_stream else []
 
-    async def end(self, counts: TokenCounts) -> bytes:
-        if self._request.stream:
-            return b""
+    async def end(self, counts: TokenCounts) -> list[Event]:
+        if self.is_stream:
+            return []
         finals = [self._finals[index] for index in sorted(self._finals)]
-        return msgspec.json.encode(finals[0] if self._request.n == 1 else finals)
+        return [msgspec.json.encode(finals[0] if self._num_choices == 1 else finals)]
 
     def _accept(self, delta: Delta, counts: TokenCounts) -> list[Object]:
         """Return the events that a delta of a choice leads to; the last one when it has ended."""
@@ -145,7 +147,7 @@ class LlamaReply:
         return event
 
     def _final(self, index: int, part: _Part, counts: TokenCounts) -> Object:
-        is_stream = self._request.stream
+        is_stream = self.is_stream
         limit = self._options.num_tokens
         whole: Object = {
             "index": index,

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 import onward
+from onward.api.reply import Stopwatch
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.errors import InvalidRequest, Overloaded
 from onward.protocol.dialects.decode import Table, request_fields
@@ -15,7 +16,6 @@ from onward.protocol.dialects.rows import UNLIMITED_TOKENS
 from onward.server.dialects.llama_errors import ERRORS
 from onward.server.dialects.llama_reply import LlamaOptions, LlamaReply
 from onward.server.dialects.services import Services
-from onward.server.dialects.stopwatch import Stopwatch
 from onward.server.exchange import Exchange
 from onward.server.routes import Route
 

@@ -8,6 +8,7 @@ import msgspec
 
 from onward.api.errors import ErrorWords
 from onward.api.openai.fold import Identity
+from onward.api.reply import OneChoice
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest
@@ -16,7 +17,6 @@ from onward.protocol.dialects.mistral import FIM
 from onward.protocol.dialects.rows import UNLIMITED_TOKENS
 from onward.protocol.error_body import MAX_FIELD_CHARS
 from onward.protocol.sse import DONE, KEEP_ALIVE, data_event
-from onward.server.dialects.run import OneChoice
 from onward.server.dialects.services import Services
 from onward.server.exchange import Exchange
 from onward.server.routes import Route
@@ -78,22 +78,20 @@ def _request(checked: Object) -> CompletionRequest:
 class FimReply(OneChoice):
     """Writes one answer in the shape of a chat."""
 
-    content_type = "text/event-stream"
     keep_alive = KEEP_ALIVE
 
     def __init__(self, request: CompletionRequest) -> None:
-        super().__init__()
+        super().__init__(is_stream=request.stream)
         self._request = request
         self._identity = Identity()
         self._finish = "stop"
         self._has_begun = False
 
-    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> bytes:
-        (delta,) = deltas
+    def write(self, delta: Delta, counts: TokenCounts) -> bytes:
         self._texts.append(delta.text)
         reason = None if delta.finish is None else delta.finish.reason
         self._finish = reason or self._finish
-        if not self._request.stream or not (delta.text or reason):
+        if not self.is_stream or not (delta.text or reason):
             return b""
         content: Object = {"content": delta.text}
         if not self._has_begun:
@@ -103,8 +101,8 @@ class FimReply(OneChoice):
         more = {"usage": _usage(counts)} if reason else {}
         return data_event({**self._head("chat.completion.chunk"), "choices": [choice], **more})
 
-    async def end(self, counts: TokenCounts) -> bytes:
-        if self._request.stream:
+    def finish(self, counts: TokenCounts) -> bytes:
+        if self.is_stream:
             return DONE
         message = {"role": "assistant", "content": "".join(self._texts), "tool_calls": None}
         choice = {"index": 0, "message": message, "finish_reason": self._finish}

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 import onward
+from onward.api.reply import Stopwatch
 from onward.completions.request import CompletionRequest
 from onward.errors import InvalidRequest
 from onward.models.registry import ListedModel
@@ -17,7 +18,6 @@ from onward.protocol.dialects.ollama import GENERATE, SHOW, TEMPLATE
 from onward.protocol.dialects.rows import UNLIMITED_TOKENS
 from onward.server.dialects.ollama_reply import ERRORS, OllamaReply, now
 from onward.server.dialects.services import Services
-from onward.server.dialects.stopwatch import Stopwatch
 from onward.server.exchange import Exchange
 from onward.server.routes import Route
 

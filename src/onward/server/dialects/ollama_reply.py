@@ -10,13 +10,12 @@ import msgspec
 from onward.api.errors import ErrorWords
 from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.words import openai_error
+from onward.api.reply import OneChoice, Stopwatch
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.rejections import UnknownModel
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, ModelNotFound, RequestRejected
 from onward.protocol.error_body import MAX_FIELD_CHARS
-from onward.server.dialects.run import OneChoice
-from onward.server.dialects.stopwatch import Stopwatch
 from onward.text.assembler import TokenRecord
 
 Object = dict[str, Any]
@@ -52,23 +51,21 @@ class OllamaReply(OneChoice):
     """Writes one answer. `name` is the model as the client named it."""
 
     content_type = "application/x-ndjson"
-    keep_alive = b""
 
     def __init__(self, request: CompletionRequest, name: str, stopwatch: Stopwatch) -> None:
-        super().__init__()
+        super().__init__(is_stream=request.stream)
         self._request = request
         self._name = name
         self._stopwatch = stopwatch
         self._logprobs: list[Object] = []
         self._finish = "stop"
 
-    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> bytes:
+    def write(self, delta: Delta, counts: TokenCounts) -> bytes:
         self._stopwatch.mark()
-        (delta,) = deltas
         self._finish = delta.finish.reason if delta.finish else self._finish
         num_top = self._request.logprobs
         logprobs = [] if num_top is None else [_entry(record, num_top) for record in delta.tokens]
-        if not self._request.stream:
+        if not self.is_stream:
             self._texts.append(delta.text)
             self._logprobs += logprobs
             return b""
@@ -77,7 +74,7 @@ class OllamaReply(OneChoice):
         line: Object = {"response": delta.text, "done": False}
         return self._line(line | ({"logprobs": logprobs} if logprobs else {}))
 
-    async def end(self, counts: TokenCounts) -> bytes:
+    def finish(self, counts: TokenCounts) -> bytes:
         line: Object = {
             "response": "".join(self._texts),
             "done": True,
@@ -93,7 +90,7 @@ class OllamaReply(OneChoice):
 
     def _line(self, fields: Object) -> bytes:
         line = msgspec.json.encode({"model": self._name, "created_at": now(), **fields})
-        return line + b"\n" if self._request.stream else line
+        return line + b"\n" if self.is_stream else line
 
 
 def _entry(record: TokenRecord, num_top: int) -> Object:

@@ -1,4 +1,4 @@
-"""What the endpoints of all dialects share: bodies, the run of a completion, and the bytes of tokens."""
+"""What the endpoints of all dialects share: bodies, models, and the run of a completion."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from onward.api.reply import Reply
 from onward.backends.base import Backend
 from onward.completions.rejections import UnknownModel
 from onward.completions.request import CompletionRequest
@@ -14,11 +15,8 @@ from onward.offload import inline_or_on_thread
 from onward.protocol.body_limits import BodyLimits
 from onward.protocol.decode import decode_object
 from onward.protocol.parameter import Profile
-from onward.server.dialects.run import DialectRun, Reply
-from onward.server.disconnect import run_while_connected
+from onward.server.completion_run import Runner
 from onward.server.exchange import Exchange
-from onward.server.metrics import Metrics
-from onward.server.running import Running
 from onward.settings import Settings
 
 T = TypeVar("T")
@@ -26,13 +24,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The application's parts that dialects use. `running` counts what a drain waits for."""
+    """The application's parts that dialects use."""
 
-    backend: Backend
+    runner: Runner
     settings: Settings
-    metrics: Metrics
-    running: Running
     body_limits: BodyLimits
+
+    @property
+    def backend(self) -> Backend:
+        return self.runner.backend
 
     @property
     def profile(self) -> Profile:
@@ -55,16 +55,8 @@ class Services:
         return await inline_or_on_thread(len(body), decoded)
 
     async def complete(self, exchange: Exchange, request: CompletionRequest, reply: Reply) -> None:
-        """Complete a request, which `reply` writes. Raises ApiError, ClientDisconnected."""
-        exchange.record.stream = request.stream
-        run = DialectRun(exchange, request, reply, self.backend, self.metrics)
-        with self.running.one():
-            await run_while_connected(exchange, run.run(), self.settings.keep_alive, run.send_keep_alive)
-
-    async def tokens_by_id(self, model: str | None, ids: list[int]) -> dict[int, bytes]:
-        """Return the bytes of each token."""
-        distinct = list(dict.fromkeys(ids))
-        return dict(zip(distinct, await self.backend.token_bytes(model, distinct), strict=True)) if distinct else {}
+        """Complete a request, which `reply` writes. Raises ApiError, RequestRejected, ClientDisconnected."""
+        await self.runner.complete(exchange, request, reply)
 
     def model(self, name: str | None) -> ListedModel:
         """Return a listed model, by default the first. Raises UnknownModel."""

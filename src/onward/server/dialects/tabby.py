@@ -10,12 +10,12 @@ import msgspec
 
 import onward
 from onward.api.openai.fold import Identity
+from onward.api.reply import OneChoice
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.errors import InvalidRequest
 from onward.protocol.dialects.decode import check_fields, request_fields
 from onward.protocol.dialects.tabby import COMPLETION, MAX_DECODING_TOKENS
-from onward.server.dialects.run import OneChoice
 from onward.server.dialects.services import Services
 from onward.server.exchange import Exchange
 from onward.server.routes import Route
@@ -84,18 +84,15 @@ def _request(checked: dict[str, Any], *, has_crlf: bool) -> CompletionRequest:
 class TabbyReply(OneChoice):
     """Writes one answer; Tabby has no streams."""
 
-    content_type = ""
-    keep_alive = b""
-
     def __init__(self, *, has_crlf: bool) -> None:
-        super().__init__()
+        super().__init__(is_stream=False)
         self._has_crlf = has_crlf
 
-    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> bytes:
-        self._texts += [delta.text for delta in deltas]
+    def write(self, delta: Delta, counts: TokenCounts) -> bytes:
+        self._texts.append(delta.text)
         return b""
 
-    async def end(self, counts: TokenCounts) -> bytes:
+    def finish(self, counts: TokenCounts) -> bytes:
         text = "".join(self._texts)
         if self._has_crlf:
             text = text.replace("\n", CRLF)

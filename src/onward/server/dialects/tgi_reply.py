@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from onward.api.numbers import most_likely, wire_number
+from onward.api.reply import OneChoice
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.protocol.sse import KEEP_ALIVE, data_event
-from onward.server.dialects.run import OneChoice
 from onward.text.assembler import TokenRecord
 
 Object = dict[str, Any]
@@ -34,11 +34,10 @@ class TgiOptions:
 class TgiReply(OneChoice):
     """Writes one answer. An end token is an event of its own, without a log probability."""
 
-    content_type = "text/event-stream"
     keep_alive = KEEP_ALIVE
 
     def __init__(self, request: CompletionRequest, options: TgiOptions) -> None:
-        super().__init__()
+        super().__init__(is_stream=request.stream)
         self._request = request
         self._options = options
         self._tokens: list[Object] = []
@@ -46,8 +45,7 @@ class TgiReply(OneChoice):
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._finish = "length"
 
-    async def feed(self, deltas: list[Delta], counts: TokenCounts) -> bytes:
-        (delta,) = deltas
+    def write(self, delta: Delta, counts: TokenCounts) -> bytes:
         self._texts.append(delta.text)
         if delta.finish is not None and delta.finish.reason == "stop":
             self._finish = "stop_sequence" if delta.finish.stop_string else "eos_token"
@@ -64,8 +62,8 @@ class TgiReply(OneChoice):
             self._event(index, counts, is_last=is_end and index == last) for index in range(first, last + 1)
         )
 
-    async def end(self, counts: TokenCounts) -> bytes:
-        if self._request.stream:
+    def finish(self, counts: TokenCounts) -> bytes:
+        if self.is_stream:
             return b""
         answer: Object = {"generated_text": self._whole_text()}
         if self._options.has_details:
@@ -87,7 +85,7 @@ class TgiReply(OneChoice):
         return _token(token, text, logprob, is_special=text in self._options.special)
 
     def _event(self, index: int, counts: TokenCounts, *, is_last: bool) -> bytes:
-        if not self._request.stream:
+        if not self.is_stream:
             return b""
         event: Object = {"index": index + 1, "token": self._tokens[index]}
         if self._options.num_top:

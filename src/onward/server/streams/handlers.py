@@ -6,17 +6,18 @@ from collections.abc import Coroutine
 
 import msgspec
 
+from onward.api.openai.reply import encoded
 from onward.errors import InvalidRequest, NotFound
 from onward.offload import inline_or_on_thread
 from onward.server.disconnect import run_while_connected
-from onward.server.event_stream import EventStream
 from onward.server.exchange import Exchange
 from onward.server.running import Running
+from onward.server.schema_link import schema_url
+from onward.server.sink import EventStream, send_whole
 from onward.server.streams.kept import KeptStreams
 from onward.server.streams.log import StreamLog
 from onward.server.streams.sender import StreamSender
 from onward.server.streams.work import completion_of
-from onward.server.whole_answer import send_whole
 
 Work = Coroutine[object, object, None]
 
@@ -90,7 +91,8 @@ class Streams:
         if log.error is not None:
             raise log.error
         _require_events_after(log, 0)
-        await send_whole(exchange, await inline_or_on_thread(log.num_bytes, lambda: completion_of(log)))
+        completion = await inline_or_on_thread(log.num_bytes, lambda: completion_of(log))
+        await send_whole(exchange, encoded(completion, schema_url(exchange) if exchange.with_schema else None))
 
 
 def owner(exchange: Exchange) -> str | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from onward.api.openai.fold import Identity
-from onward.backends.base import Backend
+from onward.api.openai.reply import OpenAIReply
 from onward.completions.request import CompletionRequest
 from onward.errors import InvalidRequest
+from onward.server.completion_run import Runner
+from onward.server.disconnect import run_while_connected
 from onward.server.exchange import Exchange
-from onward.server.metrics import Metrics, accept
+from onward.server.metrics import accept
 from onward.server.streams.handlers import owner
 from onward.server.streams.kept import KeptStreams
 from onward.server.streams.log import StreamLog
@@ -18,31 +19,39 @@ PREFERENCE = "resumable"
 """In the header Prefer (RFC 7240), which other servers ignore: as `stream_options.resumable`, where it is possible."""
 
 
-class ResumableRun:
-    """A completion that goes on without its client."""
+async def complete_kept(
+    runner: Runner, exchange: Exchange, request: CompletionRequest, reply: OpenAIReply, kept: KeptStreams
+) -> None:
+    """Complete a request, whose stream goes on without its client. Raises as `Runner.complete` does."""
+    exchange.record.stream = True
+    run = _ResumableRun(runner, exchange, request, reply, kept)
+    with runner.running.one():
+        await run_while_connected(exchange, run.run(), runner.keep_alive_seconds, run.send_keep_alive)
 
+
+class _ResumableRun:
     def __init__(
-        self, exchange: Exchange, request: CompletionRequest, backend: Backend, metrics: Metrics, kept: KeptStreams
+        self, runner: Runner, exchange: Exchange, request: CompletionRequest, reply: OpenAIReply, kept: KeptStreams
     ) -> None:
+        self._runner = runner
         self._exchange = exchange
         self._request = request
-        self._backend = backend
-        self._metrics = metrics
+        self._reply = reply
         self._kept = kept
         self._sender: StreamSender | None = None
 
     async def run(self) -> None:
         """Complete and send. Cancelling it cancels the completion, unless an event was sent, from which the client
         knows the stream's id."""
-        exchange = self._exchange
-        answer = await accept(self._backend, self._request, exchange, self._metrics)
-        identity = Identity()
-        log = StreamLog(identity.id, owner(exchange), exchange.sender, answer.model)
+        exchange, reply = self._exchange, self._reply
+        answer = await accept(self._runner.backend, self._request, exchange, self._runner.metrics)
+        reply.begin(answer)
+        log = StreamLog(reply.identity.id, owner(exchange), exchange.sender, answer.model)
         exchange.record.stream_id = log.id
         if prefers_resumable(exchange):
             applied = f"{PREFERENCE}; window={self._kept.window_seconds:g}"
             exchange.headers.append((b"preference-applied", applied.encode()))
-        self._kept.start(log, fill(log, self._kept, answer, self._request, identity, exchange.id))
+        self._kept.start(log, fill(log, self._kept, answer, reply, exchange.id))
         self._sender = StreamSender(exchange, log)
         with self._kept.connected(log):
             try:

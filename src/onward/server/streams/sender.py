@@ -6,8 +6,8 @@ from contextlib import aclosing
 
 from onward.errors import ApiError
 from onward.protocol.error_body import error_event
-from onward.server.event_stream import EventStream
 from onward.server.exchange import Exchange
+from onward.server.sink import EventStream
 from onward.server.streams.log import Event, StreamLog
 
 MAX_SENT_BYTES = 65_536

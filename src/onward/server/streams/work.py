@@ -1,4 +1,4 @@
-"""The work on a stream that is kept: from a running answer to the events of its log."""
+"""The work on a stream that is kept: its log takes what the reply writes, numbered."""
 
 from __future__ import annotations
 
@@ -6,67 +6,63 @@ from functools import partial
 
 import msgspec
 
-from onward.api.openai.fold import FoldedChoices, Identity, fold_chunks
-from onward.api.openai.parts import usage_of
-from onward.completions.request import CompletionRequest
+from onward.api.openai.fold import FoldedChoices
+from onward.api.openai.reply import OpenAIReply
+from onward.api.reply import Event as ReplyEvent
+from onward.api.reply import forward
+from onward.completions.answer import Answer
 from onward.errors import RequestCancelled
-from onward.offload import MAX_INLINE_SIZE, on_thread
-from onward.protocol.encode import num_values
+from onward.offload import on_thread
 from onward.protocol.error_body import error_event
 from onward.protocol.response import Chunk, Completion
-from onward.protocol.sse import DONE, chunk_event, chunk_event_parts, event_id
+from onward.protocol.sse import event_id
 from onward.server.error_response import convert_error
-from onward.server.metrics import MeasuredAnswer
 from onward.server.streams.kept import KeptStreams
 from onward.server.streams.log import Event, StreamLog
 
 
-async def fill(
-    log: StreamLog,
-    kept: KeptStreams,
-    answer: MeasuredAnswer,
-    request: CompletionRequest,
-    identity: Identity,
-    request_id: str,
-) -> None:
-    """Append the answer's chunks, then `[DONE]` or an error, as an ordinary stream would send them. Never raises but
-    CancelledError. `request_id` is that of the request that began the stream, for the log."""
+async def fill(log: StreamLog, kept: KeptStreams, answer: Answer, reply: OpenAIReply, request_id: str) -> None:
+    """Append the answer's events, then `[DONE]` or an error, as an ordinary stream would send them. Never raises but
+    CancelledError. `request_id` is that of the request that began the stream, for the server's log."""
     try:
-        async for chunks in fold_chunks(answer, request, identity):
-            for chunk in chunks:
-                await kept.append(log, await _event(chunk, log.last + 1, obfuscate=request.include_obfuscation))
-        done = (event_id(log.last + 1) + DONE,)
-        kept.end(log, done, completion=_without_choices(answer, identity))
+        await forward(answer, reply, _LogSink(log, kept, answer, reply, request_id))
     except RequestCancelled:
         kept.cancel(log)
-    except Exception as exception:
-        error = convert_error(exception, request_id)
-        kept.end(log, (event_id(log.last + 1) + error_event(error),), error=error)
-    finally:
-        await answer.aclose()
-        answer.settle()
 
 
-async def _event(chunk: Chunk, number: int, *, obfuscate: bool) -> Event:
-    """Return a chunk's event; a large one is encoded on a thread."""
-    if num_values(chunk.choices) <= MAX_INLINE_SIZE:
-        return (event_id(number) + chunk_event(chunk, obfuscate=obfuscate),)
-    parts = chunk_event_parts(chunk, obfuscate=obfuscate)
-    encoded = [event_id(number)]
-    while part := await on_thread(partial(next, parts, b"")):
-        encoded.append(part)
-    return tuple(encoded)
+class _LogSink:
+    """Takes what a reply writes into the log of a stream."""
 
+    def __init__(self, log: StreamLog, kept: KeptStreams, answer: Answer, reply: OpenAIReply, request_id: str) -> None:
+        self._log = log
+        self._kept = kept
+        self._answer = answer
+        self._reply = reply
+        self._request_id = request_id
 
-def _without_choices(answer: MeasuredAnswer, identity: Identity) -> Completion:
-    return Completion(
-        id=identity.id,
-        created=identity.created,
-        model=answer.model,
-        system_fingerprint=answer.fingerprint,
-        choices=[],
-        usage=usage_of(answer.counts),
-    )
+    async def send(self, events: list[ReplyEvent]) -> None:
+        for event in events:
+            await self._kept.append(self._log, await self._numbered(event))
+
+    async def end(self, events: list[ReplyEvent]) -> None:
+        *others, last = events
+        await self.send(others)
+        completion = self._reply.without_choices(self._answer.counts)
+        self._kept.end(self._log, await self._numbered(last), completion=completion)
+
+    async def fail(self, exception: Exception) -> None:
+        error = convert_error(exception, self._request_id)
+        self._kept.end(self._log, await self._numbered(error_event(error)), error=error)
+
+    async def _numbered(self, event: ReplyEvent) -> Event:
+        """Return an event with its id; the parts of a large one are encoded on a thread."""
+        number = event_id(self._log.last + 1)
+        if isinstance(event, bytes):
+            return (number + event,)
+        encoded = [number]
+        while part := await on_thread(partial(next, event, b"")):
+            encoded.append(part)
+        return tuple(encoded)
 
 
 def completion_of(log: StreamLog) -> Completion:
