@@ -11,11 +11,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from onward.constraints.grammar import GrammarError, check, regex_grammar, text_grammar
+from onward.constraints.errors import GrammarError
+from onward.constraints.grammar import check, regex_grammar
 from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, TokenTrie
 from onward.constraints.tokens import byte_tokens
 from onward.sampling.masks import unpack_mask
+from tests.constraints.test_grammar import gbnf_or_lark
 
 BYTES = TokenTrie(byte_tokens())
 NUM_TOKENS = 60
@@ -30,7 +32,7 @@ REFUSED: dict[str, Build] = {
     "references in a circle": lambda: json_schema_grammar(
         {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
     ),
-    "rules in a circle": lambda: text_grammar("start: x\nx: y\ny: x\n"),
+    "rules in a circle": lambda: gbnf_or_lark("start: x\nx: y\ny: x\n"),
 }
 BOUNDED: dict[str, Build] = {
     "a long repetition": lambda: regex_grammar("b?a{1000000}"),
@@ -52,9 +54,19 @@ BOUNDED: dict[str, Build] = {
     "a primorial": lambda: json_schema_grammar(
         {"allOf": [{"type": "integer", "multipleOf": prime} for prime in (7919, 7907, 7901, 7883)]}
     ),
-    "an ambiguous grammar": lambda: text_grammar('root ::= root root | "a" | "aa" | ""'),
-    "many alternatives": lambda: text_grammar("root ::= " + " | ".join(f'"a{i}" root' for i in range(2000))),
-    "a long literal": lambda: text_grammar('root ::= "' + '\\"' * 20_000 + '"'),
+    "an ambiguous grammar": lambda: gbnf_or_lark('root ::= root root | "a" | "aa" | ""'),
+    "many alternatives": lambda: gbnf_or_lark('root ::= "x" | ' + " | ".join(f'"a{i}" root' for i in range(2000))),
+    "nested groups that repeat": lambda: gbnf_or_lark("root ::= " + "(" * 90 + "[ab]" + ")*)+" * 45),
+    "rules that double": lambda: gbnf_or_lark(
+        "root ::= r0\n" + "".join(f"r{i} ::= r{i + 1} r{i + 1}\n" for i in range(28)) + 'r28 ::= "a" | "(" root ")"'
+    ),
+    "a long chain of rules": lambda: gbnf_or_lark(
+        "root ::= r0\n" + "".join(f'r{i} ::= "a" r{i + 1}?\n' for i in range(450)) + 'r450 ::= "b" | "(" root ")"'
+    ),
+    "many sets in a circle": lambda: gbnf_or_lark(
+        'root ::= "(" root ")" | ' + " | ".join(f"[\\x{i:02x}-z]+ [a-\\xf0]*" for i in range(32, 110))
+    ),
+    "a long literal": lambda: gbnf_or_lark('root ::= "' + '\\"' * 20_000 + '"'),
 }
 
 
@@ -84,7 +96,7 @@ def test_what_is_matched_is_matched_within_limits(name: str) -> None:
         first = BYTES.compile(BOUNDED[name]())
     except GrammarError:
         return
-    buffer, no_ends = MaskBuffer(BYTES), np.zeros(8, np.uint32)
+    buffer, no_ends = MaskBuffer(BYTES), np.zeros(9, np.uint32)
     for seed in range(2):
         matcher, rng = first.copy(), random.Random(seed)
         for _ in range(NUM_TOKENS):

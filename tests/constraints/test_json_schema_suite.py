@@ -18,7 +18,8 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 import onward
-from onward.constraints.grammar import GrammarError, check
+from onward.constraints.errors import GrammarError
+from onward.constraints.grammar import check
 from onward.constraints.json_schema import json_schema_grammar
 from tests.constraints.test_json_schemas import accepts
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.constraints.grammar import GrammarError, check
+from onward.constraints.errors import GrammarError
+from onward.constraints.grammar import check
 from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, TokenTrie
 from onward.constraints.tokens import byte_tokens
@@ -20,7 +21,7 @@ from onward.sampling.masks import unpack_mask
 from tests.examples import examples
 
 BYTES = TokenTrie(byte_tokens())
-NO_ENDS = np.zeros(8, np.uint32)
+NO_ENDS = np.zeros(9, np.uint32)
 TREE = {"type": "object", "properties": {"v": {"type": "integer"}, "n": {"$ref": "#/$defs/tree"}}}
 DEFINITIONS = {"$defs": {"tree": TREE}}
 CASES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [

@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from onward.constraints.grammar import GrammarError, choice_grammar, regex_grammar
+from onward.constraints.errors import GrammarError
+from onward.constraints.grammar import choice_grammar, regex_grammar
 from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie
 from onward.constraints.tokens import MAX_TOKENIZED_CHARACTERS, LibraryTokens
@@ -186,4 +187,4 @@ def test_a_grammar_that_needs_too_much_is_refused_or_becomes_an_error() -> None:
     for token in b"baa":
         buffer.compute([(matcher, [], ends)])
         matcher.consume(token)
-    assert matcher.error.startswith("lexer error: too many")
+    assert matcher.error.startswith("it is too complex")

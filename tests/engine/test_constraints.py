@@ -188,7 +188,7 @@ def test_a_grammar_that_becomes_too_complex_fails_its_request_alone() -> None:
     other = make_job(max_tokens=10, ignore_end=True)
     events = events_of(make_engine(), [hostile, other])
     [failed] = [event for event in events if isinstance(event, Failed)]
-    assert (failed.job, failed.kind) == (hostile.id, "constraint") and "too many" in failed.reason
+    assert (failed.job, failed.kind) == (hostile.id, "constraint") and "too complex" in failed.reason
     assert sum(len(event.tokens) for event in events if isinstance(event, Decoded) and event.job == other.id) == 10
 
 

@@ -90,16 +90,37 @@ for _other, _value in (
         f"Setting '{_other}' and 'regex' at the same time is not supported.", param=_other, source=DOCS,
     )  # fmt: skip
 AREA.refused(
-    "regex.invalid", "an expression that cannot be compiled is refused in the library's words", {"regex": "("},
-    'Invalid \'regex\': invalid regex "(" (in regex): regex parse error: ( ^ error: unclosed group.',
-    param="regex", source=DOCS,
+    "regex.invalid", "an expression that cannot be compiled is refused with the reason", {"regex": "("},
+    "Invalid 'regex': the expression ( is not valid: unclosed group.", param="regex", source=DOCS,
 )  # fmt: skip
 AREA.refused(
-    "json_schema.invalid", "a schema that cannot be compiled is refused in the library's words, also as a stream",
+    "regex.backslash", "a backslash that escapes nothing is refused", {"regex": "a\\"},
+    "Invalid 'regex': it ends with a backslash, which escapes nothing; write \\\\ for a backslash.", param="regex",
+    source="docs.rs, regex 1, Syntax",
+)  # fmt: skip
+AREA.refused(
+    "json_schema.invalid", "a schema that cannot be compiled is refused with the reason, also as a stream",
     {"json_schema": {"not": {}}, "stream": True},
-    "Invalid 'json_schema': failed to compile JSON schema: Unimplemented keys: [\"not\"].",
+    "Invalid 'json_schema': 'not' is not supported: leave it out, and check the text afterwards.",
     param="json_schema", source=DOCS,
 )  # fmt: skip
+AREA.refused(
+    "json_schema.nothing", "a schema that no text fulfils is refused", {"json_schema": {"$ref": "#"}},
+    "Invalid 'json_schema': it matches no text.", param="json_schema", source=DOCS,
+)  # fmt: skip
+GBNF_ROWS: dict[str, tuple[str, str, str]] = {
+    "escape": ("escapes have all of their digits", r'root ::= "\u0041b\U0001F600"', "Ab😀"),
+    "rule": ("what a rule could take may belong to what follows", 'root ::= t "b"\nt ::= [ab]+', "bb"),
+    "names": ("names of rules are told apart as they are written", 'root ::= start Start 1st\nstart ::= "a"\n'
+              'Start ::= "b"\n1st ::= "c"', "abc"),
+    "set": ("in a set, only ^, -, ] and a backslash mean something", "root ::= [&-&] [[] [+-+]", "&[+"),
+    "repeat": ("groups are repeated, also no times", 'root ::= ("a" | "b"){0} ("c"){2}', "cc"),
+}  # fmt: skip
+for _id, (_says, _grammar, _text) in GBNF_ROWS.items():
+    AREA.served(
+        f"gbnf.{_id}", _says, {"grammar": _grammar, "logit_bias": {"256": 100, "98": 50}},
+        text_is(_text), finishes("stop"), source="llama.cpp grammars/README.md, src/llama-grammar.cpp",
+    )  # fmt: skip
 AREA.refused(
     "response_format.unknown", "an unknown format is refused", {"response_format": {"type": "xml"}},
     "Invalid value: 'xml'. Supported values are: 'text', 'json_object', 'json_schema'.",

@@ -24,7 +24,7 @@ from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
 from onward.completions.rejections import ConstraintFailed, InvalidConstraint, TokenOutOfRange, UnknownModel
 from onward.completions.request import CompletionRequest
-from onward.constraints.grammar import GrammarError
+from onward.constraints.errors import GrammarError
 from onward.constraints.process.checker import GrammarChecker, QueueFull
 from onward.engine.client import EngineClient, EngineState
 from onward.engine.events import Event, Failed
@@ -178,7 +178,7 @@ class EmbeddedBackend:
 
     async def _grammar(self, request: CompletionRequest, model: EmbeddedModel, client: str) -> str:
         """Return the grammar of a request's constraint. Raises InvalidConstraint, Overloaded."""
-        make = partial(constraint_check, request)
+        make = partial(constraint_check, request, model.served.references)
         try:
             ticket = self.checker.submit(client, identity(request, model.served.id), make)
         except QueueFull:

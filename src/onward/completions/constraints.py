@@ -12,6 +12,7 @@ from onward.constraints.grammar import (
     text_grammar,
 )
 from onward.constraints.process.messages import Check
+from onward.constraints.references import References
 
 MAX_GRAMMARS_BYTES = 8_000_000
 """Of a request: every prompt's job has the grammar."""
@@ -40,15 +41,16 @@ def identity(request: CompletionRequest, model: str) -> list[str]:
     return [model, name, whitespace, *(value if isinstance(value, tuple) else [str(value)])]
 
 
-def constraint_check(request: CompletionRequest) -> Check:
-    """Return what is to be checked of a request with a constraint. Raises GrammarError."""
+def constraint_check(request: CompletionRequest, references: References) -> Check:
+    """Return what is to be checked of a request with a constraint. `references` writes the tokens of the model that it
+    names. Raises GrammarError."""
     match request.constraint:
         case "regex":
             return Check(regex_grammar(request.regex or ""))
         case "choice":
             return Check(choice_grammar(request.choice))
         case "grammar":
-            return Check(text_grammar(request.grammar or ""))
+            return Check(text_grammar(request.grammar or "", references))
         case "json_object":
             schema = ANY_OBJECT
         case name:

@@ -20,6 +20,7 @@ from onward.completions.rejections import ContextExceeded, NoStartToken, SuffixE
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.completions.sampling_params import breaking_tokens, sampling_params
 from onward.completions.token_rules import token_rules
+from onward.constraints.references import References
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer
 from onward.offload import breathe
@@ -43,6 +44,12 @@ class ServedModel:
     infill: Infill | None
     reasoning_markers: Markers | None = None
     lacks: tuple[str, ...] = ()
+
+    @property
+    def references(self) -> References:
+        """What writes the tokens that a grammar names."""
+        ends = self.tokenizer.end_tokens | (frozenset() if self.infill is None else self.infill.ends)
+        return References(self.tokenizer, self.vocab_size, ends)
 
     @classmethod
     def create(

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from onward.constraints.errors import GrammarError
 from onward.constraints.first_steps import chain_problem, error_of_first_steps
-from onward.constraints.tokens import byte_tokens
+from onward.constraints.gbnf.write import gbnf_to_lark
+from onward.constraints.lark import check_options, is_gbnf, quoted, with_tokens
+from onward.constraints.reasons import shown_reason
+from onward.constraints.references import References
+from onward.constraints.tokens import ANY_TOKEN, byte_tokens
 
 MAX_GRAMMAR_BYTES = 65_536
 """Longest grammar, schema or list of choices, in bytes of UTF-8."""
+MAX_WRITTEN_BYTES = 4 * MAX_GRAMMAR_BYTES
+"""Longest grammar that is made of one."""
 MAX_CHECKED_GRAMMARS = 64
-MAX_REASON_CHARACTERS = 500
-"""Of what the library says about a grammar."""
 DEFAULT_WHITESPACE = "[ ]?"
 """Between the tokens of JSON: nothing or a space. JSON allows more, but a small model that may write white space for
 ever often does."""
@@ -31,46 +35,35 @@ LIMITS: dict[str, Any] = {
 """Of llguidance.LLParserLimits. A quarter of the library's own fuel for a step: a hostile mask takes milliseconds, no
 usual schema or expression needs as much."""
 
-_MATCHES_NOTHING = ("NoExtension", "NoExtensionBias")
-_PLACE = re.compile(r"^at \d+\(\d+\): ")
-_EXCERPT = re.compile(r"\n *\d+ \| .*", re.DOTALL)
-
-
-class GrammarError(Exception):
-    """A grammar that cannot be used. The message says why, in the library's words where it is the library that
-    refuses."""
+_SLASH = re.compile(r"\\.|/", re.DOTALL)
 
 
 def regex_grammar(pattern: str) -> str:
     """Return the grammar of the texts that match a regular expression as a whole. Raises GrammarError."""
-    from llguidance import regex_to_lark
-
-    return bounded(f"start: /{regex_to_lark(pattern)}/")
+    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
+        raise GrammarError("it ends with a backslash, which escapes nothing; write \\\\ for a backslash")
+    escaped = _SLASH.sub(lambda found: found.group() if len(found.group()) > 1 else "\\/", pattern)
+    return bounded(f"start: /{escaped}/" if pattern else choice_grammar([""]))
 
 
 def choice_grammar(choices: Sequence[str]) -> str:
     """Return the grammar of some texts. Raises GrammarError."""
-    return bounded("start: " + " | ".join(json.dumps(each, ensure_ascii=False) for each in choices))
+    return bounded("start: " + " | ".join(map(quoted, choices)))
 
 
-def text_grammar(text: str) -> str:
-    """Return the grammar that a text describes: in llguidance's Lark, or in GBNF, llama.cpp's notation, which is
-    converted. Raises GrammarError."""
-    from llguidance.gbnf_to_lark import any_to_lark
-
+def text_grammar(text: str, references: References) -> str:
+    """Return the grammar that a text describes: in llguidance's Lark, or in GBNF, llama.cpp's notation. Raises
+    GrammarError."""
     bounded(text)
-    try:
-        converted: str = any_to_lark(text)
-    except RecursionError:
-        raise GrammarError("it is nested too deeply") from None
-    except Exception as error:
-        raise GrammarError(shown_reason(str(error))) from None
-    return bounded(converted)
+    if is_gbnf(text):
+        return bounded(gbnf_to_lark(text, references.of_gbnf), MAX_WRITTEN_BYTES)
+    check_options(text)
+    return bounded(with_tokens(text, references.of_lark), MAX_WRITTEN_BYTES)
 
 
 @lru_cache(maxsize=MAX_CHECKED_GRAMMARS)
 def check(grammar: str) -> str:
-    """Return why a grammar cannot be compiled, in the library's words; "" if it can. May take a second, mostly without
+    """Return why a grammar cannot be compiled; "" if it can. May take a second, mostly without
     the interpreter lock.
 
     The vocabulary is that of all bytes: an engine may still refuse the grammar, because its tokens are longer.
@@ -79,7 +72,8 @@ def check(grammar: str) -> str:
 
     if problem := chain_problem(grammar):
         return problem
-    library = LLMatcher(byte_tokens().library, grammar, log_level=0, limits=parser_limits())
+    checked = with_tokens(grammar, lambda reference: f"<[{ANY_TOKEN}]>")
+    library = LLMatcher(byte_tokens().library, checked, log_level=0, limits=parser_limits())
     error = library.get_error() if library.is_error() else error_of_first_steps(library)
     return shown_reason(error) if error else ""
 
@@ -91,18 +85,12 @@ def parser_limits() -> Any:
     return LLParserLimits(**LIMITS)
 
 
-def bounded(grammar: str) -> str:
-    """Return a grammar that is not too long. Raises GrammarError."""
-    num_bytes = len(grammar.encode())
-    if num_bytes > MAX_GRAMMAR_BYTES:
-        raise GrammarError(f"it has {num_bytes} bytes; at most {MAX_GRAMMAR_BYTES} are supported")
+def bounded(grammar: str, most: int = MAX_GRAMMAR_BYTES) -> str:
+    """Return a grammar that has at most so many bytes. Raises GrammarError."""
+    try:
+        num_bytes = len(grammar.encode())
+    except UnicodeEncodeError:
+        raise GrammarError("it has half of a surrogate pair, which is not a character") from None
+    if num_bytes > most:
+        raise GrammarError(f"it has {num_bytes} bytes; at most {most} are supported")
     return grammar
-
-
-def shown_reason(words: str) -> str:
-    """Return why a grammar cannot be used: the library's words without its excerpt of the grammar, which is not what
-    the client has written."""
-    if words.strip() in _MATCHES_NOTHING:
-        return "it matches no text"
-    words = _EXCERPT.sub("", _PLACE.sub("", words.strip())).replace("<non-verbose/>", "")
-    return " ".join(words.split())[:MAX_REASON_CHARACTERS] or "it is not valid"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threading import Lock
 
 from onward.constraints.choice import Compiled
-from onward.constraints.grammar import GrammarError
+from onward.constraints.errors import GrammarError
 from onward.constraints.matcher import MaskBuffer, TokenTrie
 from onward.constraints.tokens import LibraryTokens
 from onward.sampling.masks import pack_mask

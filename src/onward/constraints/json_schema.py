@@ -9,7 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from onward.constraints import numbers
-from onward.constraints.grammar import DEFAULT_WHITESPACE, GrammarError, bounded, choice_grammar
+from onward.constraints.errors import GrammarError
+from onward.constraints.grammar import DEFAULT_WHITESPACE, bounded, choice_grammar
+from onward.constraints.idle_keywords import remove_idle
 from onward.constraints.key_patterns import remove_exhausted_patterns
 from onward.constraints.schema_walk import Schema, check_size, schemas
 
@@ -46,6 +48,7 @@ def json_schema_grammar(schema: object, *, whitespace: str | None = DEFAULT_WHIT
     for each in list(schemas(own)):
         _write_whole_counts(each)
         remove_exhausted_patterns(each)
+        remove_idle(each)
     options: dict[str, object] = (
         {"whitespace_flexible": False} if whitespace is None else {"whitespace_pattern": whitespace}
     )

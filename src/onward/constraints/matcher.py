@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.constraints.grammar import GrammarError, parser_limits, shown_reason
+from onward.constraints.errors import GrammarError
+from onward.constraints.grammar import parser_limits
+from onward.constraints.reasons import shown_reason
 from onward.constraints.tokens import LibraryTokens
 
 ALL = np.uint32(0xFFFFFFFF)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 
-from onward.constraints.grammar import GrammarError
+from onward.constraints.errors import GrammarError
 
 MAX_EXACT_INTEGER = 2**53
 """Integers up to here are doubles, and so are their neighbours."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from onward.constraints.grammar import GrammarError
+from onward.constraints.errors import GrammarError
 
 MAX_DEPTH = 300
 """Levels of schemas inside of schemas, references included: the library follows both on its stack."""

@@ -14,6 +14,9 @@ SLICES = tuple(f"[{letters}]{{1,{longest}}}" for letters in ("A-Za-z", "A-Za-z "
 """Beside the library's own slices, which are for strings of JSON: tokens that a mask allows together, without a look at
 each, where the grammar allows any text of these letters. They make masks of counted repetitions five times as fast."""
 
+ANY_TOKEN = 256
+"""In the vocabulary of bytes: a token that stands for all that a grammar names by id."""
+
 Encode = Callable[[str], list[int]]
 """Returns the tokens of a text, without a start token. May be called on any thread."""
 
@@ -108,5 +111,10 @@ def library_tokens(vocab_size: int, vocabulary: Vocabulary, encoder: Encoder) ->
 
 @cache
 def byte_tokens() -> LibraryTokens:
-    """Return the vocabulary of all bytes."""
-    return LibraryTokens(256, lambda token: bytes([token]), lambda token: False, lambda text: list(text.encode()))
+    """Return the vocabulary of all bytes, and behind them ANY_TOKEN."""
+    return LibraryTokens(
+        ANY_TOKEN + 1,
+        lambda token: bytes([token]) if token < ANY_TOKEN else b"<token>",
+        lambda token: token == ANY_TOKEN,
+        lambda text: list(text.encode()),
+    )

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from onward.constraints.grammar import GrammarError
+from onward.constraints.errors import GrammarError
 from onward.engine.client import Cancel, CancelChoice, Command, Stop, Submit
 from onward.engine.events import Event, Failed
 from onward.engine.job import Job

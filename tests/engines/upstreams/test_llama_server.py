@@ -14,7 +14,7 @@ import pytest
 from onward.api.openai.fold import fold_chunks
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
-from onward.constraints.grammar import GrammarError
+from onward.constraints.errors import GrammarError
 from onward.engines.upstreams import pool
 from onward.engines.upstreams.base import Segment, UpstreamError
 from onward.engines.upstreams.choice import ChoiceRun

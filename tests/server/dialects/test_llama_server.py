@@ -390,7 +390,7 @@ async def test_a_grammar_and_a_schema_constrain_the_text() -> None:
     assert chosen["content"] in ("yes", "no") and chosen["stop_type"] == "eos"
     assert json.loads(written["content"]) == {"a": 1}
     assert unset["tokens_predicted"] == 2
-    assert broken.status == 400 and "Expected" in broken.json["error"]["message"]
+    assert broken.status == 400 and "')' is expected" in broken.json["error"]["message"]
     assert both.status == 400 and "at the same time" in both.json["error"]["message"]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence as ReadOnly
 from concurrent.futures import Future
 from typing import TypeVar
 
-from onward.constraints.grammar import GrammarError
+from onward.constraints.errors import GrammarError
 from onward.constraints.process.client import WORKER, GrammarProcess, ProcessLost
 from onward.constraints.process.messages import Check, Checked
 

@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.constraints.grammar import GrammarError, check, shown_reason
+from onward.constraints.errors import GrammarError
+from onward.constraints.grammar import check
 from onward.constraints.json_schema import check_embedded, json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie
 from onward.constraints.process.messages import (
@@ -39,6 +40,7 @@ from onward.constraints.process.messages import (
     decode_request,
     encode,
 )
+from onward.constraints.reasons import shown_reason
 from onward.constraints.tokens import LibraryTokens
 from onward.ipc.frames import BrokenFrame, FrameReader, write_frame
 from onward.ipc.signals import ignore_server_signals

@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 
-from onward.constraints.grammar import GrammarError
+from onward.constraints.errors import GrammarError
 from onward.engine.client import EngineInfo, EngineLoad, EngineState
 from onward.engine.events import Decoded, Event, FailureKind, Prefilled
 from onward.engine.job import Job

@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from onward.constraints.choice import ChoiceConstraint
-from onward.constraints.grammar import GrammarError
+from onward.constraints.errors import GrammarError
 from onward.constraints.grammars import Grammars
 from onward.constraints.matcher import MaskBuffer
 from onward.constraints.tokens import library_tokens

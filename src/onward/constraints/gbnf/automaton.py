@@ -1,0 +1,193 @@
+"""Automata of regular nodes, over classes of characters: what may begin, follow and end a match (Glushkov's)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from onward.constraints.gbnf.nodes import Alt, Chars, Node, Ref, Repeat, Rules, Seq, Text, children, literal
+
+Mask = int
+"""A set of classes of characters, or of places of an automaton: one bit for each."""
+
+
+class TooComplex(Exception):
+    """Looking at a grammar took more steps than are allowed."""
+
+
+class Budget:
+    """Counts steps, so that no grammar takes long. Raises TooComplex when they are used up."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def spend(self, steps: int = 1) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise TooComplex
+
+
+class Classes:
+    """Classes of characters that no set of a grammar tells apart."""
+
+    def __init__(self, rules: Rules) -> None:
+        starts = {0}
+        pending = list(rules.values())
+        while pending:
+            node = pending.pop()
+            if isinstance(node, Chars):
+                starts.update(bound for low, high in node.ranges for bound in (low, high + 1))
+            elif isinstance(node, Text):
+                starts.update(bound for code in map(ord, node.text) for bound in (code, code + 1))
+            pending.extend(children(node))
+        self._starts = sorted(starts)
+
+    def of(self, chars: Chars) -> Mask:
+        """Return the classes that a set consists of."""
+        mask = 0
+        for low, high in chars.ranges:
+            mask |= (1 << bisect_left(self._starts, high + 1)) - (1 << bisect_left(self._starts, low))
+        return mask
+
+
+@dataclass(slots=True)
+class Automaton:
+    """`chars` has the classes of each place, a character that is written somewhere in the node; `follow` the places
+    that may come behind it. `first` and `last` are the places that may begin and end a match. `parts` has the first
+    place of each part of a sequence or a text."""
+
+    chars: list[Mask]
+    follow: list[Mask]
+    first: Mask
+    last: Mask
+    is_nullable: bool
+    parts: list[int]
+
+    @property
+    def beginning(self) -> Mask:
+        """The classes of the first character of a match."""
+        return self.chars_of(self.first)
+
+    def chars_of(self, places: Mask) -> Mask:
+        """Return the classes of some places."""
+        mask = 0
+        for place in bits(places):
+            mask |= self.chars[place]
+        return mask
+
+    def cuts(self, place: int, following: int) -> set[int]:
+        """Return where a sequence is to be cut so that no part goes on from one place to the following one: numbers of
+        parts, each meaning a cut before it. Where both are in one part, it is cut off at both ends."""
+        part, its = bisect_right(self.parts, place) - 1, bisect_right(self.parts, following) - 1
+        return {part, part + 1} if part == its else {its}
+
+
+Part = tuple[Mask, Mask, bool]
+"""First and last places of a part, and whether it may be empty."""
+
+
+class AutomatonBuilder:
+    """Builds automata of nodes without recursion. Counted repetitions count as uncounted ones, so what an automaton
+    matches may be more than what its node does, never less."""
+
+    def __init__(self, rules: Rules, classes: Classes, budget: Budget) -> None:
+        self._rules = rules
+        self._classes = classes
+        self._budget = budget
+        self._chars: list[Mask] = []
+        self._follow: list[Mask] = []
+
+    def build(self, node: Node) -> Automaton:
+        """Return the automaton of a node. Raises TooComplex."""
+        self._chars, self._follow = [], []
+        parts: list[int] = []
+        if isinstance(node, Seq):
+            first, last, is_nullable = self._add_all(node.parts, parts)
+        else:
+            first, last, is_nullable = self._add(node)
+            parts = list(range(len(self._chars)))
+        return Automaton(self._chars, self._follow, first, last, is_nullable, parts)
+
+    def _add(self, node: Node) -> Part:
+        self._budget.spend()
+        match node:
+            case Chars():
+                place = 1 << len(self._chars)
+                self._chars.append(self._classes.of(node))
+                self._follow.append(0)
+                return place, place, False
+            case Ref(name):
+                return self._add(self._rules[name])
+            case Alt(options):
+                found = [self._add(option) for option in options]
+                return _union(part[0] for part in found), _union(part[1] for part in found), any(p[2] for p in found)
+            case Repeat(inner, least, most):
+                first, last, is_nullable = self._add(inner)
+                if most != 1:
+                    self._link(last, first)
+                return first, last, is_nullable or least == 0
+            case Text(text):
+                return self._add_all(map(literal, text), [])
+            case Seq(parts):
+                return self._add_all(parts, [])
+        raise AssertionError(f"{node} is not regular")
+
+    def _add_all(self, parts: Iterable[Node], starts: list[int]) -> Part:
+        """Add parts, one after the other, and the first place of each to `starts`."""
+        first, last, is_nullable = 0, 0, True
+        for part in parts:
+            starts.append(len(self._chars))
+            its_first, its_last, its_nullable = self._add(part)
+            self._link(last, its_first)
+            first |= its_first if is_nullable else 0
+            last = its_last | (last if its_nullable else 0)
+            is_nullable = is_nullable and its_nullable
+        return first, last, is_nullable
+
+    def _link(self, last: Mask, first: Mask) -> None:
+        for place in bits(last):
+            self._budget.spend()
+            self._follow[place] |= first
+
+
+def where_it_goes_on(shorter: Automaton, longer: Automaton, behind: Mask, budget: Budget) -> tuple[int, int] | None:
+    """Return where a match of `longer` goes on behind one of `shorter` with a character of the classes `behind`: at
+    which of its places, and to which. None if it never does. Raises TooComplex."""
+    pending = list(_pairs(shorter, shorter.first, longer, longer.first, budget))
+    seen = set(pending)
+    while pending:
+        one, other = pending.pop()
+        nexts = longer.follow[other]
+        if shorter.last >> one & 1:
+            for place in bits(nexts):
+                if longer.chars[place] & behind:
+                    return other, place
+        for pair in _pairs(shorter, shorter.follow[one], longer, nexts, budget):
+            if pair not in seen:
+                seen.add(pair)
+                pending.append(pair)
+    return None
+
+
+def bits(mask: Mask) -> Iterator[int]:
+    """Yield the positions of the bits that are set."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _pairs(one: Automaton, ones: Mask, other: Automaton, others: Mask, budget: Budget) -> Iterator[tuple[int, int]]:
+    for place in bits(ones):
+        for its in bits(others):
+            budget.spend()
+            if one.chars[place] & other.chars[its]:
+                yield place, its
+
+
+def _union(masks: Iterable[Mask]) -> Mask:
+    found = 0
+    for mask in masks:
+        found |= mask
+    return found

@@ -1,0 +1,162 @@
+"""Simplifies a grammar without changing what it describes, and finds out what is regular in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from onward.constraints.errors import GrammarError
+from onward.constraints.gbnf.nodes import (
+    EMPTY,
+    NOTHING,
+    Alt,
+    Chars,
+    Node,
+    Ref,
+    Repeat,
+    Rules,
+    Seq,
+    Text,
+    Token,
+    alt,
+    children,
+    names_in,
+    repeat,
+    seq,
+)
+from onward.constraints.gbnf.parse import ROOT
+
+
+def simplified(rules: Rules) -> Rules:
+    """Return the rules that `root` needs, without what matches no text, and with repetitions for rules that end or
+    begin with themselves. Raises GrammarError if no text is left."""
+    productive = holding(rules, chars=True, token=True, all_options=False)
+    if ROOT not in productive:
+        raise GrammarError("it matches no text")
+
+    def kept(ref: Ref) -> Node:
+        return ref if ref.name in productive else NOTHING
+
+    found: Rules = {}
+    pending = [ROOT]
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found[name] = _without_recursion(name, rebuilt(rules[name], kept))
+            pending.extend(sorted(names_in(found[name]), reverse=True))
+    return found
+
+
+def rebuilt(node: Node, replace: Callable[[Ref], Node]) -> Node:
+    """Return a node with its references replaced."""
+    match node:
+        case Ref():
+            return replace(node)
+        case Seq(parts):
+            return seq(rebuilt(part, replace) for part in parts)
+        case Alt(options):
+            return alt(rebuilt(option, replace) for option in options)
+        case Repeat(inner, least, most):
+            return repeat(rebuilt(inner, replace), least, most)
+        case _:
+            return node
+
+
+class _Goal:
+    """A node of which something may hold: `missing` of its parts must, before it does. `parent` is the node around it,
+    None for a whole rule."""
+
+    __slots__ = ("missing", "name", "parent")
+
+    def __init__(self, missing: int, parent: _Goal | None, name: str) -> None:
+        self.missing = missing
+        self.parent = parent
+        self.name = name
+
+
+def holding(rules: Rules, *, chars: bool, token: bool, all_options: bool) -> dict[str, None]:
+    """Return the rules of which something holds, in an order in which each comes behind those that it needs.
+
+    It holds of characters and tokens as given, of a sequence if it holds of all parts, of a choice if it holds of one
+    option or of `all_options`, and of a repetition if it holds of what is repeated or, without `all_options`, if that
+    may be left out. Linear in the size of the rules.
+    """
+    held: dict[str, None] = {}
+    waiting: dict[str, list[_Goal]] = {}
+    pending = [(node, _Goal(1, None, name)) for name, node in rules.items()]
+    while pending:
+        node, around = pending.pop()
+        is_met = False
+        match node:
+            case Chars(ranges):
+                is_met = chars and bool(ranges)
+            case Text():
+                is_met = chars
+            case Token():
+                is_met = token
+            case Ref(name):
+                is_met = name in held
+                if not is_met:
+                    waiting.setdefault(name, []).append(around)
+            case Repeat(_, 0) if not all_options:
+                is_met = True
+            case _:
+                inner = children(node)
+                needs_all = all_options or isinstance(node, Seq)
+                is_met = needs_all and not inner
+                goal = _Goal(len(inner) if needs_all else 1, around, "")
+                pending.extend((child, goal) for child in inner)
+        if is_met:
+            _meet(around, held, waiting)
+    return held
+
+
+def _meet(goal: _Goal, held: dict[str, None], waiting: dict[str, list[_Goal]]) -> None:
+    """A part of a goal holds: note what else holds therefore."""
+    met = [goal]
+    while met:
+        current = met.pop()
+        current.missing -= 1
+        if current.missing:
+            continue
+        if current.parent is not None:
+            met.append(current.parent)
+        else:
+            held[current.name] = None
+            met.extend(waiting.pop(current.name, ()))
+
+
+def _without_recursion(name: str, node: Node) -> Node:
+    """Return a rule's node with a repetition where it ends or begins with itself: `x ::= a x | b` is `a* b`."""
+    own = Ref(name)
+    for at_end in (True, False):
+        repeated, rest = _split(node, own, at_end=at_end)
+        if repeated != NOTHING:
+            parts = [repeat(repeated, 0, None), rest]
+            return seq(parts if at_end else parts[::-1])
+    return node
+
+
+def _split(node: Node, own: Ref, *, at_end: bool) -> tuple[Node, Node]:
+    """Return what comes before `own` where a node ends with it (behind it, where it begins with it), and the rest of
+    what the node matches: together they match the same."""
+    if node == own:
+        return EMPTY, NOTHING
+    if own.name not in names_in(node):
+        return NOTHING, node
+    if isinstance(node, Alt):
+        splits = [_split(option, own, at_end=at_end) for option in node.options]
+        return alt(each[0] for each in splits), alt(each[1] for each in splits)
+    if isinstance(node, Repeat) and (node.least, node.most) == (0, 1):
+        before, rest = _split(node.node, own, at_end=at_end)
+        return before, alt([rest, EMPTY])
+    if isinstance(node, Seq):
+        *others, last = node.parts if at_end else node.parts[::-1]
+        before, rest = _split(last, own, at_end=at_end)
+        if before != NOTHING and not any(own.name in names_in(other) for other in others):
+            return _joined(others, before, at_end=at_end), _joined(others, rest, at_end=at_end)
+    return NOTHING, node
+
+
+def _joined(others: list[Node], last: Node, *, at_end: bool) -> Node:
+    parts = [*others, last]
+    return seq(parts if at_end else parts[::-1])
