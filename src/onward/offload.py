@@ -113,19 +113,26 @@ class FairPool:
         """Return the future result of `work`; cancelled before it begins, it is not done."""
         future: Future[T] = Future()
         with self._changed:
-            if self._num_threads < self._max_threads and sum(self._num_running.values()) >= self._num_threads:
-                self._start_thread()
             self._queues.setdefault(owner, deque()).append((future, work))
+            if self._num_threads < min(self._max_threads, self._num_startable()):
+                self._start_thread(owner)
             self._changed.notify()
         return future
 
-    def _start_thread(self) -> None:
-        """Start one more, if the system has it; without any, raise RuntimeError."""
+    def _num_startable(self) -> int:
+        """Return how much work may run at the same time."""
+        owners = self._queues.keys() | self._num_running.keys()
+        counts = (len(self._queues.get(owner, ())) + self._num_running.get(owner, 0) for owner in owners)
+        return sum(min(count, self._max_per_owner) for count in counts)
+
+    def _start_thread(self, owner: str) -> None:
+        """Start one more, if the system has it. Without any, drop the owner's last work and raise RuntimeError."""
         try:
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
             self._num_threads += 1
         except RuntimeError:
             if not self._num_threads:
+                self._queues[owner].pop()
                 raise
 
     def _run(self) -> None:
@@ -154,7 +161,7 @@ class FairPool:
         with self._changed:
             while True:
                 for owner, queue in self._queues.items():
-                    if self._num_running.get(owner, 0) < self._max_per_owner:
+                    if queue and self._num_running.get(owner, 0) < self._max_per_owner:
                         future, work = queue.popleft()
                         self._queues.move_to_end(owner)
                         if not queue:

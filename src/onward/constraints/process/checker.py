@@ -93,7 +93,7 @@ class GrammarChecker:
                 raise QueueFull
             work = self._pending[key] = _Work(key, client, make)
             queue.append(work)
-            if len(self._processes) < MAX_PROCESSES and sum(self._running.values()) >= len(self._processes):
+            if len(self._processes) < min(MAX_PROCESSES, self._num_startable()):
                 self._start()
             self._changed.notify()
         return Ticket(work, self._abandon)
@@ -124,6 +124,12 @@ class GrammarChecker:
             if work.num_waiting <= 0 and queue is not None and work in queue:
                 queue.remove(work)
                 self._pending.pop(work.key, None)
+
+    def _num_startable(self) -> int:
+        """Return how many checks may run at the same time."""
+        clients = self._queues.keys() | self._running.keys()
+        counts = (len(self._queues.get(client, ())) + self._running.get(client, 0) for client in clients)
+        return sum(min(count, MAX_PER_CLIENT) for count in counts)
 
     def _start(self) -> None:
         process = GrammarProcess(self._command)

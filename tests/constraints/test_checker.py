@@ -1,0 +1,123 @@
+"""Checks in disposable processes: what ends one is refused and not tried again, and nobody waits for another's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onward.constraints.grammar import GrammarError
+from onward.constraints.process import checker as room
+from onward.constraints.process.checker import GrammarChecker, QueueFull, Ticket
+from onward.constraints.process.messages import Check
+
+if sys.platform == "win32":
+    pytest.skip("the fake process sends itself signals", allow_module_level=True)
+
+COMMAND = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
+SECONDS = 30.0
+
+
+@pytest.fixture
+def checker() -> Iterator[GrammarChecker]:
+    made = GrammarChecker(COMMAND)
+    yield made
+    made.close()
+
+
+def submit(checker: GrammarChecker, text: str, client: str = "a") -> Ticket:
+    return checker.submit(client, [text], lambda: Check(text))
+
+
+def answer(checker: GrammarChecker, text: str, client: str = "a") -> str:
+    return submit(checker, text, client).future.result(SECONDS)
+
+
+def pid(text: str) -> int:
+    return int(text.split()[0])
+
+
+def test_a_constraint_that_ends_its_process_is_refused_and_not_tried_again(checker: GrammarChecker) -> None:
+    before = pid(answer(checker, "one"))
+    assert pid(answer(checker, "two")) == before
+    for _ in range(2):
+        with pytest.raises(GrammarError, match="too complex"):
+            answer(checker, "die")
+    after = pid(answer(checker, "three"))
+    assert after != before
+    with pytest.raises(GrammarError, match="too complex"):
+        answer(checker, "die", client="another")
+    assert pid(answer(checker, "four")) == after
+    with pytest.raises(GrammarError, match="it is refused"):
+        answer(checker, "refuse")
+    assert pid(answer(checker, "five")) == after
+
+
+def test_the_message_says_whether_it_took_too_long() -> None:
+    checker = GrammarChecker(COMMAND)
+    with pytest.raises(GrammarError, match="too long"):
+        checker.submit("a", ["x"], lambda: Check("take too long")).future.result(SECONDS)
+    checker.close()
+
+
+def test_clients_do_not_wait_for_each_other(checker: GrammarChecker, tmp_path: Path) -> None:
+    release = tmp_path / "release"
+    held = [checker.submit("a", [str(number)], lambda: Check(f"wait {release}")) for number in range(4)]
+    assert answer(checker, "quick", client="b").endswith("quick")
+    assert not any(ticket.future.done() for ticket in held)
+    release.touch()
+    assert all(ticket.future.result(SECONDS) for ticket in held)
+
+
+def test_equal_constraints_are_checked_once_and_what_nobody_waits_for_is_not(
+    checker: GrammarChecker, tmp_path: Path
+) -> None:
+    release, log = tmp_path / "release", tmp_path / "log"
+    held = [checker.submit("a", [str(n)], lambda: Check(f"wait {release}")) for n in range(room.MAX_PER_CLIENT)]
+    twice = [checker.submit("a", ["same"], lambda: Check(f"write {log}")) for _ in range(2)]
+    dropped = checker.submit("a", ["dropped"], lambda: Check(f"write {log}"))
+    twice[0].abandon()
+    dropped.abandon()
+    release.touch()
+    assert twice[1].future.result(SECONDS).endswith(str(log))
+    assert [ticket.future.result(SECONDS) for ticket in held]
+    assert answer(checker, "last")
+    assert log.read_text() == "x"
+    assert checker.submit("b", ["same"], lambda: Check(f"write {log}")).future.result(0)
+    assert log.read_text() == "x"
+
+
+def test_a_client_cannot_queue_without_end(
+    checker: GrammarChecker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MAX_QUEUED_PER_CLIENT", 3)
+    release = tmp_path / "release"
+    with pytest.raises(QueueFull):
+        for number in range(20):
+            checker.submit("a", [str(number)], lambda: Check(f"wait {release}"))
+    assert answer(checker, "quick", client="b")
+    release.touch()
+
+
+def test_a_grammar_that_ended_an_engine_is_refused_from_then_on(checker: GrammarChecker) -> None:
+    text = answer(checker, "fine")
+    checker.refuse(text, "it ended an engine")
+    with pytest.raises(GrammarError, match="ended an engine"):
+        answer(checker, "fine")
+
+
+def test_what_cannot_be_started_or_made_is_said() -> None:
+    checker = GrammarChecker(("/nonexistent/python",))
+    with pytest.raises(GrammarError, match="cannot be started"):
+        answer(checker, "x")
+    checker.close()
+
+
+def test_an_error_of_the_conversion_is_that_of_the_request(checker: GrammarChecker) -> None:
+    def wrong() -> Check:
+        raise GrammarError("it has no start")
+
+    with pytest.raises(GrammarError, match="it has no start"):
+        checker.submit("a", ["x"], wrong).future.result(SECONDS)
