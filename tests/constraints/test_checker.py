@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.constraints.grammar import GrammarError
+from onward.constraints.errors import GrammarError
 from onward.constraints.process import checker as room
 from onward.constraints.process.checker import GrammarChecker, QueueFull, Ticket
 from onward.constraints.process.messages import Check
