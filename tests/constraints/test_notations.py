@@ -125,6 +125,11 @@ CHOICE: dict[str, tuple[list[str], str, str]] = {
 }
 ACCEPTED = [("grammar", GBNF), ("grammar", LARK), ("regex", REGEX), ("choice", CHOICE)]
 
+
+def record(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
 REFUSED: dict[str, tuple[str, object, str]] = {
     "an unpaired backslash": ("regex", "a\\", "it ends with a backslash, which escapes nothing"),
     "an open group": ("regex", "(", "the expression ( is not valid: unclosed group"),
@@ -154,6 +159,10 @@ REFUSED: dict[str, tuple[str, object, str]] = {
     "a range that ends before it begins": ("grammar", "start: <[9-5]>", "the range 9-5 ends before it begins"),
     "a schema of nothing but itself": ("json_schema", {"$ref": "#"}, "it matches no text"),
     "oneOf": ("json_schema", {"oneOf": [{"type": "integer"}, {"type": "number"}]}, "use 'anyOf', or tell objects"),
+    "oneOf of equal values": ("json_schema", {"oneOf": [{"const": 1}, {"enum": [2, 1.0]}]}, "use 'anyOf'"),
+    "oneOf of objects that may have both": (
+        "json_schema", {"oneOf": [record(a={}) | {"additionalProperties": True}] * 2}, "use 'anyOf'"
+    ),
     "an unknown format": ("json_schema", {"type": "string", "format": "foo"}, "the format 'foo' is not known: use a"),
     "uniqueItems": ("json_schema", {"type": "array", "uniqueItems": True}, "'uniqueItems' is not supported: leave it"),
     "a contradiction": ("json_schema", {"type": "string", "pattern": "^a$", "minLength": 2}, "it matches no text: '"),
@@ -200,6 +209,24 @@ async def test_what_is_refused_is_refused_in_words_that_say_what_to_do() -> None
             assert not any(word in error["message"] for word in INTERNAL), name
 
 
+ANIMALS = {"$defs": {"Cat": record(kind={"const": "cat"}), "Dog": record(kind={"enum": ["dog", "wolf"]})}}
+ONE_OF: dict[str, tuple[dict[str, Any], str]] = {
+    "types": ({"oneOf": [{"type": "integer", "minimum": 5, "maximum": 5}, {"type": "string"}]}, "5"),
+    "values": ({"oneOf": [{"const": 1}, {"const": 5}]}, "5"),
+    "values and types": ({"oneOf": [{"type": "string"}, {"enum": [5, None]}]}, "5"),
+    "1 and true": ({"oneOf": [{"const": True}, {"const": 1}], "not": False}, "1"),
+    "discriminated objects behind references": (
+        {"oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}], **ANIMALS}, '{"kind":"dog"}'
+    ),
+    "a property that the other one may not have": (
+        {"oneOf": [record(d={"const": 1}), record(c={"const": 1})]}, '{"d":1}'
+    ),
+    "options of options": ({"oneOf": [{"anyOf": [{"const": 5}, {"type": "null"}]}, {"type": "string"}]}, "5"),
+    "beside anyOf": ({"oneOf": [{"const": 5}, {"const": 6}], "anyOf": [{"minimum": 6}, {"const": 5}]}, "5"),
+}  # fmt: skip
+"""Options of which no value matches two (JSON Schema 2020-12, Core 10.2.1.3), and a text."""
+
+
 IDLE: dict[str, tuple[dict[str, Any], str]] = {
     "uniqueItems: false": ({"type": "array", "uniqueItems": False, "items": {"const": 1}, "maxItems": 2}, "[]"),
     "uniqueItems of one item": ({"type": "array", "uniqueItems": True, "items": {"const": 1}, "maxItems": 1}, "[]"),
@@ -218,3 +245,11 @@ async def test_a_keyword_that_allows_everything_is_not_refused() -> None:
         for name, (schema, text) in IDLE.items():
             [choice] = (await asked(app, "json_schema", schema, "]"))["choices"]
             assert json.loads(choice["text"]) == json.loads(text), name
+
+
+@in_loop
+async def test_one_of_is_served_where_its_options_exclude_each_other() -> None:
+    async with toy_app() as app:
+        for name, (schema, text) in ONE_OF.items():
+            answer = await asked(app, "json_schema", schema, "51d")
+            assert json.loads(answer["choices"][0]["text"]) == json.loads(text), name

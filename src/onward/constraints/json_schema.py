@@ -13,6 +13,7 @@ from onward.constraints.errors import GrammarError
 from onward.constraints.grammar import DEFAULT_WHITESPACE, bounded, choice_grammar
 from onward.constraints.idle_keywords import remove_idle
 from onward.constraints.key_patterns import remove_exhausted_patterns
+from onward.constraints.one_of import replace_one_of
 from onward.constraints.schema_walk import Schema, check_size, schemas
 
 _ANNOTATIONS = {"$schema", "$id", "$comment", "title", "description", "default", "examples", "$defs", "definitions"}
@@ -49,6 +50,7 @@ def json_schema_grammar(schema: object, *, whitespace: str | None = DEFAULT_WHIT
         _write_whole_counts(each)
         remove_exhausted_patterns(each)
         remove_idle(each)
+    replace_one_of(own)
     options: dict[str, object] = (
         {"whitespace_flexible": False} if whitespace is None else {"whitespace_pattern": whitespace}
     )
