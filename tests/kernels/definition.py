@@ -4,7 +4,7 @@ constants, which tests of `maths` prove."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,8 @@ def _blocks(x: Floats, steps: int) -> tuple[NDArray[np.int64], Floats]:
 @dataclass(frozen=True)
 class Parts:
     """Rows of quantised weights: factors [rows, blocks], integers as stored [rows, blocks, groups, 32], scales
-    [rows, blocks, groups, 32] as each weight has it, minima [rows, blocks, groups]."""
+    [rows, blocks, groups, 32] as each weight has it, minima [rows, blocks, groups], or [..., 2]
+    with one per 16 weights."""
 
     factors: Floats
     integers: NDArray[np.int64]
@@ -81,6 +82,63 @@ def _q4_1(blocks: NDArray[np.uint8]) -> Parts:
     return Parts(
         _half(blocks, 0), integers, min_factors=_half(blocks, 2), minima=np.ones((*blocks.shape[:2], 1), np.int64)
     )
+
+
+def _fifth_bits(blocks: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Bit j of 4 bytes, for each of 32 weights."""
+    return np.unpackbits(blocks, axis=-1, bitorder="little").astype(np.int64)
+
+
+def _q5_0(blocks: NDArray[np.uint8]) -> Parts:
+    low = np.concatenate((blocks[..., 6:] & 15, blocks[..., 6:] >> 4), axis=-1).astype(np.int64)
+    return Parts(_half(blocks, 0), (low + 16 * _fifth_bits(blocks[..., 2:6]))[..., None, :], 16)
+
+
+def _q5_1(blocks: NDArray[np.uint8]) -> Parts:
+    low = np.concatenate((blocks[..., 8:] & 15, blocks[..., 8:] >> 4), axis=-1).astype(np.int64)
+    integers = (low + 16 * _fifth_bits(blocks[..., 4:8]))[..., None, :]
+    return Parts(
+        _half(blocks, 0), integers, min_factors=_half(blocks, 2), minima=np.ones((*blocks.shape[:2], 1), np.int64)
+    )
+
+
+def _q2_k(blocks: NDArray[np.uint8]) -> Parts:
+    shape = blocks.shape[:2]
+    integers = np.empty((*shape, 8, 32), np.int64)
+    for group in range(8):
+        half, part = divmod(group, 4)
+        integers[..., group, :] = blocks[..., 16 + 32 * half : 48 + 32 * half] >> (2 * part) & 3
+    both = blocks[..., :16].astype(np.int64)
+    scales = np.repeat(both & 15, 16, axis=-1).reshape(*shape, 8, 32)
+    return Parts(_half(blocks, 80), integers, 0, scales, -_half(blocks, 82), (both >> 4).reshape(*shape, 8, 2))
+
+
+def _q3_k(blocks: NDArray[np.uint8]) -> Parts:
+    shape = blocks.shape[:2]
+    integers = np.empty((*shape, 8, 32), np.int64)
+    for group in range(8):
+        half, part = divmod(group, 4)
+        low = blocks[..., 32 + 32 * half : 64 + 32 * half] >> (2 * part) & 3
+        integers[..., group, :] = low + 4 * (blocks[..., :32] >> group & 1)
+    packed = blocks[..., 96:108].astype(np.int64)
+    scales = np.empty((*shape, 16), np.int64)
+    for j in range(16):
+        low = packed[..., j % 8] >> (4 * (j // 8)) & 15
+        scales[..., j] = (low | (packed[..., 8 + j % 4] >> (2 * (j // 4)) & 3) << 4) - 32
+    return Parts(_half(blocks, 108), integers, 4, np.repeat(scales, 16, axis=-1).reshape(*shape, 8, 32))
+
+
+def _q5_k(blocks: NDArray[np.uint8]) -> Parts:
+    lower = _q4_k(np.concatenate((blocks[..., :16], blocks[..., 48:]), axis=-1))
+    fifth = np.stack([blocks[..., 16:48] >> group & 1 for group in range(8)], axis=2)
+    return replace(lower, integers=lower.integers + 16 * fifth.astype(np.int64))
+
+
+def _q8_x(blocks: NDArray[np.uint8]) -> Parts:
+    factors = np.ascontiguousarray(blocks[..., :4]).view("<f4")[..., 0]
+    scales = np.ascontiguousarray(blocks[..., 4:8]).view("<i2").astype(np.int64)
+    integers = np.ascontiguousarray(blocks[..., 8:]).view(np.int8)[..., None, :].astype(np.int64)
+    return Parts(factors, integers, 0, np.repeat(scales, 16, axis=-1)[..., None, :])
 
 
 def _q8_0(blocks: NDArray[np.uint8]) -> Parts:
@@ -115,7 +173,8 @@ def _q6_k(blocks: NDArray[np.uint8]) -> Parts:
 
 
 PARTS: dict[str, Callable[[NDArray[np.uint8]], Parts]] = {
-    "Q4_0": _q4_0, "Q4_1": _q4_1, "Q8_0": _q8_0, "Q4_K": _q4_k, "Q6_K": _q6_k,
+    "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q8_0": _q8_0, "Q8_X": _q8_x,
+    "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k,
 }  # fmt: skip
 
 
@@ -136,7 +195,10 @@ def integer_product(parts: Parts, x: Floats, steps: int) -> Floats:
         for g in range(groups):
             scale = scales[:, None, b, g]
             total = fma(exact[:, :, b, g].astype(np.float32), scale, total)
-            if parts.minima is not None:
+            if parts.minima is not None and parts.minima.ndim == 4:
+                halves = values[:, b, g].reshape(len(x), 2, 16).sum(axis=2)
+                minima = fma((halves @ parts.minima[:, b, g].T).astype(np.float32), scale, minima)
+            elif parts.minima is not None:
                 scaled = scale * sums[:, None, b, g].astype(np.float32)
                 minima = fma(parts.minima[None, :, b, g].astype(np.float32), scaled, minima)
         result = fma(parts.factors[None, :, b], total, result)
@@ -152,8 +214,9 @@ def float_weights(parts: Parts) -> Floats:
         factors = factors * parts.scales.astype(np.float32)
     integers = parts.integers.astype(np.float32)
     if parts.min_factors is not None and parts.minima is not None:
-        added = (parts.min_factors[..., None] * parts.minima.astype(np.float32))[..., None]
-        found = fma(integers, factors, np.broadcast_to(added, integers.shape))
+        minima = parts.minima[..., None] if parts.minima.ndim == 3 else parts.minima
+        added = parts.min_factors[..., None, None] * minima.astype(np.float32)
+        found = fma(integers, factors, np.repeat(added, GROUP // added.shape[-1], axis=-1))
     elif parts.offset:
         found = fma(integers, factors, factors * single(-parts.offset))
     else:

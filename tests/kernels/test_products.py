@@ -58,12 +58,26 @@ def file_rows(name: str, inputs: int) -> NDArray[np.uint8]:
         values = np.random.default_rng(4).normal(size=(OUTPUTS, inputs)).astype("<f4")
         if name == "BF16":
             return np.ascontiguousarray(values.view("<u2")[:, 1::2]).view(np.uint8)
-        return values.astype({"F16": "<f2", "F32": "<f4"}[name]).view(np.uint8)
+        return (values.astype("<f2") if name == "F16" else values).view(np.uint8)
+    if name == "Q8_X":
+        return expanded_blocks(OUTPUTS, inputs)
     stored = random_blocks(name, OUTPUTS, inputs)[2]
     return np.frombuffer(stored, np.uint8).reshape(OUTPUTS, -1)
 
 
+def expanded_blocks(rows: int, inputs: int) -> NDArray[np.uint8]:
+    """Rows of Q8_X whose weights are at most 4,096 with their scale, as those of all types that are expanded."""
+    random = np.random.default_rng(6)
+    count = inputs // 32
+    factors = random.uniform(0.001, 0.02, (rows, count, 1)).astype("<f4").view(np.uint8)
+    scales = random.integers(-32, 33, (rows, count, 2)).astype("<i2").view(np.uint8)
+    weights = random.integers(-127, 128, (rows, count, 32)).astype(np.int8).view(np.uint8)
+    return np.concatenate((factors, scales, weights), axis=2).reshape(rows, -1)
+
+
 def expected(kind: ProductKind, rows: NDArray[np.uint8], x: NDArray[np.float32]) -> NDArray[np.float32]:
+    if kind.weights == "BF16":
+        return definition.float_product((rows.view("<u2").astype(np.uint32) << 16).view(np.float32), x)
     if kind.weights in FLOAT_TYPES:
         if kind.weights == "BF16":
             return definition.float_product((rows.view("<u2").astype(np.uint32) << 16).view(np.float32), x)

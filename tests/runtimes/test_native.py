@@ -17,12 +17,10 @@ from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import TENSOR_TYPES
 from onward.engine.model import Model, Row
 from onward.errors import SetupError
-from onward.kernels.weight_types import WEIGHT_TYPES
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.gguf_format import GGUFFormat
-from onward.runtimes.native.requirements import KERNEL_TYPES
 from onward.runtimes.options import RuntimeOptions
-from tests.checkpoints.making import NUMBERS, Stored, floats, random_blocks, write_gguf
+from tests.checkpoints.making import CODEBOOK_SCALES, NUMBERS, Stored, floats, random_blocks, write_gguf
 from tests.checkpoints.making import SCALES as BLOCK_SCALES
 from tests.checkpoints.reference import Reference
 from tests.checkpoints.tiny import tiny
@@ -33,11 +31,12 @@ ARCHITECTURES = (
     "llama, old name of a factor", "qwen2", "qwen2, per layer",
 )  # fmt: skip
 SCALES = {
-    "Q4_0": (1 / 64,), "Q4_1": (1 / 64, -7.5 / 64), "Q8_0": (1e-3,), "Q4_K": (2e-4, 1.5e-3), "Q6_K": (6e-5,),
-    "Q5_K": (1e-4, 1.6e-3), "F16": (), "BF16": (),
+    "Q4_0": (1 / 64,), "Q4_1": (1 / 64, -7.5 / 64), "Q5_0": (1 / 128,), "Q5_1": (1 / 128, -15.5 / 128), "Q8_0": (1e-3,),
+    "Q2_K": (4e-3, 6e-3), "Q3_K": (6e-4,), "Q4_K": (2e-4, 1.5e-3), "Q5_K": (1e-4, 1.6e-3), "Q6_K": (6e-5,),
+    "IQ4_NL": (1e-3,), "IQ4_XS": (5e-5,), "IQ2_XS": (1e-3,), "F16": (), "BF16": (),
 }  # fmt: skip
-"""By type: scales with which random integers make weights of a usual size. Types with kernels, and one that is
-expanded."""
+"""By type: scales with which random integers make weights of a usual size. Types with kernels, and three of
+those that are expanded."""
 NUM_TOKENS = 70
 OPTIONS = RuntimeOptions(runtime="native", threads=1, kv_memory=4_000_000)
 Bits = bytes
@@ -102,7 +101,7 @@ def usual_blocks(kind: str, rows: int, inputs: int, seed: int) -> Stored:
         return kind, (rows, inputs), np.ascontiguousarray(wide.view("<u2")[:, 1::2]).tobytes()
     name, shape, data = random_blocks(kind, rows, inputs, seed)
     blocks = np.frombuffer(bytearray(data), np.uint8).reshape(-1, TENSOR_TYPES[NUMBERS[kind]].block_bytes)
-    for place, scale in zip(BLOCK_SCALES[kind], SCALES[kind], strict=True):
+    for place, scale in zip((BLOCK_SCALES | CODEBOOK_SCALES)[kind], SCALES[kind], strict=True):
         blocks[:, place : place + 2] = np.array([scale], "<f2").view(np.uint8)
     return name, shape, blocks.tobytes()
 
@@ -251,21 +250,21 @@ def test_what_it_does_not_compute_is_refused_with_the_reason(tmp_path: Path) -> 
         load(write(tmp_path, "llama"), adapter=tmp_path)
 
 
-def test_the_types_that_are_said_to_have_kernels_have_them() -> None:
-    assert WEIGHT_TYPES.keys() == KERNEL_TYPES
-
-
 def test_it_is_the_usual_runtime_of_what_it_computes(tmp_path: Path) -> None:
     """`onward models show` says which runtime a file has, and why not the native one."""
     shown = GGUFFormat().facts(write(tmp_path, "llama"))
     assert shown["runtime"] == "native"
     other = GGUFFormat().facts(write(tmp_path, "gemma3"))
     assert (other["runtime"], "windows" in str(other["runtime_reason"])) == ("openvino", True)
+
+
+def test_weights_that_grow_have_a_note(tmp_path: Path) -> None:
     metadata, tensors = tiny("llama")
     stored = {name: floats(array) for name, array in tensors.items()}
     stored["blk.0.ffn_down.weight"] = random_blocks("IQ4_NL", 64, 96)
-    odd = GGUFFormat().facts(write_gguf(tmp_path / "odd.gguf", metadata, stored))
-    assert (odd["runtime"], "IQ4_NL" in str(odd["runtime_reason"])) == ("openvino", True)
+    loaded = load(write_gguf(tmp_path / "m.gguf", metadata, stored))
+    loaded.model.close()
+    assert any(note.startswith("Weights of type IQ4_NL are computed in 8 bits, exactly") for note in loaded.notes)
 
 
 @pytest.mark.slow

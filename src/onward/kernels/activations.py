@@ -21,7 +21,8 @@ INT16_STEPS = 16_383
 """Steps on each side of zero. A product of 32 with Q6_K's weights, at most 4,096 with their scale, just fits int32."""
 INT8_SCALE, INT8_SCALED_SUM, INT8_PAIR, INT8_SUM = 32, 36, 40, 44
 """Offsets in a block of int8, behind its 32 values: float32 scale, scale times sum, two int16 sums of 16, int32 sum."""
-INT16_SCALE, INT16_SCALED_SUM = 64, 68
+INT16_SCALE, INT16_SCALED_SUM, INT16_PAIR = 64, 68, 72
+"""Offsets in a block of int16, behind its 32 values: float32 scale, scale times sum, two int32 sums of 16."""
 _HALF_PANEL = 16
 
 
@@ -71,10 +72,13 @@ def _write_int16(f: Any, values: tuple[Value, Value], target: Value) -> None:
     """Within every four the order is 0 2 1 3: as the bytes of a word of weights become two pairs of int16."""
     scale, steps = _steps(f, values, INT16_STEPS)
     order = [four + index for four in range(0, 16, 4) for index in (0, 2, 1, 3)]
+    sums = []
     for half, step in enumerate(steps):
         f.store(step.trunc(I16).shuffle(order), target, half * 2 * _HALF_PANEL)
+        sums.append(_sum(f, step))
+        f.store(sums[half], target, INT16_PAIR + 4 * half)
     f.store(scale, target, INT16_SCALE)
-    f.store(scale * _sum(f, steps[0] + steps[1]).to_f32(), target, INT16_SCALED_SUM)
+    f.store(scale * (sums[0] + sums[1]).to_f32(), target, INT16_SCALED_SUM)
 
 
 def _write_float32(f: Any, values: tuple[Value, Value], target: Value) -> None:

@@ -7,7 +7,8 @@ For a row of activations and one output, the definition in every form, of every 
         for each group of 32, ascending:
             exact = sum of (weight - offset) * scale * activation, in int32
             total = fma(float(exact), activation scale, total)
-            minima = fma(float(minimum), activation scale * sum of activations, minima)
+            minima = fma(float(minimum), activation scale * sum of activations, minima), or with a minimum per 16
+            minima = fma(float(exact sum of minimum * sum of activations), activation scale, minima)
         result = fma(factor, total, result)
         result = fma(min_factor, minima, result)
 
@@ -27,6 +28,7 @@ from onward.kernels.activations import (
     INT8_SCALE,
     INT8_SCALED_SUM,
     INT8_SUM,
+    INT16_PAIR,
     INT16_SCALE,
     INT16_SCALED_SUM,
     broadcast_float,
@@ -34,7 +36,7 @@ from onward.kernels.activations import (
 )
 from onward.kernels.function import Variable
 from onward.kernels.isa import Isa
-from onward.kernels.values import I32, Value
+from onward.kernels.values import I16, I32, Value
 from onward.kernels.weight_types import F32X16, I32X16, BlockReader, Head, WeightType
 
 VECTOR = 64
@@ -53,7 +55,8 @@ class Block:
     """A block of weights on its way into the sums: packed in a panel, or unpacked in memory.
 
     `words(step)(e, i)`: word i of group e of a step of `step_groups` groups, as the arithmetic takes it; of an unpacked
-    block, i may be a Value. `scale(index)`, `minimum(index)`: of the block, the latter as float32.
+    block, i may be a Value. `scale(index)`, `minimum(index)`: of the block, the latter as float32, or as int32 where
+    there is one per 16 weights.
     """
 
     factor: Value
@@ -84,7 +87,7 @@ class Arithmetic:
     def _offsets(cls, kind: WeightType) -> tuple[int, int, int]:
         scales = kind.groups * cls.group_bytes
         minima = scales + kind.groups * kind.scales_per_group * VECTOR
-        return scales, minima, minima + (kind.groups * VECTOR if kind.has_minima else 0)
+        return scales, minima, minima + kind.groups * kind.minima_per_group * VECTOR
 
     @classmethod
     def unpacked_bytes(cls, kind: WeightType) -> int:
@@ -94,7 +97,12 @@ class Arithmetic:
         for index, scale in enumerate(head.scales):
             self.f.store(self._scale(scale), scales, index * VECTOR, VECTOR)
         for index, minimum in enumerate(head.minima):
-            self.f.store(minimum.to_f32(), minima, index * VECTOR, VECTOR)
+            stored = minimum if self.kind.minimum_weights == 16 else minimum.to_f32()
+            self.f.store(stored, minima, index * VECTOR, VECTOR)
+
+    @property
+    def _minimum_type(self) -> Any:
+        return I32X16 if self.kind.minimum_weights == 16 else F32X16
 
     def packed(self, block: Value, ahead: int) -> Block:
         """Return a block of a panel; its scales are kept on the stack."""
@@ -102,7 +110,7 @@ class Arithmetic:
         reader = BlockReader(f, block, ahead)
         head = kind.head(reader)
         scales = f.stack(I32X16, max(1, len(head.scales)))
-        minima = f.stack(F32X16, max(1, len(head.minima)))
+        minima = f.stack(self._minimum_type, max(1, len(head.minima)))
         self._store_head(head, scales, minima)
 
         def words(step: Value) -> Words:
@@ -111,7 +119,7 @@ class Arithmetic:
         return Block(
             head.factor, head.min_factor, kind.step_groups, words,
             lambda index: f.load(scales, I32X16, index * VECTOR, VECTOR),
-            lambda index: f.load(minima, F32X16, index * VECTOR, VECTOR),
+            lambda index: f.load(minima, self._minimum_type, index * VECTOR, VECTOR),
         )  # fmt: skip
 
     def unpack(self, block: Value, target: Value) -> None:
@@ -145,7 +153,7 @@ class Arithmetic:
             f.load(target, F32X16, factors + VECTOR, VECTOR) if self.kind.has_minima else None,
             1, words,
             lambda index: f.load(f.at(target, scales), I32X16, index * VECTOR, VECTOR),
-            lambda index: f.load(f.at(target, minima), F32X16, index * VECTOR, VECTOR),
+            lambda index: f.load(f.at(target, minima), self._minimum_type, index * VECTOR, VECTOR),
             is_unpacked=True,
         )  # fmt: skip
 
@@ -169,7 +177,7 @@ class Arithmetic:
     def _step(
         self, block: Block, step: Value, rows: Sequence[Value], totals: list[Variable], minima: list[Variable]
     ) -> None:
-        f, count = self.f, block.step_groups
+        f, kind, count = self.f, self.kind, block.step_groups
         words = block.words(step)
         places = [f.at(row, step * (count * self.block_bytes)) for row in rows]
         together = count == 2  # both read the same bytes
@@ -180,9 +188,21 @@ class Arithmetic:
                 for m, place in enumerate(places):
                     scale = broadcast_float(f, place, e * self.block_bytes + self.scale_at)
                     totals[m].set(f.fma(exact[e, m].to_f32(), scale, totals[m].value))
-                    if minima:
+                    if kind.minimum_weights == 16:
+                        least = self._minimum_term(block, group, place, e * self.block_bytes)
+                        minima[m].set(f.fma(least.to_f32(), scale, minima[m].value))
+                    elif minima:
                         scaled = broadcast_float(f, place, e * self.block_bytes + self.scaled_sum_at)
                         minima[m].set(f.fma(block.minimum(group), scaled, minima[m].value))
+
+    def _minimum_term(self, block: Block, group: Value, row: Value, at: int) -> Value:
+        """Return the exact sum of minima times sums of 16 activations, int32 x 16. `at`: of the row's block."""
+        low, high = (block.minimum(group * 2 + half) * self._half_sum(row, at, half) for half in range(2))
+        return low + high
+
+    def _half_sum(self, row: Value, at: int, half: int) -> Value:
+        """Return the sum of 16 activations of a block, int32 in every lane."""
+        raise NotImplementedError
 
     def _words_per_group(self) -> int:
         return self.group_bytes // VECTOR
@@ -216,6 +236,10 @@ class Int8(Arithmetic):
 
     def _scale(self, scale: Value) -> Value:
         return scale if self.isa.has_dot else as_pairs(scale)
+
+    def _half_sum(self, row: Value, at: int, half: int) -> Value:
+        f = self.f
+        return f.splat(f.load(row, I16, at + INT8_PAIR + 2 * half).sext(I32), 16)  # type: ignore[no-any-return]
 
     def _scaled(self, words: Words, step: Value, scales: Value) -> Words:
         return words
@@ -317,6 +341,9 @@ class Int16(Arithmetic):
 
     def _scale(self, scale: Value) -> Value:
         return as_pairs(scale)
+
+    def _half_sum(self, row: Value, at: int, half: int) -> Value:
+        return broadcast_word(self.f, row, at + INT16_PAIR + 4 * half)
 
     def _scaled(self, words: Words, step: Value, scales: Value) -> Words:
         """Return a reader of two weights of each row: index 2 i + p is bytes p and p + 2 of word i."""

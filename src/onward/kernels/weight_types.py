@@ -20,7 +20,7 @@ PANEL_ROWS = 16
 GROUP = 32
 """Weights that are multiplied with one block of activations."""
 WORD_BYTES = 4 * PANEL_ROWS
-I32X16, F32X16, F16X16 = vec(I32, PANEL_ROWS), vec(F32, PANEL_ROWS), vec(F16, PANEL_ROWS)
+I32X16, F32X16, F16X16, I16X16 = (vec(each, PANEL_ROWS) for each in (I32, F32, F16, I16))
 
 
 class BlockReader:
@@ -48,7 +48,7 @@ class BlockReader:
     def shorts(self, pointer: Value, offset: int) -> Value:
         """Return 16 bits of every row as int32 x 16."""
         self._prefetch(pointer, offset, WORD_BYTES // 2)
-        return self.f.load(pointer, vec(I16, PANEL_ROWS), offset).zext(I32)  # type: ignore[no-any-return]
+        return self.f.load(pointer, I16X16, offset).zext(I32)  # type: ignore[no-any-return]
 
     def _prefetch(self, pointer: Value, offset: int, size: int) -> None:
         # One line between the uses of two others: a burst of a whole block fills the processor's buffers of misses.
@@ -67,11 +67,11 @@ class RowReader(BlockReader):
     def words(self, pointer: Value, offset: int) -> Value:
         return self.f.splat(self.f.load(pointer, I32, offset // PANEL_ROWS), PANEL_ROWS)  # type: ignore[no-any-return]
 
-    def shorts(self, pointer: Value, offset: int) -> Value:
-        return self.f.splat(self.f.load(pointer, I16, offset // PANEL_ROWS).zext(I32), PANEL_ROWS)  # type: ignore[no-any-return]
-
     def halves(self, pointer: Value, offset: int) -> Value:
         return self.f.splat(self.f.load(pointer, F16, offset // PANEL_ROWS).fpext(), PANEL_ROWS)  # type: ignore[no-any-return]
+
+    def shorts(self, pointer: Value, offset: int) -> Value:
+        return self.f.splat(self.f.load(pointer, I16, offset // PANEL_ROWS).zext(I32), PANEL_ROWS)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Head:
     scales: tuple[Value, ...] = ()
     """int32, one per 32 weights or one per 16."""
     minima: tuple[Value, ...] = ()
-    """int32, one per 32 weights."""
+    """int32, one per `WeightType.minimum_weights`."""
 
 
 WordReader = Callable[[int, int], Value]
@@ -112,7 +112,8 @@ class WeightType:
     """Subtracted from every integer."""
     scale_weights: int = 0
     """Weights per integer scale: 32, 16, or 0 where there are none."""
-    has_minima: bool = False
+    minimum_weights: int = 0
+    """Weights per minimum: 32, 16, or 0 where there are none."""
     step_groups: int = 1
     """Groups of 32 weights that share bytes, and that `words` reads together."""
 
@@ -128,6 +129,14 @@ class WeightType:
     @property
     def scales_per_group(self) -> int:
         return GROUP // self.scale_weights if self.scale_weights else 0
+
+    @property
+    def has_minima(self) -> bool:
+        return self.minimum_weights > 0
+
+    @property
+    def minima_per_group(self) -> int:
+        return GROUP // self.minimum_weights if self.minimum_weights else 0
 
     @cached_property
     def panel_block_bytes(self) -> int:
@@ -173,11 +182,19 @@ def _nibbles(words: Value, is_high: int) -> Value:
     return (words >> 4 if is_high else words) & 0x0F0F0F0F
 
 
-def _blocks_of_32(head_bytes: int) -> Callable[[BlockReader, Value], WordReader]:
-    """Words of Q4_0 and Q4_1: weights 0 to 15 are the low halves of bytes, 16 to 31 the high ones."""
+def _blocks_of_32(head_bytes: int, fifth_bits_at: int = -1) -> Callable[[BlockReader, Value], WordReader]:
+    """Words of Q4_0, Q4_1, Q5_0 and Q5_1: weights 0 to 15 are the low halves of bytes, 16 to 31 the high ones. Bit j of
+    the word at `fifth_bits_at` is the fifth bit of weight j."""
 
     def words(r: BlockReader, step: Value) -> WordReader:
-        return lambda e, i: _nibbles(r.words(r.block, head_bytes + i % 4 * WORD_BYTES), i // 4)
+        def word(e: int, i: int) -> Value:
+            low = _nibbles(r.words(r.block, head_bytes + i % 4 * WORD_BYTES), i // 4)
+            if fifth_bits_at < 0:
+                return low
+            four = (r.words(r.block, fifth_bits_at) >> (4 * i)) & 0xF
+            return low | (((four * 0x00204081) & 0x01010101) << 4)  # bit k of the four to byte k
+
+        return word
 
     return words
 
@@ -207,6 +224,62 @@ def _q4_k_words(r: BlockReader, step: Value) -> WordReader:
     return lambda e, i: _nibbles(r.words(at, i * WORD_BYTES), e)
 
 
+def _q5_k_words(r: BlockReader, step: Value) -> WordReader:
+    """64 weights: their low bits as Q4_K's; bit g of byte j is the fifth bit of weight j of group g."""
+    at = r.at(step * (8 * WORD_BYTES) + 12 * WORD_BYTES)
+
+    def word(e: int, i: int) -> Value:
+        fifth = (r.words(r.block, (4 + i) * WORD_BYTES) >> _in_lanes(r, step * 2 + e)) & 0x01010101
+        return _nibbles(r.words(at, i * WORD_BYTES), e) | (fifth << 4)
+
+    return word
+
+
+def _in_lanes(r: BlockReader, count: Value) -> Value:
+    return r.f.splat(count.trunc(I32), PANEL_ROWS)  # type: ignore[no-any-return]
+
+
+def _q2_k_head(r: BlockReader) -> Head:
+    """Sixteen scales and minima of 4 bits, one per 16 weights."""
+    factor, min_factor = _low_and_high(r.words(r.block, 0))
+    both = [_byte(r.words(r.block, (1 + i // 4) * WORD_BYTES), i % 4) for i in range(16)]
+    return Head(factor, -min_factor, tuple(each & 0xF for each in both), tuple(each >> 4 for each in both))
+
+
+def _two_bits(words: Value, e: int) -> Value:
+    return (words >> (2 * e) if e else words) & 0x03030303
+
+
+def _q2_k_words(r: BlockReader, step: Value) -> WordReader:
+    """Half a block: bits 2 e and 2 e + 1 of 32 bytes are the weights of group e."""
+    at = r.at(step * (8 * WORD_BYTES) + 5 * WORD_BYTES)
+    return lambda e, i: _two_bits(r.words(at, i * WORD_BYTES), e)
+
+
+def _q3_k_head(r: BlockReader) -> Head:
+    """Sixteen scales of 6 bits, minus 32: low halves in 8 bytes, the two high bits of four at a time in 4 bytes."""
+    first, second, high = (r.words(r.block, 32 + i * WORD_BYTES) for i in range(3))
+    words = [_nibbles(low, i // 2) | (_two_bits(high, i) << 4) for i, low in enumerate((first, second, first, second))]
+    scales = tuple(_byte(word, index) - 32 for word in words for index in range(4))
+    return Head(r.halves(r.block, 0), scales=scales)
+
+
+def _q3_k_words(r: BlockReader, step: Value) -> WordReader:
+    """Half a block: as Q2_K, and bit 4 half + e of byte j is the third bit of weight j of group e."""
+    at = r.at(step * (8 * WORD_BYTES) + (32 + 11 * WORD_BYTES))
+
+    def word(e: int, i: int) -> Value:
+        third = (r.words(r.block, 32 + (3 + i) * WORD_BYTES) >> _in_lanes(r, step * 4 + e)) & 0x01010101
+        return _two_bits(r.words(at, i * WORD_BYTES), e) | (third << 2)
+
+    return word
+
+
+def _q8_x_head(r: BlockReader) -> Head:
+    scales = r.words(r.block, WORD_BYTES)
+    return Head(r.words(r.block, 0).as_(F32X16), scales=((scales << 16).sar(16), scales.sar(16)))
+
+
 def _q6_k_head(r: BlockReader) -> Head:
     words = [r.words(r.block, 32 + i * WORD_BYTES) for i in range(4)]
     scales = tuple((word << (24 - 8 * i)).sar(24) if i < 3 else word.sar(24) for word in words for i in range(4))
@@ -226,6 +299,10 @@ def _q6_k_words(r: BlockReader, step: Value) -> WordReader:
     return word
 
 
+def _bytes_at(offset: int) -> Callable[[BlockReader, Value], WordReader]:
+    return lambda r, step: lambda e, i: r.words(r.block, offset + i * WORD_BYTES)
+
+
 def _factor_alone(r: BlockReader) -> Head:
     return Head(r.halves(r.block, 0))
 
@@ -234,14 +311,30 @@ WEIGHT_TYPES: dict[str, WeightType | FloatType] = {
     each.name: each
     for each in (
         WeightType("Q4_0", 32, 18, ((0, 2, 1), (2, 4, 4)), _factor_alone, _blocks_of_32(32), max_integer=15, offset=8),
-        WeightType("Q4_1", 32, 20, ((0, 4, 5),), _q4_1_head, _blocks_of_32(64), max_integer=15, has_minima=True),
+        WeightType("Q4_1", 32, 20, ((0, 4, 5),), _q4_1_head, _blocks_of_32(64), max_integer=15, minimum_weights=32),
         WeightType(
-            "Q8_0", 32, 34, ((0, 2, 1), (2, 4, 8)), _factor_alone,
-            lambda r, step: lambda e, i: r.words(r.block, 32 + i * WORD_BYTES),
+            "Q5_0", 32, 22, ((0, 2, 1), (2, 4, 5)), _factor_alone, _blocks_of_32(96, 32), max_integer=31, offset=16,
+        ),
+        WeightType(
+            "Q5_1", 32, 24, ((0, 4, 6),), _q4_1_head, _blocks_of_32(128, 64), max_integer=31, minimum_weights=32,
+        ),
+        WeightType("Q8_0", 32, 34, ((0, 2, 1), (2, 4, 8)), _factor_alone, _bytes_at(32)),
+        WeightType("Q8_X", 32, 40, ((0, 4, 10),), _q8_x_head, _bytes_at(128), scale_weights=16),
+        WeightType(
+            "Q2_K", 256, 84, ((80, 4, 1), (0, 4, 20)), _q2_k_head, _q2_k_words,
+            max_integer=3, scale_weights=16, minimum_weights=16, step_groups=4,
+        ),
+        WeightType(
+            "Q3_K", 256, 110, ((108, 2, 1), (96, 4, 3), (0, 4, 24)), _q3_k_head, _q3_k_words,
+            max_integer=7, offset=4, scale_weights=16, step_groups=4,
         ),
         WeightType(
             "Q4_K", 256, 144, ((0, 4, 36),), _k_scales, _q4_k_words,
-            max_integer=15, scale_weights=32, has_minima=True, step_groups=2,
+            max_integer=15, scale_weights=32, minimum_weights=32, step_groups=2,
+        ),
+        WeightType(
+            "Q5_K", 256, 176, ((0, 4, 44),), _k_scales, _q5_k_words,
+            max_integer=31, scale_weights=32, minimum_weights=32, step_groups=2,
         ),
         WeightType(
             "Q6_K", 256, 210, ((208, 2, 1), (192, 4, 4), (128, 4, 8), (0, 4, 16), (160, 4, 8), (64, 4, 16)),
@@ -252,4 +345,5 @@ WEIGHT_TYPES: dict[str, WeightType | FloatType] = {
         FloatType("F32", 4, lambda r, k: r.words(r.at(k * (4 * PANEL_ROWS)), 0).as_(F32X16)),
     )
 }  # fmt: skip
-"""By ggml's name."""
+"""By ggml's name. Q8_X is none of ggml's: a float32 factor, two int16 scales and 32 bytes, to which types without
+kernels of their own are expanded exactly (checkpoints.expansion)."""

@@ -29,7 +29,7 @@ from onward.runtimes.native.decoder import Cache, Decoder, matrix_names
 from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel
 from onward.runtimes.native.positions import PositionTables
 from onward.runtimes.native.requirements import native_problem
-from onward.runtimes.native.types import form_for
+from onward.runtimes.native.types import expansion_note, form_for
 from onward.runtimes.native.weights import Weights
 from onward.runtimes.options import RuntimeOptions
 
@@ -88,4 +88,5 @@ def _load(
         machine, shape, cache, positions, logits, vocab_size=weights.matrix(weights.output_name()).rows,
         context_length=plan.context_length, blocks=plan.blocks, keep=(tape, weights, checkpoint),
     )  # fmt: skip
-    return model, plan.notes
+    note = expansion_note(checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(names))
+    return model, (*plan.notes, note) if note else plan.notes

@@ -7,18 +7,10 @@ from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.runtimes.options import RuntimeOptions
 
-KERNEL_TYPES = frozenset({"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"})
-"""Types of weights that have kernels, or that are floating point. Here, because `onward models show` has no time for
-LLVM; a test compares it with the table of kernels."""
-
 
 def auto_problem(checkpoint: Checkpoint, options: RuntimeOptions) -> str:
-    """Return why the native runtime is not the better one for a checkpoint, "" if it is. Raises CheckpointError."""
-    problem = native_problem(architecture_of(checkpoint, options.context_length), checkpoint, options)
-    if problem:
-        return problem
-    unknown = {tensor.type.name for tensor in checkpoint.tensors.values()} - KERNEL_TYPES
-    return f"it has no kernels for {', '.join(sorted(unknown))} yet" if unknown else ""
+    """Return why the native runtime cannot compute a checkpoint, "" if it can. Raises CheckpointError."""
+    return native_problem(architecture_of(checkpoint, options.context_length), checkpoint, options)
 
 
 def native_problem(found: Architecture, checkpoint: Checkpoint, options: RuntimeOptions) -> str:

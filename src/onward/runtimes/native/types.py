@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.checkpoints.expansion import EXPANDED_BYTES, EXPANDED_TYPES, expanded
 from onward.checkpoints.tensor import Tensor
 from onward.kernels.weight_types import GROUP, WEIGHT_TYPES
 from onward.runtimes.options import RuntimeOptions
 
 FLOATS = frozenset({"F32", "F16", "BF16"})
+EXPANDED = "Q8_X"
 WeightForm = str
 """The name of a type of weights that has kernels."""
 
 
 def form_for(options: RuntimeOptions) -> Callable[[Tensor], WeightForm]:
     """Return which type a tensor is held in: quantised ones as they are; floating point as 8-bit integers in blocks of
-    32 with `fast`, and unchanged with `exact`; what has no kernels as float32, which is exact."""
+    32 with `fast`, and unchanged with `exact`; types without kernels in 8 bits, which is exact."""
 
     def form(tensor: Tensor) -> WeightForm:
         name = tensor.type.name
@@ -29,9 +31,22 @@ def form_for(options: RuntimeOptions) -> Callable[[Tensor], WeightForm]:
             and tensor.shape[-1] % GROUP == 0
         ):
             return "Q8_0"
-        return name if name in WEIGHT_TYPES else "F32"
+        return EXPANDED if name in EXPANDED_TYPES else name
 
     return form
+
+
+def expansion_note(tensors: Iterable[Tensor]) -> str:
+    """Return a sentence on the tensors that take more memory than in their file, "" where there are none."""
+    grown = [tensor for tensor in tensors if tensor.type.name in EXPANDED_TYPES]
+    if not grown:
+        return ""
+    names = ", ".join(sorted({tensor.type.name for tensor in grown}))
+    weights = sum(tensor.num_rows * tensor.shape[-1] for tensor in grown)
+    more = weights * EXPANDED_BYTES // GROUP - sum(tensor.data.nbytes for tensor in grown)
+    return (
+        f"Weights of type {names} are computed in 8 bits, exactly, which takes {more / 1e6:,.0f} MB more than the file."
+    )
 
 
 def stored_rows(tensor: Tensor, form: WeightForm, start: int, stop: int) -> NDArray[np.uint8]:
@@ -40,6 +55,8 @@ def stored_rows(tensor: Tensor, form: WeightForm, start: int, stop: int) -> NDAr
         rows = tensor.rows(start, stop)
     elif form == "F32":
         rows = tensor.floats(start, stop).astype("<f4").view(np.uint8)
+    elif form == EXPANDED:
+        rows = expanded(tensor.type, tensor.rows(start, stop), tensor.shape[-1])
     elif form == "Q8_0":
         rows = quantised_8_bits(tensor.floats(start, stop))
     else:

@@ -1,0 +1,39 @@
+"""Types without kernels of their own, as 8-bit integers: exactly the weights that ggml computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onward.checkpoints.blocks import unpack
+from onward.checkpoints.codebooks import codebook_floats
+from onward.checkpoints.expansion import EXPANDED_BYTES, EXPANDED_TYPES, expanded
+from onward.checkpoints.types import TENSOR_TYPES
+
+from .making import NUMBERS, random_blocks
+
+
+@pytest.mark.parametrize("name", sorted(EXPANDED_TYPES))
+def test_an_expanded_weight_is_the_weight(name: str) -> None:
+    """Compared bit for bit with llama.cpp's own package, and for Q8_K, which that does not read, with the formula."""
+    kind, inputs = TENSOR_TYPES[NUMBERS[name]], 1024
+    rows = np.frombuffer(random_blocks(name, 40, inputs, seed=3)[2], np.uint8).reshape(40, -1)
+    blocks = expanded(kind, rows, inputs).reshape(-1, EXPANDED_BYTES)
+    factors = np.ascontiguousarray(blocks[:, :4]).view("<f4")
+    scales = np.ascontiguousarray(blocks[:, 4:8]).view("<i2").astype(np.int64)
+    integers = np.ascontiguousarray(blocks[:, 8:]).view(np.int8).astype(np.int64)
+    products = integers * np.repeat(scales, 16, axis=1)
+    assert np.abs(products).max() <= 4096, "products with 16-bit activations would not fit into 32 bits"
+    with np.errstate(all="ignore"):
+        wanted = unpack(kind, rows, inputs).floats() if name == "Q8_K" else codebook_floats(kind, rows, inputs)
+    known = np.isfinite(factors[:, 0])
+    assert known.mean() > 0.9
+    weights = (products[known] * factors[known].astype(np.float64)).astype(np.float32)
+    np.testing.assert_array_equal(weights, wanted.reshape(-1, 32)[known])
+
+
+def test_a_block_whose_factor_is_no_number_stays_none() -> None:
+    kind = TENSOR_TYPES[NUMBERS["IQ2_XS"]]
+    rows = np.frombuffer(random_blocks("IQ2_XS", 1, 256)[2], np.uint8).copy().reshape(1, -1)
+    rows[0, :2] = np.frombuffer(np.float16("nan").tobytes(), np.uint8)
+    assert np.isnan(np.ascontiguousarray(expanded(kind, rows, 256)[0, :4]).view("<f4"))[0]
