@@ -13,7 +13,7 @@ from pathlib import Path
 from fields import fields_page
 
 from onward import errors
-from onward.protocol.dialects.openapi import OPERATIONS
+from onward.api.dialects import DIALECTS
 from onward.protocol.parameter import Parameter
 from onward.protocol.parameters import PARAMETERS
 from onward.settings import GROUPS, Option, options
@@ -90,12 +90,12 @@ def dialects_page() -> Iterator[str]:
         "describes this server, or it is checked and has no meaning here, or it is refused. Other fields are refused, "
         "unless the server runs with `--profile lenient`. Null means that a field is not set."
     )
-    for dialect, operations in OPERATIONS.items():
+    for dialect, routes in DIALECTS.items():
         yield f"## {dialect}"
-        for operation in operations:
-            yield f"### {operation.path}"
-            rows = list((operation.rows or {}).values())
-            yield operation.summary
+        for route in routes:
+            yield f"### {route.path}"
+            rows = list((route.body or {}).values())
+            yield route.summary
             if rows:
                 yield parameter_table(rows)
             for inner in (row for row in rows if row.inner):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from onward.protocol.schema import openapi
+from onward.api.openapi import openapi
 
 READ = (
     "CompletionChunk", "Choice", "Logprobs", "PromptLogprob", "Usage", "PromptTokensDetails",

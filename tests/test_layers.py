@@ -75,7 +75,7 @@ FORBIDDEN = {
     "checkpoints": {"onward.runtimes", "openvino", "tokenizers"},
     "text": {"numpy"},
     "kernels": {"numpy", "ctypes.util"},
-    "server": {"onward.engine", "onward.runtimes", "onward.sampling"},
+    "server": {"onward.engine", "onward.runtimes", "onward.sampling", "onward.text"},
     "cli": {"onward.engine", "onward.sampling", "onward.runtimes", "onward.server"},
     "client": {"onward.engine", "onward.runtimes", "onward.sampling", "onward.text"},
     "backends": {"onward.runtimes", *(f"onward.engine.{name}" for name in ENGINE_INTERNALS)},

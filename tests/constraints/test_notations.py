@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from onward.server.app import App
-from tests.server.dialects.served import post, toy_app
+from tests.api.served import post, toy_app
 from tests.server.fakes import in_loop
 
 END, THE = 256, 261

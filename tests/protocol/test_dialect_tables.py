@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from onward.api.dialects import DIALECTS, served_dialects
 from onward.completions.request import CompletionRequest
 from onward.protocol.checks import CHECKS
-from onward.protocol.dialects.names import DIALECTS, served_dialects
-from onward.protocol.dialects.openapi import OPERATIONS
 from onward.protocol.parameter import Parameter
 from onward.settings import options
 
@@ -37,10 +36,10 @@ def flat(rows: Iterator[Parameter]) -> Iterator[Parameter]:
 
 
 ROWS = [
-    pytest.param(dialect, row, id=f"{operation.path}-{row.name}")
-    for dialect, operations in OPERATIONS.items()
-    for operation in operations
-    for row in flat(iter((operation.rows or {}).values()))
+    pytest.param(dialect, row, id=f"{route.path}-{row.name}")
+    for dialect, routes in DIALECTS.items()
+    for route in routes
+    for row in flat(iter((route.body or {}).values()))
 ]
 
 
@@ -57,13 +56,13 @@ def test_a_field_acts_or_says_why_not(dialect: str, row: Parameter) -> None:
 
 
 def test_the_own_fields_of_dialects_exist() -> None:
-    for dialect, operations in OPERATIONS.items():
-        known = {row.field for each in operations for row in flat(iter((each.rows or {}).values()))}
+    for dialect, routes in DIALECTS.items():
+        known = {row.field for each in routes for row in flat(iter((each.body or {}).values()))}
         assert known >= OWN[dialect], dialect
 
 
 def test_the_setting_names_all_dialects() -> None:
     (setting,) = [each for each in options() if each.name == "dialects"]
-    assert setting.parser.choices == ("all", "none", *DIALECTS) == ("all", "none", *OPERATIONS)  # type: ignore[attr-defined]
-    assert served_dialects(("all",)) == DIALECTS and served_dialects(("none", "tgi")) == ()
+    assert setting.parser.choices == ("all", "none", *DIALECTS)  # type: ignore[attr-defined]
+    assert served_dialects(("all",)) == tuple(DIALECTS) and served_dialects(("none", "tgi")) == ()
     assert served_dialects(("tgi", "ollama")) == ("ollama", "tgi")

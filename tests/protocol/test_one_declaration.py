@@ -10,10 +10,10 @@ from typing import Any
 import click
 import pytest
 
+from onward.api.openapi import openapi
 from onward.cli.commands import completions
 from onward.protocol.decode import check_request
 from onward.protocol.parameters import PARAMETERS, Parameter, Profile, known_parameters
-from onward.protocol.schema import openapi
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "parameters.md"
 PROFILES: list[Profile] = ["strict", "default", "lenient"]

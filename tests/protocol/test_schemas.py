@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onward.api.openapi import openapi
 from onward.errors import ApiError
 from onward.protocol.answer_examples import ANSWERS
 from onward.protocol.encode import encode_completion
 from onward.protocol.error_body import error_envelope
 from onward.protocol.parameters import PARAMETERS, Parameter, Profile
 from onward.protocol.refusals import no_model
+from onward.protocol.request_schema import request_schema
 from onward.protocol.response import (
     Choice,
     Chunk,
@@ -29,7 +31,7 @@ from onward.protocol.response import (
     PromptTokensDetails,
     Usage,
 )
-from onward.protocol.schema import completion_schema, error_schema, openapi, request_schema
+from onward.protocol.response_schema import completion_schema, error_schema
 from onward.protocol.sse import Decoder, chunk_event
 from tests.examples import examples
 from tests.protocol.decoding import decode_request

@@ -11,8 +11,8 @@ import shlex
 
 import pytest
 
+from onward.api.openapi import openapi
 from onward.protocol.parameter import Profile
-from onward.protocol.schema import openapi
 from onward.server.app import make_app
 from onward.server.pages.landing import landing
 from onward.server.pages.reference import reference_page

@@ -1,4 +1,4 @@
-"""The routes in OpenAPI; `protocol.schema` adds the schemas that they refer to."""
+"""The routes in OpenAPI; `api.openapi` adds the schemas that they refer to."""
 
 from __future__ import annotations
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from onward.api.dialects import DIALECTS, served_dialects
+from onward.api.routes import Route as ApiRoute
+from onward.api.routes import Services
 from onward.backends.base import Backend
 from onward.errors import RequestCancelled
 from onward.offload import owner
-from onward.protocol.dialects.names import served_dialects
 from onward.protocol.ids import request_id
 from onward.server import access_log
 from onward.server.auth import Authenticator
 from onward.server.catalogue import Catalogue
 from onward.server.completion_run import Runner
 from onward.server.completions import Completions, body_limits
-from onward.server.dialects.routes import dialect_routes
-from onward.server.dialects.services import Services
 from onward.server.error_response import convert_error, send_error
 from onward.server.exchange import ClientDisconnected, Exchange, Receive, Scope, Send
 from onward.server.keys import Keys, collect_keys
@@ -70,7 +70,7 @@ class App:
                 *_catalogue_routes(Catalogue(backend)),
                 *_token_routes(Tokens(backend, settings)),
                 *_monitoring_routes(Monitoring(backend, self._metrics, self._authenticator.accepts)),
-                *dialect_routes(Services(runner, settings, body_limits(settings))),
+                *_dialect_routes(Services(backend, settings, body_limits(settings), runner.complete)),
                 *_page_routes(self._pages(settings)),
             ]
         )
@@ -158,6 +158,18 @@ class App:
             await send_error(exchange, error)
         except ClientDisconnected:
             exchange.record.cancelled = True
+
+
+def _dialect_routes(services: Services) -> list[Route]:
+    """Return the routes of the dialects that the operator has not turned off."""
+
+    def bound(route: ApiRoute) -> Route:
+        async def handle(exchange: Exchange, _: str | None = None) -> None:
+            await route.handler(services, exchange)
+
+        return Route(route.method, route.path, handle, words=route.words)
+
+    return [bound(route) for name in served_dialects(services.settings.dialects) for route in DIALECTS[name]]
 
 
 def _completion_routes(completions: Completions) -> list[Route]:

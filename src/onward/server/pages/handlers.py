@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 import onward
+from onward.api.dialects import DIALECTS
+from onward.api.openapi import openapi
 from onward.backends.base import Backend
-from onward.protocol.dialects.names import DIALECTS
 from onward.protocol.parameter import Profile
-from onward.protocol.schema import completion_schema, openapi
+from onward.protocol.response_schema import completion_schema
 from onward.server.exchange import Exchange
 from onward.server.pages.landing import landing
 from onward.server.pages.layout import HEADERS
@@ -31,7 +32,7 @@ class Pages:
     """
 
     def __init__(
-        self, backend: Backend, *, profile: Profile, requires_key: bool, dialects: tuple[str, ...] = DIALECTS
+        self, backend: Backend, *, profile: Profile, requires_key: bool, dialects: tuple[str, ...] = tuple(DIALECTS)
     ) -> None:
         self._backend = backend
         self._profile = profile

@@ -1,15 +1,14 @@
-"""The requests of llama.cpp's server, by its tools/server/README.md and server-schema.cpp (0c1e57098, 2026-08)."""
+"""The requests of llama.cpp's server, by its tools/server/README.md and server-schema.cpp."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from onward.protocol.dialects.decode import Table, check_fields, table
-from onward.protocol.dialects.llama_front_ends import FRONT_ENDS, NAME
-from onward.protocol.dialects.rows import only, own, same, sampler, unused
+from onward.api.tables import Table, check_fields, only, own, same, sampler, table, unused
 from onward.protocol.parameter import Parameter, Profile
 from onward.protocol.sampler_parameters import SAMPLER_NAMES
 
+NAME = "llama-server"
 UNLIMITED = -1
 
 DEFAULT_SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
@@ -111,10 +110,51 @@ _COMMON: tuple[Parameter, ...] = (
     unused("sse_ping_interval", "integer", NAME, "`--keep-alive` sets the interval for all streams."),
 )  # fmt: skip
 
+_OFF: dict[str, tuple[object, ...]] = {
+    "adaptive_target": (-1, -0.01),
+    "banned_strings": ([],),
+    "guidance_scale": (1,),
+    "include_reasoning": (True,),
+    "max_tokens_second": (0,),
+    "negative_prompt": ("",),
+    "rep_pen_slope": (1,),
+    "skew": (0,),
+    "smoothing_curve": (1,),
+    "smoothing_factor": (0,),
+    "tfs": (1,),
+    "top_a": (0,),
+}
+
+_FRONT_ENDS: tuple[Parameter, ...] = (
+    own("max_new_tokens", "integer", NAME, "Another name of `n_predict`.", minimum=-1, alias_of="n_predict"),
+    own("num_predict", "integer", NAME, "Another name of `n_predict`.", minimum=-1, alias_of="n_predict"),
+    same("min_tokens", "min_tokens", NAME),
+    same("ban_eos_token", "ban_eos_token", NAME),
+    same("custom_token_bans", "banned_tokens", NAME),
+    same("add_bos_token", "add_special_tokens", NAME),
+    same("skip_special_tokens", "skip_special_tokens", NAME),
+    same("stopping_strings", "stop", NAME, max_items=64, lenient_max_items=64),
+    same("repetition_penalty", "repetition_penalty", NAME),
+    same("rep_pen", "repetition_penalty", NAME),
+    same("rep_pen_range", "repeat_last_n", NAME),
+    same("repetition_penalty_range", "repeat_last_n", NAME),
+    same("typical", "typical_p", NAME),
+    same("nsigma", "top_n_sigma", NAME),
+    same("mirostat_mode", "mirostat", NAME),
+    *(only(name, NAME, *values, why="Only a value that turns it off is accepted.") for name, values in _OFF.items()),
+    unused("adaptive_decay", "number", NAME, "it only concerns `adaptive_target`."),
+    unused("truncation_length", "integer", NAME, "the context is the model's."),
+    unused("num_ctx", "integer", NAME, "the context is the model's."),
+    unused("api_type", "string", NAME, "what SillyTavern takes the server for."),
+    unused("api_server", "string", NAME, "the address that SillyTavern has for the server."),
+)
+"""What front ends such as SillyTavern send to llama-server beside its own fields, which ignores it. Here other names of
+its fields act, and of what does not exist here the values are accepted that turn it off."""
+
 COMPLETION: Table = table(
     same("prompt", "prompt", NAME, required=True, help="A string or an array of token ids; or an array of one."),
     *_COMMON,
-    *FRONT_ENDS,
+    *_FRONT_ENDS,
 )
 INFILL: Table = table(
     own("input_prefix", "string", NAME, "The text before the cursor.", example="def add(a, b):\n", default=""),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onward.server.app import make_app
-from tests.server.dialects.served import openai_text, post, toy_app
+from tests.api.served import openai_text, post, toy_app
 from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
 
 PROMPT = "ab ab ab ab"

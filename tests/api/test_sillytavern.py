@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.dialects.served import events, post, toy_app
+from tests.api.served import events, post, toy_app
 from tests.server.fakes import in_loop
 
 STOP = ["\nUser:", "\nAda:"]

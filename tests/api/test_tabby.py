@@ -8,7 +8,7 @@ import pytest
 
 from onward.completions.request import InfillContext
 from onward.server.app import make_app
-from tests.server.dialects.served import openai_text, post, toy_app
+from tests.api.served import openai_text, post, toy_app
 from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
 
 PATH = "/tabby/v1/completions"

@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 
+from onward.api.llama_server.fields import COMPLETION, INFILL, check_llama_request
+from onward.api.llama_server.reply import LineLimits, selected
 from onward.backends.base import EngineLoad
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.completions.sampling_params import sampling_params
 from onward.completions.token_rules import NO_RULES
-from onward.protocol.dialects.llama_server import COMPLETION, INFILL, check_llama_request
 from onward.runtimes.toy.tokenizer import END
 from onward.sampling.params import Mirostat, SamplingParams
 from onward.server.app import make_app
-from onward.server.dialects.line_limits import LineLimits
-from onward.server.dialects.llama_reply import selected
 from onward.server.keys import collect_keys
-from tests.server.dialects.served import events, openai_text, post, toy_app
+from tests.api.served import events, openai_text, post, toy_app
 from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
 from tests.toy_backend import let_steps_count_the_same, on_toy
 

@@ -1,4 +1,5 @@
-"""Mistral's /v1/fim/completions (mistralai 3.7.0: FIMCompletionResponse, CompletionEvent), which Continue calls too."""
+"""Mistral's /v1/fim/completions (FIMCompletionRequest, FIMCompletionResponse and CompletionEvent of its Python client,
+mistralai 3.7.0), which Continue calls too."""
 
 from __future__ import annotations
 
@@ -9,19 +10,37 @@ import msgspec
 from onward.api.errors import ErrorWords
 from onward.api.openai.fold import Identity
 from onward.api.reply import OneChoice
+from onward.api.routes import EVENTS, Exchange, Route, Services
+from onward.api.tables import UNLIMITED_TOKENS, Table, check_fields, own, request_fields, same, table, unused
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest
-from onward.protocol.dialects.decode import check_fields, request_fields
-from onward.protocol.dialects.mistral import FIM
-from onward.protocol.dialects.rows import UNLIMITED_TOKENS
 from onward.protocol.error_body import MAX_FIELD_CHARS
 from onward.protocol.sse import DONE, KEEP_ALIVE, data_event
-from onward.server.dialects.services import Services
-from onward.server.exchange import Exchange
-from onward.server.routes import Route
 
 Object = dict[str, Any]
+NAME = "mistral"
+
+FIM: Table = table(
+    same("model", "model", NAME, required=True, help="A model: an id or alias from the models endpoint."),
+    own("prompt", "string", NAME, "The text before the completion.", required=True, example="def add(a, b):\n    "),
+    same("suffix", "suffix", NAME),
+    same("temperature", "temperature", NAME, default=0.7),
+    same("top_p", "top_p", NAME),
+    own(
+        "max_tokens", "integer", NAME,
+        "Maximum number of tokens to generate; by default as many as the context has room for.", minimum=0, example=64,
+    ),
+    own("max_completion_tokens", "integer", NAME, "Another name of `max_tokens`.", minimum=0, alias_of="max_tokens"),
+    same("min_tokens", "min_tokens", NAME),
+    same("stream", "stream", NAME, help="Send the completion while it is generated, as server-sent events."),
+    same("stop", "stop", NAME, max_items=64, lenient_max_items=64),
+    same("random_seed", "seed", NAME),
+    same("presence_penalty", "presence_penalty", NAME),
+    same("frequency_penalty", "frequency_penalty", NAME),
+    unused("metadata", "object", NAME, "nothing is stored of a request."),
+    unused("prompt_cache_key", "string", NAME, "the prefix cache is always used, and finds what prompts share."),
+)  # fmt: skip
 
 
 def error_object(error: ApiError) -> Object:
@@ -46,20 +65,11 @@ def _error_event(error: ApiError) -> bytes:
 ERRORS = ErrorWords(body=error_body, event=_error_event)
 
 
-class Mistral:
-    """The endpoint."""
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-
-    def routes(self) -> list[Route]:
-        return [Route("POST", "/v1/fim/completions", self.complete, words=ERRORS)]
-
-    async def complete(self, exchange: Exchange, _: str | None = None) -> None:
-        """Complete what is between prompt and suffix."""
-        profile = self._services.profile
-        request = await self._services.decode(exchange, lambda fields: _request(check_fields(fields, FIM, profile)))
-        await self._services.complete(exchange, request, FimReply(request))
+async def complete(services: Services, exchange: Exchange) -> None:
+    """Complete what is between prompt and suffix."""
+    profile = services.profile
+    request = await services.decode(exchange, lambda fields: _request(check_fields(fields, FIM, profile)))
+    await services.complete(exchange, request, FimReply(request))
 
 
 def _request(checked: Object) -> CompletionRequest:
@@ -119,3 +129,11 @@ def _usage(counts: TokenCounts) -> Object:
         "completion_tokens": counts.completion,
         "total_tokens": counts.prompt + counts.completion,
     }
+
+
+ROUTES = (
+    Route(
+        "POST", "/v1/fim/completions", complete, "mistralFim", "Complete what is between two texts.",
+        body=FIM, stream=EVENTS, words=ERRORS,
+    ),
+)  # fmt: skip

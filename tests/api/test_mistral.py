@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onward.server.app import make_app
-from tests.server.dialects.served import events, openai_text, post, toy_app
+from tests.api.served import events, openai_text, post, toy_app
 from tests.server.fakes import FakeBackend, delta, in_loop, settings
 
 PATH = "/v1/fim/completions"

@@ -1,4 +1,5 @@
-"""The answers of llama.cpp's server (server-task.cpp: to_json_non_oaicompat of the partial and the final result)."""
+"""The answers of llama.cpp's server (server-task.cpp: to_json_non_oaicompat of the partial and the final result), and
+its errors (format_error_response in server-common.cpp)."""
 
 from __future__ import annotations
 
@@ -8,16 +9,102 @@ from typing import Any
 
 import msgspec
 
+from onward.api.errors import ErrorWords
 from onward.api.numbers import most_likely, wire_number
+from onward.api.openai.words import openai_error
 from onward.api.reply import Event, Stopwatch
 from onward.completions.answer import Answer
 from onward.completions.delta import Delta, Finish, TokenCounts, merged
+from onward.completions.rejections import ContextExceeded
 from onward.completions.request import CompletionRequest
+from onward.errors import ApiError, InvalidRequest, RequestRejected
+from onward.protocol.error_body import MAX_FIELD_CHARS
 from onward.protocol.sse import KEEP_ALIVE, data_event
-from onward.server.dialects.line_limits import LineLimits
 from onward.text.assembler import TokenRecord
 
 Object = dict[str, Any]
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    503: "unavailable_error",
+}
+
+
+class ContextTooSmall(InvalidRequest):
+    """ERROR_TYPE_EXCEED_CONTEXT_SIZE, which has its own fields."""
+
+    def __init__(self, num_prompt_tokens: int, context_length: int) -> None:
+        super().__init__(
+            f"request ({num_prompt_tokens} tokens) exceeds the available context size ({context_length} tokens), "
+            "try increasing it"
+        )
+        self.fields = {"n_prompt_tokens": num_prompt_tokens, "n_ctx": context_length}
+
+
+def say(fact: RequestRejected) -> ApiError:
+    """Return the error of a request that cannot be completed: llama.cpp's where it has one."""
+    match fact:
+        case ContextExceeded(prompt_tokens, _, limit):
+            return ContextTooSmall(prompt_tokens, limit)
+    return openai_error(fact)
+
+
+def error_object(error: ApiError) -> dict[str, object]:
+    """Return code, message and type."""
+    message = error.message[:MAX_FIELD_CHARS]
+    if isinstance(error, ContextTooSmall):
+        return {"code": 400, "message": message, "type": "exceed_context_size_error", **error.fields}
+    kind = _TYPES.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
+    return {"code": error.status, "message": message, "type": kind}
+
+
+def _body(error: ApiError) -> tuple[int, bytes, str]:
+    return error.status, msgspec.json.encode({"error": error_object(error)}), "application/json; charset=utf-8"
+
+
+def _event(error: ApiError) -> bytes:
+    return data_event({"error": error_object(error)})
+
+
+ERRORS = ErrorWords(say, _body, _event)
+
+
+class LineLimits:
+    """Says where one choice's text ends by `n_indent` and `t_max_predict_ms`; 0 turns either off."""
+
+    def __init__(self, min_indent: int, max_seconds: float) -> None:
+        self._min_indent = min_indent
+        self._max_seconds = max_seconds
+        self._indent: int | None = None
+        """Width of the current line's indentation so far; None once it has ended, and on the first line."""
+        self.has_new_line = False
+
+    def feed(self, text: str, decode_seconds: float) -> tuple[str, bool]:
+        """Return the text up to the limit, and whether it was reached.
+
+        A line that is indented by too little is cut behind its indentation. `decode_seconds` have passed since the
+        first token; the time limit counts only once there is a line break.
+        """
+        end = self._shallow_line(text) if self._min_indent else None
+        if end is not None:
+            text = text[:end]
+        self.has_new_line = self.has_new_line or "\n" in text
+        is_late = self.has_new_line and 0 < self._max_seconds < decode_seconds
+        return text, end is not None or is_late
+
+    def _shallow_line(self, text: str) -> int | None:
+        """Return where the first line that is indented by too little begins, after its indentation."""
+        for position, character in enumerate(text):
+            if self._indent is not None:
+                if character in " \t":
+                    self._indent += 1
+                    continue
+                if self._indent < self._min_indent:
+                    return position
+            self._indent = 0 if character == "\n" else None
+        return None
 
 
 @dataclass(frozen=True, slots=True)

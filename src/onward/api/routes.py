@@ -1,12 +1,15 @@
-"""What the endpoints of all dialects share: bodies, models, and the run of a completion."""
+"""What a route is: a method and a URL, what handles it, and all that is said about it. OpenAPI, the reference pages and
+the router are made from it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
+from onward.api.errors import OPENAI_ERRORS, ErrorWords
 from onward.api.reply import Reply
+from onward.api.tables import Table
 from onward.backends.base import Backend
 from onward.completions.rejections import UnknownModel
 from onward.completions.request import CompletionRequest
@@ -15,24 +18,47 @@ from onward.offload import inline_or_on_thread
 from onward.protocol.body_limits import BodyLimits
 from onward.protocol.decode import decode_object
 from onward.protocol.parameter import Profile
-from onward.server.completion_run import Runner
-from onward.server.exchange import Exchange
 from onward.settings import Settings
 
 T = TypeVar("T")
+EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
+
+
+class Record(Protocol):
+    """What the access log says of a request."""
+
+    model: str
+    user: str
+
+
+class Exchange(Protocol):
+    """One HTTP request and its response, as handlers of APIs see them."""
+
+    @property
+    def record(self) -> Record: ...
+
+    def query(self, name: str) -> str | None:
+        """Return the first query parameter of this name, or None."""
+        ...
+
+    async def body(self, max_bytes: int) -> bytes:
+        """Return the whole request body."""
+        ...
+
+    async def respond(self, status: int, body: bytes, content_type: str) -> None:
+        """Send a whole response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The application's parts that dialects use."""
+    """What handlers of APIs have of the server. `complete` completes a request, which the reply writes, for the client
+    of an exchange."""
 
-    runner: Runner
+    backend: Backend
     settings: Settings
     body_limits: BodyLimits
-
-    @property
-    def backend(self) -> Backend:
-        return self.runner.backend
+    complete: Callable[[Any, CompletionRequest, Reply], Awaitable[None]]
 
     @property
     def profile(self) -> Profile:
@@ -54,13 +80,27 @@ class Services:
 
         return await inline_or_on_thread(len(body), decoded)
 
-    async def complete(self, exchange: Exchange, request: CompletionRequest, reply: Reply) -> None:
-        """Complete a request, which `reply` writes. Raises ApiError, RequestRejected, ClientDisconnected."""
-        await self.runner.complete(exchange, request, reply)
-
     def model(self, name: str | None) -> ListedModel:
         """Return a listed model, by default the first. Raises UnknownModel."""
         for model in self.backend.models():
             if name is None or model.id == name:
                 return model
         raise UnknownModel(name or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One URL and one method of an API.
+
+    `name` is its operationId, `body` the table of its fields, `stream` the media type of its streams, `words` its
+    errors.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[Services, Exchange], Awaitable[None]]
+    name: str
+    summary: str
+    body: Table | None = None
+    stream: str | None = None
+    words: ErrorWords = OPENAI_ERRORS

@@ -8,7 +8,7 @@ from typing import Any
 from onward.completions.delta import Delta, Finish
 from onward.errors import EngineStopped, Overloaded
 from onward.server.app import make_app
-from tests.server.dialects.served import events, openai_text, post, toy_app
+from tests.api.served import events, openai_text, post, toy_app
 from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
 
 PROMPT = "ab ab ab ab"
