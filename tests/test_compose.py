@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ from onward.api.openai.fold import fold_whole
 from onward.api.openai.words import openai_words
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.request import CompletionRequest
-from onward.compose import compose, load_tokenizer
+from onward.compose import compose, engine, load_tokenizer
 from onward.errors import ModelNameError, ModelNotFound, SetupError
 from onward.protocol.decode import check_request
 from onward.protocol.response import Completion
 from onward.runtimes.toy.model import ToyModel
+from onward.sampling import self_test
+from onward.sampling.self_test import run_self_test
 from onward.settings import OPENAI_NAMES, Settings, model_named
 
 
@@ -139,3 +142,21 @@ def test_a_tokenizer_is_loaded_without_its_model(monkeypatch: pytest.MonkeyPatch
     assert load_tokenizer("davinci-002", settings).size > 1000
     with pytest.raises(ModelNameError, match="There is no model named 'nowhere'"):
         load_tokenizer("nowhere", settings)
+
+
+def test_a_machine_that_samples_otherwise_says_so_and_has_another_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fingerprint_and_notes() -> tuple[str, list[str]]:
+        notes: list[str] = []
+        monkeypatch.setattr(engine, "_tested_sampling", cache(run_self_test))
+        backend = compose(Settings(model=("toy",)), notes.append)
+        try:
+            return backend.served["toy"].fingerprint, notes
+        finally:
+            asyncio.run(backend.aclose())
+
+    usual, notes = fingerprint_and_notes()
+    assert not [line for line in notes if "other numbers" in line]
+    monkeypatch.setattr(self_test, "EXPECTED", "0123456789abcdef")
+    other, notes = fingerprint_and_notes()
+    assert other != usual
+    assert [line for line in notes if line.startswith("The sampling kernels compute other numbers here")]

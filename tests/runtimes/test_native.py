@@ -17,6 +17,7 @@ from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import TENSOR_TYPES
 from onward.engine.model import Model, Row
 from onward.errors import SetupError
+from onward.kernels import self_test
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.gguf_format import GGUFFormat
 from onward.runtimes.options import RuntimeOptions
@@ -230,6 +231,18 @@ def test_what_is_outside_of_the_memory_is_refused(models: Callable[..., Model]) 
     model.close()
     with pytest.raises(RuntimeError, match="closed"):
         model.evaluate([Row(0, [1], 0, [0], 1)])
+
+
+def test_a_machine_that_computes_otherwise_says_so_and_has_another_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, found = write(tmp_path, "llama"), []
+    for expected in (self_test.EXPECTED, "0123456789abcdef"):
+        monkeypatch.setattr(self_test, "EXPECTED", expected)
+        loaded = load(path)
+        found.append((loaded.fingerprint, [note for note in loaded.notes if "other numbers" in note]))
+        loaded.model.close()
+    assert found[0][0] != found[1][0] and [len(notes) for _, notes in found] == [0, 1]
 
 
 def test_the_fingerprint_is_of_weights_and_precision_alone(tmp_path: Path) -> None:

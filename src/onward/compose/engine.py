@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from onward.engine.constraints import LoadTokenizer
     from onward.engine.model import Tokenizer, Vocabulary
     from onward.engine.step import Engine
+    from onward.kernels.self_test import SelfTest
 
 SAMPLING_REVISION = 4
 """Raised with every change of `sampling` that may change a sampled token or a reported log-probability."""
@@ -152,8 +153,20 @@ def _load_kernels(progress: Progress) -> None:
     from onward.sampling.kernels import load_kernels
 
     load_kernels(lambda: progress(COMPILING))
+    if problem := _tested_sampling().problem:
+        progress(problem)
+
+
+@cache
+def _tested_sampling() -> SelfTest:
+    from onward.sampling.self_test import run_self_test
+
+    return run_self_test()
 
 
 def _fingerprint(runtime: str) -> str:
-    """Return `system_fingerprint`: it changes with what the runtime's results depend on and with the sampler."""
-    return "fp_" + hashlib.blake2b(f"{runtime} {SAMPLING_REVISION}".encode(), digest_size=6).hexdigest()
+    """Return `system_fingerprint`: it changes with what the runtime's results depend on and with the sampler, and with
+    the processor only if that samples other tokens than it should."""
+    tested = _tested_sampling()
+    sampling = f"{SAMPLING_REVISION} {tested.found}" if tested.problem else str(SAMPLING_REVISION)
+    return "fp_" + hashlib.blake2b(f"{runtime} {sampling}".encode(), digest_size=6).hexdigest()

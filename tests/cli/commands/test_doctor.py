@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from onward.cli.commands import doctor
+from onward.kernels import executable_memory, self_test
 from onward.machine import available_memory, cpu_quota
 from tests.cli.conftest import onward
 
@@ -73,3 +74,18 @@ def test_a_cpu_quota_is_named(root: Path) -> None:
     assert "quota" not in str(finding("Processor")["words"])
     write(root / "sys/fs/cgroup/cpu.max", "200000 100000")
     assert ", limited to 2 by a quota" in str(finding("Processor")["words"])
+
+
+def test_the_kernels_are_tested(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert finding("Kernels")["state"] == "good" and "self-test passed" in str(finding("Kernels")["words"])
+    monkeypatch.setattr(self_test, "EXPECTED", "0123456789abcdef")
+    found = finding("Kernels")
+    assert found["state"] == "bad" and "self-test failed" in str(found["words"])
+    assert str(found["advice"]).startswith("The kernels compute other numbers here")
+
+
+def test_memory_that_cannot_be_executed_is_a_finding(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_posix_problem", "_windows_problem"):
+        monkeypatch.setattr(executable_memory, name, lambda: "Permission denied")
+    found = finding("Kernels")
+    assert found["state"] == "bad" and "cannot be made executable" in str(found["advice"])

@@ -88,6 +88,20 @@ def _processor() -> Iterator[Finding]:
         yield Finding("Processor", "good", words)
 
 
+def _kernels() -> Iterator[Finding]:
+    """Run the self-test of the kernels, whose code is compiled by the first run."""
+    from onward.kernels.self_test import run_self_test
+    from onward.kernels.targets import host
+
+    try:
+        problem = run_self_test().problem
+    except SetupError as error:
+        yield Finding("Kernels", "bad", "cannot run", str(error))
+        return
+    words = f"{host().isa.name}, self-test {'failed' if problem else 'passed'}"
+    yield Finding("Kernels", "bad" if problem else "good", words, problem)
+
+
 def _processor_flags() -> set[str]:
     try:
         text = Path("/proc/cpuinfo").read_text()
@@ -188,7 +202,7 @@ def _mark(state: State, style: Style) -> str:
     return {"good": style.green("✓"), "note": style.yellow("!"), "bad": style.red("✗")}[state]
 
 
-CHECKS = (_python, _packages, _processor, _memory, _models, _environment, _settings)
+CHECKS = (_python, _packages, _processor, _kernels, _memory, _models, _environment, _settings)
 """In the order of the report."""
 
 HELP = """Check this machine: what works, what is missing, and what to do about it.

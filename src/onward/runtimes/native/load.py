@@ -19,6 +19,7 @@ from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows
 from onward.kernels.products import ProductKind
 from onward.kernels.recipe import Recipe
+from onward.kernels.self_test import run_self_test
 from onward.kernels.tape import TapeBuilder
 from onward.kernels.targets import host
 from onward.machine import available_memory, cpu_quota
@@ -46,10 +47,13 @@ def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progre
     if problem := native_problem(found, checkpoint, options):
         raise SetupError(f"The native runtime cannot compute {checkpoint.parameters.where}: {problem}.")
     facts = [f"native {KERNELS_REVISION}", options.precision, options.weights, FAST_ACTIVATIONS]
+    tested = run_self_test()
+    if tested.problem:
+        facts.append(tested.found)
     with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing:
         identity = hashing.submit(fingerprint, checkpoint.paths, facts, options.cache_dir)
         model, notes = _load(checkpoint, found, options, progress)
-        return LoadedModel(model, identity.result(), notes)
+        return LoadedModel(model, identity.result(), (tested.problem, *notes) if tested.problem else notes)
 
 
 def _load(

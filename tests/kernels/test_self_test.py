@@ -1,0 +1,37 @@
+"""The self-test at load: every form passes it, and a machine that does not is described in a sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from onward.kernels import self_test
+from onward.kernels.code import compile_object, link
+from onward.kernels.self_test import EXPECTED, digest_of, module_text, run_self_test
+from onward.kernels.symbols import undefined_symbols
+from onward.kernels.targets import FORMS, runnable_forms
+
+
+def test_this_machine_passes() -> None:
+    assert run_self_test().problem == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", sorted(runnable_forms()))
+def test_every_form_passes(form: str) -> None:
+    target = FORMS[form]
+    assert digest_of(link(compile_object(module_text(target.isa), target), target)) == EXPECTED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_every_form_is_compiled_without_calls_into_a_library(form: str) -> None:
+    target = FORMS[form]
+    data = compile_object(module_text(target.isa), target)
+    assert undefined_symbols(data) <= {"memcpy", "memset", "_GLOBAL_OFFSET_TABLE_"}
+
+
+def test_another_result_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_test, "EXPECTED", "0123456789abcdef")
+    problem = run_self_test().problem
+    assert problem.startswith("The kernels compute other numbers here than on other machines (")
+    assert "instead of 01234567" in problem
