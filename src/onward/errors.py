@@ -21,6 +21,7 @@ OnwardError
 │   ├── MethodNotAllowed      405
 │   ├── BodyTimeout           408
 │   ├── RequestTooLarge       413
+│   ├── UnsupportedEncoding   415
 │   ├── HeadTooLarge          431
 │   ├── RateLimited           429
 │   ├── ServerError           500
@@ -167,6 +168,14 @@ class RequestTooLarge(ApiError):
 
     status = 413
     type = "invalid_request_error"
+
+
+class UnsupportedEncoding(ApiError):
+    """The body is compressed (RFC 9110 §15.5.16)."""
+
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_content_encoding"
 
 
 class HeadTooLarge(ApiError):

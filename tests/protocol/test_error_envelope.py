@@ -30,6 +30,7 @@ from onward.errors import (
     UnknownUrl,
     UnreadableBody,
     UnsupportedContentType,
+    UnsupportedEncoding,
 )
 from onward.protocol.error_body import error_envelope, error_event
 
@@ -85,6 +86,7 @@ def test_the_keys_of_an_unknown_url_are_in_the_recorded_order() -> None:
         (MethodNotAllowed("x", code="method_not_supported"), GATEWAY),
         (RequestTooLarge("x"), GATEWAY),
         (HeadTooLarge("x"), GATEWAY),
+        (UnsupportedEncoding("x"), GATEWAY),
         (BodyTimeout("x"), GATEWAY),
         (RateLimited("x", retry_after=2), GATEWAY),
         (ServerError(), ENGINE),
@@ -104,7 +106,7 @@ def test_every_error_has_four_keys_and_the_content_type_of_its_layer(error: ApiE
 
 def test_every_error_class_has_an_example_above() -> None:
     classes = {cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, ApiError)}
-    assert len(classes - {ApiError}) == 16  # NotFound itself is not raised; a new class needs a layer
+    assert len(classes - {ApiError}) == 17  # NotFound itself is not raised; a new class needs a layer
 
 
 def test_non_ascii_text_is_not_escaped() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 
 import pytest
 
@@ -139,6 +140,27 @@ async def test_the_content_type_must_be_json(content_type: str, status: int) -> 
             f"you specified the header 'Content-Type: {content_type}'. Please try again with a supported content "
             "type."
         )
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "zstd", "deflate", "GZIP", "identity, gzip", "x"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/completion", "/api/generate", "/generate"])
+@in_loop
+async def test_a_compressed_body_is_415_on_every_route(path: str, encoding: str) -> None:
+    backend = FakeBackend()
+    app = make_app(backend, settings())
+    call = await Call(app, "POST", path, gzip.compress(b"{}"), **{"content-encoding": encoding}).done()
+    assert call.status == 415
+    assert "without compression" in call.body.decode() and call.headers["accept-encoding"] == "identity"
+    assert backend.requests == []
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-encoding": "identity"}, {"content-encoding": ""}])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@in_loop
+async def test_a_body_may_begin_with_a_byte_order_mark(mark: bytes, headers: dict[str, str]) -> None:
+    body = mark + b'{"model": "storyteller", "prompt": "a"}'
+    app = make_app(FakeBackend(), settings())
+    assert (await Call(app, "POST", "/v1/completions", body, **headers).done()).status == 200
 
 
 @pytest.mark.parametrize("declared", ["1000", ""])

@@ -70,6 +70,11 @@ def sampler(name: str, dialect: str, *neutral: object) -> Parameter:
     return only(name, dialect, *neutral, why=why)
 
 
+_WHOLE_FLOATS = {"llama-server": "", "mistral": "", "ollama": "options."}
+"""Dialects whose own servers take 16.0 for an integer, and where: llama-server converts every JSON number, pydantic
+takes whole ones, and Ollama reads its options as Go's float64. Rust's serde, in the others, does not."""
+
+
 def table(*rows: Parameter) -> Table:
     """Return a table by name."""
     return {row.name: row for row in rows}
@@ -93,10 +98,18 @@ def check_fields(fields: Mapping[str, object], rows: Table, profile: Profile, pa
         if row.kind == "object":
             given |= _inner(row, value, place, profile)
             continue
-        checked = CHECKS[row.kind](row, value, place, profile)
+        checked = CHECKS[row.kind](row, _whole(row, value, place), place, profile)
         if row.field is not None:
             (aliased if row.alias_of else given)[row.field] = checked
     return {**_defaults(rows), **aliased, **given}
+
+
+def _whole(row: Parameter, value: object, place: str) -> object:
+    """Return a whole float as an integer where the dialect's own server does."""
+    where = _WHOLE_FLOATS.get(row.dialect or "")
+    if row.kind == "integer" and type(value) is float and value.is_integer() and where is not None:
+        return int(value) if place.startswith(where) else value
+    return value
 
 
 def request_fields(checked: Mapping[str, Any], *without: str) -> dict[str, Any]:

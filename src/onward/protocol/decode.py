@@ -6,6 +6,7 @@ between fields. What depends on the model (token ids, context length, suffix) is
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 
 import msgspec
@@ -29,7 +30,9 @@ _KNOWN_INNER = {
 
 
 def decode_object(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> dict[str, object]:
-    """Return the fields of a JSON object; the last of repeated keys wins. Raises InvalidRequest."""
+    """Return the fields of a JSON object; the last of repeated keys wins, a byte order mark is skipped. Raises
+    InvalidRequest."""
+    body = body.removeprefix(BOM_UTF8)
     limits.check(body)
     try:
         value = msgspec.json.decode(body)

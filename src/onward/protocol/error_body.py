@@ -16,6 +16,7 @@ from onward.errors import (
     RequestTooLarge,
     UnreadableBody,
     UnsupportedContentType,
+    UnsupportedEncoding,
 )
 
 MAX_FIELD_CHARS = 2000
@@ -31,6 +32,7 @@ _GATEWAY = (
     HeadTooLarge,
     UnreadableBody,
     UnsupportedContentType,
+    UnsupportedEncoding,
 )
 
 

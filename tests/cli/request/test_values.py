@@ -103,13 +103,20 @@ ALSO = [
      {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}),
     (["--choice", "yes", "--choice", "no"], {"choice": ["yes", "no"]}),
     (["--choice", "[a, b]"], {"choice": ["a", "b"]}),
+    (["--stop", "[END]"], {"stop": "[END]"}),
+    (["--stop", "[/INST]"], {"stop": "[/INST]"}),
+    (["--stop", '["END"]'], {"stop": ["END"]}),
+    (["--stop", "[a, b]"], {"stop": ["a", "b"]}),
+    (["--stop", "[]"], {"stop": []}),
+    (["--choice", "[END]"], {"choice": ["[END]"]}),
     (["--grammar", "@story.txt"], {"grammar": "Once upon\n"}),
     (["--regex", "[0-9]{3}"], {"regex": "[0-9]{3}"}),
     (["--json-object"], {"json_object": True}),
 ]  # fmt: skip
 TRAPS = [
     "Q: why?", "42", "1.5", "true", "# x", "", "- a", "*x", "yes", "~", "a: b\nc: d", "two\nlines", " spaces ",
-    "[INST] do it [/INST]", "[Scene: dark]", "{a: b}", '"Hello," she said', '"Hi" # said he', "['a', 1]", "[1.5]",
+    "[INST] do it [/INST]", "[END]", "[INST]", "[ x ]",
+    "[Scene: dark]", "{a: b}", '"Hello," she said', '"Hi" # said he', "['a', 1]", "[1.5]",
     "[1, a]", "'tis", "!x", "%TAG", "`x`", "2026-01-01", "[true]", "[null]", "{", "[", '"', "&a [*a]",
 ]  # fmt: skip
 

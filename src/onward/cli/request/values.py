@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from onward.cli.output.terminal import warn
 from onward.cli.output.words import excerpt
@@ -78,7 +78,8 @@ def _prompt(text: str) -> Any:
     """Return a string, strings, token ids or lists of token ids; any other YAML is literal text."""
     value = _flow(text)
     lists_of_ids = isinstance(value, list) and all(_is_ids(item) for item in value)
-    return value if isinstance(value, str) or _is_strings(value) or _is_ids(value) or lists_of_ids else text
+    is_list = _lists_strings(text, value) or _is_ids(value) or lists_of_ids
+    return value if isinstance(value, str) or is_list else text
 
 
 def _prediction(text: str) -> Any:
@@ -91,7 +92,7 @@ def _prediction(text: str) -> Any:
 
 def _stop(text: str) -> Any:
     value = _flow(text)
-    return value if isinstance(value, str) or _is_strings(value) else text
+    return value if isinstance(value, str) or _lists_strings(text, value) else text
 
 
 def _strings(text: str) -> Any:
@@ -141,7 +142,14 @@ def _flow(text: str) -> Any:
         return text
 
 
-def _is_strings(value: object) -> bool:
+def _lists_strings(text: str, value: object) -> bool:
+    """Return whether a text is a list of strings. One word in brackets without quotes, as in `[END]`, is a text."""
+    if not _is_strings(value):
+        return False
+    return len(value) != 1 or _LIST_OF_TEXTS.match(text) is not None
+
+
+def _is_strings(value: object) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
