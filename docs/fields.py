@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from onward.protocol.parameter import Parameter
-from onward.protocol.parameters import BY_NAME
+from onward.api.openai.parameters import BY_NAME
+from onward.api.parameter import Parameter
 
 _OPENAI = (
     "model prompt echo frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream "

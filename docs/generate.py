@@ -14,8 +14,8 @@ from fields import fields_page
 
 from onward import errors
 from onward.api.dialects import DIALECTS
-from onward.protocol.parameter import Parameter
-from onward.protocol.parameters import PARAMETERS
+from onward.api.openai.parameters import PARAMETERS
+from onward.api.parameter import Parameter
 from onward.settings import GROUPS, Option, options
 
 REFERENCE = Path(__file__).parent / "reference"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.protocol.response import Choice, Chunk, Logprobs, Usage
+from onward.api.openai.response import Choice, Chunk, Logprobs, Usage
 
 
 def logprobs_of(choice: Choice) -> Logprobs:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from onward.api.openai.decode import check_request
 from onward.api.openai.fold import fold_whole
+from onward.api.openai.response import Completion
 from onward.api.openai.words import openai_words
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.request import CompletionRequest
 from onward.compose import compose, engine, load_tokenizer
 from onward.errors import ModelNameError, ModelNotFound, SetupError
-from onward.protocol.decode import check_request
-from onward.protocol.response import Completion
 from onward.runtimes.toy.model import ToyModel
 from onward.sampling import self_test
 from onward.sampling.self_test import run_self_test

@@ -39,7 +39,6 @@ LEVELS = {
     "engines.upstreams": 4,
     "backends": 4,
     "compose": 5,
-    "protocol": 5,
     "api": 5,
     "server": 6,
     "cli": 6,
@@ -52,7 +51,6 @@ SIDEWAYS = {
     ("settings", "values"),
     ("network", "errors"),
     ("settings", "network"),
-    ("api", "protocol"),
     ("cli", "server"),  # `onward serve` runs the server
     ("constraints", "sampling"),  # the shape of masks
     ("sampling", "kernels"),  # sampling is written in the vector language
@@ -71,7 +69,7 @@ ENGINE_INTERNALS = {path.stem for path in (SOURCE / "engine").glob("*.py")} - {
 }
 """Modules of the engine that are not part of its interface."""
 FORBIDDEN = {
-    "engine": {"onward.protocol", "asyncio", "json", "msgspec.json", "starlette"},
+    "engine": {"onward.api", "asyncio", "json", "msgspec.json", "starlette"},
     "checkpoints": {"onward.runtimes", "openvino", "tokenizers"},
     "text": {"numpy"},
     "kernels": {"numpy", "ctypes.util"},
@@ -79,15 +77,14 @@ FORBIDDEN = {
     "cli": {"onward.engine", "onward.sampling", "onward.runtimes", "onward.server"},
     "client": {"onward.engine", "onward.runtimes", "onward.sampling", "onward.text"},
     "backends": {"onward.runtimes", *(f"onward.engine.{name}" for name in ENGINE_INTERNALS)},
-    "engines.child": {"onward.runtimes", "onward.protocol", "asyncio"},
+    "engines.child": {"onward.runtimes", "onward.api", "asyncio"},
     "engines.upstreams": {
         "onward.runtimes",
-        "onward.protocol",
+        "onward.api",
         *(f"onward.engine.{name}" for name in ENGINE_INTERNALS),
     },
     "completions": {
         "onward.runtimes",
-        "onward.protocol",
         "onward.api",
         *(f"onward.engine.{name}" for name in ENGINE_INTERNALS),
     },

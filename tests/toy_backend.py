@@ -9,7 +9,9 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import pytest
 
+from onward.api.openai.decode import check_request
 from onward.api.openai.fold import fold_chunks, fold_whole
+from onward.api.openai.response import Chunk, Completion
 from onward.api.openai.words import openai_words
 from onward.backends.backlog import Backlog
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
@@ -18,8 +20,6 @@ from onward.engine.step import Engine
 from onward.engine.step_cost import StepCost
 from onward.engine.thread import EngineThread
 from onward.models.registry import ListedModel
-from onward.protocol.decode import check_request
-from onward.protocol.response import Chunk, Completion
 from onward.runtimes.toy.model import ToyModel
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.sampling.sampler import Sampler

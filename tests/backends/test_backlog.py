@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onward.api.openai.decode import check_request
 from onward.api.openai.fold import fold_whole
 from onward.backends.backlog import JOB_BYTES, TOKEN_BYTES, UNKNOWN_RETRY_SECONDS, Backlog, Ticket
 from onward.completions.request import CompletionRequest
 from onward.engine.job import Job
 from onward.errors import Overloaded
-from onward.protocol.decode import check_request
 from tests.engine.harness import make_job, slow_down
 from tests.toy_backend import make_backend, toy_engine
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.decode import check_request
 from onward.api.openai.fold import fold_whole
 from onward.api.openai.logprobs import LogprobsBuilder
+from onward.api.openai.response import Completion
 from onward.backends.base import Backend
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.plan import ServedModel
@@ -23,8 +25,6 @@ from onward.engine.job import Job
 from onward.engine.thread import EngineThread
 from onward.errors import ApiError, EngineStopped, Overloaded, RequestCancelled, ServerError
 from onward.models.registry import ListedModel
-from onward.protocol.decode import check_request
-from onward.protocol.response import Completion
 from onward.runtimes.toy.tokenizer import END, ToyTokenizer
 
 from ..engine.harness import make_engine

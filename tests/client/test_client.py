@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 import onward
+from onward.api.openai.parameters import BY_NAME, PARAMETERS
+from onward.api.openai.response import Completion
+from onward.api.request_schema import parameter_schema
 from onward.client import CreateParams, Prediction, PredictionPart, StreamOptions
 from onward.engine.step import Engine
 from onward.errors import EngineStopped, InvalidRequest, ModelNotFound, OnwardError, SetupError
-from onward.protocol.parameters import BY_NAME, PARAMETERS
-from onward.protocol.request_schema import parameter_schema
-from onward.protocol.response import Completion
 from onward.sampling import sampler
 
 from ..engine.harness import slow_down

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onward.api.openai.response import Chunk
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.delta import Finish
 from onward.completions.filters import ContentFilters, FilterStream, make_filters
 from onward.completions.patterns import compile_patterns, max_match_length
 from onward.completions.text_deltas import TextDelta
 from onward.errors import ServerError, SetupError
-from onward.protocol.response import Chunk
 from onward.text.assembler import TokenRecord
 from onward.values import ContentFilterSetting, content_filter
 from tests.examples import examples

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from onward.api.openai.decode import check_request
 from onward.api.openai.words import openai_words
 from onward.completions.infill import Infill, find_infill
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
 from onward.completions.request import InfillContext
 from onward.errors import InvalidRequest
-from onward.protocol.decode import check_request
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 TOY = ToyTokenizer()

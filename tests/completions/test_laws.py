@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.decode import check_request
 from onward.api.openai.fold import FoldedChoices
+from onward.api.openai.response import Chunk, Completion
 from onward.backends.embedded import EmbeddedBackend
 from onward.errors import EngineStopped, ServerError
-from onward.protocol.decode import check_request
-from onward.protocol.response import Chunk, Completion
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.text.utf8 import Utf8Decoder
 

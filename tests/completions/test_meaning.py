@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.response import Choice, Completion
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.infill import CONVENTIONS, Convention, Infill, find_infill
 from onward.errors import InvalidRequest
-from onward.protocol.response import Choice, Completion
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 from ..narrowing import alternatives_of, logprobs_of, usage_of

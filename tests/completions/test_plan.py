@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.decode import check_request
 from onward.api.openai.words import openai_words
 from onward.completions.infill import Infill
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import ServedModel, plan
 from onward.errors import InvalidRequest
-from onward.protocol.decode import check_request
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 
 TOY = ToyTokenizer()

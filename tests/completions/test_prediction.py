@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onward.api.openai.decode import check_request
 from onward.api.openai.fold import FoldedChoices
 from onward.api.openai.parts import usage_of as usage_of_counts
+from onward.api.openai.response import Completion, Usage
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.choices import ChoiceStream
 from onward.completions.filters import ContentFilters, make_filters
@@ -22,8 +24,6 @@ from onward.completions.plan import Plan, ServedModel, plan
 from onward.compose import compose
 from onward.engine.client import DraftCounts
 from onward.engine.events import Decoded, Prefilled
-from onward.protocol.decode import check_request
-from onward.protocol.response import Completion, Usage
 from onward.runtimes.toy.tokenizer import END, ToyTokenizer
 from onward.sampling.outputs import Sampled
 from onward.settings import Settings

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.decode import check_request
 from onward.api.openai.parts import ChoiceParts
+from onward.api.openai.response import Choice, Completion, PromptLogprob
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.choices import ChoiceStream
 from onward.completions.filters import make_filters
@@ -17,8 +19,6 @@ from onward.completions.limits import RequestLimits
 from onward.completions.plan import ServedModel, plan
 from onward.engine.events import Decoded, Prefilled
 from onward.errors import InvalidRequest
-from onward.protocol.decode import check_request
-from onward.protocol.response import Choice, Completion, PromptLogprob
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.sampling.outputs import Sampled

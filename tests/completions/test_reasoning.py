@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.response import Completion
 from onward.completions.reasoning import ReasoningCounter, find_reasoning_markers
-from onward.protocol.response import Completion
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.text.assembler import TokenRecord
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.decode import check_request
 from onward.api.openai.fold import FoldedChoices
 from onward.api.openai.parts import ChoiceParts, usage_of
 from onward.completions.choices import ChoiceStream
@@ -19,7 +20,6 @@ from onward.completions.request import CompletionRequest
 from onward.engine.events import Event, Failed
 from onward.engine.journal import Journal
 from onward.engine.step import Engine
-from onward.protocol.decode import check_request
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.values import ContentFilterSetting
 

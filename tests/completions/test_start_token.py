@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tokenizers import normalizers
 
+from onward.api.openai.decode import check_request
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
-from onward.protocol.decode import check_request
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
 from tests.runtimes.tiny_tokenizers import byte_level, save, sentencepiece
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onward.protocol.parameters import PARAMETERS
+from onward.api.openai.parameters import PARAMETERS
 from tests.examples import examples
 from tests.parity.servers import COMPLETIONS, Server
 

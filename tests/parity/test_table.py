@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from onward.api.openai.parameters import PARAMETERS
 from onward.errors import ApiError
-from onward.protocol.parameters import PARAMETERS
 
 from . import page
 from .rows import AREAS, ELSEWHERE, ROWS

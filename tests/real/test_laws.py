@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from onward.api.openai.fold import FoldedChoices
+from onward.api.openai.response import Completion
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
-from onward.protocol.response import Completion
 from onward.settings import Settings
 
 from ..narrowing import logprobs_of

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from onward.api.openai.response import Completion
 from onward.compose import compose
 from onward.models.resolve import built_in_folder
-from onward.protocol.response import Completion
 from onward.settings import Settings
 
 from ..narrowing import logprobs_of

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from onward.api.openai.decode import check_request
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import ServedModel, plan
 from onward.engine.events import Decoded, Event
@@ -16,7 +17,6 @@ from onward.engine.journal import Journal
 from onward.engine.model import Model, Tokenizer
 from onward.engine.step import Engine
 from onward.models.resolve import resolve
-from onward.protocol.decode import check_request
 from onward.runtimes.options import RuntimeOptions
 from onward.sampling.outputs import Sampled
 from onward.sampling.sampler import Sampler

@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import pytest
 
-from onward.protocol.parameter import Profile
-from onward.protocol.parameters import BY_NAME
+from onward.api.openai.parameters import BY_NAME
+from onward.api.parameter import Profile
 from onward.server.app import make_app
 from onward.server.pages.assets import KINDS, version
 from onward.server.pages.playground import controls, playground_page

@@ -12,7 +12,7 @@ import shlex
 import pytest
 
 from onward.api.openapi import openapi
-from onward.protocol.parameter import Profile
+from onward.api.parameter import Profile
 from onward.server.app import make_app
 from onward.server.pages.landing import landing
 from onward.server.pages.reference import reference_page

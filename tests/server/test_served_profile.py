@@ -9,12 +9,12 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
+from onward.api.openai.parameters import PARAMETERS, known_parameters
+from onward.api.parameter import Profile
 from onward.cli.request.flags import request_flags
 from onward.errors import ApiError
-from onward.protocol.parameter import Profile
-from onward.protocol.parameters import PARAMETERS, known_parameters
 from onward.server.app import make_app
-from tests.protocol.decoding import decode_request
+from tests.api.openai.decoding import decode_request
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
 REQUIRED_TOGETHER: dict[str, dict[str, Any]] = {

@@ -13,9 +13,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 from onward.api.openai.fold import FoldedChoices
+from onward.api.openai.response import Choice
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
-from onward.protocol.response import Choice
 from onward.settings import Settings
 
 from ..processes import served

@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 
 from onward.api.errors import ErrorWords
+from onward.api.openai.error_body import MAX_FIELD_CHARS
 from onward.api.openai.fold import Identity
 from onward.api.reply import OneChoice
 from onward.api.routes import EVENTS, Exchange, Route, Services
+from onward.api.sse import DONE, KEEP_ALIVE, data_event
 from onward.api.tables import UNLIMITED_TOKENS, Table, check_fields, own, request_fields, same, table, unused
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest
-from onward.protocol.error_body import MAX_FIELD_CHARS
-from onward.protocol.sse import DONE, KEEP_ALIVE, data_event
 
 Object = dict[str, Any]
 NAME = "mistral"

@@ -12,7 +12,9 @@ import msgspec
 import onward
 from onward.api.errors import ErrorWords
 from onward.api.numbers import most_likely, wire_number
+from onward.api.openai.error_body import MAX_FIELD_CHARS
 from onward.api.openai.words import openai_error
+from onward.api.parameter import Parameter
 from onward.api.reply import OneChoice, Stopwatch
 from onward.api.routes import LINES, Exchange, Route, Services
 from onward.api.tables import (
@@ -33,8 +35,6 @@ from onward.completions.rejections import UnknownModel
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest, ModelNotFound, RequestRejected
 from onward.models.registry import ListedModel
-from onward.protocol.error_body import MAX_FIELD_CHARS
-from onward.protocol.parameter import Parameter
 from onward.text.assembler import TokenRecord
 
 Object = dict[str, Any]

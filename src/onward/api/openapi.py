@@ -6,14 +6,14 @@ import copy
 from typing import Any
 
 from onward.api.dialects import DIALECTS
+from onward.api.openai.answer_examples import add_examples
+from onward.api.openai.openapi_paths import paths, ref
+from onward.api.openai.response_schema import error_schema, response_schemas
+from onward.api.openai.server_schemas import server_schemas
+from onward.api.parameter import Profile
+from onward.api.request_schema import parameter_schema, request_schema
 from onward.api.routes import Route
 from onward.api.tables import Table
-from onward.protocol.answer_examples import add_examples
-from onward.protocol.openapi_paths import paths, ref
-from onward.protocol.parameter import Profile
-from onward.protocol.request_schema import parameter_schema, request_schema
-from onward.protocol.response_schema import error_schema, response_schemas
-from onward.protocol.server_schemas import server_schemas
 
 Schema = dict[str, Any]
 

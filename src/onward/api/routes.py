@@ -7,7 +7,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from onward.api.body_limits import BodyLimits
 from onward.api.errors import OPENAI_ERRORS, ErrorWords
+from onward.api.openai.decode import decode_object
+from onward.api.parameter import Profile
 from onward.api.reply import Reply
 from onward.api.tables import Table
 from onward.backends.base import Backend
@@ -15,9 +18,6 @@ from onward.completions.rejections import UnknownModel
 from onward.completions.request import CompletionRequest
 from onward.models.registry import ListedModel
 from onward.offload import inline_or_on_thread
-from onward.protocol.body_limits import BodyLimits
-from onward.protocol.decode import decode_object
-from onward.protocol.parameter import Profile
 from onward.settings import Settings
 
 T = TypeVar("T")

@@ -11,13 +11,13 @@ import msgspec
 
 import onward
 from onward.api.openai.fold import Identity
+from onward.api.parameter import Parameter
 from onward.api.reply import OneChoice
 from onward.api.routes import Exchange, Route, Services
 from onward.api.tables import Table, check_fields, only, own, request_fields, same, table, unused
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.errors import InvalidRequest
-from onward.protocol.parameter import Parameter
 
 NAME = "tabby"
 MAX_DECODING_TOKENS = 64

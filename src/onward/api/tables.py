@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from onward.api import refusals
+from onward.api.checks import CHECKS
+from onward.api.openai.parameters import BY_NAME
+from onward.api.parameter import Kind, Parameter, Profile
 from onward.completions.request import CompletionRequest
-from onward.protocol import refusals
-from onward.protocol.checks import CHECKS
-from onward.protocol.parameter import Kind, Parameter, Profile
-from onward.protocol.parameters import BY_NAME
 
 Table = Mapping[str, Parameter]
 UNLIMITED_TOKENS = 2**31 - 1

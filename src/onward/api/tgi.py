@@ -13,9 +13,12 @@ import msgspec
 import onward
 from onward.api.errors import ErrorWords
 from onward.api.numbers import most_likely, wire_number
+from onward.api.openai.error_body import MAX_FIELD_CHARS
 from onward.api.openai.words import openai_error
+from onward.api.parameter import Parameter
 from onward.api.reply import OneChoice
 from onward.api.routes import EVENTS, Exchange, Route, Services
+from onward.api.sse import KEEP_ALIVE, data_event
 from onward.api.tables import (
     UNLIMITED_TOKENS,
     Table,
@@ -32,9 +35,6 @@ from onward.completions.delta import Delta, TokenCounts
 from onward.completions.rejections import ContextExceeded
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, EngineStopped, InvalidRequest, Overloaded, RequestRejected
-from onward.protocol.error_body import MAX_FIELD_CHARS
-from onward.protocol.parameter import Parameter
-from onward.protocol.sse import KEEP_ALIVE, data_event
 from onward.text.assembler import TokenRecord
 
 Object = dict[str, Any]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from onward.protocol.parameter import Parameter
+from onward.api.parameter import Parameter
 
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from onward.api.openai.decode import check_request
 from onward.cli.interrupt import keep_line
 from onward.cli.output.formats import NO_MATCH, render, transform_matches
 from onward.cli.output.live import LiveText
@@ -20,7 +21,6 @@ from onward.cli.session import Output, Session
 from onward.cli.source.base import Document, Source
 from onward.cli.source.errors import RemoteError
 from onward.cli.source.open import open_source
-from onward.protocol.decode import check_request
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any, Literal, Self, Unpack, overload
 
 from onward.api.openai.catalogue import model_object
+from onward.api.openai.decode import check_request
 from onward.api.openai.fold import fold_chunks, fold_whole
+from onward.api.openai.models import Model, ModelList
+from onward.api.openai.response import Chunk, Completion
 from onward.api.openai.words import openai_words
 from onward.backends.base import Backend
 from onward.client.parameters import CreateParams, ModelOptions
@@ -17,9 +20,6 @@ from onward.completions.answer import Answer
 from onward.completions.request import CompletionRequest
 from onward.compose import compose
 from onward.errors import NotFound, RequestCancelled
-from onward.protocol.decode import check_request
-from onward.protocol.models import Model, ModelList
-from onward.protocol.response import Chunk, Completion
 from onward.settings import resolve
 
 log = logging.getLogger("onward.client")

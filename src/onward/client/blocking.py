@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
+from onward.api.openai.models import Model
+from onward.api.openai.response import Chunk, Completion
 from onward.client.awaiting import (
     AsyncCompletions,
     AsyncModels,
@@ -20,8 +22,6 @@ from onward.client.awaiting import (
 )
 from onward.client.parameters import CreateParams, ModelOptions
 from onward.errors import EngineStopped
-from onward.protocol.models import Model
-from onward.protocol.response import Chunk, Completion
 
 T = TypeVar("T")
 

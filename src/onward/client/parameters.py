@@ -37,7 +37,7 @@ class ResponseFormat(TypedDict, total=False):
 
 
 class CreateParams(TypedDict, total=False):
-    """Parameters of `completions.create`, as `onward.protocol.parameters` declares them (a test compares)."""
+    """Parameters of `completions.create`, as `onward.api.openai.parameters` declares them (a test compares)."""
 
     model: str | None
     prompt: str | list[str] | list[int] | list[list[int]] | None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from onward.api.dialects import DIALECTS, served_dialects
+from onward.api.ids import request_id
 from onward.api.routes import Route as ApiRoute
 from onward.api.routes import Services
 from onward.backends.base import Backend
 from onward.errors import RequestCancelled
 from onward.offload import owner
-from onward.protocol.ids import request_id
 from onward.server import access_log
 from onward.server.auth import Authenticator
 from onward.server.catalogue import Catalogue

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from onward.api.openai.catalogue import model_object
+from onward.api.openai.models import ModelList
 from onward.backends.base import Backend
 from onward.errors import ModelNotFound
 from onward.models.registry import ListedModel
-from onward.protocol.models import ModelList
 from onward.server.exchange import Exchange
 
 _ENCODER = msgspec.json.Encoder()

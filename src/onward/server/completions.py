@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from onward.api.body_limits import BodyLimits
+from onward.api.openai.decode import check_request, decode_object
 from onward.api.openai.reply import OpenAIReply
 from onward.completions.limits import RequestLimits
 from onward.completions.request import CompletionRequest
 from onward.errors import UnsupportedContentType
 from onward.offload import inline_or_on_thread
-from onward.protocol.body_limits import BodyLimits
-from onward.protocol.decode import check_request, decode_object
 from onward.server.completion_run import Runner
 from onward.server.exchange import Exchange
 from onward.server.record import RequestRecord

@@ -9,9 +9,9 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from onward.api.ids import request_id
+from onward.api.openai.error_body import error_envelope
 from onward.errors import ApiError, SetupError
-from onward.protocol.error_body import error_envelope
-from onward.protocol.ids import request_id
 from onward.server.app import COMMON_HEADERS, App
 from onward.server.exchange import BODY_ERROR
 from onward.server.http10 import http10_app

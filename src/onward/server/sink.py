@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from onward.api.reply import Event, Reply
+from onward.api.sse import KEEP_ALIVE
 from onward.offload import on_thread
-from onward.protocol.sse import KEEP_ALIVE
 from onward.server.error_response import convert_error
 from onward.server.exchange import Exchange
 from onward.server.schema_link import LINK

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from onward.api import refusals
 from onward.errors import InvalidRequest
-from onward.protocol import refusals
 
 _VLLM = {"model", "prompt", "add_special_tokens", "return_token_strs", "return_token_bytes"}
 _LLAMA_SERVER = {"model", "content", "add_special", "parse_special", "with_pieces"}

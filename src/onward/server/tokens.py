@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from onward.api.dialects import served_dialects
+from onward.api.openai.decode import decode_object
 from onward.backends.base import Backend
 from onward.errors import InvalidRequest
 from onward.offload import inline_or_on_thread
-from onward.protocol.decode import decode_object
 from onward.server.completions import body_limits, check_content_type
 from onward.server.exchange import Exchange
 from onward.server.token_requests import check_text, detokenize_request, tokenize_request

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onward.api.openai.parameters import BY_NAME, PARAMETERS
 from onward.cli.request.contents import STDIN_NAMES, Stdin
 from onward.cli.request.flags import HELP, click_options, complete_bare_booleans, request_flags
 from onward.cli.request.values import value_of
 from onward.cli.request.yaml12 import NotYaml, dump, load
-from onward.protocol.parameters import BY_NAME, PARAMETERS
 from tests.examples import examples
 
 from ..conftest import create, onward

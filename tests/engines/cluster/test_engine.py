@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.decode import check_request
 from onward.api.openai.fold import fold_whole
+from onward.api.openai.response import Completion
 from onward.api.openai.words import openai_words
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.plan import ServedModel
@@ -23,8 +25,6 @@ from onward.engines.cluster.flight import GROUP_CHOICES, POLICY
 from onward.engines.cluster.members import Members
 from onward.errors import ApiError, EngineStopped
 from onward.models.registry import ListedModel
-from onward.protocol.decode import check_request
-from onward.protocol.response import Completion
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from tests.engines.cluster.local_transport import VOCABULARY, LocalReplica, LocalTransport
 from tests.toy_backend import ask

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from onward.api.openai.decode import check_request
 from onward.api.openai.fold import fold_whole
+from onward.api.openai.response import Completion
 from onward.api.openai.words import openai_words
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
-from onward.protocol.decode import check_request
-from onward.protocol.response import Completion
 from onward.settings import Settings
 from tests.engines.upstreams.standin import TOKENIZER, StandIn, spelling
 

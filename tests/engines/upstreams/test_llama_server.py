@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.decode import check_request
 from onward.api.openai.fold import fold_chunks
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
@@ -22,7 +23,6 @@ from onward.engines.upstreams.engine import UpstreamEngine
 from onward.engines.upstreams.grammars import UpstreamGrammars
 from onward.engines.upstreams.llama_server import LlamaServer, request_body
 from onward.errors import EngineStopped, InvalidRequest, ServerError, SetupError
-from onward.protocol.decode import check_request
 from onward.runtimes.toy.tokenizer import END
 from onward.sampling.params import SamplingParams, Shaping
 from onward.settings import Settings

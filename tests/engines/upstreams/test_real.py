@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.response import Choice
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
-from onward.protocol.response import Choice
 from onward.settings import Settings
 from tests.engines.upstreams.byte_model import llama_server, write_byte_model
 from tests.engines.upstreams.harness import complete

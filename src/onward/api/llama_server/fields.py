@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from onward.api.openai.sampler_parameters import SAMPLER_NAMES
+from onward.api.parameter import Parameter, Profile
 from onward.api.tables import Table, check_fields, only, own, same, sampler, table, unused
-from onward.protocol.parameter import Parameter, Profile
-from onward.protocol.sampler_parameters import SAMPLER_NAMES
 
 NAME = "llama-server"
 UNLIMITED = -1

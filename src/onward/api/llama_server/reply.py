@@ -11,15 +11,15 @@ import msgspec
 
 from onward.api.errors import ErrorWords
 from onward.api.numbers import most_likely, wire_number
+from onward.api.openai.error_body import MAX_FIELD_CHARS
 from onward.api.openai.words import openai_error
 from onward.api.reply import Event, Stopwatch
+from onward.api.sse import KEEP_ALIVE, data_event
 from onward.completions.answer import Answer
 from onward.completions.delta import Delta, Finish, TokenCounts, merged
 from onward.completions.rejections import ContextExceeded
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest, RequestRejected
-from onward.protocol.error_body import MAX_FIELD_CHARS
-from onward.protocol.sse import KEEP_ALIVE, data_event
 from onward.text.assembler import TokenRecord
 
 Object = dict[str, Any]

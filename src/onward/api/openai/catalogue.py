@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from onward.api.openai.models import Model
 from onward.models.registry import ListedModel
-from onward.protocol.models import Model
 
 
 def model_object(listed: ListedModel) -> Model:

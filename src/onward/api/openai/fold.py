@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from onward.api.ids import completion_id
 from onward.api.openai.logprobs import extend
 from onward.api.openai.parts import ChoiceParts, usage_of
+from onward.api.openai.response import Choice, Chunk, Completion, Logprobs, Usage
 from onward.api.openai.words import openai_words
 from onward.completions.answer import Answer
 from onward.completions.delta import TokenCounts
 from onward.completions.request import CompletionRequest
-from onward.protocol.ids import completion_id
-from onward.protocol.response import Choice, Chunk, Completion, Logprobs, Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 
 from onward.api.numbers import wire_number
+from onward.api.openai.response import Logprobs, PromptLogprob
 from onward.completions.delta import PromptRecord
-from onward.protocol.response import Logprobs, PromptLogprob
 from onward.text.assembler import Alternative, TokenRecord
 from onward.text.offsets import token_offsets
 from onward.text.rendering import render_token

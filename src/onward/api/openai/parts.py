@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onward.api.openai.logprobs import LogprobsBuilder, PromptLogprobs, extend, prompt_logprobs
+from onward.api.openai.response import Choice, CompletionTokensDetails, Logprobs, PromptTokensDetails, Usage
 from onward.completions.delta import Delta, PromptRecord, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.offload import inline_or_on_thread
-from onward.protocol.response import Choice, CompletionTokensDetails, Logprobs, PromptTokensDetails, Usage
 from onward.text.assembler import TokenRecord
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from onward.api.openai.encode import completion_parts, encode_completion, num_values
 from onward.api.openai.fold import Chunks, FoldedChoices, Identity
 from onward.api.openai.parts import ChoiceParts
+from onward.api.openai.response import Chunk, Completion
 from onward.api.reply import Event
+from onward.api.sse import DONE, KEEP_ALIVE, chunk_event, chunk_event_parts
 from onward.completions.answer import Answer
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.offload import MAX_INLINE_SIZE
-from onward.protocol.encode import completion_parts, encode_completion, num_values
-from onward.protocol.response import Chunk, Completion
-from onward.protocol.sse import DONE, KEEP_ALIVE, chunk_event, chunk_event_parts
 
 
 class OpenAIReply:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from onward.api import refusals
 from onward.completions import rejections as facts
 from onward.errors import ApiError, InvalidRequest, ModelNotFound, RequestRejected, ServerError, TextNotEncodable
-from onward.protocol import refusals
 
 
 @contextmanager

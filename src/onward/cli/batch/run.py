@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from onward.api.ids import request_id
 from onward.cli.batch.counts import Counts
 from onward.cli.batch.journal import Journal, record_id
 from onward.cli.batch.lines import Checked, InvalidLine, Line, check_lines, opened_input, read_lines
@@ -22,7 +23,6 @@ from onward.cli.source.base import Source
 from onward.cli.source.errors import ConnectionFailed, RemoteError
 from onward.cli.source.open import open_source, unknown_models
 from onward.errors import ApiError, EngineStopped, InvalidRequest, ModelNotFound, Overloaded, SetupError
-from onward.protocol.ids import request_id
 
 Keys = KeysView[str | int]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from onward.api.openai.parameters import BY_NAME
 from onward.cli.argument import text_of
 from onward.cli.output.terminal import warn
 from onward.cli.output.words import excerpt
@@ -17,7 +18,6 @@ from onward.cli.request.contents import Stdin
 from onward.cli.request.flags import body_of
 from onward.cli.request.values import value_of
 from onward.cli.request.yaml12 import NotYaml, load
-from onward.protocol.parameters import BY_NAME
 
 _PROMPT = BY_NAME["prompt"]
 _FIRST_KEY = re.compile(r"\s*([\w$]+):(?=\s|$)")

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
+from onward.api.openai.parameters import PARAMETERS
+from onward.api.parameter import Parameter
 from onward.cli.completers import completer
 from onward.cli.request.contents import Stdin
 from onward.cli.request.values import TRI_STATE_WORDS, value_of
-from onward.protocol.parameter import Parameter
-from onward.protocol.parameters import PARAMETERS
 
 SHORT = {"model": "-m", "prompt": "-p", "max_tokens": "-M", "temperature": "-t", "top_p": "-P", "n": "-n"}
 """Short flags of OpenAI's old command line."""

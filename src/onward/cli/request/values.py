@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
+from onward.api.parameter import Parameter
 from onward.cli.output.terminal import warn
 from onward.cli.output.words import excerpt
 from onward.cli.request.contents import STDIN_NAMES, Stdin, embed
 from onward.cli.request.yaml12 import NotYaml, load
-from onward.protocol.parameter import Parameter
 
 TRUE_WORDS = frozenset({"true", "t", "1"})
 FALSE_WORDS = frozenset({"false", "f", "0"})

@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
+from onward.api.openai.decode import check_request
 from onward.api.openai.fold import fold_chunks, fold_whole
+from onward.api.openai.response import Chunk, Completion
 from onward.api.openai.words import openai_words
 from onward.backends.base import Backend
 from onward.cli.found_file import announce
@@ -17,8 +19,6 @@ from onward.cli.source.base import Document, TokenizedText, TokenizerFacts
 from onward.compose import compose
 from onward.errors import HubUnreachable, ModelNameError
 from onward.models.resolve import resolve as resolve_model
-from onward.protocol.decode import check_request
-from onward.protocol.response import Chunk, Completion
 from onward.settings import Settings, model_named, resolve, served_name
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import msgspec
 
+from onward.api.sse import Decoder, EventTooLong
 from onward.cli.source.base import Document
 from onward.cli.source.errors import ConnectionFailed, RemoteError, stream_error, too_large
 from onward.cli.source.transport import MAX_ANSWER_BYTES, connection_failed
 from onward.network import without_secrets
-from onward.protocol.sse import Decoder, EventTooLong
 
 PREFERENCE = "resumable"
 """In the header Prefer, which servers that do not know it ignore: keep the stream if its connection is lost."""

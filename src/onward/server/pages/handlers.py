@@ -9,10 +9,10 @@ import msgspec
 
 import onward
 from onward.api.dialects import DIALECTS
+from onward.api.openai.response_schema import completion_schema
 from onward.api.openapi import openapi
+from onward.api.parameter import Profile
 from onward.backends.base import Backend
-from onward.protocol.parameter import Profile
-from onward.protocol.response_schema import completion_schema
 from onward.server.exchange import Exchange
 from onward.server.pages.landing import landing
 from onward.server.pages.layout import HEADERS

@@ -8,8 +8,8 @@ import secrets
 from typing import Any
 
 import onward
-from onward.protocol.parameter import Parameter, Profile
-from onward.protocol.parameters import known_parameters
+from onward.api.openai.parameters import known_parameters
+from onward.api.parameter import Parameter, Profile
 from onward.server.pages.assets import version
 from onward.server.pages.layout import COMMON_HEADERS
 

@@ -7,8 +7,8 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from onward.api.openai.response import Completion
 from onward.errors import ApiError, NotFound, RequestCancelled
-from onward.protocol.response import Completion
 from onward.server.running import Running
 from onward.server.streams.log import Event, StreamLog, event_size
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
+from onward.api.openai.response import Completion
 from onward.errors import ApiError, NotFound
-from onward.protocol.response import Completion
 
 Event = tuple[bytes, ...]
 """An encoded event with its id. Only an event of many kilobytes has more than one part."""

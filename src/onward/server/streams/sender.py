@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
+from onward.api.openai.error_body import error_event
 from onward.errors import ApiError
-from onward.protocol.error_body import error_event
 from onward.server.exchange import Exchange
 from onward.server.sink import EventStream
 from onward.server.streams.log import Event, StreamLog

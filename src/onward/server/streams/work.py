@@ -6,16 +6,16 @@ from functools import partial
 
 import msgspec
 
+from onward.api.openai.error_body import error_event
 from onward.api.openai.fold import FoldedChoices
 from onward.api.openai.reply import OpenAIReply
+from onward.api.openai.response import Chunk, Completion
 from onward.api.reply import Event as ReplyEvent
 from onward.api.reply import forward
+from onward.api.sse import event_id
 from onward.completions.answer import Answer
 from onward.errors import RequestCancelled
 from onward.offload import on_thread
-from onward.protocol.error_body import error_event
-from onward.protocol.response import Chunk, Completion
-from onward.protocol.sse import event_id
 from onward.server.error_response import convert_error
 from onward.server.streams.kept import KeptStreams
 from onward.server.streams.log import Event, StreamLog

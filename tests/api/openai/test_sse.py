@@ -1,0 +1,192 @@
+"""Events are encoded for the strictest client, and decoded however they are split."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onward.api.openai.response import (
+    Choice,
+    Chunk,
+    CompletionTokensDetails,
+    Logprobs,
+    PromptTokensDetails,
+    Usage,
+)
+from onward.api.sse import DONE, KEEP_ALIVE, MIN_OBFUSCATED_BYTES, Decoder, chunk_event
+from tests.examples import examples
+
+
+def chunk(text: str = " IP", **fields: Any) -> Chunk:
+    choice = Choice(text=text, index=0)
+    return Chunk(id="cmpl-1", object="text_completion", created=1774968007, choices=[choice], model="davinci", **fields)
+
+
+USAGE = Usage(
+    prompt_tokens=1,
+    completion_tokens=2,
+    total_tokens=3,
+    prompt_tokens_details=PromptTokensDetails(),
+    completion_tokens_details=CompletionTokensDetails(),
+)
+
+
+def test_the_bytes_of_an_event_are_as_recorded() -> None:
+    assert chunk_event(chunk()) == (
+        b'data: {"id":"cmpl-1","object":"text_completion","created":1774968007,"choices":[{"text":" IP",'
+        b'"index":0,"logprobs":null,"finish_reason":null}],"model":"davinci"}\n\n'
+    )
+
+
+def test_usage_is_present_only_if_requested() -> None:
+    assert chunk_event(chunk(usage=None)).endswith(b',"model":"davinci","usage":null}\n\n')
+    assert b'"usage":{"prompt_tokens":1,"completion_tokens":2,' in chunk_event(chunk(usage=USAGE))
+
+
+def test_an_event_has_no_error_key_and_no_line_end_inside() -> None:
+    event = chunk_event(chunk("a\nb\r\n\u2028é🙂", system_fingerprint="fp", usage=None))
+    assert b'"error"' not in event
+    assert event.count(b"\n") == 2 and b"\r" not in event
+    assert "é🙂".encode() in event
+
+
+def test_the_end_and_the_keep_alive_are_fixed_bytes() -> None:
+    assert DONE == b"data: [DONE]\n\n"
+    assert KEEP_ALIVE.startswith(b":") and KEEP_ALIVE.endswith(b"\n\n")
+
+
+@settings(max_examples=examples(150))
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=400))
+def test_an_obfuscated_event_reveals_only_its_size_class(text: str) -> None:
+    event = chunk_event(chunk(text), obfuscate=True)
+    plain = chunk_event(chunk(text))
+    size = len(event)
+    assert size >= MIN_OBFUSCATED_BYTES and size & (size - 1) == 0
+    data = json.loads(event.removeprefix(b"data: "))
+    padding = data.pop("obfuscation")
+    assert data == json.loads(plain.removeprefix(b"data: "))
+    assert len(padding) == size - len(plain) - len(',"obfuscation":""')
+    assert size == MIN_OBFUSCATED_BYTES or len(plain) + len(',"obfuscation":""') > size // 2
+
+
+def test_events_of_short_tokens_have_the_same_size() -> None:
+    words = ["a", " the", " butterfly", "🙂", "\n", ""]
+    assert {len(chunk_event(chunk(word), obfuscate=True)) for word in words} == {MIN_OBFUSCATED_BYTES}
+
+
+def test_obfuscation_is_random() -> None:
+    assert chunk_event(chunk(), obfuscate=True) != chunk_event(chunk(), obfuscate=True)
+
+
+def read(*body_chunks: bytes) -> list[str]:
+    decoder = Decoder()
+    return [data for body_chunk in body_chunks for data in decoder.feed(body_chunk)] + decoder.flush()
+
+
+@pytest.mark.parametrize(
+    ("stream", "events"),
+    [
+        (b"", []),
+        (b"data: a\n\n", ["a"]),
+        (b"data: a\r\n\r\ndata: b\r\n\r\n", ["a", "b"]),
+        (b"data: a\r\rdata: b\r\r", ["a", "b"]),
+        (b"data:a\n\n", ["a"]),
+        (b"data:  a \n\n", [" a "]),
+        (b"data: a\ndata: b\n\n", ["a\nb"]),
+        (b"data\n\n", [""]),
+        (b"data:\n\n", [""]),
+        (b": keep-alive\n\ndata: a\n\n", ["a"]),
+        (b":\ndata: a\n: x\n\n", ["a"]),
+        (b"event: error\nid: 1\nretry: 5\ndata: a\n\n", ["a"]),
+        (b"event: ping\n\n", []),
+        (b"dataset: a\n\n", []),
+        (b"\n\n\ndata: a\n\n\n\n", ["a"]),
+        (b"\xef\xbb\xbfdata: a\n\n", ["a"]),
+        (b"data: \xc3\xa9\n\n", ["é"]),
+        (b"data: \xff\n\n", ["\ufffd"]),
+        (b"data: a:b: c\n\n", ["a:b: c"]),
+        (b"data: [DONE]\n\n", ["[DONE]"]),
+        (b"data: [DONE]\n", ["[DONE]"]),
+        (b"data: [DONE]", ["[DONE]"]),
+        (b"data: \xe2\x80\xa8\n\n", ["\u2028"]),  # no line end in SSE
+        (b"data: \x0b\x0c\x1c\xc2\x85\n\n", ["\x0b\x0c\x1c\x85"]),
+    ],
+    ids=repr,
+)
+def test_a_stream_decodes_the_same_at_once_or_byte_by_byte(stream: bytes, events: list[str]) -> None:
+    assert read(stream) == events
+    assert read(*(bytes([byte]) for byte in stream)) == events
+
+
+def test_an_event_is_returned_as_soon_as_it_is_complete() -> None:
+    decoder = Decoder()
+    assert decoder.feed(b"data: a\n") == []
+    assert decoder.feed(b"\ndata: b\n\nda") == ["a", "b"]
+    assert decoder.feed(b"ta: c\r\n") == []
+    assert decoder.feed(b"\r") == ["c"]
+    assert decoder.feed(b"\n") == []
+    assert decoder.flush() == []
+
+
+stream_parts = st.lists(
+    st.sampled_from(
+        [b"data: ", b"data", b":", b" ", b"\n", b"\r", b"\r\n", b"\n\n", b"{}", b": ping\n",
+         b"event: x\n", "é🙂\u2028".encode(), b"\xff", b"\xef\xbb\xbf", b"[DONE]"]
+    ),
+    max_size=25,
+)  # fmt: skip
+
+
+@settings(max_examples=examples(250))
+@given(stream_parts, st.data())
+def test_any_split_returns_the_same_events(parts: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(parts)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=6)))
+    edges = [0, *cuts, len(stream)]
+    body_chunks = [stream[start:end] for start, end in pairwise(edges)]
+    assert read(*body_chunks) == read(stream)
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+floats = st.floats(allow_nan=False, allow_infinity=False, width=32)
+
+
+@st.composite
+def chunks(draw: st.DrawFn) -> Chunk:
+    tokens = draw(st.none() | st.lists(texts, max_size=3))
+    logprobs = None
+    if tokens is not None:
+        numbers = [draw(floats) for _ in tokens]
+        tops: list[dict[str, float] | None] = [{token: number} for token, number in zip(tokens, numbers, strict=True)]
+        logprobs = Logprobs(
+            tokens=tokens, token_logprobs=list(numbers), top_logprobs=tops, text_offset=list(range(len(tokens)))
+        )
+    reason = draw(st.sampled_from([None, "stop", "length", "content_filter"]))
+    choice = Choice(text=draw(texts), index=draw(st.integers(0, 9)), logprobs=logprobs, finish_reason=reason)  # type: ignore[arg-type]
+    return Chunk(
+        id="cmpl-1",
+        object="text_completion",
+        created=1,
+        choices=draw(st.sampled_from([[choice], []])),
+        model="m",
+        usage=draw(st.sampled_from([msgspec.UNSET, None, USAGE])),
+    )
+
+
+@settings(max_examples=examples(150))
+@given(st.lists(chunks(), max_size=4), st.booleans(), st.integers(1, 50))
+def test_encoded_events_decode_to_themselves(sent: list[Chunk], obfuscate: bool, size: int) -> None:
+    stream = b"".join(KEEP_ALIVE + chunk_event(each, obfuscate=obfuscate) for each in sent) + DONE
+    *events, done = read(*(stream[start : start + size] for start in range(0, len(stream), size)))
+    assert done == "[DONE]"
+    received = [msgspec.json.decode(event, type=Chunk) for event in events]
+    for each in received:
+        assert (each.obfuscation is not msgspec.UNSET) == obfuscate
+        each.obfuscation = msgspec.UNSET
+    assert received == sent
