@@ -197,6 +197,17 @@ def test_the_number_of_threads_changes_no_bit(threads: int, models: Callable[...
         assert whole(several, tokens).tobytes() == whole(one, tokens).tobytes()
 
 
+def test_threads_that_come_late_change_no_bit(models: Callable[..., Model]) -> None:
+    """Many more threads than processors, and steps of changing sizes: some threads still walk the step before."""
+    alone, many = models(threads=1), models(threads=12)
+    random = np.random.default_rng(8)
+    for step in range(60):
+        count = int(random.integers(1, 30))
+        tokens = tokens_of(alone, count, seed=step)
+        row = Row(1, tokens, 0, [0], int(random.integers(0, count + 1)))
+        assert alone.evaluate([row]).tobytes() == many.evaluate([row]).tobytes()
+
+
 def test_a_copied_block_is_the_block(models: Callable[..., Model]) -> None:
     model = models()
     tokens = tokens_of(model, 33)

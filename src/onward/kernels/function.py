@@ -346,6 +346,15 @@ class Function:
         place = self.at(pointer, offset)
         return Value(self, self.b.atomic_rmw("add", place.v, self.i64(number).v, "seq_cst"))
 
+    def compare_and_swap(self, pointer: Value, old: Value, new: Value) -> Value:
+        """Write `new` atomically where `old` is; return whether it was."""
+        pair = self.b.cmpxchg(pointer.v, old.v, new.v, "seq_cst", "seq_cst")
+        return Value(self, self.b.extract_value(pair, 1))
+
+    def acquire(self) -> None:
+        """Order the loads before this place before what follows."""
+        self.b.fence("acquire")
+
     def load_acquire(self, pointer: Value, offset: Value | int = 0) -> Value:
         return Value(self, self.b.load_atomic(self.at(pointer, offset).v, "acquire", 8, typ=I64))
 

@@ -1,7 +1,9 @@
 """The compiled function that walks a tape, the same on every thread, and how its threads wait for each other.
 
-A record says what is computed; threads take its pieces by a counter of its own; where it has a barrier, they wait for
-each other behind it. Between steps all threads but the caller's sleep. Memory that threads share is written before an
+A record says what is computed; threads take its pieces by a counter of its own; where it has a barrier, nobody goes on
+before its pieces and those of the records before are complete. Who computed them does not matter: a thread that the
+system does not run, because others need its core, is not waited for unless it is in the middle of a piece, and catches
+up when it runs again. Between steps all threads but the caller's sleep. Memory that threads share is written before an
 atomic operation that others read: nothing relies on a processor's order of stores.
 """
 
@@ -30,22 +32,32 @@ from onward.kernels.operations import (
 )
 from onward.kernels.panels import emit_interleave
 from onward.kernels.products import ProductKind
-from onward.kernels.records import BARRIER, CONTEXT, HEADER, RECORD_BYTES
+from onward.kernels.records import (
+    BARRIER,
+    COMPLETED_OFFSET,
+    CONTEXT,
+    COUNTER_BYTES,
+    HEADER,
+    OWN,
+    OWN_BYTES,
+    PIECE_MASK,
+    RECORD_BYTES,
+    STEP_SHIFT,
+)
 from onward.kernels.values import I64, PTR, VOID, Value
 from onward.kernels.waiting import FUTEX_WAIT, FUTEX_WAKE
 from onward.kernels.weight_types import WEIGHT_TYPES
 
 END, NORM_CODE, QUANTISE_CODE, UNIT_CODE, ROTATE_CODE, ATTEND_CODE = range(6)
 _FIRST_EMBED, _FIRST_PRODUCT = 16, 64
-COUNTER_BYTES = 64
 SLEEPERS_OFFSET = 64
 """Behind a number that threads wait for, how many of them sleep."""
-BARRIER_GENERATION = 128
-"""Of a barrier's memory: threads that have arrived at 0, its generation here."""
-BARRIER_WORDS = 32
+COMPLETION_WORDS = 16
 CONTROL_TAPE, CONTROL_QUIT = 128, 136
-"""Of the workers' memory: the generation of steps at 0."""
+"""Of the workers' memory: the number of steps at 0."""
 CONTROL_WORDS = 24
+MAX_GROUP = 8
+"""Records up to a barrier."""
 BARRIER_SPINS, IDLE_SPINS = 2000, 2000
 """How often a thread looks before it sleeps: some 50 microseconds."""
 _ALL = 2**31 - 1
@@ -99,7 +111,7 @@ class Kernels:
 
 def _emit_interpreter(module: Module, isa: Isa, operations: Mapping[int, Any]) -> None:
     wait, wake = _emit_wait(module, isa), _emit_wake(module)
-    walk = _emit_walk(module, operations, _emit_barrier(module, wait, wake))
+    walk = _emit_walk(module, operations, _emit_finish(module, wait), wake)
     _emit_step(module, walk, wake)
     _emit_work(module, walk, wait)
 
@@ -150,55 +162,72 @@ def _emit_wake(module: Module) -> Any:
     return f.ret()
 
 
-def _emit_barrier(module: Module, wait: Any, wake: Any) -> Any:
-    """Emit (context): return when every thread has come here."""
-    f = Function(module, "barrier", [PTR], inline=False)
-    (context,) = f.args
-    threads = CONTEXT.load(f, context, "threads")
-    with f.when(threads > 1):
-        arrived = CONTEXT.load(f, context, "barrier")
-        generation = f.at(arrived, BARRIER_GENERATION)
-        before = f.load_acquire(generation)
-        with f.otherwise((f.fetch_add(arrived, 1) + 1).eq(threads)) as (last, others):
-            with last:
-                f.store_release(0, arrived)
-                f.call(wake, [context, generation])
-            with others:
-                f.call(wait, [context, generation, before, f.i64(BARRIER_SPINS)])
+def _emit_finish(module: Module, wait: Any) -> Any:
+    """Emit (context, counter, total, step): return when so many pieces are complete, or the step is over."""
+    f = Function(module, "finish", [PTR, PTR, I64, I64], inline=False)
+    context, counter, total, step = f.args
+    completion = CONTEXT.load(f, context, "completion")
+    with f.forever() as turns:
+        before = f.load_acquire(completion)
+        turns.leave((f.load_acquire(counter) >> STEP_SHIFT).ne(step))
+        turns.leave(f.load_acquire(counter, COMPLETED_OFFSET) >= total)
+        f.call(wait, [context, completion, before, f.i64(BARRIER_SPINS)])
     return f.ret()
 
 
-def _emit_walk(module: Module, operations: Mapping[int, Any], barrier: Any) -> Any:
-    """Emit (tape, context, thread): every record up to END."""
-    f = Function(module, "walk", [PTR, PTR, I64], inline=False)
-    tape, context, thread = f.args
-    index = f.var(I64, 0)
+def _emit_walk(module: Module, operations: Mapping[int, Any], finish: Any, wake: Any) -> Any:
+    """Emit (tape, context, thread, step): every record up to END, as long as the step lasts."""
+    f = Function(module, "walk", [PTR, PTR, I64, I64], inline=False)
+    tape, context, thread, step = f.args
+    own = f.at(CONTEXT.load(f, context, "threads_own"), thread * OWN_BYTES)
+    OWN.store(f, own, "step", step)
+    totals = f.stack(I64, MAX_GROUP)
+    index, first = f.var(I64, 0), f.var(I64, 0)
     with f.forever() as records:
         record = f.at(tape, index.value * RECORD_BYTES)
         code = HEADER.load(f, record, "operation")
         records.leave(code.eq(END))
-        counter = f.at(CONTEXT.load(f, context, "counters"), index.value * COUNTER_BYTES)
+        counters = CONTEXT.load(f, context, "counters")
+        counter = f.at(counters, index.value * COUNTER_BYTES)
+        OWN.store(f, own, "counter", counter)
         done = f.fn.append_basic_block()
         switch = f.b.switch(code.v, done)
         for number, function in operations.items():
             case = f.fn.append_basic_block()
             switch.add_case(I64(number), case)
             f.b.position_at_end(case)
-            f.call(function, [record, context, thread, counter])
+            f.call(function, [record, context, thread, own])
             f.b.branch(done)
         f.b.position_at_end(done)
+        with f.when(OWN.load(f, own, "is_last").ne(0)):
+            f.call(wake, [context, CONTEXT.load(f, context, "completion")])
+        f.store(OWN.load(f, own, "total"), totals, (index.value - first.value) * 8, 8)
         with f.when(BARRIER.load(f, record, "has_barrier").ne(0)):
-            f.call(barrier, [context])
+            with f.loop(first.value, index.value + 1) as each:
+                total = f.load(totals, I64, (each - first.value) * 8, 8)
+                f.call(finish, [context, f.at(counters, each * COUNTER_BYTES), total, step])
+            first.set(index.value + 1)
+        records.leave((f.load_acquire(counter) >> STEP_SHIFT).ne(step))
         index.value += 1
     return f.ret()
 
 
 def _emit_step(module: Module, walk: Any, wake: Any) -> None:
-    """Emit step(control, context): wake the workers and walk the tape with them, as thread 0."""
-    f = Function(module, "step", [PTR, PTR], exported=True)
-    control, context = f.args
+    """Emit step(control, context, rows, rows with logits, tiles): begin a step, and walk the tape as thread 0.
+
+    Counters are those of the step before anything else changes that a thread which comes late may read.
+    """
+    f = Function(module, "step", [PTR, PTR, I64, I64, I64], exported=True)
+    control, context, rows, logit_rows, tiles = f.args
+    step = (f.load_acquire(control) + 1) & PIECE_MASK
+    counters = CONTEXT.load(f, context, "counters")
+    with f.loop(0, CONTEXT.load(f, context, "num_records")) as index:
+        f.store_release(0, f.at(counters, index * COUNTER_BYTES + COMPLETED_OFFSET))
+        f.store_release(step << STEP_SHIFT, f.at(counters, index * COUNTER_BYTES))
+    for name, value in (("rows", rows), ("num_logit_rows", logit_rows), ("num_tiles", tiles)):
+        f.store_release(value, f.at(context, CONTEXT.offset(name)))
     f.call(wake, [context, control])
-    f.call(walk, [f.load_pointer(control, CONTROL_TAPE), context, f.i64(0)])
+    f.call(walk, [f.load_pointer(control, CONTROL_TAPE), context, f.i64(0), step])
     f.ret()
 
 
@@ -206,10 +235,10 @@ def _emit_work(module: Module, walk: Any, wait: Any) -> None:
     """Emit work(control, context, thread): walk the tape with each step, until the workers are told to quit."""
     f = Function(module, "work", [PTR, PTR, I64], exported=True)
     control, context, thread = f.args
-    generation = f.var(I64, 0)
+    seen = f.var(I64, 0)
     with f.forever() as steps:
-        f.call(wait, [context, control, generation.value, f.i64(IDLE_SPINS)])
-        generation.value += 1
+        f.call(wait, [context, control, seen.value, f.i64(IDLE_SPINS)])
+        seen.set(f.load_acquire(control))
         steps.leave(f.load(control, I64, CONTROL_QUIT, 8).ne(0))
-        f.call(walk, [f.load_pointer(control, CONTROL_TAPE), context, thread])
+        f.call(walk, [f.load_pointer(control, CONTROL_TAPE), context, thread, seen.value & PIECE_MASK])
     f.ret()

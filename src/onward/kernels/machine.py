@@ -10,15 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.kernels.code import Code
-from onward.kernels.interpreter import (
-    BARRIER_WORDS,
-    CONTROL_QUIT,
-    CONTROL_TAPE,
-    CONTROL_WORDS,
-    COUNTER_BYTES,
-)
+from onward.kernels.interpreter import COMPLETION_WORDS, CONTROL_QUIT, CONTROL_TAPE, CONTROL_WORDS
 from onward.kernels.memory import address, untouched
-from onward.kernels.records import CONTEXT, CONTEXT_WORDS
+from onward.kernels.records import CONTEXT, CONTEXT_WORDS, COUNTER_BYTES, OWN_BYTES
 from onward.kernels.waiting import waiting
 
 POINTER, INTEGER = ctypes.c_void_p, ctypes.c_int64
@@ -34,22 +28,23 @@ class Machine:
         """`rows`: the most rows of a step; `scratch_bytes`: per thread."""
         self._tape, self._threads = tape, threads
         self._counters = np.zeros((len(tape), COUNTER_BYTES // 8), np.int64)
-        self._barrier, self._control = np.zeros(BARRIER_WORDS, np.int64), np.zeros(CONTROL_WORDS, np.int64)
+        self._completion, self._control = np.zeros(COMPLETION_WORDS, np.int64), np.zeros(CONTROL_WORDS, np.int64)
+        self._own = np.zeros((threads, OWN_BYTES // 8), np.int64)
         self._scratch = untouched(threads * scratch_bytes)
         self.tokens, self.positions, self.tables, self.logit_rows = (np.zeros(rows, np.int64) for _ in range(4))
         self._tiles = np.zeros((rows, 2), np.int64)
         self._context = np.zeros(CONTEXT_WORDS, np.int64)
         how = waiting()
         CONTEXT.set(
-            self._context, rows=0, threads=threads, counters=address(self._counters), barrier=address(self._barrier),
-            tokens=address(self.tokens), positions=address(self.positions), tables=address(self.tables),
+            self._context, rows=0, threads=threads, counters=address(self._counters), num_records=len(tape),
+            completion=address(self._completion), threads_own=address(self._own), tokens=address(self.tokens), positions=address(self.positions), tables=address(self.tables),
             logit_rows=address(self.logit_rows), num_logit_rows=0, scratch=address(self._scratch),
             scratch_stride=scratch_bytes, tiles=address(self._tiles), num_tiles=0, wait=how.wait,
             wait_number=how.wait_number, wake=how.wake, wake_number=how.wake_number,
         )  # fmt: skip
         self._control[CONTROL_TAPE // 8] = address(tape)
         self._pointers = address(self._control), address(self._context)
-        self._step = code.function("step", [POINTER, POINTER])
+        self._step = code.function("step", [POINTER, POINTER, INTEGER, INTEGER, INTEGER])
         work = code.function("work", [POINTER, POINTER, INTEGER])
         self._workers = [_started(work, (*self._pointers, number)) for number in range(1, threads)]
 
@@ -60,18 +55,15 @@ class Machine:
     def step(self, rows: int, logit_rows: int, tiles: NDArray[np.int64]) -> None:
         """Walk the tape for the first rows of `tokens`, `positions`, `tables` and `logit_rows`. Releases the GIL."""
         self._tiles[: len(tiles)] = tiles
-        CONTEXT.set(self._context, rows=rows, num_logit_rows=logit_rows, num_tiles=len(tiles))
-        self._counters[:, 0] = 0
-        self._step(*self._pointers)
+        self._step(*self._pointers, rows, logit_rows, len(tiles))
 
     def close(self) -> None:
         """End the threads. May be called again."""
         if not self._workers:
             return
         self._control[CONTROL_QUIT // 8] = 1
-        CONTEXT.set(self._context, rows=0, num_logit_rows=0, num_tiles=0)
         self._control[CONTROL_TAPE // 8] = address(_NOTHING)
-        self._step(*self._pointers)
+        self._step(*self._pointers, 0, 0, 0)
         for worker in self._workers:
             worker.join()
         self._workers = []

@@ -19,7 +19,19 @@ from onward.kernels.isa import Isa
 from onward.kernels.maths import sigmoid
 from onward.kernels.panels import emit_ordered_block
 from onward.kernels.products import ProductKind, emit_product
-from onward.kernels.records import CONTEXT, EMBED, NORM, PRODUCT, QUANTISE, ROTATE, UNIT
+from onward.kernels.records import (
+    COMPLETED_OFFSET,
+    CONTEXT,
+    EMBED,
+    NORM,
+    OWN,
+    PIECE_MASK,
+    PRODUCT,
+    QUANTISE,
+    ROTATE,
+    STEP_SHIFT,
+    UNIT,
+)
 from onward.kernels.values import F32, I32, I64, PTR, Value, vec
 from onward.kernels.weight_types import F32X16, GROUP, WEIGHT_TYPES, FloatType, RowReader, WeightType
 
@@ -66,12 +78,29 @@ class Operation:
 
 
 @contextmanager
-def claim(f: Function, counter: Value, total: Value, chunk: Value) -> Iterator[tuple[Value, Value]]:
-    """Repeat the body for pieces [first, last) taken from a counter that all threads share."""
+def claim(f: Function, own: Value, total: Value, chunk: Value) -> Iterator[tuple[Value, Value]]:
+    """Repeat the body for pieces [first, last) taken from a counter that all threads share. Once per operation.
+
+    `own`: the thread's memory (records.OWN). A counter holds the step, so that a thread that comes late from an earlier
+    one takes nothing: its step does not match any more, whatever it has read of the next one. What was computed is
+    counted behind it; who completes the last piece notes so.
+    """
+    counter, step = OWN.load(f, own, "counter"), OWN.load(f, own, "step")
+    f.acquire()
+    completed = f.var(I64, 0)
     with f.forever() as turns:
-        first = f.fetch_add(counter, chunk)
-        turns.leave(first >= total)
-        yield first, f.min(first + chunk, total)
+        word = f.load_acquire(counter)
+        first = word & PIECE_MASK
+        turns.leave((first >= total) | (word >> STEP_SHIFT).ne(step))
+        turns.again(f.compare_and_swap(counter, word, word + chunk).eq(0))
+        last = f.min(first + chunk, total)
+        yield first, last
+        completed.value += last - first
+    OWN.store(f, own, "total", total)
+    OWN.store(f, own, "is_last", f.i64(0))
+    with f.when(completed.value > 0):
+        done = f.fetch_add(counter, completed.value, COMPLETED_OFFSET) + completed.value
+        OWN.store(f, own, "is_last", done.eq(total).zext(I64))
 
 
 class Writers:

@@ -33,6 +33,10 @@ class Layout:
         """Return where a field begins, in bytes."""
         return 8 * self._words[name][0]
 
+    def store(self, f: Any, structure: Value, name: str, value: Value) -> None:
+        """Emit the store of a field."""
+        f.store(value, structure, self.offset(name), 8)
+
     def set(self, words: NDArray[np.int64], **values: float) -> None:
         """Write fields."""
         for name, value in values.items():
@@ -40,7 +44,7 @@ class Layout:
             words[word] = float_word(value) if kind == "float" else int(value)
 
     def record(self, operation: int, *, has_barrier: bool, **values: float) -> NDArray[np.int64]:
-        """Return a record with every field. `has_barrier`: whether all threads wait for each other after it."""
+        """Return a record with every field. `has_barrier`: whether nobody goes on before it is complete."""
         assert values.keys() == self._words.keys(), (values.keys(), self._words.keys())
         words = np.zeros(RECORD_WORDS, np.int64)
         words[_OPERATION], words[_BARRIER] = operation, has_barrier
@@ -93,12 +97,22 @@ ATTEND = Layout(
 )  # fmt: skip
 
 CONTEXT = Layout(
-    0, rows="integer", threads="integer", counters="pointer", barrier="pointer", tokens="pointer",
+    0, rows="integer", threads="integer", counters="pointer", num_records="integer", completion="pointer",
+    threads_own="pointer", tokens="pointer",
     positions="pointer", tables="pointer", logit_rows="pointer", num_logit_rows="integer", scratch="pointer",
     scratch_stride="integer", tiles="pointer", num_tiles="integer", wait="pointer", wait_number="integer",
     wake="pointer", wake_number="integer",
 )  # fmt: skip
 """What the records of a step share. Arrays by row: `tokens`, `positions` int64, `tables` pointers to int32 block
-tables. `logit_rows`: int64, the rows whose logits are wanted. `tiles`: see attention. `scratch`: of the first thread,
-the next one's `scratch_stride` bytes behind. `wait`, `wake`: see waiting."""
+tables. `completion`: a number that is raised when an operation is complete. `threads_own`: OWN of each thread, OWN_BYTES
+apart. `logit_rows`: int64, the rows whose logits are wanted. `tiles`: see attention. `scratch`: of the first thread, the
+next one's `scratch_stride` bytes behind. `wait`, `wake`: see waiting."""
 CONTEXT_WORDS = 24
+
+OWN = Layout(0, counter="pointer", step="integer", total="integer", is_last="integer")
+"""Of one thread: the counter of the record that it computes, and the step that it believes in. What `claim` found: how
+many pieces there are, and whether this thread has completed the last one."""
+OWN_BYTES = 64
+STEP_SHIFT, PIECE_MASK, COMPLETED_OFFSET = 32, 2**32 - 1, 8
+"""A record's counter: the step in the high half, the next piece in the low one; behind it how many are complete."""
+COUNTER_BYTES = 64

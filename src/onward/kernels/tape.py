@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onward.kernels.activations import ACTIVATIONS, ActivationName
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.interpreter import (
+    MAX_GROUP,
     ATTEND_CODE,
     NORM_CODE,
     QUANTISE_CODE,
@@ -92,8 +93,10 @@ class TapeBuilder:
         self.memory: list[object] = []
 
     def finish(self) -> NDArray[np.int64]:
-        """Return the tape, int64 [records + 1, 16]. All threads wait for each other after its last record."""
+        """Return the tape, int64 [records + 1, 16]. A step ends when its last record is complete."""
         self._records[-1][-1] = 1
+        ends = [-1, *(index for index, record in enumerate(self._records) if record[-1])]
+        assert max(b - a for a, b in pairwise(ends)) <= MAX_GROUP
         return np.array([*self._records, np.zeros(RECORD_WORDS, np.int64)], np.int64)
 
     def last_record(self) -> int:
@@ -214,7 +217,7 @@ class TapeBuilder:
         scale: float = 1.0,
     ) -> None:
         """Multiply one input, in forms of activations that are in `sources`, with several matrices: (weights, target,
-        bias). Threads wait for each other only after the last one."""
+        bias). They are complete together, after the last one."""
         for index, ((weights, target, bias), form) in enumerate(zip(parts, forms, strict=True)):
             source = sources[form]
             panels, kind = panel_count(weights.rows), ProductKind(weights.type, form)
