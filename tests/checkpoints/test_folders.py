@@ -132,8 +132,9 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "integers": (_file(_entry(dtype="I8")), "the type 'I8'"),
     "behind the end": (_file(_entry(data_offsets=[32, 96])), "not within the file"),
     "backwards": (_file(_entry(data_offsets=[64, 0])), "not within the file"),
-    "negative": (_file(_entry(shape=[-2, -8])), "not within the file"),
-    "no rows": (_file(_entry(shape=[])), "not within the file"),
+    "negative": (_file(_entry(shape=[-2, -8])), "an impossible shape"),
+    "one number": (_file(_entry(shape=[])), "of 64 bytes instead of 4"),
+    "many axes": (_file(_entry(shape=[1] * 9)), "an impossible shape"),
     "another size": (_file(_entry(shape=[3, 8])), "64 bytes instead of 96"),
     "endless": (_file(_entry(shape=[2**40, 2**40])), "instead of"),
 }

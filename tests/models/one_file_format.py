@@ -46,6 +46,9 @@ class OneFileFormat:
     def facts(self, path: Path) -> dict[str, int | str]:
         return {"context_length": 99, "kind": "one file"}
 
+    def listed_files(self, path: Path) -> list[str]:
+        return []
+
     def notes(self, path: Path) -> list[str]:
         return []
 

@@ -150,8 +150,11 @@ def test_a_broken_manifest_is_a_sentence(ollama: Path, content: str) -> None:
 
 
 def test_what_ollama_does_not_have_is_a_sentence(ollama: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelNameError, match="fetch the model with `ollama pull`"):
+    with pytest.raises(ModelNameError, match="Fetch it with `ollama pull other`, or set OLLAMA_MODELS"):
         resolve("ollama:other")
+    for name in ("..", "../..", "a/..", "tiny:..", "."):
+        with pytest.raises(ModelNameError, match="not the name of a model of Ollama"):
+            resolve(f"ollama:{name}")
     with pytest.raises(ModelNameError, match="not the name of a model of Ollama"):
         resolve("ollama:../x y")
     next((tmp_path / "blobs").iterdir()).unlink()

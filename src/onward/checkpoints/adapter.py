@@ -32,13 +32,27 @@ _PEFT_NAME = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<side>
 _GGUF_NAME = re.compile(r"(?P<name>.+)\.lora_(?P<side>[ab])")
 _CHANGES = {
     "use_dora": "DoRA",
+    "use_qalora": "groups of inputs",
     "modules_to_save": "whole layers beside the adapter",
     "alpha_pattern": "a scale per layer",
     "layer_replication": "replicated layers",
     "trainable_token_indices": "trained tokens",
+    "target_parameters": "parameters that are not linear layers",
+    "alora_invocation_tokens": "changes that begin behind certain tokens (aLoRA)",
     "lora_bias": "biases",
 }
 """Statements of adapter_config.json that change more than linear layers, and what they stand for."""
+_PLAIN = frozenset({
+    "peft_type", "task_type", "peft_version", "base_model_name_or_path", "revision", "auto_mapping", "inference_mode",
+    "r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "bias", "fan_in_fan_out", "use_rslora",
+    "init_lora_weights", "layers_to_transform", "layers_pattern", "rank_pattern", "megatron_core", "eva_config",
+    "qalora_group_size",
+})  # fmt: skip
+"""Statements that a plain sum may have (peft's LoraConfig): of training, or what the tensors say too."""
+_PLAIN_BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")
+"""Values of `init_lora_weights` that leave the base's weights as they were. Others (PiSSA, OLoRA, CorDA, LoftQ) belong
+to weights that were changed when the training began."""
+_PLAIN_GGUF = frozenset({"adapter.type", "adapter.lora.alpha", "adapter.lora.task_name", "adapter.lora.prompt_prefix"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +121,16 @@ def _read_peft(folder: Path, parameters: Parameters) -> tuple[tuple[Path, ...], 
             raise CheckpointError(f"{config} uses {meaning} ({name!r}), which Onward does not merge.")
     if stated.get("bias", "none") != "none":
         raise CheckpointError(f"{config} has biases ('bias'), which Onward does not merge.")
+    beginning = stated.get("init_lora_weights")
+    if not (beginning is None or isinstance(beginning, bool | str)) or beginning not in _PLAIN_BEGINNINGS:
+        raise CheckpointError(
+            f"{config} belongs to weights that were changed when its training began ('init_lora_weights': "
+            f"{str(beginning)[:40]!r}): convert it with peft (`save_pretrained(..., path_initial_model_for_weight_"
+            "conversion=...)`)."
+        )
+    for name, value in stated.items():
+        if value and name not in _PLAIN:
+            raise CheckpointError(f"{config} states {name[:40]!r}, which Onward does not know of an adapter.")
     alpha, is_root = stated.get("lora_alpha", 8), bool(stated.get("use_rslora"))
     if not isinstance(alpha, int | float):
         raise CheckpointError(f"{config} states {str(alpha)[:40]!r} as 'lora_alpha', which is not a number.")
@@ -129,6 +153,10 @@ def _read_gguf(path: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Sc
         raise CheckpointError(f"{path} is not a LoRA adapter, but a {kind[0]}: pass it with --model.")
     if stated.architecture != parameters.architecture:
         raise CheckpointError(f"{path} was made for {stated.architecture!r}, not for {parameters.architecture!r}.")
+    for name, value in found.metadata.items():
+        is_stated = len(value) > 0 if isinstance(value, np.ndarray | list) else bool(value)
+        if name.startswith("adapter.") and name not in _PLAIN_GGUF and is_stated:
+            raise CheckpointError(f"{path} states {name[:80]!r}, which Onward does not merge.")
     alpha = found.metadata.get("adapter.lora.alpha", 0.0)
     if not isinstance(alpha, int | float):
         raise CheckpointError(f"{path} states {str(alpha)[:40]!r} as 'adapter.lora.alpha', which is not a number.")

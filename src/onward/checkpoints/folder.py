@@ -16,13 +16,15 @@ from onward.checkpoints.mapped import mapped
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
 from onward.checkpoints.rope_scaling import factor_lists
-from onward.checkpoints.safetensors import read_safetensors
+from onward.checkpoints.safetensors import MAX_ENTRIES, read_safetensors
 from onward.checkpoints.tensor import Tensor, vector
 from onward.checkpoints.tensor_names import SKIPPED, gguf_name
 from onward.errors import CheckpointError
 
 MAX_JSON_BYTES = 32_000_000
 """Of config.json and of the list of tensors. The largest known lists have a few."""
+MAX_JSON_ENTRIES = 100_000
+"""Of such a file: several times the tensors that a model may have."""
 MAX_FILES = 1000
 
 
@@ -72,7 +74,7 @@ def read_folder(folder: Path) -> Folder:
 def _listed_files(index: Path) -> Iterable[str]:
     files = read_object(index).get("weight_map")
     names = sorted({str(name) for name in files.values()}) if isinstance(files, dict) else []
-    if not 0 < len(names) <= MAX_FILES or any(Path(name).name != name for name in names):
+    if not 0 < len(names) <= MAX_FILES or any(Path(name).name != name or "\0" in name for name in names):
         raise CheckpointError(f"{index} does not list the files of a model: copy or download it again.")
     return names
 
@@ -82,8 +84,11 @@ def read_object(path: Path) -> dict[str, Any]:
     content = mapped(path)
     if len(content) > MAX_JSON_BYTES:
         raise CheckpointError(f"{path} has more than {MAX_JSON_BYTES // 1_000_000} MB: copy or download it again.")
+    whole = bytes(content)
+    if sum(map(whole.count, (b",", b"[", b"{"))) > MAX_JSON_ENTRIES:
+        raise CheckpointError(f"{path} has more entries than any model's: copy or download it again.")
     try:
-        return msgspec.json.decode(bytes(content), type=dict[str, Any])
+        return msgspec.json.decode(whole, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise CheckpointError(f"{path} is not a JSON object: copy or download it again.") from None
 
@@ -91,7 +96,10 @@ def read_object(path: Path) -> dict[str, Any]:
 def _tensors(paths: tuple[Path, ...]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for path in paths:
-        for name, tensor in read_safetensors(path, SKIPPED).items():
+        found_here = read_safetensors(path, SKIPPED)
+        if len(found) + len(found_here) > MAX_ENTRIES:
+            raise CheckpointError(f"{path} is broken (the model has more than {MAX_ENTRIES} tensors).")
+        for name, tensor in found_here.items():
             if name in found:
                 raise CheckpointError(f"{path} is broken (the tensor {name[:80]!r} is in another file too).")
             found[name] = tensor

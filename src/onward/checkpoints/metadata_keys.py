@@ -88,7 +88,7 @@ def understood(metadata: Mapping[str, Value], where: str) -> tuple[dict[str, Val
     is something. `where` names the file."""
     prefix = f"{metadata.get('general.architecture')}."
     unread = [name for name in metadata if name.startswith(prefix) and not _is_read(name, prefix)]
-    kept = {name: value for name, value in metadata.items() if name not in unread}
+    kept = {name: value for name, value in metadata.items() if not name.startswith(prefix) or _is_read(name, prefix)}
     if not unread:
         return kept, ()
     names = ", ".join(repr(name[:80]) for name in unread[:8])

@@ -11,9 +11,15 @@ SAFETENSORS = ".safetensors"
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 """Files of a folder with safetensors: the configuration, all weights, or the list of the files that contain them."""
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_COMPANION = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """Files of a folder with a LoRA adapter."""
+
+
+def is_companion(name: str) -> bool:
+    """Return whether a file belongs to a model and is none: what projects images, or measures importance."""
+    return _COMPANION.search(name) is not None
 
 
 def is_gguf(path: Path) -> bool:

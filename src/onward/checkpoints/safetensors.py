@@ -16,8 +16,10 @@ from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import BFLOAT16, FLOAT16, FLOAT32, TensorType
 from onward.errors import CheckpointError
 
-MAX_HEADER_BYTES = 100_000_000
-"""The limit of the format's own library."""
+MAX_HEADER_BYTES = 16_000_000
+"""A hundred times the largest one of the models that can be computed. The format's own library takes 100 MB."""
+MAX_ENTRIES = 16_384
+"""Tensors of a model: eight times those of the largest known one."""
 MAX_DIMENSIONS = 8
 _LENGTH_BYTES = 8
 _TYPES: dict[str, TensorType] = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}
@@ -30,7 +32,8 @@ class _Entry(msgspec.Struct):
 
 
 def read_safetensors(path: Path, skipped: tuple[str, ...] = ()) -> dict[str, Tensor]:
-    """Read the tensors of a file, views of the mapped file, but those whose names end like one of `skipped`.
+    """Read the tensors of a file, views of the mapped file, but those whose names end like one of `skipped`, and those
+    without any element.
 
     Raises CheckpointError for a file that is missing or broken, or has weights of another type.
     """
@@ -43,20 +46,29 @@ def read_safetensors(path: Path, skipped: tuple[str, ...] = ()) -> dict[str, Ten
     begin = _LENGTH_BYTES + length
     content = np.frombuffer(data, np.uint8)[begin:]
     entries = _entries(path, bytes(data[_LENGTH_BYTES:begin]))
-    return {name: _tensor(path, name, entry, content) for name, entry in entries.items() if not name.endswith(skipped)}
+    return {
+        name: _tensor(path, name, entry, content)
+        for name, entry in entries.items()
+        if not name.endswith(skipped) and 0 not in entry.shape
+    }
 
 
 def _entries(path: Path, header: bytes) -> dict[str, _Entry]:
+    """Return what a header states of each tensor. Nothing but the entries is built: a header may nest anything."""
     try:
-        stated: dict[str, Any] = msgspec.json.decode(header, type=dict[str, Any])
+        stated = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
         stated.pop("__metadata__", None)
-        return msgspec.convert(stated, dict[str, _Entry])
+        if len(stated) > MAX_ENTRIES:
+            raise _broken(path, f"{len(stated)} tensors")
+        return {name: msgspec.json.decode(entry, type=_Entry) for name, entry in stated.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise _broken(path, "a header that states no tensors") from None
 
 
 def _tensor(path: Path, name: str, entry: _Entry, content: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
     kind = _TYPES.get(entry.dtype)
+    if len(entry.shape) > MAX_DIMENSIONS or min(entry.shape, default=1) < 0:
+        raise _broken(path, f"a tensor {name[:80]!r} of an impossible shape")
     if kind is None:
         raise CheckpointError(
             f"{path}: the tensor {name[:80]!r} has the type {entry.dtype[:20]!r}, which Onward does not read: it reads "
@@ -66,11 +78,11 @@ def _tensor(path: Path, name: str, entry: _Entry, content: np.ndarray[Any, np.dt
     size = kind.block_bytes
     for length in entry.shape:
         size *= length
-    if not 0 < len(entry.shape) <= MAX_DIMENSIONS or min(entry.shape) < 1 or not 0 <= begin <= end <= len(content):
+    if not 0 <= begin <= end <= len(content):
         raise _broken(path, f"a tensor {name[:80]!r} that is not within the file")
     if end - begin != size:
         raise _broken(path, f"a tensor {name[:80]!r} of {end - begin} bytes instead of {size}")
-    return Tensor(name, tuple(entry.shape), kind, content[begin:end])
+    return Tensor(name, tuple(entry.shape) or (1,), kind, content[begin:end])
 
 
 def _broken(path: Path, what: str) -> CheckpointError:

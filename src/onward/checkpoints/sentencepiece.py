@@ -10,9 +10,10 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from onward.checkpoints.character_map import CharacterMap
-from onward.checkpoints.cursor import MAX_ARRAY_STRINGS, Value
+from onward.checkpoints.cursor import Value
 from onward.checkpoints.normalization import SPACE, Rules
 from onward.checkpoints.token_kinds import BYTE, NORMAL, USER_DEFINED
 from onward.errors import CheckpointError
@@ -20,6 +21,10 @@ from onward.errors import CheckpointError
 MAX_MODEL_BYTES = 64_000_000
 """Of a file: ten times the largest known one, with 262,000 tokens."""
 ADVICE = "Save tokenizer.json beside it: `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)`, transformers."
+MAX_TOKENS = 1 << 19
+"""Of a file: twice the largest known vocabulary."""
+MAX_FIELDS = 5 * MAX_TOKENS // 2
+"""Of a file, nested ones included."""
 _MAX_DIGITS = 10
 """Bytes of a variable-length number."""
 _NUMBER, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
@@ -104,18 +109,19 @@ def read_sentence_piece(content: bytes, where: str) -> SentencePieces:
 
 def _read(content: bytes, where: str) -> SentencePieces:
     model = SentencePieces()
+    fields = partial(_fields, budget=iter(range(MAX_FIELDS)))
     try:
-        for number, value in _fields(content):
+        for number, value in fields(content):
             if not isinstance(value, bytes):
                 continue
             if number == _PIECE:
-                _add_piece(model, dict(_fields(value)))
+                _add_piece(model, dict(fields(value)))
             elif number == _TRAINER:
-                model.trainer |= dict(_fields(value))
+                model.trainer |= dict(fields(value))
             elif number == _NORMALIZER:
-                model.normalizer |= dict(_fields(value))
+                model.normalizer |= dict(fields(value))
             elif number == _DENORMALIZER:
-                model.denormalizer |= dict(_fields(value))
+                model.denormalizer |= dict(fields(value))
     except (ValueError, struct.error) as error:
         raise CheckpointError(f"{where} is not a SentencePiece model ({error}): download it again.") from None
     if not model.tokens:
@@ -128,7 +134,7 @@ def _add_piece(model: SentencePieces, piece: dict[int, Field]) -> None:
     text, score, kind = piece.get(1, b""), piece.get(2, bytes(4)), piece.get(3, NORMAL)
     if not (isinstance(text, bytes) and isinstance(score, bytes) and isinstance(kind, int)):
         raise ValueError("a token has fields of other kinds")
-    if not NORMAL <= kind <= BYTE or len(model.tokens) >= MAX_ARRAY_STRINGS:
+    if not NORMAL <= kind <= BYTE or len(model.tokens) >= MAX_TOKENS:
         raise ValueError(f"a token of the kind {kind}, or too many of them")
     [number] = struct.unpack("<f", score)
     if not math.isfinite(number):
@@ -170,10 +176,13 @@ def _require_known_rules(model: SentencePieces, where: str) -> None:
             raise CheckpointError(f"{where} {rule}, which Onward does not do. {ADVICE}")
 
 
-def _fields(content: bytes) -> Iterator[tuple[int, Field]]:
-    """Yield number and value of each field: a number, or the bytes of anything else. Raises ValueError."""
+def _fields(content: bytes, budget: Iterator[int]) -> Iterator[tuple[int, Field]]:
+    """Yield number and value of each field: a number, or the bytes of anything else. `budget` ends with the last field
+    that may be read. Raises ValueError."""
     position = 0
     while position < len(content):
+        if next(budget, None) is None:
+            raise ValueError("it has more fields than any model")
         key, position = _number(content, position)
         kind = key & 7
         if kind == _NUMBER:

@@ -32,7 +32,14 @@ _WHOLE = {
     "embed_out": "output",
 }  # fmt: skip
 _NAME = re.compile(r"(?:(?:model|transformer|gpt_neox)\.)?(?:(?:layers|h)\.(?P<layer>\d{1,5})\.)?(?P<rest>[\w.]+)")
-SKIPPED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias")
+SKIPPED = (
+    ".rotary_emb.inv_freq",
+    ".self_attn.position_ids",
+    ".attn.bias",
+    ".attn.masked_bias",
+    ".attention.bias",
+    ".attention.masked_bias",
+)
 """Ends of the names of tensors that older files have and that follow from the configuration."""
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from onward.checkpoints.paths import is_companion
 from onward.errors import ModelNameError
 
 SUFFIX = ".gguf"
 PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q5_K_S", "Q4_1", "Q6_K", "Q8_0", "F16", "BF16", "F32")
 """Quantisations, the one to take first (Q4_K_M, as llama.cpp's `-hf` and Ollama do)."""
-_OTHERS = re.compile(r"mmproj|imatrix", re.IGNORECASE)
-"""In the names of files that are no language models."""
 
 
 def choose(files: Iterable[str], wanted: str, repository: str) -> list[str]:
@@ -19,11 +18,11 @@ def choose(files: Iterable[str], wanted: str, repository: str) -> list[str]:
 
     Several for a model in parts. Raises ModelNameError.
     """
-    models = [name for name in files if name.endswith(SUFFIX) and not _OTHERS.search(name)]
+    models = [name for name in files if is_gguf_name(name) and not is_companion(name)]
     firsts = sorted({_first(name) for name in models})
     if not firsts:
         raise ModelNameError(f"{repository} contains no GGUF file.")
-    if wanted.endswith(SUFFIX):
+    if is_gguf_name(wanted):
         found = [name for name in firsts if wanted in (name, name.rpartition("/")[2])]
     elif wanted:
         found = [name for name in firsts if _has(name, wanted)]
@@ -32,6 +31,11 @@ def choose(files: Iterable[str], wanted: str, repository: str) -> list[str]:
     if not found:
         raise ModelNameError(f"{repository} has no {wanted!r}. It has {', '.join(firsts[:20])}.")
     return _parts(found[0], models)
+
+
+def is_gguf_name(name: str) -> bool:
+    """Return whether a file is a GGUF file by its name."""
+    return name.lower().endswith(SUFFIX)
 
 
 def _has(name: str, quantisation: str) -> bool:

@@ -11,15 +11,18 @@ from pathlib import Path
 
 from onward.errors import HubUnreachable, ModelNameError
 from onward.models.check import conversions
-from onward.models.gguf_names import choose
+from onward.models.gguf_names import choose, is_gguf_name
 from onward.network import proxy_of, trusted_certificates
 from onward.runtimes.files import TOKENIZER_FILES
 from onward.runtimes.formats import hub_formats
+from onward.settings import home_folder
 
 _ID = re.compile(
     r"((https://)?(hf\.co|huggingface\.co)/)?(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?(:(?P<file>[\w./-]+))?"
 )
 
+REPOSITORY_PREFIX = "models--"
+"""Begins the names of folders in the hub's cache."""
 _CONNECTION_ERRORS = {"TransportError", "ConnectionError", "Timeout", "ChunkedEncodingError"}
 """Base classes by name: httpx's, or a copy of it, in huggingface_hub 1; those of requests in 0.x; Python's own."""
 
@@ -51,10 +54,15 @@ def fetch(name: HubName, *, allow_download: bool, fetcher: Callable[..., str] | 
     huggingface_hub.snapshot_download. Raises ModelNameError: not found, not allowed, or no model in it;
     HubUnreachable: no network and nothing cached.
     """
+    if not allow_download and not name.file and (cached := cached_snapshot(name)):
+        return cached
     for each in () if name.file else hub_formats():
         folder = _download(name, each.patterns, allow_download=allow_download, fetcher=fetcher)
-        if each.matches(folder):
-            return folder
+        if not each.matches(folder):
+            continue
+        if missing := [listed for listed in each.listed_files(folder) if not (folder / listed).exists()]:
+            _download(name, tuple(map(_literal, missing)), allow_download=allow_download, fetcher=fetcher)
+        return folder
     files = gguf_files(name, allow_download=allow_download) if fetcher is None else []
     if files or name.file:
         wanted = choose(files, name.file, name.repository)
@@ -66,6 +74,38 @@ def fetch(name: HubName, *, allow_download: bool, fetcher: Callable[..., str] | 
     )
 
 
+def _literal(name: str) -> str:
+    """Return the pattern that matches a file of this name only."""
+    return re.sub(r"([*?[])", r"[\1]", name)
+
+
+def hub_cache() -> Path:
+    """Return where the hub's library keeps downloads, by its own variables (importing it would take 0.1 s)."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(home_folder() / ".cache")
+    home = _expanded(os.environ.get("HF_HOME") or f"{cache}/huggingface")
+    stated = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(_expanded(stated) if stated else f"{home}/hub")
+
+
+def _expanded(path: str) -> str:
+    return str(Path(os.path.expandvars(path)).expanduser())
+
+
+def cached_snapshot(name: HubName) -> Path | None:
+    """Return the folder of a repository in the hub's cache that contains a model that can be read, None if there is
+    none. Other programs may have downloaded only some of its files."""
+    repository = hub_cache() / f"{REPOSITORY_PREFIX}{name.repository.replace('/', '--')}"
+    revision = name.revision or "main"
+    try:
+        commit = (repository / "refs" / revision).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        commit = revision
+    folder = repository / "snapshots" / commit
+    if Path(commit).name != commit or not folder.is_dir():
+        return None
+    return folder if any(each.matches(folder) and not each.problems(folder) for each in hub_formats()) else None
+
+
 def fetch_tokenizer(name: HubName) -> Path:
     """Return the folder of a repository's tokenizer, whatever its model is. May download its files; blocks. Raises as
     `fetch`."""
@@ -75,8 +115,9 @@ def fetch_tokenizer(name: HubName) -> Path:
 def gguf_files(name: HubName, *, allow_download: bool) -> list[str]:
     """Return the GGUF files of a repository; where nothing may be downloaded, those in the cache. Raises as `fetch`."""
     if not allow_download:
-        folder = _download(name, ("*.gguf",), allow_download=False, fetcher=None)
-        return [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
+        folder = _download(name, ("*.gguf", "*.GGUF"), allow_download=False, fetcher=None)
+        found = (path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+        return [file for file in found if is_gguf_name(file)]
     _check_network()
     try:
         files = import_module("huggingface_hub").HfApi().list_repo_files(name.repository, revision=name.revision)
@@ -84,7 +125,7 @@ def gguf_files(name: HubName, *, allow_download: bool) -> list[str]:
         if not _no_connection(error):
             raise ModelNameError(_reason(name, error, allow_download)) from error
         return gguf_files(name, allow_download=False)
-    return [file for file in files if file.endswith(".gguf")]
+    return [file for file in files if is_gguf_name(file)]
 
 
 def _download(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from onward.models.catalogue import catalogue
+from onward.models.hub import REPOSITORY_PREFIX, hub_cache
 from onward.models.pull import pulled_path
 from onward.models.registry import BUILT_IN
 from onward.models.resolve import ResolvedModel, Source, built_in_folder
 from onward.runtimes.formats import format_of
-from onward.settings import home_folder
-
-_REPOSITORY_PREFIX = "models--"
 
 
 def local_models(cache_dir: Path) -> list[ResolvedModel]:
@@ -41,18 +38,9 @@ def _model(path: Path, name: str, source: Source) -> ResolvedModel | None:
 def _cached() -> list[ResolvedModel]:
     """Return the newest snapshot that contains a model, of each repository in the hub's cache."""
     newest = []
-    for repository in sorted(_hub_cache().glob(f"{_REPOSITORY_PREFIX}*")):
-        name = repository.name.removeprefix(_REPOSITORY_PREFIX).replace("--", "/")
+    for repository in sorted(hub_cache().glob(f"{REPOSITORY_PREFIX}*")):
+        name = repository.name.removeprefix(REPOSITORY_PREFIX).replace("--", "/")
         snapshots = [_model(path, name, "hub") for path in repository.glob("snapshots/*")]
         if found := [each for each in snapshots if each is not None]:
             newest.append(max(found, key=lambda each: each.created))
     return newest
-
-
-def _hub_cache() -> Path:
-    """Return where the hub's library keeps downloads, by its own variables (importing it would take 0.1 s)."""
-    if explicit := os.environ.get("HF_HUB_CACHE"):
-        return Path(explicit)
-    home = os.environ.get("HF_HOME")
-    cache = os.environ.get("XDG_CACHE_HOME") or str(home_folder() / ".cache")
-    return Path(home or f"{cache}/huggingface") / "hub"

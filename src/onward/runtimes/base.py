@@ -73,6 +73,11 @@ class ModelFormat(Protocol):
         """
         ...
 
+    def listed_files(self, path: Path) -> list[str]:
+        """Return the names of the files that the model's own list of files names; empty where there is no list. They
+        are downloaded beside those of `patterns`."""
+        ...
+
     def notes(self, path: Path) -> list[str]:
         """Return sentences for the operator about a model without problems: what its files state and nothing uses, and
         what was assumed. Reads no weights that are not needed for it."""

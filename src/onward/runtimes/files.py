@@ -35,6 +35,8 @@ _OF_IMAGES = frozenset({"<image_soft_token>"})
 
 MAX_JSON_BYTES = 8_000_000
 """Of a configuration. The largest known ones, tokenizer_config.json with all added tokens, have two million."""
+MAX_JSON_ENTRIES = 500_000
+"""Of a configuration, whose objects take a hundred bytes each. The largest known ones have a tenth."""
 MAX_TOKENIZER_BYTES = 64_000_000
 """Of tokenizer.json: twice the largest known one, with 262,000 tokens and 514,000 merges."""
 MAX_TOKENIZER_ENTRIES = 12_000_000
@@ -101,6 +103,8 @@ def read_object(path: Path) -> dict[str, Any]:
     if not present(path.parent, [path.name]):
         return {}
     content = read_bounded(path, MAX_JSON_BYTES)
+    if sum(map(content.count, (b",", b"[", b"{"))) > MAX_JSON_ENTRIES:
+        raise ModelFolderError(f"{path} has more entries than any model's: {_AGAIN}.")
     try:
         value: Any = json.loads(content)
     except ValueError as error:  # UnicodeDecodeError is one, too

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onward.checkpoints.paths import is_gguf, part_paths
+from onward.checkpoints.paths import is_companion, is_gguf, part_paths
 from onward.runtimes.base import LoadedModel, Progress
 from onward.runtimes.checkpoint_format import (
     LOADING_ONLY_FILES,
@@ -36,8 +36,8 @@ class GGUFFormat:
     def matches(self, path: Path) -> bool:
         try:
             if path.is_dir():
-                return any(path.glob(f"*{SUFFIX}")) and not any(path.glob("*.safetensors"))
-            return path.is_file() and (path.suffix == SUFFIX or is_gguf(path))
+                return bool(_gguf_files(path)) and not any(path.glob("*.safetensors"))
+            return path.is_file() and (path.suffix.lower() == SUFFIX or is_gguf(path))
         except OSError:
             return False
 
@@ -73,6 +73,9 @@ class GGUFFormat:
             found["quantisation"] = name
         return found | ({"vocabulary": len(tokens)} if isinstance(tokens, list) else {}) | runtime_facts(_model(path))
 
+    def listed_files(self, path: Path) -> list[str]:
+        return []
+
     def notes(self, path: Path) -> list[str]:
         from onward.checkpoints.notes import notes_of
 
@@ -98,7 +101,12 @@ def _models(path: Path) -> list[Path]:
     """Return the first part of each model at a path."""
     if not path.is_dir():
         return [path]
-    return sorted({part_paths(each)[0] for each in path.glob(f"*{SUFFIX}")})
+    found = sorted({part_paths(each)[0] for each in _gguf_files(path)})
+    return [each for each in found if not is_companion(each.name)] or found
+
+
+def _gguf_files(folder: Path) -> list[Path]:
+    return [each for each in folder.iterdir() if each.suffix.lower() == SUFFIX]
 
 
 def _model(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ class SafetensorsFormat:
     name = "safetensors"
     is_listed = True
     takes_adapters = True
-    patterns: tuple[str, ...] = (WHOLE, INDEX, "model-*.safetensors", *TOKENIZER_FILES)
+    patterns: tuple[str, ...] = (WHOLE, INDEX, *TOKENIZER_FILES)
     packages = PACKAGES
     loading_only_files = LOADING_ONLY_FILES
 
@@ -66,6 +67,13 @@ class SafetensorsFormat:
 
     def facts(self, path: Path) -> dict[str, int | str]:
         return config_facts(path) | runtime_facts(path)
+
+    def listed_files(self, path: Path) -> list[str]:
+        from onward.checkpoints.folder import folder_paths
+
+        with suppress(CheckpointError):
+            return [part.name for part in folder_paths(path)]
+        return []
 
     def notes(self, path: Path) -> list[str]:
         from onward.checkpoints.notes import notes_of

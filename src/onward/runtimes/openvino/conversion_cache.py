@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from onward.errors import ModelFolderError
+from onward.runtimes import file_lock
 from onward.runtimes.base import Progress
 from onward.runtimes.files import CONFIG, read_object
 from onward.runtimes.openvino.file_names import GRAPH, WEIGHTS
@@ -58,22 +59,10 @@ def stated_digests(folder: Path) -> dict[Path, str] | None:
         return None
 
 
-@contextmanager
-def locked(cache_dir: Path, name: str, progress: Progress) -> Iterator[None]:
+def locked(cache_dir: Path, name: str, progress: Progress) -> AbstractContextManager[None]:
     """Hold the lock of a conversion: another process that wants the same one waits. Raises OSError."""
-    from filelock import FileLock, Timeout
-
-    (cache_dir / _LOCKS).mkdir(parents=True, exist_ok=True)
-    lock = FileLock(cache_dir / _LOCKS / f"{name}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        progress("Another process is converting this model; waiting for it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+    path = cache_dir / _LOCKS / f"{name}.lock"
+    return file_lock.locked(path, lambda: progress("Another process is converting this model; waiting for it"))
 
 
 def conversions(cache_dir: Path) -> list[Conversion]:

@@ -60,6 +60,9 @@ class OpenVINOFormat:
     def facts(self, path: Path) -> dict[str, int | str]:
         return {**config_facts(path), "runtime": "openvino", "runtime_reason": f"it is {self.name}"}
 
+    def listed_files(self, path: Path) -> list[str]:
+        return []
+
     def notes(self, path: Path) -> list[str]:
         return []
 

@@ -47,6 +47,9 @@ class ToyFormat:
     def facts(self, path: Path) -> dict[str, int | str]:
         return {"context_length": _read(path)["context_length"], "vocabulary": ToyTokenizer().size, "kind": "toy"}
 
+    def listed_files(self, path: Path) -> list[str]:
+        return []
+
     def notes(self, path: Path) -> list[str]:
         return []
 

@@ -1,0 +1,117 @@
+"""Files whose counts no model has are refused before anything is built from them: in the size of the file, at most."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoints.making import text, value
+from tests.models.doors import refusal
+
+MAX_KIB = 150_000
+"""By which the memory of the process may grow. The largest file that is read as a whole has 17 MB."""
+STRINGS, INTEGERS = 8, 5
+INDEX, KV_HEADS = "model.safetensors.index.json", "llama.attention.head_count_kv"
+
+
+def _gguf(path: Path, *entries: bytes, more: int = 0) -> Path:
+    """A file of metadata, with so many zeros behind them, which take no place on the disk."""
+    head = struct.pack("<4sIQQ", b"GGUF", 3, 0, len(entries) + 1)
+    with path.open("wb") as file:
+        file.write(head + text("general.architecture") + value("llama") + b"".join(entries))
+        file.truncate(file.tell() + more)
+    return path
+
+
+def _array(name: str, kind: int, count: int) -> bytes:
+    return text(name) + struct.pack("<IIQ", 9, kind, count)
+
+
+SIZES = [
+    text(f"llama.{name}") + value(number)
+    for name, number in {
+        "block_count": 2, "embedding_length": 64, "context_length": 64, "attention.head_count": 4,
+    }.items()
+]  # fmt: skip
+
+
+def _folder(path: Path, files: dict[str, bytes]) -> Path:
+    path.mkdir()
+    common = {"config.json": b'{"model_type": "llama"}'}
+    if "tokenizer.model" not in files:
+        common["tokenizer.json"] = b"{}"
+    for name, content in (common | files).items():
+        (path / name).write_bytes(content)
+    return path
+
+
+def _safetensors(header: bytes) -> dict[str, bytes]:
+    return {"model.safetensors": struct.pack("<Q", len(header)) + header}
+
+
+def _many_tensors(path: Path) -> Path:
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 0]}
+    return _folder(path, _safetensors(json.dumps({str(number): entry for number in range(20_000)}).encode()))
+
+
+MODEL = {"model.safetensors": struct.pack("<Q", 2) + b"{}"}
+COUNTS: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "a number per layer": (
+        lambda path: _gguf(path, *SIZES, _array(KV_HEADS, INTEGERS, 75_000_000), more=300_000_000),
+        "states 75000000 values as 'attention.head_count_kv', but has 2 layers",
+    ),
+    "more numbers than the file has": (
+        lambda path: _gguf(path, _array("x", INTEGERS, 2 * 10**9), more=100_000), "cut off",
+    ),
+    "a list of empty texts": (
+        lambda path: _gguf(path, _array("x", STRINGS, 4_000_000), more=32_000_000), "a list of 4000000 strings",
+    ),
+    "several lists of empty texts": (
+        lambda path: _gguf(path, *(_array(name, STRINGS, 900_000) + bytes(7_200_000) for name in "abc")),
+        "a list of 900000 strings",
+    ),
+    "empty tokens": (
+        lambda path: _folder(path, {"tokenizer.model": b"\x0a\0" * 2_000_000, **MODEL}), "too many of them",
+    ),
+    "fields": (
+        lambda path: _folder(path, {"tokenizer.model": b"\x58\0" * 3_000_000, **MODEL}), "more fields than any model",
+    ),
+    "tensors": (_many_tensors, "20000 tensors"),
+    "a long header": (lambda path: _folder(path, _safetensors(b" " * 17_000_000)), "a header of 17000000 bytes"),
+    "a nested header": (
+        lambda path: _folder(path, _safetensors(b'{"a":[' + b"[[],[]]," * 1_500_000 + b"[]]}")), "states no tensors",
+    ),
+    "axes": (
+        lambda path: _folder(
+            path,
+            _safetensors(b'{"a":{"dtype":"F32","data_offsets":[0,0],"shape":[' + b"9," * 1_000_000 + b"1]}}"),
+        ),
+        "an impossible shape",
+    ),
+    "files": (
+        lambda path: _folder(
+            path,
+            {INDEX: json.dumps({"weight_map": {str(n): "m" for n in range(200_000)}}).encode()},
+        ),
+        "more entries than any model's",
+    ),
+    "a name with a zero": (
+        lambda path: _folder(path, {INDEX: b'{"weight_map": {"a": "m\\u0000.safetensors"}}'}),
+        "does not list the files of a model",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_what_no_model_has_is_refused_before_it_is_built(name: str, tmp_path: Path) -> None:
+    make, words = COUNTS[name]
+    path = make(tmp_path / "m.gguf")
+    resource = pytest.importorskip("resource")
+    refusal(tmp_path / "nothing.gguf")  # imports
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert words in refusal(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_KIB
