@@ -16,7 +16,7 @@ from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.memory import address, untouched
 from onward.kernels.operations import claim
-from onward.kernels.records import ATTEND, CONTEXT, CONTEXT_WORDS
+from onward.kernels.records import ATTEND, COMPLETED_OFFSET, CONTEXT, CONTEXT_WORDS, OWN
 from onward.kernels.tape import attention_tiles
 from onward.kernels.targets import host, runnable_forms
 from onward.kernels.values import I64, PTR
@@ -79,7 +79,8 @@ class Step:
         scratch = untouched(
             max(attention_scratch_bytes(shape, form.isa) for form in (host(), *runnable_forms().values()))
         )
-        counter = np.zeros(8, np.int64)
+        counter, own = np.zeros(8, np.int64), np.zeros(8, np.int64)
+        OWN.set(own, counter=address(counter), step=0, total=0, is_last=0)
         record = ATTEND.record(
             0, has_barrier=False, queries=address(self.queries), query_stride=shape.query_stride,
             cache=address(self.cache), target=address(out), target_stride=out[0].nbytes, window=0, cap=0.0, sinks=0,
@@ -91,7 +92,8 @@ class Step:
         )  # fmt: skip
         p, i = ctypes.c_void_p, ctypes.c_int64
         attend = compiled_code.function("attend", [p, p, i, p])
-        attend(address(record), address(context), 0, address(counter))
+        attend(address(record), address(context), 0, address(own))
+        assert counter[COMPLETED_OFFSET // 8] == own[2] > 0 and own[3] == 1
         return out
 
     def expected(self) -> NDArray[np.float32]:

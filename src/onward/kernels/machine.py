@@ -37,7 +37,8 @@ class Machine:
         how = waiting()
         CONTEXT.set(
             self._context, rows=0, threads=threads, counters=address(self._counters), num_records=len(tape),
-            completion=address(self._completion), threads_own=address(self._own), tokens=address(self.tokens), positions=address(self.positions), tables=address(self.tables),
+            completion=address(self._completion), threads_own=address(self._own),
+            tokens=address(self.tokens), positions=address(self.positions), tables=address(self.tables),
             logit_rows=address(self.logit_rows), num_logit_rows=0, scratch=address(self._scratch),
             scratch_stride=scratch_bytes, tiles=address(self._tiles), num_tiles=0, wait=how.wait,
             wait_number=how.wait_number, wake=how.wake, wake_number=how.wake_number,

@@ -104,9 +104,9 @@ CONTEXT = Layout(
     wake="pointer", wake_number="integer",
 )  # fmt: skip
 """What the records of a step share. Arrays by row: `tokens`, `positions` int64, `tables` pointers to int32 block
-tables. `completion`: a number that is raised when an operation is complete. `threads_own`: OWN of each thread, OWN_BYTES
-apart. `logit_rows`: int64, the rows whose logits are wanted. `tiles`: see attention. `scratch`: of the first thread, the
-next one's `scratch_stride` bytes behind. `wait`, `wake`: see waiting."""
+tables. `completion`: a number that is raised when an operation is complete. `threads_own`: OWN of each thread,
+OWN_BYTES apart. `logit_rows`: int64, the rows whose logits are wanted. `tiles`: see attention. `scratch`: of the first
+thread, the next one's `scratch_stride` bytes behind. `wait`, `wake`: see waiting."""
 CONTEXT_WORDS = 24
 
 OWN = Layout(0, counter="pointer", step="integer", total="integer", is_last="integer")

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from onward.kernels.activations import ACTIVATIONS, ActivationName
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.interpreter import (
-    MAX_GROUP,
     ATTEND_CODE,
+    MAX_GROUP,
     NORM_CODE,
     QUANTISE_CODE,
     ROTATE_CODE,
