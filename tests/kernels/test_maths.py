@@ -19,7 +19,7 @@ from onward.kernels.values import F32, F64, vec
 from tests.kernels import float_definitions as definitions
 from tests.kernels.harness import apply, compiled, elementwise
 
-SINGLE = ("exp2", "exp", "log", "sigmoid", "tanh", "sin", "cos", "rsqrt")
+SINGLE = ("exp2", "exp", "erf", "log", "sigmoid", "tanh", "sin", "cos", "rsqrt")
 DOUBLE = ("exp64", "log64")
 
 
@@ -51,6 +51,7 @@ SPREADS = {
     "log": (-87, 88),
     "sigmoid": (-87, 88),
     "tanh": (-12, 12),
+    "erf": (-6, 6),
     "sin": (-8192, 8192),
     "cos": (-8192, 8192),
     "rsqrt": (-80, 80),
@@ -63,6 +64,7 @@ EXACT: dict[str, Any] = {
     "log": np.log,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
+    "erf": np.vectorize(math.erf),
     "sin": np.sin,
     "cos": np.cos,
     "rsqrt": lambda x: 1 / np.sqrt(x),
@@ -84,7 +86,7 @@ def test_the_relative_error_is_as_stated(name: str) -> None:
     assert error.max() < RELATIVE[name]
 
 
-@pytest.mark.parametrize(("name", "bound"), [("sin", 1.2e-7), ("cos", 1.2e-7)])
+@pytest.mark.parametrize(("name", "bound"), [("sin", 1.2e-7), ("cos", 1.2e-7), ("erf", 6e-7)])
 def test_the_absolute_error_is_as_stated(name: str, bound: float) -> None:
     x = arguments(name)
     assert np.abs(evaluated(host_code(), name, x) - EXACT[name](x.astype(np.float64))).max() < bound
@@ -104,6 +106,7 @@ ENDS = {
     "log": [(1, 0), (0, -INF), (INF, INF), (-1, NAN), (-INF, NAN), (NAN, NAN), (1e-40, float(np.log(1e-40)))],
     "sigmoid": [(0, 0.5), (100, 1), (-100, 0), (INF, 1), (-INF, 0), (NAN, NAN)],
     "tanh": [(0, 0), (20, 1), (-20, -1), (INF, 1), (-INF, -1), (NAN, NAN)],
+    "erf": [(20, 1), (-20, -1), (INF, 1), (-INF, -1), (NAN, NAN)],
     "sin": [(0, 0), (NAN, NAN)],
     "cos": [(0, 1), (NAN, NAN)],
     "rsqrt": [(4, 0.5), (0, INF), (INF, 0), (-1, NAN), (NAN, NAN)],

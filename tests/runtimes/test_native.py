@@ -24,13 +24,10 @@ from onward.runtimes.options import RuntimeOptions
 from tests.checkpoints.making import CODEBOOK_SCALES, NUMBERS, Stored, floats, random_blocks, write_gguf
 from tests.checkpoints.making import SCALES as BLOCK_SCALES
 from tests.checkpoints.reference import Reference
-from tests.checkpoints.tiny import tiny
+from tests.checkpoints.test_logits import OF_FOLDERS
+from tests.checkpoints.tiny import ARCHITECTURES, tiny
 from tests.processes import served
 
-ARCHITECTURES = (
-    "llama", "llama, untied", "llama, partial rope", "llama, linear rope", "llama, rope factors", "llama, yarn",
-    "llama, old name of a factor", "qwen2", "qwen2, per layer",
-)  # fmt: skip
 SCALES = {
     "Q4_0": (1 / 64,), "Q4_1": (1 / 64, -7.5 / 64), "Q5_0": (1 / 128,), "Q5_1": (1 / 128, -15.5 / 128), "Q8_0": (1e-3,),
     "Q2_K": (4e-3, 6e-3), "Q3_K": (6e-4,), "Q4_K": (2e-4, 1.5e-3), "Q5_K": (1e-4, 1.6e-3), "Q6_K": (6e-5,),
@@ -83,7 +80,7 @@ def whole(model: Model, tokens: list[int]) -> NDArray[np.float32]:
     return model.evaluate([row]).copy()
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in OF_FOLDERS])
 def test_log_probabilities_are_those_of_the_reference(name: str, models: Callable[..., Model]) -> None:
     metadata, tensors = tiny(name)
     model = models(name, precision="exact")
@@ -136,6 +133,18 @@ def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path
         assert np.abs(log_softmax(whole(model, tokens)) - expected).max() < 1e-4
     finally:
         model.close()
+
+
+@pytest.mark.parametrize("name", ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2"])
+def test_fast_is_near_exact_and_no_cut_of_a_step_changes_a_bit(name: str, models: Callable[..., Model]) -> None:
+    fast, exact = models(name), models(name, precision="exact")
+    tokens = tokens_of(fast)
+    difference = np.abs(log_softmax(whole(fast, tokens)) - log_softmax(whole(exact, tokens)))
+    assert 0 < difference.mean() < 0.2
+    for model in (fast, exact):
+        expected = whole(model, tokens)
+        found = [model.evaluate([Row(0, [token], at, [5, 1, 3], 1)]).copy() for at, token in enumerate(tokens)]
+        assert np.concatenate(found).tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("precision", ["fast", "exact"])
@@ -268,8 +277,6 @@ def test_the_fingerprint_is_of_weights_and_precision_alone(tmp_path: Path) -> No
 
 
 def test_what_it_does_not_compute_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"does not compute .* windows and norms"):
-        load(write(tmp_path, "gemma3"))
     with pytest.raises(SetupError, match="does not take LoRA adapters"):
         load(write(tmp_path, "llama"), adapter=tmp_path)
 
@@ -278,8 +285,6 @@ def test_it_is_the_usual_runtime_of_what_it_computes(tmp_path: Path) -> None:
     """`onward models show` says which runtime a file has, and why not the native one."""
     shown = GGUFFormat().facts(write(tmp_path, "llama"))
     assert shown["runtime"] == "native"
-    other = GGUFFormat().facts(write(tmp_path, "gemma3"))
-    assert (other["runtime"], "windows" in str(other["runtime_reason"])) == ("openvino", True)
 
 
 def test_weights_that_grow_have_a_note(tmp_path: Path) -> None:

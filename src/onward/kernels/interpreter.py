@@ -25,6 +25,7 @@ from onward.kernels.operations import (
     claim,
     emit_embed,
     emit_norm,
+    emit_norm_heads,
     emit_product_operation,
     emit_quantise,
     emit_rotate,
@@ -48,7 +49,7 @@ from onward.kernels.values import I64, PTR, VOID, Value
 from onward.kernels.waiting import FUTEX_WAIT, FUTEX_WAKE
 from onward.kernels.weight_types import WEIGHT_TYPES
 
-END, NORM_CODE, QUANTISE_CODE, UNIT_CODE, ROTATE_CODE, ATTEND_CODE = range(6)
+END, NORM_CODE, QUANTISE_CODE, UNIT_CODE, ROTATE_CODE, ATTEND_CODE, NORM_HEADS_CODE = range(7)
 _FIRST_EMBED, _FIRST_PRODUCT = 16, 64
 SLEEPERS_OFFSET = 64
 """Behind a number that threads wait for, how many of them sleep."""
@@ -81,8 +82,8 @@ class Kernels:
         return _FIRST_PRODUCT + self.products.index(kind)
 
     def forms(self) -> set[ActivationName]:
-        """Return the forms of activations that products read."""
-        return {kind.activations for kind in self.products}
+        """Return the forms of activations that rows are written in: those that products read, and float32."""
+        return {"float32", *(kind.activations for kind in self.products)}
 
     def scratch_bytes(self, isa: Isa, longest_row: int) -> int:
         """Return the scratch memory of a thread, for rows of float32 of up to so many numbers."""
@@ -100,6 +101,7 @@ class Kernels:
             NORM_CODE: emit_norm(module, writers),
             QUANTISE_CODE: emit_quantise(module, writers),
             UNIT_CODE: emit_unit(module, writers),
+            NORM_HEADS_CODE: emit_norm_heads(module, self.attention),
             ROTATE_CODE: emit_rotate(module, self.attention),
             ATTEND_CODE: emit_attention(module, isa, self.attention, claim),
             **{self.embed_code(name): emit_embed(module, isa, name) for name in self.embeddings},

@@ -32,6 +32,8 @@ _LOG = (
     -2.49999811e-1,
     3.33333313e-1,
 )
+_ERF_SCALE = 0.3275911
+_ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 _SIN = (-1.95877573e-4, 8.33274783e-3, -1.66666647e-1)
 _COS = (2.45477884e-5, -1.38883025e-3, 4.16666647e-2)
 _TANH = (-6.11105862e-3, 2.10086305e-2, -5.38537682e-2, 1.33327926e-1, -3.33333292e-1)
@@ -100,6 +102,15 @@ def tanh(f: Function, x: Value) -> Value:
     integer = like(x.t, I32)
     signed = (far.as_(integer) | (x.as_(integer) & (1 << 31))).as_(x.t)
     return f.select(magnitude >= 0.625, signed, near)
+
+
+def erf(f: Function, x: Value) -> Value:
+    """Return the error function: error below 6e-7 (Abramowitz, Stegun 7.1.26)."""
+    magnitude = f.fabs(x)
+    t = f.const(x.t, 1.0) / f.fma(magnitude, _ERF_SCALE, 1.0)
+    tail = polynomial(f, t, _ERF) * t * exp(f, -(magnitude * magnitude))
+    found = 1.0 - tail
+    return f.select(x < 0.0, -found, found)
 
 
 def sin_cos(f: Function, x: Value) -> tuple[Value, Value]:

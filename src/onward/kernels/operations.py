@@ -16,7 +16,7 @@ from onward.kernels.attention_shape import BLOCK_TOKENS, LANES, AttentionShape
 from onward.kernels.float_dots import Float32
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
-from onward.kernels.maths import sigmoid
+from onward.kernels.maths import erf, sigmoid, tanh
 from onward.kernels.panels import emit_ordered_block
 from onward.kernels.products import ProductKind, emit_product
 from onward.kernels.records import (
@@ -24,6 +24,7 @@ from onward.kernels.records import (
     CONTEXT,
     EMBED,
     NORM,
+    NORM_HEADS,
     OWN,
     PIECE_MASK,
     PRODUCT,
@@ -129,54 +130,129 @@ def blocks_of(inputs: Value) -> Value:
 
 
 def emit_embed(module: Module, isa: Isa, name: str) -> Any:
-    """Rows of the table for the step's tokens, as float32."""
+    """Rows of the table for the step's tokens or positions, as float32."""
     op, kind = Operation(module, f"embed_{name}"), WEIGHT_TYPES[name]
     f = op.f
-    scale = op.field(EMBED, "scale")
+    scale, is_added = op.field(EMBED, "scale"), op.field(EMBED, "is_added")
     with op.rows() as (row, _):
-        token = f.load(op.shared("tokens"), I64, row * 8)
-        source = f.at(op.field(EMBED, "table"), token * op.field(EMBED, "row_bytes"))
+        place = f.select(op.field(EMBED, "of_positions").ne(0), op.shared("positions"), op.shared("tokens"))
+        index = f.load(place, I64, row * 8)
+        source = f.at(op.field(EMBED, "table"), index * op.field(EMBED, "row_bytes"))
         target = f.at(op.field(EMBED, "target"), row * op.field(EMBED, "target_stride"))
+
+        def put(target: Value, k: Value, weight: Value) -> None:
+            value = weight.lane(0) * scale
+            old = f.load(target, F32, k * 4)
+            f.store(f.select(is_added.ne(0), old + value, value), target, k * 4)
+
         if isinstance(kind, FloatType):
             with f.loop(0, op.field(EMBED, "inputs")) as k:
                 # one row as it is in the file: its weights are beside each other
-                reader = RowReader(f, f.at(source, k * kind.weight_bytes))
-                f.store(kind.load(reader, f.i64(0)).lane(0) * scale, target, k * 4)
+                put(target, k, kind.load(RowReader(f, f.at(source, k * kind.weight_bytes)), f.i64(0)))
         else:
-            _embed_blocks(op, isa, kind, source, target, scale)
+            _embed_blocks(op, isa, kind, source, target, put)
     return f.ret()
 
 
-def _embed_blocks(op: Operation, isa: Isa, kind: WeightType, source: Value, target: Value, scale: Value) -> None:
+def _embed_blocks(
+    op: Operation,
+    isa: Isa,
+    kind: WeightType,
+    source: Value,
+    target: Value,
+    put: Callable[[Value, Value, Value], None],
+) -> None:
     f, ordered = op.f, op.scratch()
     with f.loop(0, op.field(EMBED, "inputs") // kind.block_weights) as block:
         emit_ordered_block(f, kind, f.at(source, block * kind.block_bytes), ordered)
         place = f.at(target, block * (4 * kind.block_weights))
-        Float32(f, isa, kind).read(RowReader(f, ordered)).each(
-            lambda k, weight: f.store(weight.lane(0) * scale, place, k * 4)
-        )
+        Float32(f, isa, kind).read(RowReader(f, ordered)).each(lambda k, weight: put(place, k, weight))
 
 
 def emit_norm(module: Module, writers: Writers) -> Any:
-    """Root mean square norms."""
+    """Norms of rows: root mean square, or layer norms."""
     op = Operation(module, "norm")
     f = op.f
-    inputs, weight = op.field(NORM, "inputs"), op.field(NORM, "weight")
-    blocks = blocks_of(inputs)
-    normal = op.scratch()
+    blocks, normal = blocks_of(op.field(NORM, "inputs")), op.scratch()
     with op.rows(op.field(NORM, "of_logit_rows")) as (number, row):
         source = f.at(op.field(NORM, "source"), row * op.field(NORM, "source_stride"))
         target = f.at(op.field(NORM, "target"), number * op.field(NORM, "target_stride"))
+        _Norm(op, source, blocks).write(normal)
+        with f.otherwise(op.field(NORM, "is_added").ne(0)) as (added, alone):
+            with added, f.loop(0, blocks * (4 * GROUP), _ROW_VECTOR) as at:
+                value = f.load(normal, F32X16, at) * f.splat(op.field(NORM, "scale"), LANES)
+                f.store(f.load(target, F32X16, at) + value, target, at)
+            with alone:
+                writers.call(f, op.field(NORM, "form"), normal, target, f.i64(0), blocks)
+    return f.ret()
+
+
+class _Norm:
+    """The norm of one row, whose memory is zero from its end up to a multiple of 32."""
+
+    def __init__(self, op: Operation, source: Value, blocks: Value) -> None:
+        self.op, self.f, self.source = op, op.f, source
+        self._bytes = blocks * (4 * GROUP)
+        self._inputs = op.field(NORM, "inputs")
+        self._lane = self.f.vconst(vec(I32, LANES), range(LANES))
+        self._mean = self.f.var(F32X16, 0.0)
+
+    def _sum(self, term: Callable[[Value, Value, Value], Value]) -> Value:
+        """Return the sum of a row: two vectors of sums, alternately, then their lanes."""
+        f = self.f
         sums = [f.var(F32X16, 0.0) for _ in range(2)]
-        with f.loop(0, blocks * (4 * GROUP), 4 * GROUP) as at:
+        with f.loop(0, self._bytes, 4 * GROUP) as first:
             for half, total in enumerate(sums):
-                value = f.load(source, F32X16, at + half * _ROW_VECTOR)
-                total.set(f.fma(value, value, total.value))
-        mean = f.hsum(sums[0].value + sums[1].value) / inputs.to_f32()
-        inverse = f.f32(1.0) / f.sqrt(mean + op.field(NORM, "epsilon"))
-        with f.loop(0, blocks * (4 * GROUP), _ROW_VECTOR) as at:
-            f.store(f.load(source, F32X16, at) * inverse * f.load(weight, F32X16, at), normal, at)
-        writers.call(f, op.field(NORM, "form"), normal, target, f.i64(0), blocks)
+                at = first + half * _ROW_VECTOR
+                total.set(term(at, f.load(self.source, F32X16, at), total.value))
+        return f.hsum(sums[0].value + sums[1].value) / self._inputs.to_f32()
+
+    def _centred(self, at: Value, value: Value) -> Value:
+        """Return values without the mean; what is behind the row's end stays zero."""
+        f = self.f
+        number = f.splat((at >> 2).trunc(I32), LANES) + self._lane
+        is_inside = number < f.splat(self._inputs.trunc(I32), LANES)
+        return f.select(is_inside, value - self._mean.value, f.const(F32X16, 0.0))
+
+    def write(self, target: Value) -> None:
+        """Write the norm as float32."""
+        op, f = self.op, self.f
+        with f.when(op.field(NORM, "is_centred").ne(0)):
+            self._mean.set(f.splat(self._sum(lambda at, value, total: total + value), LANES))
+
+        def squared(at: Value, value: Value, total: Value) -> Value:
+            centred = self._centred(at, value)
+            return f.fma(centred, centred, total)
+
+        mean = self._sum(squared)
+        inverse = f.splat(f.f32(1.0) / f.sqrt(mean + op.field(NORM, "epsilon")), LANES)
+        weight, bias = op.field(NORM, "weight"), op.field(NORM, "bias")
+        with f.loop(0, self._bytes, _ROW_VECTOR) as at:
+            normal = self._centred(at, f.load(self.source, F32X16, at)) * inverse
+            f.store(normal * f.load(weight, F32X16, at), target, at)
+        with f.when(bias.is_null().eq(0)), f.loop(0, self._bytes, _ROW_VECTOR) as at:
+            f.store(f.load(target, F32X16, at) + f.load(bias, F32X16, at), target, at)
+
+
+def emit_norm_heads(module: Module, shape: AttentionShape) -> Any:
+    """Root mean square norms of each head's queries or keys, in place."""
+    op = Operation(module, "norm_heads")
+    f, size = op.f, shape.head_size
+    lanes = math.gcd(size, LANES)
+    t = vec(F32, lanes) if lanes > 1 else F32
+    heads = op.field(NORM_HEADS, "num_heads")
+    with claim(f, op.counter, op.shared("rows") * heads, heads) as (first, last), f.loop(first, last) as piece:
+        row, head = piece // heads, piece % heads
+        values = f.at(op.field(NORM_HEADS, "values"), row * op.field(NORM_HEADS, "stride") + head * (4 * size))
+        total = f.var(t, 0.0)
+        with f.loop(0, 4 * size, 4 * lanes) as at:
+            value = f.load(values, t, at)
+            total.set(f.fma(value, value, total.value))
+        mean = (f.hsum(total.value) if lanes > 1 else total.value) / float(size)
+        inverse = f.f32(1.0) / f.sqrt(mean + op.field(NORM_HEADS, "epsilon"))
+        with f.loop(0, 4 * size, 4 * lanes) as at:
+            weight = f.load(op.field(NORM_HEADS, "weight"), t, at)
+            f.store(f.load(values, t, at) * inverse * weight, values, at)
     return f.ret()
 
 
@@ -191,8 +267,26 @@ def emit_quantise(module: Module, writers: Writers) -> Any:
     return f.ret()
 
 
+def _silu(f: Function, x: Value) -> Value:
+    return x * sigmoid(f, x)
+
+
+def _gelu(f: Function, x: Value) -> Value:
+    return x * 0.5 * (erf(f, x * math.sqrt(0.5)) + 1.0)
+
+
+def _gelu_tanh(f: Function, x: Value) -> Value:
+    inner = f.fma(x * x * x, 0.044715, x) * math.sqrt(2 / math.pi)
+    return x * 0.5 * (tanh(f, inner) + 1.0)
+
+
+_ACTIVATIONS = (_silu, _gelu, _gelu_tanh)
+UNITS = ("silu", "gelu", "gelu_tanh")
+"""Names of the activations, by number in records."""
+
+
 def emit_unit(module: Module, writers: Writers) -> Any:
-    """Gated units: silu(gate) * up."""
+    """Units of feed-forward layers: activation(gate) * up, or activation(up)."""
     op = Operation(module, "unit")
     f = op.f
     pieces, stride = op.field(UNIT, "pieces"), op.field(UNIT, "source_stride")
@@ -204,9 +298,14 @@ def emit_unit(module: Module, writers: Writers) -> Any:
         last = f.min(first + per_piece, blocks)
         gate, up = (f.at(op.field(UNIT, name), row * stride) for name in ("gate", "up"))
         target = f.at(op.field(UNIT, "target"), row * op.field(UNIT, "target_stride"))
-        with f.loop(first * (4 * GROUP), last * (4 * GROUP), _ROW_VECTOR) as at:
-            value = f.load(gate, F32X16, at)
-            f.store(value * sigmoid(f, value) * f.load(up, F32X16, at), values, at)
+        is_gated = op.field(UNIT, "gate").is_null().eq(0)
+        source = f.select(is_gated, gate, up)
+        for number, activation in enumerate(_ACTIVATIONS):
+            is_chosen = op.field(UNIT, "activation").eq(number)
+            with f.when(is_chosen), f.loop(first * (4 * GROUP), last * (4 * GROUP), _ROW_VECTOR) as at:
+                f.store(activation(f, f.load(source, F32X16, at)), values, at)
+        with f.when(is_gated), f.loop(first * (4 * GROUP), last * (4 * GROUP), _ROW_VECTOR) as at:
+            f.store(f.load(values, F32X16, at) * f.load(up, F32X16, at), values, at)
         writers.call(f, op.field(UNIT, "form"), values, target, first, last)
     return f.ret()
 

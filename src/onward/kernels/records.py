@@ -69,22 +69,28 @@ PRODUCT = Layout(
 wanted. `claim`: panels that a thread takes at a time."""
 EMBED = Layout(
     table="pointer", row_bytes="integer", inputs="integer", target="pointer", target_stride="integer", scale="float",
+    of_positions="integer", is_added="integer",
 )  # fmt: skip
-"""target[m] = row of the table for token m, times a scale."""
+"""target[m] = row of the table for token m, or for its position, times a scale, or added to what is there."""
 NORM = Layout(
-    source="pointer", source_stride="integer", weight="pointer", inputs="integer", target="pointer",
-    target_stride="integer", form="integer", of_logit_rows="integer", epsilon="float",
+    source="pointer", source_stride="integer", weight="pointer", bias="pointer", inputs="integer", target="pointer",
+    target_stride="integer", form="integer", of_logit_rows="integer", is_centred="integer", is_added="integer",
+    epsilon="float", scale="float",
 )  # fmt: skip
-"""target = source / root mean square * weight, as a form of activations (0: int8, 1: int16, 2: float32)."""
+"""target = source / root mean square * weight + bias, as a form of activations (0: int8, 1: int16, 2: float32). With
+`is_centred` the mean is subtracted first. With `is_added`, the norm times a scale is added to target, float32."""
+NORM_HEADS = Layout(values="pointer", stride="integer", num_heads="integer", weight="pointer", epsilon="float")
+"""Each head's values divided by their root mean square, times a weight, in place."""
 QUANTISE = Layout(
     source="pointer", source_stride="integer", inputs="integer", target="pointer", target_stride="integer",
     form="integer",
 )  # fmt: skip
 UNIT = Layout(
     gate="pointer", up="pointer", source_stride="integer", inputs="integer", target="pointer",
-    target_stride="integer", form="integer", pieces="integer",
+    target_stride="integer", form="integer", pieces="integer", activation="integer",
 )  # fmt: skip
-"""target = silu(gate) * up. `pieces`: into how many parts a row is cut."""
+"""target = activation(gate) * up, or activation(up) where there is no gate. `pieces`: into how many parts a row is cut;
+`activation`: 0 silu, 1 gelu, 2 gelu by tanh."""
 ROTATE = Layout(
     queries="pointer", keys="pointer", values="pointer", query_stride="integer", key_stride="integer",
     cosines="pointer", sines="pointer", cache="pointer", target="pointer", scale="float",

@@ -18,16 +18,17 @@ from onward.kernels.interpreter import (
     ATTEND_CODE,
     MAX_GROUP,
     NORM_CODE,
+    NORM_HEADS_CODE,
     QUANTISE_CODE,
     ROTATE_CODE,
     UNIT_CODE,
     Kernels,
 )
 from onward.kernels.memory import Rows, Vector, address
-from onward.kernels.operations import FORMS
+from onward.kernels.operations import FORMS, UNITS
 from onward.kernels.panels import panel_count
 from onward.kernels.products import OUT_BYTES, ProductKind
-from onward.kernels.records import ATTEND, EMBED, NORM, PRODUCT, QUANTISE, RECORD_WORDS, ROTATE, UNIT
+from onward.kernels.records import ATTEND, EMBED, NORM, NORM_HEADS, PRODUCT, QUANTISE, RECORD_WORDS, ROTATE, UNIT
 from onward.kernels.weight_types import GROUP, WEIGHT_TYPES
 
 CLAIM_BYTES = 49_152
@@ -35,6 +36,8 @@ CLAIM_BYTES = 49_152
 MIN_CLAIMS = 4
 """Pieces per thread that a product is cut into at least, while its panels last."""
 UNIT_PIECE_NUMBERS = 1024
+EVERYTHING = 1 << 30
+"""A window that contains every position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,16 @@ class Table:
         return self.inputs // WEIGHT_TYPES[self.type].block_weights
 
 
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A norm's numbers. `is_centred`: a layer norm, which subtracts the mean; else one by the root mean square."""
+
+    weight: Vector
+    epsilon: float
+    bias: Vector | None = None
+    is_centred: bool = False
+
+
 def float_row_bytes(numbers: int) -> int:
     """Return the bytes of a row of float32."""
     return 4 * (-(-numbers // GROUP) * GROUP)
@@ -107,38 +120,64 @@ class TapeBuilder:
         self._records.append(record)
         self.memory += used
 
-    def embed(self, table: Table, target: Rows, scale: float = 1.0) -> None:
-        """Write the table's rows of the step's tokens to `target`, float32."""
+    def _form(self, form: ActivationName) -> int:
+        """Return a form's number. Raises ValueError if the kernels do not write it."""
+        if form not in self._kernels.forms():
+            raise ValueError(f"The kernels were compiled without activations as {form}.")
+        return FORMS.index(form)
+
+    def embed(
+        self, table: Table, target: Rows, scale: float = 1.0, *, of_positions: bool = False, is_added: bool = False
+    ) -> None:
+        """Write the table's rows of the step's tokens, or positions, to `target`, float32, or add them."""
         target.require(self._rows, float_row_bytes(table.inputs))
         if table.data.nbytes < table.rows * table.row_bytes:
             raise ValueError(f"A table of {table.rows} rows has {table.data.nbytes} bytes.")
         record = EMBED.record(
             self._kernels.embed_code(table.type), has_barrier=True, table=address(table.data),
             row_bytes=table.row_bytes, inputs=table.inputs, target=target.address, target_stride=target.stride,
-            scale=scale,
+            scale=scale, of_positions=of_positions, is_added=is_added,
         )  # fmt: skip
         self._append(record, table, target)
 
     def norm(
         self,
         source: Rows,
-        weight: Vector,
+        norm: Norm,
         target: Rows,
         form: ActivationName,
-        epsilon: float,
         *,
         of_logit_rows: bool = False,
+        added_scale: float | None = None,
     ) -> None:
-        """Write normalised rows in a form of activations."""
-        inputs = weight.length
+        """Write normalised rows in a form of activations; with `added_scale`, add them times so much to float32."""
+        inputs = norm.weight.length
+        is_added = added_scale is not None
         source.require(self._rows, float_row_bytes(inputs))
-        target.require(0 if of_logit_rows else self._rows, ACTIVATIONS[form].row_bytes(inputs))
+        target.require(self._rows, float_row_bytes(inputs) if is_added else ACTIVATIONS[form].row_bytes(inputs))
+        if norm.bias is not None and norm.bias.length != inputs:
+            raise ValueError(f"A norm of {inputs} numbers has a bias of {norm.bias.length}.")
         record = NORM.record(
-            NORM_CODE, has_barrier=True, source=source.address, source_stride=source.stride, weight=weight.address,
-            inputs=inputs, target=target.address, target_stride=target.stride, form=FORMS.index(form),
-            of_logit_rows=of_logit_rows, epsilon=epsilon,
+            NORM_CODE, has_barrier=True, source=source.address, source_stride=source.stride,
+            weight=norm.weight.address, bias=0 if norm.bias is None else norm.bias.address, inputs=inputs,
+            target=target.address, target_stride=target.stride, form=self._form(form), of_logit_rows=of_logit_rows,
+            is_centred=norm.is_centred, is_added=is_added, epsilon=norm.epsilon, scale=added_scale or 0.0,
         )  # fmt: skip
-        self._append(record, source, weight, target)
+        self._append(record, source, norm, target)
+
+    def norm_heads(self, values: Rows, num_heads: int, norm: Norm) -> None:
+        """Normalise each head of rows of float32, in place, by its root mean square."""
+        size = self._kernels.attention.head_size
+        values.require(self._rows, 4 * num_heads * size)
+        if norm.weight.length != size or norm.bias is not None or norm.is_centred:
+            raise ValueError(
+                f"Heads of {size} numbers have a norm of {norm.weight.length}, or one that is not computed."
+            )
+        record = NORM_HEADS.record(
+            NORM_HEADS_CODE, has_barrier=True, values=values.address, stride=values.stride, num_heads=num_heads,
+            weight=norm.weight.address, epsilon=norm.epsilon,
+        )  # fmt: skip
+        self._append(record, values, norm)
 
     def quantise(self, source: Rows, inputs: int, target: Rows, form: ActivationName) -> None:
         """Write rows of float32 in another form."""
@@ -146,21 +185,23 @@ class TapeBuilder:
         target.require(self._rows, ACTIVATIONS[form].row_bytes(inputs))
         record = QUANTISE.record(
             QUANTISE_CODE, has_barrier=True, source=source.address, source_stride=source.stride, inputs=inputs,
-            target=target.address, target_stride=target.stride, form=FORMS.index(form),
+            target=target.address, target_stride=target.stride, form=self._form(form),
         )  # fmt: skip
         self._append(record, source, target)
 
-    def unit(self, gate: Rows, up: Rows, inputs: int, target: Rows, form: ActivationName) -> None:
-        """Write silu(gate) * up in a form of activations."""
-        for rows in (gate, up):
+    def unit(
+        self, gate: Rows | None, up: Rows, inputs: int, target: Rows, form: ActivationName, activation: str
+    ) -> None:
+        """Write activation(gate) * up, or activation(up), in a form of activations."""
+        for rows in (up, gate or up):
             rows.require(self._rows, float_row_bytes(inputs))
-        if gate.stride != up.stride:
+        if gate is not None and gate.stride != up.stride:
             raise ValueError("Both inputs of a unit must have rows of one length.")
         target.require(self._rows, ACTIVATIONS[form].row_bytes(inputs))
         record = UNIT.record(
-            UNIT_CODE, has_barrier=True, gate=gate.address, up=up.address, source_stride=gate.stride, inputs=inputs,
-            target=target.address, target_stride=target.stride, form=FORMS.index(form),
-            pieces=max(1, inputs // UNIT_PIECE_NUMBERS),
+            UNIT_CODE, has_barrier=True, gate=0 if gate is None else gate.address, up=up.address,
+            source_stride=up.stride, inputs=inputs, target=target.address, target_stride=target.stride,
+            form=self._form(form), pieces=max(1, inputs // UNIT_PIECE_NUMBERS), activation=UNITS.index(activation),
         )  # fmt: skip
         self._append(record, gate, up, target)
 
@@ -193,16 +234,19 @@ class TapeBuilder:
         )  # fmt: skip
         self._append(record, queries, keys, values, target, tables, cache)
 
-    def attend(self, queries: Rows, cache: Rows, target: Rows) -> None:
-        """Write what each head attends to, float32 [rows, heads * head size]."""
+    def attend(self, queries: Rows, cache: Rows, target: Rows, window: int | None = None) -> None:
+        """Write what each head attends to, float32 [rows, heads * head size]: to all positions, or to the last ones."""
         shape = self._kernels.attention
         queries.require(self._rows, shape.query_stride)
         target.require(self._rows, 4 * shape.num_heads * shape.head_size)
+        if window is not None and not shape.has_window:
+            raise ValueError("The kernels were compiled without windows.")
         if queries.stride != shape.query_stride or cache.stride != shape.block_bytes:
             raise ValueError("Rows of queries or the cache are not as long as the kernels expect.")
         record = ATTEND.record(
             ATTEND_CODE, has_barrier=True, queries=queries.address, query_stride=queries.stride, cache=cache.address,
-            target=target.address, target_stride=target.stride, window=0, cap=0.0, sinks=0,
+            target=target.address, target_stride=target.stride, window=EVERYTHING if window is None else window,
+            cap=0.0, sinks=0,
         )  # fmt: skip
         self._append(record, queries, cache, target)
 

@@ -209,8 +209,8 @@ class Settings:
     runtime: Literal["auto", "native", "openvino"] = option(
         "auto", "Performance", values.choice("auto", "native", "openvino"),
         "What computes GGUF and safetensors files. native: kernels of Onward's own, which give the same bits on every "
-        "machine; so far Llama's and Qwen 2's architectures. auto: native for what it computes, else openvino; `onward "
-        "models show` says which and why.",
+        "machine, not yet for every type of weights. auto: native for what it computes, else openvino; `onward models "
+        "show` says which and why.",
     )  # fmt: skip
     precision: Literal["fast", "exact"] = option(
         "fast", "Performance", values.choice("fast", "exact"),

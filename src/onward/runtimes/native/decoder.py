@@ -1,11 +1,14 @@
 """A decoder's step as a tape, one record per operation: the whole of the model, in the order of its paper.
 
-h = embedding[token]
-for each layer:
-    q, k, v = W h' + b                            h' = norm(h)
-    h += W attention(rotate(q), rotate(k), v)
-    h += W (silu(W h') * W h')                    h' = norm(h)
-logits = W norm(h)                                of the rows whose logits are wanted
+    h = embedding[token]
+    for each layer:
+        q, k, v = W h' + b                            h' = norm(h)
+        h += W attention(rotate(q), rotate(k), v)
+        h += W (activation(W h') * W h')              h' = norm(h)
+    logits = W norm(h)                                of the rows whose logits are wanted
+
+Where architectures depart from it, Architecture says: norms after layers instead of before them, layers beside each
+other, windows, other positions, scales. Which norms and biases there are, the tensors say.
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ from onward.kernels.attention import LOG2E
 from onward.kernels.memory import Rows
 from onward.kernels.panels import panel_count
 from onward.kernels.products import OUT_BYTES
-from onward.kernels.tape import TapeBuilder, float_row_bytes
-from onward.runtimes.native.positions import PositionTables
-from onward.runtimes.native.weights import Weights
+from onward.kernels.tape import Norm, TapeBuilder, float_row_bytes
+from onward.runtimes.native.positions import Positions
+from onward.runtimes.native.weights import EMBEDDING, POSITION_EMBEDDING, Weights
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,9 @@ class Cache:
 
 def matrix_names(found: Architecture, weights: Weights) -> Iterator[str]:
     """Yield the names of all matrices that a decoder multiplies with."""
+    parts = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
     for layer in range(found.num_layers):
-        for part in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
-            yield f"blk.{layer}.{part}"
+        yield from (name for part in parts if weights.has((name := f"blk.{layer}.{part}") + ".weight"))
     yield weights.output_name()
 
 
@@ -46,6 +49,7 @@ class Decoder:
     def __init__(self, found: Architecture, weights: Weights, tape: TapeBuilder, rows: int) -> None:
         self._found, self._weights, self._tape, self._rows = found, weights, tape, rows
         self._hidden = self._floats(found.hidden)
+        self._added = self._floats(found.hidden) if found.has_norms_after else self._hidden
         self._inputs: dict[ActivationName, Rows] = {}
         sizes = [weights.matrix(name).padded_inputs for name in matrix_names(found, weights)]
         for form in {weights.activations(name) for name in matrix_names(found, weights)}:
@@ -55,55 +59,98 @@ class Decoder:
         padded = -(-found.head_size // 16) * 16
         self._rotated = Rows.exactly(rows, 4 * found.num_heads * padded)
         self._attended = self._floats(queries)
-        width = weights.matrix("blk.0.ffn_up").rows
-        self._gate, self._up = self._floats(width), self._floats(width)
+        self._gate, self._up = self._floats(found.feed_forward), self._floats(found.feed_forward)
 
     def _floats(self, numbers: int) -> Rows:
         return Rows.allocate(self._rows, float_row_bytes(numbers))
 
-    def write(self, positions: PositionTables, cache: Cache) -> Rows:
+    def write(self, positions: Positions, cache: Cache) -> Rows:
         """Write all records; return the logits, float32 [rows, vocabulary]."""
         found, weights = self._found, self._weights
-        self._tape.embed(weights.table(), self._hidden, found.embedding_scale)
+        self._tape.embed(weights.table(EMBEDDING), self._hidden, found.embedding_scale)
+        if found.rope is None:
+            self._tape.embed(weights.table(POSITION_EMBEDDING), self._hidden, of_positions=True, is_added=True)
         for layer in range(found.num_layers):
-            self._attention(f"blk.{layer}.", positions, cache.layers[layer])
-            self._feed_forward(f"blk.{layer}.")
+            self._block(layer, positions, cache.layers[layer])
         output = weights.output_name()
         panels = panel_count(weights.matrix(output).rows)
         logits = Rows.allocate(self._rows, panels * OUT_BYTES)
-        self._norm("output_norm", [output], of_logit_rows=True)
+        self._read("output_norm", [output], of_logit_rows=True)
         self._products([(output, logits)], of_logit_rows=True, scale=found.logit_scale)
         return logits
 
-    def _attention(self, prefix: str, positions: PositionTables, cache: Rows) -> None:
-        found, tape = self._found, self._tape
-        parts = [(f"{prefix}attn_q", self._queries), (f"{prefix}attn_k", self._keys), (f"{prefix}attn_v", self._values)]
-        self._norm(f"{prefix}attn_norm", [name for name, _ in parts])
-        self._products(parts)
-        scale = found.attention_scale or 1.0 / math.sqrt(found.head_size)
-        tables = (positions.cosines, positions.sines)
-        tape.rotate(self._queries, self._keys, self._values, self._rotated, tables, cache, scale * LOG2E)
-        tape.attend(self._rotated, cache, self._attended)
-        output = f"{prefix}attn_output"
-        form = self._weights.activations(output)
-        tape.quantise(self._attended, found.num_heads * found.head_size, self._inputs[form], form)
-        self._products([(output, self._hidden)], is_added=True)
-
-    def _feed_forward(self, prefix: str) -> None:
-        parts = [(f"{prefix}ffn_gate", self._gate), (f"{prefix}ffn_up", self._up)]
-        self._norm(f"{prefix}ffn_norm", [name for name, _ in parts])
-        self._products(parts)
+    def _block(self, layer: int, positions: Positions, cache: Rows) -> None:
+        prefix = f"blk.{layer}."
+        projections = [
+            (f"{prefix}attn_q", self._queries), (f"{prefix}attn_k", self._keys), (f"{prefix}attn_v", self._values)
+        ]  # fmt: skip
+        feeds = [(f"{prefix}ffn_gate", self._gate), (f"{prefix}ffn_up", self._up)]
+        feeds = [part for part in feeds if self._weights.has(f"{part[0]}.weight")]
+        self._read(f"{prefix}attn_norm", [name for name, _ in projections])
+        self._products(projections)
+        if self._found.is_parallel:  # the feed-forward layer reads before attention's result is added
+            if self._weights.has(f"{prefix}ffn_norm.weight"):
+                self._read(f"{prefix}ffn_norm", [name for name, _ in feeds])
+            else:
+                self._read(f"{prefix}attn_norm", [name for name, _ in feeds])
+            self._products(feeds)
+        self._attend(layer, positions, cache)
+        self._add(f"{prefix}attn_output", f"{prefix}post_attention_norm")
+        if not self._found.is_parallel:
+            self._read(f"{prefix}ffn_norm", [name for name, _ in feeds])
+            self._products(feeds)
         down = f"{prefix}ffn_down"
-        form = self._weights.activations(down)
-        self._tape.unit(self._gate, self._up, self._weights.matrix(down).inputs, self._inputs[form], form)
-        self._products([(down, self._hidden)], is_added=True)
+        form, gate = self._weights.activations(down), self._gate if len(feeds) > 1 else None
+        inputs = self._weights.matrix(down).inputs
+        self._tape.unit(gate, self._up, inputs, self._inputs[form], form, self._found.activation)
+        self._add(down, f"{prefix}post_ffw_norm")
 
-    def _norm(self, name: str, readers: Sequence[str], *, of_logit_rows: bool = False) -> None:
-        """Normalise the hidden values, in each form that one of the readers needs."""
-        weight = self._weights.required_vector(f"{name}.weight")
+    def _attend(self, layer: int, positions: Positions, cache: Rows) -> None:
+        """Write what a layer attends to, in the form that its output reads."""
+        found, tape = self._found, self._tape
+        self._norm_heads(f"blk.{layer}.attn_q_norm", self._queries, found.num_heads)
+        self._norm_heads(f"blk.{layer}.attn_k_norm", self._keys, found.num_kv_heads)
+        has_window = layer in found.window_layers
+        tables = positions.of_layer(layer)
+        scale = found.attention_scale or 1.0 / math.sqrt(found.head_size)
+        tape.rotate(self._queries, self._keys, self._values, self._rotated, tables, cache, scale * LOG2E)
+        tape.attend(self._rotated, cache, self._attended, found.window if has_window else None)
+        form = self._weights.activations(f"blk.{layer}.attn_output")
+        tape.quantise(self._attended, found.num_heads * found.head_size, self._inputs[form], form)
+
+    def _norm_heads(self, name: str, values: Rows, num_heads: int) -> None:
+        """Normalise queries or keys where there is a norm for them: per head, or over all heads where it is as long."""
+        if not self._weights.has(f"{name}.weight"):
+            return
+        norm = self._norm(name)
+        if norm.weight.length == self._found.head_size:
+            self._tape.norm_heads(values, num_heads, norm)
+        else:
+            self._tape.norm(values, norm, values, "float32")
+
+    def _norm(self, name: str) -> Norm:
+        weights, found = self._weights, self._found
+        weight = weights.required_vector(f"{name}.weight")
+        return Norm(weight, found.epsilon, weights.vector(f"{name}.bias"), found.norm == "layer")
+
+    def _read(self, norm: str, readers: Sequence[str], *, of_logit_rows: bool = False) -> None:
+        """Write the hidden values, normalised unless the architecture reads them as they are, in each form that one of
+        the readers needs."""
         for form in dict.fromkeys(self._weights.activations(reader) for reader in readers):
-            target, epsilon = self._inputs[form], self._found.epsilon
-            self._tape.norm(self._hidden, weight, target, form, epsilon, of_logit_rows=of_logit_rows)
+            target = self._inputs[form]
+            if of_logit_rows or self._found.has_norms_before:
+                self._tape.norm(self._hidden, self._norm(norm), target, form, of_logit_rows=of_logit_rows)
+            else:
+                self._tape.quantise(self._hidden, self._found.hidden, target, form)
+
+    def _add(self, name: str, norm_after: str) -> None:
+        """Add a product, normalised where the architecture says so, to the hidden values."""
+        scale = self._found.residual_scale
+        if not self._found.has_norms_after:
+            self._products([(name, self._hidden)], is_added=True, scale=scale)
+            return
+        self._products([(name, self._added)])
+        self._tape.norm(self._added, self._norm(norm_after), self._hidden, "float32", added_scale=scale)
 
     def _products(
         self,

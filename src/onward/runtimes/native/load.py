@@ -28,10 +28,10 @@ from onward.runtimes.fingerprint import fingerprint
 from onward.runtimes.kv_plan import plan_kv_cache
 from onward.runtimes.native.decoder import Cache, Decoder, matrix_names
 from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel
-from onward.runtimes.native.positions import PositionTables
+from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.requirements import native_problem
 from onward.runtimes.native.types import expansion_note, form_for
-from onward.runtimes.native.weights import Weights
+from onward.runtimes.native.weights import EMBEDDING, POSITION_EMBEDDING, Weights
 from onward.runtimes.options import RuntimeOptions
 
 KERNELS_REVISION = 1
@@ -65,26 +65,28 @@ def _load(
     names = list(matrix_names(found, weights))
     types = weights.types(iter(names))
     kinds = {ProductKind(types[name], weights.activations(name)): None for name in names}
+    tables = [EMBEDDING] if found.rope else [EMBEDDING, POSITION_EMBEDDING]
+    context = options.context_within(found.context_length, checkpoint.paths[0].name)
     shape = AttentionShape(
-        found.num_heads, found.num_kv_heads, found.head_size, found.rope.size if found.rope else 2, is_wide=is_exact
-    )
-    kernels = Kernels(tuple(sorted(kinds, key=lambda kind: kind.name)), (weights.table().type,), shape)
+        found.num_heads, found.num_kv_heads, found.head_size, Positions(found, context).rotated, is_wide=is_exact,
+        has_window=bool(found.window_layers),
+    )  # fmt: skip
+    embeddings = tuple(sorted({weights.table(name).type for name in tables}))
+    kernels = Kernels(tuple(sorted(kinds, key=lambda kind: kind.name)), embeddings, shape)
     isa = host().isa
     recipe = Recipe(partial(kernels.module_text, isa), (kernels, isa.name), (kernel_package,))
     code = load_code(recipe, notify=lambda: progress(COMPILING))
     weights.make(names, code, threads)
-    context = options.context_within(found.context_length, checkpoint.paths[0].name)
     plan = plan_kv_cache(
         found.num_layers * shape.block_bytes, STEP_SHAPE.block_tokens, context, available_memory().free_bytes,
         options.kv_memory,
     )  # fmt: skip
     cache = [Rows.exactly(plan.blocks, shape.block_bytes) for _ in range(found.num_layers)]
-    assert found.rope is not None
-    positions = PositionTables(found.rope, plan.context_length)
+    positions = Positions(found, plan.context_length)
     tape = TapeBuilder(kernels, MAX_ROWS, threads)
     decoder = Decoder(found, weights, tape, MAX_ROWS)
     logits = decoder.write(positions, Cache(cache))
-    longest = max(found.hidden, found.num_heads * found.head_size, weights.matrix("blk.0.ffn_up").rows)
+    longest = max(found.hidden, found.num_heads * found.head_size, found.feed_forward)
     machine = Machine(
         code, tape.finish(), rows=MAX_ROWS, threads=threads, scratch_bytes=kernels.scratch_bytes(isa, longest)
     )

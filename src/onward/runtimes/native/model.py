@@ -12,7 +12,7 @@ from onward.kernels.attention_shape import BLOCK_TOKENS, AttentionShape
 from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows, address
 from onward.kernels.tape import attention_tiles
-from onward.runtimes.native.positions import PositionTables
+from onward.runtimes.native.positions import Positions
 
 STEP_SHAPE = StepShape(
     block_tokens=BLOCK_TOKENS, min_prefill_tokens=1, tile_tokens=32, max_prefill_tokens=512, imperceptible_seconds=0.010
@@ -30,7 +30,7 @@ class NativeModel:
         machine: Machine,
         shape: AttentionShape,
         cache: Sequence[Rows],
-        positions: PositionTables,
+        positions: Positions,
         logits: Rows,
         *,
         vocab_size: int,

@@ -11,34 +11,66 @@ from decimal import Context, Decimal, localcontext
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.checkpoints.architecture import Rope
+from onward.checkpoints.architecture import Architecture, Rope
 from onward.kernels.memory import Rows, untouched
 
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899")
 _DIGITS = 60
+_NO_ROTATION = 2
+"""Dimensions that the kernels rotate, by no angle, in models without rotation."""
 _STEP_POSITIONS = 2048
 """Positions whose rows are filled at a time."""
 
 
 class PositionTables:
-    """Rows of cosines and of sines, float32 [positions, rotated / 2], which are filled when they are first needed."""
+    """Rows of cosines and of sines, float32 [positions, rotated / 2], which are filled when they are first needed.
 
-    def __init__(self, rope: Rope, context_length: int) -> None:
-        half = rope.size // 2
-        row = 4 * half
-        self.cosines, self.sines = (Rows(untouched(context_length * row), context_length, row) for _ in range(2))
-        self._magnitude, self._turns = rope.magnitude, turns_per_position(rope)
+    `rope` None: nothing rotates, by `size` dimensions.
+    """
+
+    def __init__(self, rope: Rope | None, context_length: int, size: int) -> None:
+        row = 2 * size
+        self.rows = tuple(Rows(untouched(context_length * row), context_length, row) for _ in range(2))
+        self._magnitude = 1.0 if rope is None else rope.magnitude
+        self._turns = np.zeros(size // 2, np.uint64) if rope is None else turns_per_position(rope)
         self._filled = 0
 
     def fill(self, positions: int) -> None:
         """Have the rows of the first `positions` positions."""
         while self._filled < positions:
-            end = min(self._filled + _STEP_POSITIONS, self.cosines.count)
+            end = min(self._filled + _STEP_POSITIONS, self.rows[0].count)
             both = cosines_and_sines(self._turns, self._filled, end)
-            for rows, values in zip((self.cosines, self.sines), both, strict=True):
+            for rows, values in zip(self.rows, both, strict=True):
                 table = rows.memory[: rows.count * rows.stride].view(np.float32).reshape(rows.count, -1)
                 table[self._filled : end] = values * self._magnitude
             self._filled = end
+
+
+class Positions:
+    """The tables of an architecture's layers."""
+
+    def __init__(self, found: Architecture, context_length: int) -> None:
+        self._found, self._context = found, context_length
+        self.rotated = found.rope.size if found.rope else _NO_ROTATION
+        self._tables: dict[str, PositionTables] = {}
+
+    def of_layer(self, layer: int) -> tuple[Rows, Rows]:
+        """Return cosines and sines of a layer."""
+        found = self._found
+        name, rope = "global", found.rope
+        if rope is None or layer in found.ropeless_layers:
+            name, rope = "none", None
+        elif layer in found.window_layers and found.local_rope is not None:
+            name, rope = "local", found.local_rope
+        if name not in self._tables:
+            self._tables[name] = PositionTables(rope, self._context, self.rotated)
+        cosines, sines = self._tables[name].rows
+        return cosines, sines
+
+    def fill(self, positions: int) -> None:
+        """Have the rows of the first `positions` positions in all tables."""
+        for tables in self._tables.values():
+            tables.fill(positions)
 
 
 def turns_per_position(rope: Rope) -> NDArray[np.uint64]:

@@ -20,7 +20,7 @@ from onward.kernels.tape import Matrix, Table
 from onward.kernels.weight_types import GROUP, PANEL_ROWS, WEIGHT_TYPES, WeightType
 from onward.runtimes.native.types import WeightForm, stored_rows
 
-EMBEDDING, OUTPUT = "token_embd", "output"
+EMBEDDING, POSITION_EMBEDDING, OUTPUT = "token_embd", "position_embd", "output"
 _CHUNK_BYTES = 4 << 20
 """Of panels that a thread makes at a time."""
 _PAGE = 4096
@@ -53,14 +53,14 @@ class Weights:
         """Return the name of the output layer's weights: the embeddings where they are shared."""
         return OUTPUT if self.has(f"{OUTPUT}.weight") else EMBEDDING
 
-    def table(self) -> Table:
-        """Return the embeddings."""
-        tensor = self._checkpoint.tensor(f"{EMBEDDING}.weight")
+    def table(self, name: str) -> Table:
+        """Return embeddings, which are read in the file."""
+        tensor = self._checkpoint.tensor(f"{name}.weight")
         rows, inputs = tensor.shape
-        name, data = tensor.type.name, tensor.data
-        if name not in WEIGHT_TYPES or tensor.order is not None or tensor.data.ndim > 1:
-            name, data = "F32", tensor.floats().reshape(-1).view(np.uint8)
-        return Table(name, rows, inputs, data)
+        kind, data = tensor.type.name, tensor.data
+        if kind not in WEIGHT_TYPES or tensor.order is not None or tensor.data.ndim > 1:
+            kind, data = "F32", tensor.floats().reshape(-1).view(np.uint8)
+        return Table(kind, rows, inputs, data)
 
     def activations(self, name: str) -> ActivationName:
         """Return the form of activations that a matrix is multiplied with."""
