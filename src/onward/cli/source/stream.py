@@ -124,7 +124,7 @@ def parse_object(text: str | bytes, url: str, form: type[msgspec.Struct]) -> dic
     except msgspec.ValidationError as problem:
         message = f"{without_secrets(url)} sent something else than the Completions API has ({problem})."
         raise RemoteError(502, {"message": message}, url=url) from None
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     message = f"{without_secrets(url)} did not return a JSON object; is it a Completions API?"
     raise RemoteError(502, {"message": message}, url=url)

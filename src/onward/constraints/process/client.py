@@ -67,7 +67,7 @@ class GrammarProcess:
             self.kill()
             self._end("it did not answer in time")
             raise ProcessLost(TOO_SLOW) from None
-        except (OSError, BrokenFrame, msgspec.MsgspecError, EOFError) as error:
+        except (OSError, BrokenFrame, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, EOFError) as error:
             raise ProcessLost(self._end(str(error))) from None
 
     def tell(self, request: Request) -> None:

@@ -74,6 +74,8 @@ class Crashed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 Upward = Ready | Progressed | CouldNotStart | Logged | Crashed | StepReport
 Downward = Configure | Describe | Command
 
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for what is not a message."""
 _encoder = msgspec.msgpack.Encoder()
 _upward: msgspec.msgpack.Decoder[Upward] = msgspec.msgpack.Decoder(Upward)
 _downward: msgspec.msgpack.Decoder[Downward] = msgspec.msgpack.Decoder(Downward)
@@ -92,7 +94,7 @@ def decode_upward(payload: bytes) -> Upward:
     """Raises BrokenMessage."""
     try:
         return _upward.decode(payload)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise BrokenMessage(f"a message from the engine's process cannot be read: {error}") from None
 
 
@@ -100,7 +102,7 @@ def decode_downward(payload: bytes) -> Downward:
     """Raises BrokenMessage."""
     try:
         return _downward.decode(payload)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise BrokenMessage(f"a message to the engine's process cannot be read: {error}") from None
 
 

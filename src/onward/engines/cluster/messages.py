@@ -121,5 +121,5 @@ def decode_frame(payload: bytes) -> Frame:
 def _decoded(decoder: msgspec.msgpack.Decoder[T], payload: bytes) -> T:
     try:
         return decoder.decode(payload)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BrokenMessage(f"what the other side has sent cannot be read: {error}") from None

@@ -64,7 +64,7 @@ def decode(url: str, content: bytes | bytearray, kind: type[A]) -> A:
             with suppress(Malformed):
                 decode(url, content, Answer)
         raise Malformed(f"an answer of another form than was asked for: {error}") from None
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         shown = bytes(content[:60]).decode(errors="replace")
         raise UpstreamError(f"{url} did not answer with JSON, but with {shown!r}.") from None
     if answer.error is not None:
