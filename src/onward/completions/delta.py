@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from onward.offload import breathe
 from onward.sampling.outputs import Sampled
@@ -26,15 +28,9 @@ class Finish(NamedTuple):
         return self.stop if isinstance(self.stop, str) else ""
 
 
-class ScoredToken(NamedTuple):
-    """A token of a prompt. `logprob` is None for the first one; `rank` is its place among all tokens, from 1, or 0
-    where it was not counted."""
-
-    token: int
-    token_bytes: bytes
-    logprob: float | None
-    rank: int
-    alternatives: tuple[Alternative, ...]
+ScoredToken = tuple[int, bytes, float | None, int, tuple[Alternative, ...]]
+"""A token of a prompt: its id, bytes, log probability (None for the first one), its rank among all tokens in its place,
+from 1, or 0 where it was not counted, and alternatives. A plain tuple: prompts have hundreds of thousands."""
 
 
 @dataclass(slots=True)
@@ -66,9 +62,9 @@ class PromptRecord:
         for index, (token, token_bytes, score) in enumerate(rows):
             breathe()
             if score is None or index == 0:
-                yield ScoredToken(token, token_bytes, None, 0, ())
+                yield token, token_bytes, None, 0, ()
             else:
-                yield ScoredToken(token, token_bytes, score.logprob, score.rank, self._alternatives(score, num_top))
+                yield token, token_bytes, score.logprob, score.rank, self._alternatives(score, num_top)
 
     def scored_tokens(self, num_top: int) -> Iterator[ScoredToken | None]:
         """Yield all tokens as `scored_text` does; None for the first one, which has no log probability."""
@@ -79,7 +75,7 @@ class PromptRecord:
             else:
                 alternatives = self._alternatives(score, num_top)
                 token_bytes = self.vocabulary_bytes(score.token)
-                yield ScoredToken(score.token, token_bytes, score.logprob, score.rank, alternatives)
+                yield score.token, token_bytes, score.logprob, score.rank, alternatives
 
     def _alternatives(self, score: Sampled, num_top: int) -> tuple[Alternative, ...]:
         found = alternatives_of(score.top[:num_top], self.vocabulary_bytes)
@@ -90,11 +86,11 @@ def alternatives_of(
     top: Iterable[tuple[int, float]], vocabulary_bytes: Callable[[int], bytes]
 ) -> tuple[Alternative, ...]:
     """Return the alternatives of a token, most likely first."""
-    return tuple([(token, vocabulary_bytes(token), logprob, rank) for rank, (token, logprob) in enumerate(top, 1)])
+    rank = 0
+    return tuple([(token, vocabulary_bytes(token), logprob, rank := rank + 1) for token, logprob in top])
 
 
-@dataclass(slots=True)
-class Delta:
+class Delta(msgspec.Struct):
     """What one token or several add to the choice `index`: text that can be sent now, and the tokens that belong to it.
 
     Either may be empty. `finish` is set on the choice's last delta, `prompt` on its first.
@@ -102,13 +98,12 @@ class Delta:
 
     index: int
     text: str
-    tokens: list[TokenRecord] = field(default_factory=list)
+    tokens: list[TokenRecord] = []
     finish: Finish | None = None
     prompt: PromptRecord | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCounts:
+class TokenCounts(msgspec.Struct, frozen=True, gc=False):
     """What a request costs: each prompt once, every generated candidate; end and stop tokens do not count.
 
     `cached` prompt tokens were found in the prefix cache. `reasoning` and `accepted_prediction` tokens are part of

@@ -41,7 +41,8 @@ class LogprobsBuilder:
         """Return the object for an echoed prompt; its first token has no log probability. May run on any thread."""
         logprobs = self.empty()
         for scored, offset in zip(prompt.scored_text(self._num_top), token_offsets(prompt.token_bytes), strict=True):
-            self._add(logprobs, scored.token, scored.token_bytes, offset, scored.logprob, scored.alternatives)
+            token, token_bytes, logprob, _, alternatives = scored
+            self._add(logprobs, token, token_bytes, offset, logprob, alternatives)
         return logprobs
 
     def _add(
@@ -86,13 +87,13 @@ def prompt_logprobs(prompt: PromptRecord, num_top: int) -> PromptLogprobs:
     first. May run on any thread."""
     entries: PromptLogprobs = []
     for scored in prompt.scored_tokens(num_top):
-        if scored is None or scored.logprob is None:
+        if scored is None or scored[2] is None:
             entries.append(None)
             continue
-        text = render_token(scored.token_bytes)
-        entry = {scored.token: PromptLogprob(wire_number(scored.logprob), scored.rank, text)}
-        for token, token_bytes, logprob, rank in scored.alternatives:
-            if token != scored.token:
+        own, own_bytes, own_logprob, own_rank, alternatives = scored
+        entry = {own: PromptLogprob(wire_number(own_logprob), own_rank, render_token(own_bytes))}
+        for token, token_bytes, logprob, rank in alternatives:
+            if token != own:
                 entry[token] = PromptLogprob(wire_number(logprob), rank, render_token(token_bytes))
         entries.append(entry)
     return entries

@@ -33,17 +33,22 @@ class ChoiceParts:
 
     async def write(self, deltas: list[Delta]) -> list[Choice]:
         """Return the partial choices of one step. Many log probabilities of prompts are built on a thread."""
-        choices: list[Choice] = []
         for delta in deltas:
             if delta.prompt is not None:
-                await self._score(delta.index // self._request.n, delta.prompt)
+                await self.prepare(delta.index, delta.prompt)
+        return self.write_prepared(deltas)
+
+    def write_prepared(self, deltas: list[Delta]) -> list[Choice]:
+        """Return the partial choices of one step. What begins in it was prepared."""
+        choices: list[Choice] = []
+        for delta in deltas:
             choices += self._parts(delta)
         return choices
 
-    async def _score(self, index: int, prompt: PromptRecord) -> None:
-        """Build what the request wants to know of a prompt's tokens, unless it is built."""
-        known = self._prompts.get(index)
-        if known is None:
+    async def prepare(self, choice: int, prompt: PromptRecord) -> None:
+        """Build what the request wants to know of the tokens of a choice's prompt, unless it is built."""
+        index = choice // self._request.n
+        if index not in self._prompts:
             request, builder = self._request, self._builder
 
             def build() -> _PromptNumbers:
@@ -53,8 +58,7 @@ class ChoiceParts:
                     scored = prompt_logprobs(prompt, request.prompt_logprobs)
                 return _PromptNumbers(echoed, scored)
 
-            known = self._prompts[index] = await inline_or_on_thread(self._num_logprobs(prompt), build)
-        known.num_begun += 1
+            self._prompts[index] = await inline_or_on_thread(self._num_logprobs(prompt), build)
 
     def _echoes(self, prompt: PromptRecord) -> bool:
         return self._request.echo and prompt.scores is not None
@@ -112,6 +116,7 @@ class ChoiceParts:
         known = self._prompts[index // self._request.n]
         if known.prompt_logprobs is not None:
             part.prompt_logprobs = list(known.prompt_logprobs)
+        known.num_begun += 1
         if known.num_begun == self._request.n:
             known.logprobs = known.prompt_logprobs = None
 

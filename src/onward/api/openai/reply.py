@@ -34,7 +34,10 @@ class OpenAIReply:
         self._chunks = Chunks(self._request, self.identity, answer.model, answer.fingerprint)
 
     async def feed(self, deltas: list[Delta], counts: TokenCounts) -> list[Event]:
-        choices = await self._parts.write(deltas)
+        for delta in deltas:
+            if delta.prompt is not None:
+                await self._parts.prepare(delta.index, delta.prompt)
+        choices = self._parts.write_prepared(deltas)
         if not self.is_stream:
             self._folded.add(choices)
             return []
