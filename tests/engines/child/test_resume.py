@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onward.engine.client import Submit
 from onward.engine.events import Decoded, Event, Failed, Prefilled
 from onward.engine.job import Job
-from onward.engines.child.restart import MAX_FRUITLESS_LOSSES
+from onward.engines.child.recovery import MAX_FRUITLESS_LOSSES
 from onward.engines.child.supervised import SupervisedEngine
 from onward.errors import EngineStopped, ModelFolderError, SetupError
 from onward.runtimes.toy.tokenizer import END

@@ -14,7 +14,7 @@ from onward.engine.client import Cancel, CancelChoice, Command, EngineInfo, Subm
 from onward.engine.events import Event, Failed
 from onward.engine.job import Job
 from onward.engines.child.link import OnLost, OnReport, StepReport
-from onward.engines.child.restart import RestartPolicy
+from onward.engines.child.recovery import RestartPolicy
 from onward.engines.child.supervised import SupervisedEngine
 from onward.errors import SetupError
 from tests.engine.harness import ToyEngine, make_engine

@@ -1,7 +1,4 @@
-"""A link to one running engine that may be lost: what a transport provides, and what supervision uses.
-
-A child process is one transport; replicas of a cluster are another.
-"""
+"""A link to one running engine that may be lost: what a process provides (`child`), and what supervision uses."""
 
 from __future__ import annotations
 

@@ -16,10 +16,9 @@ import msgspec
 
 from onward.engine.client import Deliver, EngineInfo, EngineLoad, EngineState, RecoveryCounts
 from onward.engine.job import Job
-from onward.engines.cluster.flight import Flight, split_request
+from onward.engines.cluster.flight import Flight, Placement, split_request
 from onward.engines.cluster.members import Member, Members
 from onward.engines.cluster.messages import BrokenMessage, decode_events, encode_jobs
-from onward.engines.cluster.placement import Placement
 from onward.engines.cluster.transport import Refused, ReplicaLost, Transport
 from onward.engines.loop_client import LoopClient
 

@@ -1,16 +1,19 @@
-"""A flight: jobs of one request that are computed by one replica, and go on at another one if it is lost."""
+"""Flights: jobs of one request that one replica computes, which one that is, and what follows when it is lost."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as ReadOnly
+from contextlib import contextmanager
 
 from onward.engine.events import Event
 from onward.engine.job import Job
 from onward.engines.book import JobBook
+from onward.engines.cluster.members import Member
 from onward.engines.losses import Losses, LossPolicy
 from onward.routing.prefix import prefix_keys
+from onward.routing.router import Router
 
 GROUP_CHOICES = 16
 """Choices from which the prompts of one request are spread over replicas: fewer are computed in about the time of
@@ -93,3 +96,43 @@ def split_request(jobs: ReadOnly[Job], num_replicas: int) -> list[list[Job]]:
         groups[-1].append(job)
         num_choices += len(job.unfinished_choices)
     return groups
+
+
+class Placement:
+    """Which replica computes a flight: prefix affinity with bounded load, as this face and the replicas know the loads.
+    Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._router = Router()
+        self._reports: Mapping[str, int] = {}
+        """The number of the last report of each replica."""
+
+    def update(self, members: Mapping[str, Member]) -> None:
+        """These are the replicas now."""
+        for name, member in members.items():
+            if self._reports.get(name) != member.report:
+                self._router.reported(name, member.load.num_running + member.load.num_waiting)
+        self._reports = {name: member.report for name, member in members.items()}
+        rows = {name: member.info.engine.max_rows for name, member in members.items()}
+        self._router.set_replicas(members, rows)
+
+    def choose(self, flight: Flight, able: Collection[str], silent: Collection[str]) -> str:
+        """Return the best of the replicas that are `able` to compute a flight: at least one, of the last update. Those
+        that it has lost, and those that are silent, come into question only where there is no other."""
+        heard = set(able) - set(silent)
+        possible = heard - flight.lost_at or heard or able
+        return self._router.rank(flight.keys, flight.num_choices, possible, 1)[0]
+
+    @contextmanager
+    def load_of(self, flight: Flight, replica: str) -> Iterator[None]:
+        """Count a flight as the load of a replica until the end of the with statement."""
+        size = flight.num_choices
+        self._router.begin(replica, flight.keys, size)
+        try:
+            yield
+        finally:
+            self._router.end(replica, size)
+
+    def load(self, replica: str) -> int:
+        """The load of a replica: choices."""
+        return self._router.load(replica)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.engines.child.restart import MAX_FRUITLESS_LOSSES, RESTART_DELAYS, STABLE_SECONDS, RestartPolicy
+from onward.engines.child.recovery import MAX_FRUITLESS_LOSSES, RESTART_DELAYS, STABLE_SECONDS, RestartPolicy
 
 
 def test_an_engine_that_made_progress_is_replaced_at_once_any_number_of_times() -> None:

@@ -6,10 +6,9 @@ from onward.engine.client import EngineInfo, EngineLoad
 from onward.engine.job import Job
 from onward.engines.book import JobBook
 from onward.engines.cluster.autoscaling import CALLS, replicas_for_calls
-from onward.engines.cluster.flight import Flight
+from onward.engines.cluster.flight import Flight, Placement
 from onward.engines.cluster.members import Member
 from onward.engines.cluster.messages import PROTOCOL, ReplicaInfo
-from onward.engines.cluster.placement import Placement
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules
 
