@@ -228,7 +228,7 @@ class EmbeddedBackend:
         if self._draining:
             return Health("draining", "The server is shutting down.", models)
         if "recovering" in states:
-            return Health("recovering", "An engine was lost and is being started again; requests wait for it.", models)
+            return Health("recovering", "An engine was lost; requests wait until it or another one is back.", models)
         return Health("ready", models=models)
 
     def load(self) -> dict[str, EngineLoad]:
@@ -265,6 +265,8 @@ def _model_health(state: EngineState) -> ModelHealth:
         case "crashed":
             return ModelHealth("dead", "The engine has crashed; the log says why.")
         case "recovering":
+            if state.engines is not None:  # others start them
+                return ModelHealth("recovering", "No engine of this model answers; requests wait for a while.")
             return ModelHealth("recovering", "The engine was lost and is being started again.")
         case "running" | "stopped":
             counts = state.engines
