@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks import measure
 from benchmarks.models import find_model, load
-from onward.constraints.choice import ChoiceConstraint, Compiled
+from onward.constraints.choice import Compiled
 from onward.constraints.grammar import regex_grammar
 from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, TokenTrie
@@ -113,7 +113,7 @@ class Arms:
     def _turn(self, compiled: Compiled | None) -> float:
         """Run some steps of all choices with a grammar or without; return the seconds of a token."""
         for sequence in self.engine.scheduler.running:
-            sequence.constraint = None if compiled is None else ChoiceConstraint(compiled)
+            sequence.constraint = None if compiled is None else compiled.begin()
         self.engine.step()
         generated, begin = 0, time.perf_counter()
         for _ in range(STEPS_PER_TURN):

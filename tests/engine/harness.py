@@ -36,6 +36,7 @@ class EngineOptions(TypedDict, total=False):
     context: int
     speculate: bool
     threads: int | None
+    in_disposable_process: bool
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -78,7 +79,16 @@ class ToyEngine(Engine):
 
     model: ToyModel
 
-    def __init__(self, model: ToyModel, sampler: Sampler, *, max_rows: int, share: bool, speculate: bool) -> None:
+    def __init__(
+        self,
+        model: ToyModel,
+        sampler: Sampler,
+        *,
+        max_rows: int,
+        share: bool,
+        speculate: bool,
+        in_disposable_process: bool = False,
+    ) -> None:
         """The clock ticks once per call, so every step takes as long as any other: drafts always pay, and there are
         many."""
         ticks = itertools.count()
@@ -91,6 +101,7 @@ class ToyEngine(Engine):
             speculate=speculate,
             clock=lambda: float(next(ticks)),
             load_tokenizer=lambda: TOKENIZER,
+            in_disposable_process=in_disposable_process,
         )
         self.jobs: dict[int, Job] = {}
 
@@ -107,10 +118,18 @@ def make_engine(
     context: int = 2048,
     speculate: bool = True,
     threads: int | None = None,
+    in_disposable_process: bool = False,
 ) -> ToyEngine:
     model = ToyModel(blocks=blocks, context_length=context)
     sampler = Sampler(model.vocab_size, threads)
-    return ToyEngine(model, sampler, max_rows=rows, share=share, speculate=speculate)
+    return ToyEngine(
+        model,
+        sampler,
+        max_rows=rows,
+        share=share,
+        speculate=speculate,
+        in_disposable_process=in_disposable_process,
+    )
 
 
 class SlowModel:

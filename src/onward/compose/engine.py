@@ -117,7 +117,8 @@ def make_engine(
 ) -> tuple[Engine, EngineInfo]:
     """Return an engine, which owns the model from now on, and what it serves. `vocabulary`: the model's.
 
-    `load_tokenizer` is called for the first grammar; by default it reads the model's files again.
+    `load_tokenizer` is called for the first grammar; by default it reads the model's files again, in a process of the
+    engine's own, where grammars may be used. With one, they are used in a disposable process.
     """
     from onward.engine.client import EngineInfo
     from onward.engine.step import Engine
@@ -131,6 +132,7 @@ def make_engine(
         share_prefixes=config.share_prefixes,
         speculate=config.speculate,
         load_tokenizer=load_tokenizer or partial(_load_tokenizer, config),
+        in_disposable_process=load_tokenizer is not None,
     )
     info = EngineInfo(
         model.model.vocab_size, model.model.context_length, config.max_rows, _fingerprint(model.fingerprint)

@@ -8,9 +8,6 @@ from threading import Lock
 
 from onward.constraints.choice import Compiled
 from onward.constraints.errors import GrammarError
-from onward.constraints.matcher import MaskBuffer, TokenTrie
-from onward.constraints.tokens import LibraryTokens
-from onward.sampling.masks import pack_mask
 
 MAX_COMPILED_GRAMMARS = 128
 
@@ -20,21 +17,14 @@ EndTokens = frozenset[int]
 class Grammars:
     """Safe from every thread. Keeps the MAX_COMPILED_GRAMMARS that were used last, and what is wrong with others."""
 
-    def __init__(self, load_tokens: Callable[[], LibraryTokens]) -> None:
-        """`load_tokens` is called once, for the first grammar, on whatever thread needs it."""
-        self._load_tokens = load_tokens
+    def __init__(self, compile: Callable[[str, EndTokens], Compiled]) -> None:
+        """`compile` is called on whatever thread needs a grammar, one at a time. It raises GrammarError."""
+        self._compile = compile
         self._lock = Lock()
         """Guards `_compiled`; held for microseconds."""
         self._compiling = Lock()
-        """Held while a grammar is compiled. Guards `_trie`."""
-        self._trie: TokenTrie | None = None
+        """Held while a grammar is compiled."""
         self._compiled: OrderedDict[tuple[str, EndTokens], Compiled | GrammarError] = OrderedDict()
-
-    @property
-    def trie(self) -> TokenTrie:
-        """The vocabulary. Not before a grammar was compiled."""
-        assert self._trie is not None
-        return self._trie
 
     def has(self, grammar: str, end_tokens: EndTokens) -> bool:
         """Whether `compiled` returns at once."""
@@ -48,11 +38,17 @@ class Grammars:
             with self._compiling:
                 found = self._known(grammar, end_tokens)
                 if found is None:
-                    found = self._compile(grammar, end_tokens)
+                    found = self._tried(grammar, end_tokens)
                     self._keep(grammar, end_tokens, found)
         if isinstance(found, GrammarError):
-            raise found
+            raise GrammarError(str(found))
         return found
+
+    def _tried(self, grammar: str, end_tokens: EndTokens) -> Compiled | GrammarError:
+        try:
+            return self._compile(grammar, end_tokens)
+        except GrammarError as error:
+            return error
 
     def _known(self, grammar: str, end_tokens: EndTokens) -> Compiled | GrammarError | None:
         with self._lock:
@@ -66,16 +62,3 @@ class Grammars:
             self._compiled[grammar, end_tokens] = compiled
             if len(self._compiled) > MAX_COMPILED_GRAMMARS:
                 self._compiled.popitem(last=False)
-
-    def _compile(self, grammar: str, end_tokens: EndTokens) -> Compiled | GrammarError:
-        if self._trie is None:
-            self._trie = TokenTrie(self._load_tokens())
-        try:
-            matcher = self._trie.compile(grammar)
-        except GrammarError as error:
-            return error
-        ends = pack_mask(end_tokens, self._trie.vocab_size)
-        [first] = MaskBuffer(self._trie).compute([(matcher, [], ends)])
-        if matcher.error:
-            return GrammarError(matcher.error)
-        return Compiled(matcher, ends, bool(end_tokens), first)

@@ -34,7 +34,7 @@ class TokenTrie:
         from llguidance import LLMatcher
 
         library = LLMatcher(self._library, grammar, log_level=0, limits=parser_limits())
-        matcher = Matcher(library)
+        matcher = Matcher(library, self.vocab_size)
         library.compute_bitmask()  # fails where the text that is forced at the beginning exceeds a limit
         if matcher.error:
             raise GrammarError(matcher.error)
@@ -44,14 +44,15 @@ class TokenTrie:
 class Matcher:
     """The state of one choice in its grammar. Used on one thread at a time."""
 
-    __slots__ = ("library",)
+    __slots__ = ("library", "vocab_size")
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, vocab_size: int) -> None:
         self.library = library
+        self.vocab_size = vocab_size
 
     def copy(self) -> Matcher:
         """Return a matcher in the same state, which is independent of this one."""
-        return Matcher(self.library.deep_copy())
+        return Matcher(self.library.deep_copy(), self.vocab_size)
 
     @property
     def error(self) -> str:
@@ -125,20 +126,27 @@ class MaskBuffer:
         if drafted:
             self._executor.unsafe_compute_mask_ptr_with_draft_token(drafted, address, row_bytes, total)
         return [
-            self._finish(rows[start : start + 1 + len(draft)], ends)
+            finished(rows[start : start + 1 + len(draft)], ends, self._trie.vocab_size)
             for (_, draft, ends), start in zip(wanted, starts, strict=True)
         ]
 
-    def _finish(self, rows: NDArray[np.uint32], ends: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """Replace the bit of the virtual token by those of the end tokens."""
-        word, bit = divmod(self._trie.vocab_size, 32)
-        virtual = np.uint32(1 << bit)
-        may_end = rows[:, word] & virtual
-        rows[:, word] &= ~virtual
-        masks = rows[:, : len(ends)]
-        for index, ending in enumerate(may_end):
-            if ending:
-                masks[index] |= ends
-            if index and not masks[index].any():
-                masks[index] = ALL
-        return masks
+    @staticmethod
+    def compute_here(matcher: Matcher, ends: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Return the mask of the next token, [1, words], computed on the calling thread."""
+        row = np.frombuffer(matcher.library.compute_bitmask(), np.uint32)
+        return finished(row[None, :].copy(), ends, matcher.vocab_size)
+
+
+def finished(rows: NDArray[np.uint32], ends: NDArray[np.uint32], vocab_size: int) -> NDArray[np.uint32]:
+    """Replace the bit of the virtual token by those of the end tokens."""
+    word, bit = divmod(vocab_size, 32)
+    virtual = np.uint32(1 << bit)
+    may_end = rows[:, word] & virtual
+    rows[:, word] &= ~virtual
+    masks = rows[:, : len(ends)]
+    for index, ending in enumerate(may_end):
+        if ending:
+            masks[index] |= ends
+        if index and not masks[index].any():
+            masks[index] = ALL
+    return masks

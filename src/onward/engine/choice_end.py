@@ -7,6 +7,7 @@ sample. `completions` finds the same ends again, from the same tokens, for the t
 from __future__ import annotations
 
 from onward.constraints.choice import ChoiceConstraint
+from onward.constraints.errors import GrammarError
 from onward.engine.events import EngineFinishReason
 from onward.engine.job import Job
 from onward.engine.model import Vocabulary
@@ -27,14 +28,34 @@ class ChoiceEnd:
         self._num_taken = 0
 
     def take(self, token: int) -> EngineFinishReason | None:
-        """Take the next token. Returns the finish reason, None if the choice goes on. Not called after the end."""
+        """Take the next token. Returns the finish reason, None if the choice goes on, or if its constraint is
+        unsettled: then `settle` says. Not called after the end."""
         self._num_taken += 1
         if token in self._job.end_tokens:
             return "stop"
         if self._assembler is not None and self._completes_stop(self._assembler, token):
             return "stop"
-        if self._constraint is not None and self._constraint.take(token):
+        if self._constraint is not None:
+            if self._constraint.take(token):
+                return "stop"
+            if self._constraint.is_unsettled:
+                return None
+        return self._length_reached()
+
+    def settle(self) -> EngineFinishReason | None:
+        """Return the finish reason behind the tokens taken, for a constraint that was unsettled. Raises GrammarError
+        where the choice cannot go on."""
+        assert self._constraint is not None
+        outcome = self._constraint.settle()
+        if outcome.completes and not outcome.forced:
             return "stop"
+        if reached := self._length_reached():
+            return reached
+        if outcome.error:
+            raise GrammarError(outcome.error)
+        return None
+
+    def _length_reached(self) -> EngineFinishReason | None:
         return "length" if self._num_taken >= self._job.max_tokens else None
 
     def _completes_stop(self, assembler: Assembler, token: int) -> bool:

@@ -1,14 +1,20 @@
-"""Constrained choices: their grammars, and the masks of a step, computed beside it."""
+"""Constrained choices: their grammars, and the masks of a step, computed beside it.
+
+No step waits longer than MAX_WAIT_SECONDS for a mask: a choice whose masks take longer leaves the step, and goes on in
+a later one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING
 
-from onward.constraints.choice import Compiled, Masks
-from onward.constraints.grammars import Grammars
-from onward.constraints.matcher import MaskBuffer, Wanted
+from onward.constraints.choice import ChoiceConstraint, Compiled, Masks
+from onward.constraints.grammars import EndTokens, Grammars
+from onward.constraints.local import LocalChoice, LocalGrammars
+from onward.constraints.process.masks import RemoteGrammars
 from onward.constraints.tokens import LibraryTokens, library_tokens
 from onward.engine.job import Job
 
@@ -17,29 +23,37 @@ if TYPE_CHECKING:
     from onward.engine.scheduler import ScheduledSequence
     from onward.engine.sequence import Sequence
 
-MAX_INLINE_CHOICES = 2
-"""Choices whose masks are computed at once: another thread would take longer to wake."""
+MAX_WAIT_SECONDS = 0.005
+"""How long a step waits for masks."""
+MAX_IDLE_SECONDS = 0.02
+"""How long the engine waits where nothing else is to be computed; then it looks for commands."""
 
 LoadTokenizer = Callable[[], "Tokenizer"]
 """Loads the model's tokenizer, which takes a second or more for large vocabularies. May be called on any thread."""
 
 
 class Constraints:
-    """All grammars of an engine. Owns a thread, from the first constrained step on; `close` ends it."""
+    """All grammars of an engine. Owns threads, from the first constrained step on, or a process; `close` ends them."""
 
-    def __init__(self, vocab_size: int, vocabulary: Vocabulary, load_tokenizer: LoadTokenizer | None) -> None:
-        """`load_tokenizer` is called once, for the first grammar; None: no job has one."""
-
-        def load() -> LibraryTokens:
-            assert load_tokenizer is not None, "an engine without a tokenizer takes no grammars"
-            return library_tokens(vocab_size, vocabulary, load_tokenizer())
-
-        self._grammars = Grammars(load)
-        self._executor: ThreadPoolExecutor | None = None
-        self._buffer: MaskBuffer | None = None
-        self._step: dict[int, int] = {}
-        """The place of each constrained sequence in the step's masks, by sequence id."""
-        self._masks: Future[list[Masks]] | None = None
+    def __init__(
+        self,
+        vocab_size: int,
+        vocabulary: Vocabulary,
+        load_tokenizer: LoadTokenizer | None,
+        *,
+        in_disposable_process: bool = False,
+    ) -> None:
+        """`load_tokenizer` is called once, for the first grammar; None: no job has one. `in_disposable_process`:
+        compile grammars and compute masks there, because this process must not die."""
+        self._vocab_size = vocab_size
+        self._vocabulary = vocabulary
+        self._load_tokenizer = load_tokenizer
+        self._local = None if in_disposable_process else LocalGrammars(self._load_tokens)
+        self._remote: RemoteGrammars | None = None
+        self._grammars = Grammars(self._compile_elsewhere if self._local is None else self._local.compile)
+        self._batch: Future[list[Masks]] | None = None
+        self._places: dict[int, int] = {}
+        """The place of each sequence in the batch of the step, by sequence id."""
 
     def is_ready(self, job: Job) -> bool:
         """Whether `prepare` returns at once. Any thread."""
@@ -50,49 +64,97 @@ class Constraints:
         GrammarError."""
         return self._grammars.compiled(job.grammar, job.end_tokens)
 
+    def settle(self, running: Iterable[Sequence]) -> list[Sequence]:
+        """Return the sequences about whose last tokens something was found, which the caller settles. Waits for those
+        that are not slow, for a moment."""
+        unsettled = [each for each in running if each.constraint is not None and each.constraint.is_unsettled]
+        if not unsettled:
+            return []
+        wait(self._pending(each for each in unsettled if not _of(each).is_slow), MAX_WAIT_SECONDS)
+        for sequence in unsettled:
+            _of(sequence).is_slow |= not _of(sequence).is_ready
+        return [each for each in unsettled if _of(each).is_ready]
+
+    def wait_for_any(self, running: Iterable[Sequence]) -> None:
+        """Wait until one of these sequences can go on, or for a moment."""
+        unsettled = (each for each in running if each.constraint is not None and each.constraint.is_unsettled)
+        wait(self._pending(unsettled), MAX_IDLE_SECONDS, FIRST_COMPLETED)
+
     def start(self, step: Iterable[ScheduledSequence]) -> None:
-        """Begin to compute the masks of a step, on another thread unless they are few. The matchers must not be used
-        until `masks_of`."""
-        self._wait()
-        self._step = {}
-        wanted: list[Wanted] = []
+        """Begin to compute the masks of a step on another thread. The matchers must not be used until `late`."""
+        self._finish_batch()
+        wanted: list[tuple[LocalChoice, list[int]]] = []
         for scheduled in step:
             constraint = scheduled.sequence.constraint
-            if constraint is None or scheduled.is_prefill or not scheduled.num_outputs:
+            if not isinstance(constraint, LocalChoice) or scheduled.is_prefill or not scheduled.num_outputs:
                 continue
-            self._step[scheduled.sequence.id] = len(wanted)
-            draft = scheduled.draft.tokens if scheduled.draft else []
-            wanted.append((constraint.matcher, draft, constraint.compiled.ends))
-        if not wanted:
-            return
-        if self._buffer is None:
-            self._buffer = MaskBuffer(self._grammars.trie)
-        if len(wanted) <= MAX_INLINE_CHOICES:
-            self._masks = Future()
-            self._masks.set_result(self._buffer.compute(wanted))
-            return
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="onward-masks")
-        self._masks = self._executor.submit(self._buffer.compute, wanted)
+            if constraint.known_masks(1) is None:
+                self._places[scheduled.sequence.id] = len(wanted)
+                wanted.append((constraint, scheduled.draft.tokens if scheduled.draft else []))
+        if wanted:
+            assert self._local is not None
+            self._batch = self._local.compute(wanted)
 
-    def masks_of(self, sequence: Sequence) -> Masks | None:
-        """Return the masks of a sequence that samples in this step, valid until the next `start`; None if everything is
-        allowed. Waits until they are computed."""
+    def late(self, step: Iterable[ScheduledSequence]) -> set[int]:
+        """Wait for the masks of the step, for a moment. Returns the ids of the sequences that leave it."""
+        if self._batch is None:
+            return set()
+        try:
+            self._batch.result(MAX_WAIT_SECONDS)
+            return set()
+        except FutureTimeoutError:
+            late = set(self._places)
+        for scheduled in step:
+            place, constraint = self._places.get(scheduled.sequence.id), scheduled.sequence.constraint
+            if place is not None and isinstance(constraint, LocalChoice):
+                constraint.leave_step(self._batch, place)
+        assert self._local is not None
+        self._local.abandon()
+        self._batch, self._places = None, {}
+        return late
+
+    def masks_of(self, sequence: Sequence, count: int) -> Masks | None:
+        """Return the masks of a sequence that samples in this step, for the next token and `count - 1` drafted ones,
+        valid until the next `start`; None if everything is allowed."""
         constraint = sequence.constraint
         if constraint is None:
             return None
         if not sequence.num_generated:
-            return constraint.compiled.first
-        assert self._masks is not None
-        return self._masks.result()[self._step[sequence.id]]
+            return constraint.first
+        known = constraint.known_masks(count)
+        if known is not None:
+            return known
+        assert self._batch is not None
+        return self._batch.result()[self._places[sequence.id]]
 
     def close(self) -> None:
-        """End the thread."""
-        if self._executor is not None:
-            self._executor.shutdown()
+        """End the threads and the process."""
+        if self._local is not None:
+            self._local.close()
+        if self._remote is not None:
+            self._remote.close()
 
-    def _wait(self) -> None:
+    def _finish_batch(self) -> None:
         """Wait for masks that nobody needed, because the step failed."""
-        if self._masks is not None:
-            self._masks.result()
-            self._masks = None
+        if self._batch is not None:
+            self._batch.result()
+        self._batch, self._places = None, {}
+
+    def _compile_elsewhere(self, grammar: str, end_tokens: EndTokens) -> Compiled:
+        if self._remote is None:
+            assert self._load_tokenizer is not None, "an engine without a tokenizer takes no grammars"
+            self._remote = RemoteGrammars(self._vocab_size, self._load_tokenizer())
+        return self._remote.compile(grammar, end_tokens)
+
+    def _load_tokens(self) -> LibraryTokens:
+        assert self._load_tokenizer is not None, "an engine without a tokenizer takes no grammars"
+        return library_tokens(self._vocab_size, self._vocabulary, self._load_tokenizer())
+
+    @staticmethod
+    def _pending(sequences: Iterable[Sequence]) -> list[Future[object]]:
+        return [pending for each in sequences if (pending := _of(each).pending) is not None]  # type: ignore[misc]
+
+
+def _of(sequence: Sequence) -> ChoiceConstraint:
+    assert sequence.constraint is not None
+    return sequence.constraint

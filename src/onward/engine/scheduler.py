@@ -142,14 +142,16 @@ class Scheduler:
 
     def schedule(self, prefill_budget: int) -> SchedulerOutput:
         """Decide the next step: one token and perhaps a draft per decoding sequence, and at most `prefill_budget`
-        prompt tokens, but at least a minimal chunk if nothing decodes. Admits and preempts sequences."""
+        prompt tokens, but at least a minimal chunk if nothing decodes. Admits and preempts sequences. Nothing is
+        scheduled where all of them are held by their grammars."""
         self._make_room()
         if all(sequence.is_prefilling for sequence in self.running):
             prefill_budget = max(prefill_budget, self.cache.shape.min_prefill_tokens)
         prefills = self._schedule_prefills(prefill_budget)
-        decoding = [sequence for sequence in self.running if not sequence.is_prefilling]  # after some were suspended
+        decoding = [each for each in self.running if not each.is_prefilling]  # after some were suspended
         # Drafts are evaluated only in decode-only steps, so this comes after admission.
         is_decode_only = len(decoding) == len(self.running)
+        decoding = [each for each in decoding if not each.is_held]
         drafts = self._choose_drafts(decoding) if self._choose_drafts and decoding and is_decode_only else {}
         spare = len(self.running)
         decodes = [_decode(self.cache, sequence, drafts.get(sequence.id), spare) for sequence in decoding]

@@ -113,6 +113,11 @@ class Sequence:
         return not self.is_prefilling and self.computed < len(self.tokens) - 1
 
     @property
+    def is_held(self) -> bool:
+        """Whether the sequence waits for what its grammar allows next."""
+        return self.constraint is not None and self.constraint.is_unsettled
+
+    @property
     def wants_scores(self) -> bool:
         """Whether this sequence scores the prompt's tokens."""
         return self.job.score_top is not None and not self.prefill_reported
@@ -141,11 +146,11 @@ class Sequence:
     ) -> Proposal | None:
         """As `propose_draft`: the tokens that must come next, else what the drafter proposes, as far as it is
         allowed."""
-        tokens = constraint.matcher.forced_tokens()[: min(room, MAX_DRAFT_TOKENS)]
+        tokens = constraint.forced_tokens()[: min(room, MAX_DRAFT_TOKENS)]
         if tokens:
             return Proposal(tokens, [1.0] * len(tokens), "grammar") if min_probability < 1.0 else None
         found = drafter.propose(room, min_probability)
-        count = constraint.matcher.count_valid(found.tokens) if found else 0
+        count = constraint.count_valid(found.tokens) if found else 0
         return Proposal(found.tokens[:count], found.probabilities[:count], found.source) if found and count else None
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.constraints.choice import ChoiceConstraint
+from onward.constraints.errors import GrammarError
 from onward.engine.admission import SHORT_PROMPT_TOKENS
 from onward.engine.cache import Copy, KVCache
 from onward.engine.choice_end import ChoiceEnd
@@ -44,8 +44,8 @@ class PendingDraw(NamedTuple):
 class Engine:
     """Runs jobs step by step, and returns their events. Used on one thread, usually that of `thread.EngineThread`.
 
-    Owns `model` and `sampler`: `close` closes both. `load_tokenizer` is for grammars; None: no job has one. `clock`
-    returns seconds.
+    Owns `model` and `sampler`: `close` closes both. `load_tokenizer` is for grammars; None: no job has one;
+    `in_disposable_process`: grammars are used there, because this process must not die. `clock` returns seconds.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class Engine:
         share_prefixes: bool = True,
         speculate: bool = True,
         clock: Callable[[], float] = time.perf_counter,
+        in_disposable_process: bool = False,
     ) -> None:
         self.model = model
         self.vocabulary = vocabulary
@@ -66,7 +67,9 @@ class Engine:
         self._cost = StepCost()
         self._speculation = Speculation(self._cost) if speculate else None
         self.scheduler = Scheduler(self.cache, max_rows, self._speculation.choose if self._speculation else None)
-        self.constraints = Constraints(model.vocab_size, vocabulary, load_tokenizer)
+        self.constraints = Constraints(
+            model.vocab_size, vocabulary, load_tokenizer, in_disposable_process=in_disposable_process
+        )
         self.counters = Counters()
         self._sampler = sampler
         self._pacer = PrefillPacer(self._cost, model.shape)
@@ -105,19 +108,46 @@ class Engine:
         then.
         """
         started = self._clock()
+        settled: list[Event] = []
+        self._settle(settled)
         output = self.scheduler.schedule(self._prefill_budget())
-        assert output.scheduled, "jobs are waiting, but none can be admitted"
+        if not output.scheduled:
+            return self._idle_step(settled, before_compute)
         self._copy_blocks(output.copies)
         rows = [row for scheduled in output.scheduled for row in scheduled.rows()]
         self.constraints.start(output.scheduled)
         logits = self._evaluate(output.scheduled, rows, before_compute)
         before_compute()  # in case the runtime did not call it
-        self.undelivered = []
+        self.undelivered = settled
         if logits is not None:
             self._accept(output.scheduled, logits, self.undelivered)
         if self._failures:
             self._end_failed(self.undelivered)
         self._count(output.scheduled, len(rows), self._clock() - started)
+        return self.undelivered
+
+    def _settle(self, events: list[Event]) -> None:
+        """End the choices that their grammars have completed, or cannot go on, as far as that is known by now."""
+        for sequence in self.constraints.settle(self.scheduler.running):
+            assert sequence.end is not None
+            try:
+                finish = sequence.end.settle()
+            except GrammarError as error:
+                self._failures[sequence.job.request] = "constraint", str(error)
+                continue
+            if finish:
+                self._emit(sequence, [], finish, events)
+        if self._failures:
+            self._end_failed(events)
+
+    def _idle_step(self, events: list[Event], before_compute: Hook) -> list[Event]:
+        """Finish a step that computes nothing: all running sequences are held by their grammars, or have ended."""
+        held = [each for each in self.scheduler.running if each.is_held]
+        assert held or not self.scheduler.running, "jobs are waiting, but none can be admitted"
+        before_compute()
+        self.undelivered = events
+        if held and not events:
+            self.constraints.wait_for_any(held)
         return self.undelivered
 
     def load(self) -> EngineLoad:
@@ -191,11 +221,14 @@ class Engine:
         `logits`: float32 [sum of num_outputs, vocab_size], in the order of `step`.
         """
         pending: list[PendingDraw] = []
+        late = self.constraints.late(step)
         row = 0
         for scheduled in step:
             sequence = scheduled.sequence
             self._score(scheduled, logits, row)
             first, row = row, row + scheduled.num_outputs
+            if sequence.id in late:
+                continue  # it computes the same row again when its masks are there
             self.scheduler.advance(scheduled)
             if sequence.is_prefilling:
                 continue
@@ -253,7 +286,7 @@ class Engine:
                 sequence.drafter = Drafter(sequence.tokens, sequence.prompt_length, job.prediction, index)
                 index = sequence.drafter.index
             if sequence.end is None:
-                sequence.constraint = ChoiceConstraint(sequence.grammar) if sequence.grammar is not None else None
+                sequence.constraint = sequence.grammar.begin() if sequence.grammar is not None else None
                 sequence.end = ChoiceEnd(job, self.vocabulary, sequence.constraint)
                 for token in sequence.tokens[sequence.prompt_length :]:
                     sequence.end.take(token)
@@ -277,7 +310,7 @@ class Engine:
                 rows.append(row + ahead)
                 samplers.append(sampler)
                 banned.append(job.end_tokens if sequence.num_generated + ahead < job.min_tokens else None)
-            own = self.constraints.masks_of(sequence)
+            own = self.constraints.masks_of(sequence, 1 + len(draft.tokens) if draft else 1)
             masks.extend([None] * (len(rows) - len(masks)) if own is None else own)
         constrained = any(mask is not None for mask in masks)
         sampled = iter(self._sampler.sample(logits, rows, samplers, banned, masks if constrained else ()))
@@ -295,7 +328,7 @@ class Engine:
     def _note_failures(self, sequence: Sequence, sampled: ReadOnly[Sampled | None]) -> bool:
         """Return whether no token could be sampled for one of them; then the request fails at the end of the step."""
         failed = [one.token for one in sampled if one is not None and one.token < 0]
-        if sequence.constraint is not None and (error := sequence.constraint.matcher.error):
+        if sequence.constraint is not None and (error := sequence.constraint.error):
             self._failures[sequence.job.request] = "constraint", error
             return True
         if failed:

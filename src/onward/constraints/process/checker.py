@@ -166,8 +166,7 @@ class GrammarChecker:
 
     def _check(self, process: GrammarProcess, work: _Work) -> str | GrammarError:
         try:
-            request = work.make()
-            checked = process.call(request)
+            checked = _answer(process, work.make())
             assert isinstance(checked, Checked)
         except GrammarError as error:
             return error
@@ -206,6 +205,16 @@ class GrammarChecker:
             self._running.clear()
         for work in works:
             _resolve(work.future, GrammarError(f"the process that compiles it cannot be started: {reason}"))
+
+
+def _answer(process: GrammarProcess, request: Check) -> object:
+    """Return the answer to a request, tried again where somebody killed the process. Raises ProcessLost."""
+    try:
+        return process.call(request)
+    except ProcessLost as error:
+        if not error.was_killed:
+            raise
+        return process.call(request)
 
 
 def _remember(where: OrderedDict[bytes, T], key: bytes, value: T, most: int) -> None:

@@ -31,7 +31,12 @@ TOO_LARGE = "it is too complex to compute: it exceeds the memory, or the library
 
 
 class ProcessLost(Exception):
-    """The process ended while it answered. The message says why, to whoever sent the grammar."""
+    """The process ended while it answered. The message says why, to whoever sent the grammar. `was_killed`: by somebody
+    else, so that the request need not be the cause."""
+
+    def __init__(self, message: str, *, was_killed: bool = False) -> None:
+        super().__init__(message)
+        self.was_killed = was_killed
 
 
 class GrammarProcess:
@@ -48,8 +53,15 @@ class GrammarProcess:
         self.starts = 0
         """How often a process was started."""
 
+    @property
+    def pid(self) -> int | None:
+        """Of the process, None if there is none."""
+        return None if self._process is None else self._process.popen.pid
+
     def start(self) -> None:
         """Start the process unless it runs. Raises OSError."""
+        if self._process is not None and self._process.popen.poll() is not None:
+            self._end("it had ended")
         if self._process is None:
             self._process = spawn(self._command)
             self._reader = FrameReader(self._process.up)
@@ -68,7 +80,10 @@ class GrammarProcess:
             self._end("it did not answer in time")
             raise ProcessLost(TOO_SLOW) from None
         except (OSError, BrokenFrame, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, EOFError) as error:
-            raise ProcessLost(self._end(str(error))) from None
+            status = self._end(str(error))
+        if sys.platform == "win32":
+            raise ProcessLost(TOO_LARGE)
+        raise ProcessLost(TOO_SLOW if status == -signal.SIGPROF else TOO_LARGE, was_killed=status == -signal.SIGKILL)
 
     def tell(self, request: Request) -> None:
         """Send what is not answered; ignored if there is no process."""
@@ -106,9 +121,8 @@ class GrammarProcess:
             if watch is not None:
                 watch.cancel()
 
-    def _end(self, reason: str) -> str:
-        """Forget the process, which ends with its connection at the latest. Returns what ended it, for whoever sent the
-        grammar."""
+    def _end(self, reason: str) -> int:
+        """Forget the process, which ends with its connection at the latest. Returns how, as Popen does."""
         process, self._process, self._reader = self._process, None, None
         assert process is not None
         process.close()
@@ -119,4 +133,4 @@ class GrammarProcess:
             status = process.popen.wait()
         if reason != CLOSED:
             log.warning("a process that computes grammars is lost: %s (%s)", how_it_ended(status), reason)
-        return TOO_SLOW if sys.platform != "win32" and status == -signal.SIGPROF else TOO_LARGE
+        return status

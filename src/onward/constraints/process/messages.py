@@ -36,7 +36,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Compile(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Compile a grammar for the loaded vocabulary, under a number of the caller's. Answered by Compiled."""
+    """Compile a grammar for the loaded vocabulary, under a number of the caller's. Answered by CompiledGrammar."""
 
     number: int
     grammar: str
@@ -59,11 +59,11 @@ class Advance(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Advanced(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What may follow: packed masks for the next token and behind each of `forced`, which must come next."""
+    """What may follow, as `choice.Outcome`: packed masks for the next token and behind each of `forced`."""
 
     masks: bytes
     forced: list[int]
-    is_complete: bool
+    completes: bool
     problem: str = ""
 
 

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections import OrderedDict
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.constraints.choice import TOO_SLOW
 from onward.constraints.errors import GrammarError
 from onward.constraints.grammar import check
 from onward.constraints.json_schema import check_embedded, json_schema_grammar
@@ -53,6 +54,8 @@ LOAD_SECONDS = 120.0
 """For a vocabulary, which the operator's model has."""
 ADVANCE_SECONDS = 1.0
 """For the next masks of a choice, behind each MAX_REPLAYED_TOKENS of its tokens."""
+MAX_TOKEN_SECONDS = 0.5
+"""For the masks behind one token: the choice is refused, and the process goes on."""
 MAX_REPLAYED_TOKENS = 1000
 MAX_EXTRA_MEMORY = 1 << 30
 """Bytes of addresses beside those that the process has when it begins; for a vocabulary there are more."""
@@ -69,9 +72,8 @@ class Worker:
         self._requests = self._read(down)
         self._up = up
         self._trie: TokenTrie | None = None
-        self._buffer: MaskBuffer | None = None
         self._grammars: dict[int, tuple[Matcher, NDArray[np.uint32]]] = {}
-        self._choices: OrderedDict[int, Matcher] = OrderedDict()
+        self._choices: dict[int, Matcher] = {}
 
     def run(self) -> None:
         """Answer until the other side is gone."""
@@ -103,36 +105,40 @@ class Worker:
     def _load(self, token_bytes: list[bytes], control: frozenset[int]) -> Loaded:
         tokens = LibraryTokens(len(token_bytes), token_bytes.__getitem__, control.__contains__, self._encode)
         self._trie = TokenTrie(tokens)
-        self._buffer = MaskBuffer(self._trie)
         return Loaded()
 
     def _compile(self, number: int, grammar: str, end_tokens: list[int]) -> CompiledGrammar:
-        assert self._trie is not None and self._buffer is not None
+        assert self._trie is not None
         try:
             matcher = self._trie.compile(grammar)
         except GrammarError as error:
             return CompiledGrammar(b"", str(error))
         ends = pack_mask(frozenset(end_tokens), self._trie.vocab_size)
-        [masks] = self._buffer.compute([(matcher, [], ends)])
+        masks = MaskBuffer.compute_here(matcher, ends)
         if matcher.error:
             return CompiledGrammar(b"", matcher.error)
         self._grammars[number] = matcher, ends
         return CompiledGrammar(masks.tobytes())
 
     def _advance(self, choice: int, grammar: int, tokens: list[int]) -> Advanced:
-        assert self._buffer is not None
         first, ends = self._grammars[grammar]
         matcher = self._choices.get(choice)
         if matcher is None:
             matcher = self._choices[choice] = first.copy()
         for token in tokens:
             matcher.consume(token)
-        if matcher.is_complete:
+        started = time.thread_time()
+        if _is_complete(matcher, ends):
             return Advanced(b"", [], True)
+        masks = [MaskBuffer.compute_here(matcher, ends)]
         forced = [] if matcher.error else matcher.forced_tokens()[:MAX_FORCED_TOKENS]
-        [masks] = self._buffer.compute([(matcher, forced, ends)])
-        is_complete = not matcher.error and not ends.any() and matcher.has_ended()
-        return Advanced(masks.tobytes(), forced, is_complete, matcher.error)
+        ahead = matcher.copy() if forced else matcher
+        for token in forced:
+            ahead.consume(token)
+            masks.append(masks[0] if _is_complete(ahead, ends) else MaskBuffer.compute_here(ahead, ends))
+        error = matcher.error or (TOO_SLOW if time.thread_time() - started > MAX_TOKEN_SECONDS else "")
+        packed = b"".join(each.tobytes() for each in masks)
+        return Advanced(packed, forced, bool(forced) and _is_complete(ahead, ends), error)
 
     def _encode(self, text: str) -> list[int]:
         """Ask the other side for the tokens of a text."""
@@ -149,6 +155,10 @@ class Worker:
     def _read(down: int) -> Iterator[Request]:
         for payload in FrameReader(down):
             yield decode_request(payload)
+
+
+def _is_complete(matcher: Matcher, ends: NDArray[np.uint32]) -> bool:
+    return matcher.is_complete or (not ends.any() and matcher.has_ended())
 
 
 def _checked(request: Check) -> Checked:

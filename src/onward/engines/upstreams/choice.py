@@ -117,6 +117,11 @@ class ChoiceRun:
         self._sampler.accept(token)
         return self._end.take(token)
 
+    def settle(self) -> EngineFinishReason | None:
+        """Return the finish reason behind the tokens taken, for a constraint that was unsettled. Raises
+        GrammarError."""
+        return self._end.settle()
+
     def _seed(self, position: int) -> int:
         """Return a seed that depends on the job's seed, the choice and the position only."""
         state = mix(self.job.sampling.seed)

@@ -211,7 +211,12 @@ class UpstreamEngine(LoopClient):
     async def _take_segment(self, run: _Run, state: ChoiceRun, address: Address) -> bool:
         """Take the tokens of one segment. Returns whether the choice has ended. Raises UpstreamError."""
         assert self._pool is not None
-        segment, num_before = state.next_segment(await self._grammars.mask_of(state.constraint)), len(state.generated)
+        if state.constraint is not None and state.constraint.is_unsettled:
+            await self._grammars.wait_for(state.constraint)
+            if finish := state.settle():
+                self._record(Decoded(run.job.id, state.choice, [], finish))
+                return True
+        segment, num_before = state.next_segment(self._grammars.mask_of(state.constraint)), len(state.generated)
         if segment.forced_token is not None:
             await asyncio.sleep(0)  # others are next: thousands of tokens may be forced
             return self._take(run, state, Part([Sampled(segment.forced_token, float("nan"), ())]))
