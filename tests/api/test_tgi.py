@@ -103,7 +103,7 @@ async def test_errors_are_those_of_tgi() -> None:
         prompt = await post(app, "/generate", inputs="x" * 2049)
     given = "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 2048. Given: "
     assert exact.json["error"] == given + "3 `inputs` tokens and 2047 `max_new_tokens`"
-    assert long.json["error"] == given + "at least 0 `inputs` tokens and 1000000 `max_new_tokens`"
+    assert long.json["error"] == given + "1 `inputs` tokens and 1000000 `max_new_tokens`"
     assert prompt.json["error"] == "Input validation error: `inputs` must have less than 2048 tokens. Given: 2049"
     for call in (wrong, long, unknown):
         assert call.status == 422 and call.json["error_type"] == "validation"

@@ -39,13 +39,22 @@ def planned(tokenizer: ToyTokenizer | None = None, limits: RequestLimits | None 
         return plan(request, model, 0, count(), limits or RequestLimits())
 
 
-@pytest.mark.parametrize("fields", [{"prompt": "x" * 10_000}, {"prompt": "a", "suffix": "x" * 10_000}])
+@pytest.mark.parametrize("fields", [{"prompt": "x" * 100_000}, {"prompt": "a", "suffix": "x" * 100_000}])
 def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenized(fields: dict[str, Any]) -> None:
     tokenizer = CountingTokenizer(max_token_bytes=10)
-    message = r"is 64 tokens, however you requested at least 1016 tokens \(at least 1000 in your prompt; 16 for the "
+    message = r"is 64 tokens, however you requested at least 10016 tokens \(at least 10000 in your prompt; 16 for the "
     with pytest.raises(InvalidRequest, match=message):
         planned(tokenizer, **fields)
     assert tokenizer.num_characters <= 1
+
+
+@pytest.mark.parametrize(("num_characters", "max_tokens"), [(1, 64), (10, 10**6), (65, 0), (10_000, 16), (65_536, 16)])
+def test_a_text_of_up_to_65536_characters_is_counted_exactly(num_characters: int, max_tokens: int) -> None:
+    message = (
+        rf"requested {num_characters + max_tokens} tokens \({num_characters} in your prompt; {max_tokens} for the "
+    )
+    with pytest.raises(InvalidRequest, match=message):
+        planned(CountingTokenizer(max_token_bytes=10), prompt="x" * num_characters, max_tokens=max_tokens)
 
 
 def test_composed_characters_count_less() -> None:

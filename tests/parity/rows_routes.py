@@ -48,13 +48,16 @@ def usage(server: Server) -> None:
         *("prompt_tokens_details", "completion_tokens_details"),
     ]
     assert (counts["prompt_tokens"], counts["completion_tokens"], counts["total_tokens"]) == (17, 5, 22)
-    assert set(counts["prompt_tokens_details"]) == {"cached_tokens", "audio_tokens"}
-    assert counts["prompt_tokens_details"]["audio_tokens"] == 0
+    details = counts["prompt_tokens_details"]
+    assert list(details) == ["cached_tokens", "audio_tokens", "text_tokens", "image_tokens", "cache_write_tokens"]
+    assert (details["audio_tokens"], details["text_tokens"], details["image_tokens"]) == (0, 17, 0)
+    assert 0 <= details["cached_tokens"] + details["cache_write_tokens"] <= 17
     assert counts["completion_tokens_details"] == {
         "reasoning_tokens": 0,
         "audio_tokens": 0,
         "accepted_prediction_tokens": 0,
         "rejected_prediction_tokens": 0,
+        "text_tokens": 5,
     }
 
 

@@ -101,6 +101,12 @@ export interface components {
             cached_tokens: number;
             /** @description Always 0: prompts are text. */
             audio_tokens: number;
+            /** @description All tokens of the prompts. */
+            text_tokens: number;
+            /** @description Always 0: prompts are text. */
+            image_tokens: number;
+            /** @description Prompt tokens that this request added to the prefix cache. Left out where another server computes the model, which does not say. */
+            cache_write_tokens?: number;
         };
         /** CompletionTokensDetails */
         CompletionTokensDetails: {
@@ -112,6 +118,8 @@ export interface components {
             accepted_prediction_tokens: number;
             /** @description Tokens drafted from `prediction` that the model did not generate. They are not part of `completion_tokens`. */
             rejected_prediction_tokens: number;
+            /** @description All generated tokens. */
+            text_tokens: number;
         };
         /** Error */
         Error: {

@@ -69,6 +69,7 @@ class ChoiceStream:
         }
         self._prompt_tokens = sum(prompt.num_prompt_tokens for prompt in plan.prompts)
         self._cached_tokens = 0
+        self._written_tokens: int | None = 0
         self._completion_tokens = 0
         self._num_tokens: dict[tuple[int, int], int] = {}
         self._drafted: dict[tuple[int, int], tuple[int, int, int]] = {}
@@ -92,6 +93,7 @@ class ChoiceStream:
             self._reasoning_tokens,
             self._accepted,
             self._rejected,
+            self._written_tokens,
         )
 
     def _record(self, prompt: PlannedPrompt) -> PromptRecord:
@@ -107,11 +109,18 @@ class ChoiceStream:
             state = self._prompts[event.job]
             if isinstance(event, Prefilled):
                 self._cached_tokens += event.num_cached_tokens
+                self._count_written(event)
                 if state.record is not None:
                     state.record.scores = event.scores
             else:
                 deltas += self._decoded(state, event)
         return deltas
+
+    def _count_written(self, event: Prefilled) -> None:
+        if event.num_written_tokens is None or self._written_tokens is None:
+            self._written_tokens = None
+        else:
+            self._written_tokens += event.num_written_tokens
 
     def take_ended_early(self) -> list[tuple[int, int]]:
         """Return the choices (job, choice) that have ended here and not in the engine since the last call."""

@@ -106,8 +106,9 @@ class Delta(msgspec.Struct):
 class TokenCounts(msgspec.Struct, frozen=True, gc=False):
     """What a request costs: each prompt once, every generated candidate; end and stop tokens do not count.
 
-    `cached` prompt tokens were found in the prefix cache. `reasoning` and `accepted_prediction` tokens are part of
-    `completion`; `rejected_prediction` tokens were drafted from the request's prediction and are not.
+    `cached` prompt tokens were found in the prefix cache, `written` were added to it, start tokens too (None: not
+    known). `reasoning` and `accepted_prediction` tokens are part of `completion`; `rejected_prediction` tokens were
+    drafted from the request's prediction and are not.
     """
 
     prompt: int = 0
@@ -116,6 +117,7 @@ class TokenCounts(msgspec.Struct, frozen=True, gc=False):
     reasoning: int = 0
     accepted_prediction: int = 0
     rejected_prediction: int = 0
+    written: int | None = 0
 
 
 def merged(deltas: Iterable[Delta]) -> list[Delta]:

@@ -16,14 +16,14 @@ def encode_fitting(
 ) -> list[int]:
     """Return the token ids of a prompt or suffix. Its exact length is for the caller to check.
 
-    Raises ContextExceeded for a text that exceeds the context by its size, or by the tokens that its beginning has; and
-    as `Tokenizer.encode` does.
+    Raises ContextExceeded for a long text that exceeds the context by its size, or by the tokens that its beginning
+    has; and as `Tokenizer.encode` does. A short one is tokenized in any case, so that its true length can be stated.
     """
-    minimum = _min_tokens(text, tokenizer)
-    if minimum + max_tokens > context_length:
-        raise ContextExceeded(minimum, max_tokens, context_length, is_minimum=True)
     sample = _sample(text, context_length)
     if sample != text:
+        minimum = _min_tokens(text, tokenizer)
+        if minimum + max_tokens > context_length:
+            raise ContextExceeded(minimum, max_tokens, context_length, is_minimum=True)
         # Twice the context leaves a margin for what the text after the sample does to the sample's tokens.
         num_tokens = len(tokenizer.encode(sample, add_special_tokens=False)) // 2
         if num_tokens > context_length:

@@ -139,8 +139,9 @@ class KVCache:
             nodes.append(self.tree.insert_tail(nodes, rest, sequence.blocks[full], sequence.job.salt))
         if sequence.wants_scores:
             _keep_scores(sequence, nodes, self.block_tokens)
-        for node, own in zip(nodes, sequence.blocks, strict=False):
+        for index, (node, own) in enumerate(zip(nodes, sequence.blocks, strict=False)):
             if node.block == own and self.pool.mark_cached(own):
+                sequence.count_written(index * self.block_tokens, index * self.block_tokens + len(node.key))
                 self._supersede(node)
 
     def release(self, sequence: Sequence) -> None:

@@ -17,13 +17,15 @@ this job, or was lost whenever it ran it; or its grammar cannot be used, for a r
 class Prefilled(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     """A job's prompt has been prefilled. Emitted once per job, before any Decoded.
 
-    `num_cached_tokens` of its tokens came from the prefix cache. `scores` has an entry per prompt token (None for the
-    first) if the job requested prompt log-probabilities.
+    `num_cached_tokens` of its tokens came from the prefix cache, `num_written_tokens` were added to it; None where that
+    is not known. `scores` has an entry per prompt token (None for the first) if the job requested prompt
+    log-probabilities.
     """
 
     job: int
     num_cached_tokens: int
     scores: list[Sampled | None] | None = None
+    num_written_tokens: int | None = None
 
 
 class Decoded(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):

@@ -35,12 +35,14 @@ class Sequence:
         "num_accepted",
         "num_cached_tokens",
         "num_rejected",
+        "num_written_tokens",
         "prefill_reported",
         "prefilling_hashes",
         "sampler",
         "scores",
         "tokens",
         "waits_for",
+        "written_end",
     )
 
     def __init__(self, job: Job, choice: int, sequence_id: int, block_hashes: tuple[int, ...] = ()) -> None:
@@ -68,6 +70,8 @@ class Sequence:
         """Whether the prompt was short when the sequence was queued (admission.SHORT_PROMPT_TOKENS)."""
         self.num_cached_tokens: int | None = None
         """Prompt tokens that came from the cache when the sequence was first admitted; None before that."""
+        self.num_written_tokens = self.written_end = 0
+        """Prompt tokens that this sequence added to the cache, and the end of the last of them."""
         self.waits_for: int | None = None
         """The deepest of `block_hashes` that another sequence is computing and this one waits for."""
         self.prefilling_hashes: tuple[int, ...] = ()
@@ -88,6 +92,13 @@ class Sequence:
         self.sampler.restore(resumed.mu)
         self.num_accepted = resumed.num_accepted_prediction_tokens
         self.num_rejected = resumed.num_rejected_prediction_tokens
+
+    def count_written(self, begin: int, end: int) -> None:
+        """Count the prompt's tokens from `begin` to `end` as added to the cache, but for those that came from it, or
+        were added before."""
+        begin = max(begin, self.num_cached_tokens or 0, self.written_end)
+        self.num_written_tokens += max(0, end - begin)
+        self.written_end = max(self.written_end, end)
 
     @property
     def prompt_length(self) -> int:

@@ -261,7 +261,7 @@ class Engine:
         if not sequence.prefill_reported:
             num_cached = sequence.num_cached_tokens or 0
             self.counters.num_cached_tokens += num_cached
-            events.append(Prefilled(sequence.job.id, num_cached, sequence.scores))
+            events.append(Prefilled(sequence.job.id, num_cached, sequence.scores, sequence.num_written_tokens))
             sequence.prefill_reported = True
             sequence.scores = None
         forked, copies = self.scheduler.fork(sequence)

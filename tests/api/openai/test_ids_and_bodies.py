@@ -25,8 +25,8 @@ COMPLETION = Completion(
         prompt_tokens=10,
         completion_tokens=12,
         total_tokens=22,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=4),
-        completion_tokens_details=CompletionTokensDetails(),
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=4, text_tokens=10, cache_write_tokens=6),
+        completion_tokens_details=CompletionTokensDetails(text_tokens=12),
     ),
 )
 BODY = """{
@@ -49,13 +49,17 @@ BODY = """{
     "total_tokens": 22,
     "prompt_tokens_details": {
       "cached_tokens": 4,
-      "audio_tokens": 0
+      "audio_tokens": 0,
+      "text_tokens": 10,
+      "image_tokens": 0,
+      "cache_write_tokens": 6
     },
     "completion_tokens_details": {
       "reasoning_tokens": 0,
       "audio_tokens": 0,
       "accepted_prediction_tokens": 0,
-      "rejected_prediction_tokens": 0
+      "rejected_prediction_tokens": 0,
+      "text_tokens": 12
     }
   }
 }

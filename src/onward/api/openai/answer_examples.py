@@ -21,12 +21,19 @@ COMPLETION: Node = {
         "prompt_tokens": 4,
         "completion_tokens": 4,
         "total_tokens": 8,
-        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+        "prompt_tokens_details": {
+            "cached_tokens": 0,
+            "audio_tokens": 0,
+            "text_tokens": 4,
+            "image_tokens": 0,
+            "cache_write_tokens": 0,
+        },
         "completion_tokens_details": {
             "reasoning_tokens": 0,
             "audio_tokens": 0,
             "accepted_prediction_tokens": 0,
             "rejected_prediction_tokens": 0,
+            "text_tokens": 4,
         },
     },
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from onward.api.openai.logprobs import LogprobsBuilder, PromptLogprobs, extend, prompt_logprobs
 from onward.api.openai.response import Choice, CompletionTokensDetails, Logprobs, PromptTokensDetails, Usage
 from onward.completions.delta import Delta, PromptRecord, TokenCounts
@@ -127,10 +129,16 @@ def usage_of(counts: TokenCounts) -> Usage:
         prompt_tokens=counts.prompt,
         completion_tokens=counts.completion,
         total_tokens=counts.prompt + counts.completion,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=counts.cached),
+        prompt_tokens_details=PromptTokensDetails(
+            cached_tokens=counts.cached,
+            text_tokens=counts.prompt,
+            # A start token, which is cached too, is not part of the prompt.
+            cache_write_tokens=UNSET if counts.written is None else min(counts.written, counts.prompt - counts.cached),
+        ),
         completion_tokens_details=CompletionTokensDetails(
             reasoning_tokens=counts.reasoning,
             accepted_prediction_tokens=counts.accepted_prediction,
             rejected_prediction_tokens=counts.rejected_prediction,
+            text_tokens=counts.completion,
         ),
     )

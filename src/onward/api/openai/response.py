@@ -68,10 +68,14 @@ class Choice(WireObject, kw_only=True):
 
 
 class PromptTokensDetails(WireObject, kw_only=True):
-    """Details of `Usage.prompt_tokens`. `cached_tokens` were found in the prefix cache."""
+    """Details of `Usage.prompt_tokens`. `cached_tokens` were found in the prefix cache, `cache_write_tokens` added to
+    it (UNSET: another server computes the model, and does not say)."""
 
     cached_tokens: int = 0
     audio_tokens: int = 0
+    text_tokens: int = 0
+    image_tokens: int = 0
+    cache_write_tokens: int | msgspec.UnsetType = 0
 
 
 class CompletionTokensDetails(WireObject, kw_only=True):
@@ -81,6 +85,7 @@ class CompletionTokensDetails(WireObject, kw_only=True):
     audio_tokens: int = 0
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
+    text_tokens: int = 0
 
 
 class Usage(WireObject, kw_only=True):

@@ -71,10 +71,15 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
     "PromptTokensDetails": {
         "cached_tokens": "Prompt tokens that were found in the prefix cache.",
         "audio_tokens": "Always 0: prompts are text.",
+        "text_tokens": "All tokens of the prompts.",
+        "image_tokens": "Always 0: prompts are text.",
+        "cache_write_tokens": "Prompt tokens that this request added to the prefix cache. Left out where another "
+        "server computes the model, which does not say.",
     },
     "CompletionTokensDetails": {
         "reasoning_tokens": "Tokens between a reasoning model's markers, which are part of the text.",
         "audio_tokens": "Always 0: completions are text.",
+        "text_tokens": "All generated tokens.",
         "accepted_prediction_tokens": "Tokens of the completion that were drafted from `prediction`.",
         "rejected_prediction_tokens": "Tokens drafted from `prediction` that the model did not generate. They are not "
         "part of `completion_tokens`.",
@@ -88,8 +93,8 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
     "ModelList": {"": "All model names."},
 }
 
-OPTIONAL = ("token_ids", "prompt_token_ids", "prompt_logprobs")
-"""Fields that only requests which ask for them get; otherwise, only chunks omit fields."""
+OPTIONAL = ("token_ids", "prompt_token_ids", "prompt_logprobs", "cache_write_tokens")
+"""Fields that only requests which ask for them get, or that not every engine knows; else, only chunks omit fields."""
 
 
 def response_schemas(ref_template: str) -> dict[str, Schema]:
