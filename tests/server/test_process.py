@@ -226,7 +226,9 @@ def test_a_privileged_port_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyP
 def test_the_ready_line_has_a_url_that_works_on_this_machine(host: str, place: str) -> None:
     with bind(host, 0) as listener:
         line = ready_line(["a", "b"], settings(host=host), listener)
-        assert line == f"Onward is ready at {place.format(listener.getsockname()[1])} (models: a, b)"
+        where = place.format(listener.getsockname()[1])
+        page = where.split("/v1")[0]
+        assert line == f"Onward is ready at {where} (models: a, b). Write at {page}; Ctrl-C stops it."
 
 
 @pytest.mark.slow

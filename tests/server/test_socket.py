@@ -30,7 +30,8 @@ def gauge(server: Process, name: str) -> float:
 
 
 def test_the_ready_line_names_address_and_models(server: Process) -> None:
-    assert server.ready_line == f"Onward is ready at {server.url}/v1 (model: storyteller)\n"
+    named = f"Onward is ready at {server.url}/v1 (model: storyteller)."
+    assert server.ready_line == f"{named} Write at {server.url}; Ctrl-C stops it.\n"
     assert httpx.get(f"{server.url}/health").json()["status"] == "ready"
 
 

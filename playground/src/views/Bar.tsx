@@ -37,6 +37,11 @@ export function Bar() {
           ))}
         </select>
       </label>
+      {model.value === "storyteller" && (
+        <span class="hint">
+          A toy that is built in. A real small model: <code>onward serve smollm2</code>
+        </span>
+      )}
       <span class="spacer" />
       {start.requiresKey && (
         <button type="button" onClick={() => (dialog.value = "key")}>

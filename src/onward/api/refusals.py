@@ -6,12 +6,16 @@ on this endpoint (§2, §11). `path` locates the value in the body: `stop`, `sto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from onward.errors import InvalidRequest
 
 NO_MODEL = "you must provide a model parameter"
+
+MIN_SIMILARITY = 0.8
+"""difflib's ratio of two names from which one may be a typing error for the other."""
 
 Noun = Literal["integer", "decimal"]
 
@@ -49,9 +53,12 @@ def model_and_engine() -> InvalidRequest:
     return InvalidRequest("Cannot specify both model and engine", param="model")
 
 
-def unrecognized(names: Sequence[str]) -> InvalidRequest:
+def unrecognized(names: Sequence[str], known: Iterable[str] = ()) -> InvalidRequest:
+    """Return the error for unknown fields. `known`: the names of which one may have been meant."""
     plural = "s" if len(names) > 1 else ""
-    return InvalidRequest(f"Unrecognized request argument{plural} supplied: {', '.join(names)}")
+    near = difflib.get_close_matches(names[0], list(known), n=1, cutoff=MIN_SIMILARITY) if len(names[0]) < 64 else []
+    hint = f". Did you mean '{near[0]}'?" if near else ""
+    return InvalidRequest(f"Unrecognized request argument{plural} supplied: {', '.join(names)}{hint}")
 
 
 def unknown_inner(path: str) -> InvalidRequest:

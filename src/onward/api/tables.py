@@ -126,7 +126,7 @@ def _check_known(fields: Mapping[str, object], rows: Table, profile: Profile, pa
     if unknown and path:
         raise refusals.unknown_inner(f"{path}{unknown[0]}")
     if unknown:
-        raise refusals.unrecognized(unknown)
+        raise refusals.unrecognized(unknown, rows)
 
 
 def _inner(row: Parameter, value: object, place: str, profile: Profile) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -147,7 +147,8 @@ class EmbeddedBackend:
     """Implements `backends.base.Backend` over engine clients. Owns its models.
 
     `listed` is what /v1/models returns; `aliases` map further names to model ids. With `any_name` (the lenient profile)
-    a single model is served under every name. `limits` are those of one request. `checker` checks their constraints.
+    a single model is served under every name. `stand_ins`: names that the built-in model answers to in place of another
+    one, each with what to say about it. `limits` are those of one request. `checker` checks their constraints.
     """
 
     served: dict[str, EmbeddedModel]
@@ -155,6 +156,7 @@ class EmbeddedBackend:
     aliases: dict[str, str]
     limits: RequestLimits = field(default_factory=RequestLimits)
     any_name: bool = False
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
     checker: GrammarChecker = field(default_factory=GrammarChecker)
     _draining: bool = False
     _request_numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -174,6 +176,8 @@ class EmbeddedBackend:
         )
         if request.constraint is not None:
             planned = planned.constrained(await self._grammar(planned.request, model, client))
+        if (stands_in := self.stand_ins.get(request.model or "")) and not planned.warning:
+            planned = replace(planned, warning=stands_in)
         return model.submit(planned, number, client)
 
     async def _grammar(self, request: CompletionRequest, model: EmbeddedModel, client: str) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
 from onward.compose.upstreams import connect, resolve_tokenizer
 from onward.errors import ModelFolderError, SetupError
-from onward.models.registry import listed_models
+from onward.models.registry import BUILT_IN, REAL_MODEL, listed_models
 from onward.models.resolve import ResolvedModel, resolve
 from onward.residency import trim_heap
 from onward.runtimes.base import LoadedModel, Progress
@@ -306,7 +306,12 @@ def _backend(
         ids | aliases | openai_names,
         limits=RequestLimits.create(settings),
         any_name=settings.profile == "lenient",
+        stand_ins={name: _stands_in(name, first) for name in openai_names} if first in BUILT_IN else {},
     )
+
+
+def _stands_in(name: str, model: str) -> str:
+    return f"{model}, the small built-in model, answers in place of {name}. {REAL_MODEL}"
 
 
 def _has_foreign_code(settings: Settings) -> bool:

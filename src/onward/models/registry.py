@@ -11,6 +11,8 @@ BUILT_IN = ("storyteller",)
 UNLISTED = ("toy",)
 """Built-in models for tests and demonstrations: accepted by name, but not listed."""
 
+REAL_MODEL = "A real small model (98 MB, downloaded once): onward serve smollm2"
+"""What to say to people who meet the built-in model, whose texts are those of a toy."""
 OWNER = "onward"
 
 

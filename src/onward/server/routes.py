@@ -49,7 +49,7 @@ class Routes:
         """Return the route and the value of `{id}`. Raises UnknownUrl or MethodNotAllowed."""
         methods, name = self._match(path)
         if not methods:
-            raise unknown_url(method, path)
+            raise unknown_url(method, path, self._exact)
         route = methods.get("GET" if method == "HEAD" else method)
         if route is None:
             raise method_not_allowed(method, path, methods)

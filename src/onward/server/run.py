@@ -17,6 +17,7 @@ import uvicorn
 from onward.backends.base import Backend
 from onward.errors import SetupError
 from onward.loop_thread import fast_event_loop
+from onward.models.registry import BUILT_IN, REAL_MODEL
 from onward.residency import share_heap
 from onward.server import systemd
 from onward.server.app import App, make_app
@@ -316,11 +317,12 @@ def print_or_log(line: str) -> None:
 
 
 def ready_line(names: Sequence[str], settings: Settings, listener: socket.socket) -> str:
-    """Return the line that is printed when the server accepts requests."""
+    """Return the line that is printed when the server accepts requests, and with the built-in model another one."""
     port = listener.getsockname()[1]
     named, elsewhere = settings.host.strip("[]"), ""
     if named in _ANY_ADDRESS:
         named, elsewhere = _ANY_ADDRESS[named], " and at the other addresses of this machine"
     host = f"[{named.replace('%', '%25')}]" if ":" in named else named
-    noun = "model" if len(names) == 1 else "models"
-    return f"Onward is ready at http://{host}:{port}/v1{elsewhere} ({noun}: {', '.join(names)})"
+    noun, place = "model" if len(names) == 1 else "models", f"http://{host}:{port}"
+    line = f"Onward is ready at {place}/v1{elsewhere} ({noun}: {', '.join(names)}). Write at {place}; Ctrl-C stops it."
+    return f"{line}\n{REAL_MODEL}" if list(names) == list(BUILT_IN) else line

@@ -83,7 +83,7 @@ def check_text(request: TokenizeRequest, max_bytes: int) -> None:
 
 def _check_known(fields: dict[str, Any], known: set[str]) -> None:
     if unknown := [name for name in fields if name not in known]:
-        raise refusals.unrecognized(unknown)
+        raise refusals.unrecognized(unknown, known)
 
 
 _REQUIRED = object()

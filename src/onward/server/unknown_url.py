@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 from onward.errors import ApiError, UnknownUrl
 
+MIN_SIMILARITY = 0.8
+"""difflib's ratio of two paths from which one may be a typing error for the other."""
 _ROOTS = ("/openai/v1/", "/v1/", "/")
 """Where clients look for OpenAI's APIs, most specific first."""
 _PROMPT_INSTEAD_OF = {
@@ -20,9 +25,10 @@ _OTHER_APIS = {
 """First segments of the paths of APIs that have no equivalent here."""
 
 
-def unknown_url(method: str, path: str) -> ApiError:
-    """Return a 404 in the words of the layer of OpenAI's service that would respond (behaviour §11)."""
-    advice = _advice(path)
+def unknown_url(method: str, path: str, known: Iterable[str] = ()) -> ApiError:
+    """Return a 404 in the words of the layer of OpenAI's service that would respond (behaviour §11). `known`: the paths
+    of which one may have been meant."""
+    advice = _advice(path) or _near(path, known)
     if path.startswith(("/v1/", "/openai/")):
         return UnknownUrl(f"Invalid URL ({method} {path})" + (f". {advice}" if advice else ""))
     advice = advice or "Please check the URL for typos, or see the docs at /docs."
@@ -45,6 +51,11 @@ def _advice(path: str) -> str:
             "see the docs at /docs."
         )
     return ""
+
+
+def _near(path: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(path, list(known), n=1, cutoff=MIN_SIMILARITY) if len(path) < 128 else []
+    return f"Did you mean {near[0]}?" if near else ""
 
 
 def _completions_url(root: str) -> str:

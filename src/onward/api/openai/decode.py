@@ -55,7 +55,7 @@ def check_request(
     if profile != "lenient":
         unknown = [name for name in fields if name not in known]
         if unknown:
-            raise refusals.unrecognized(unknown)
+            raise refusals.unrecognized(unknown, () if profile == "strict" else known)
     checked = _CheckedFields(profile)
     for name, value in fields.items():
         if value is not None and name in known:
