@@ -73,6 +73,24 @@ def test_openais_names_are_answered_by_the_first_model_unless_a_model_or_alias_h
         backend.close()
 
 
+@pytest.mark.real
+def test_the_built_in_model_says_that_it_answers_in_place_of_another() -> None:
+    async def answers(backend: EmbeddedBackend) -> list[str]:
+        found = []
+        for name in ("storyteller", "davinci-002"):
+            answer = await backend.complete(CompletionRequest(model=name, prompt="a", max_tokens=1))
+            await answer.aclose()
+            found.append(answer.warning)
+        return found
+
+    backend = compose(Settings(model=("storyteller",)))
+    try:
+        own, other = asyncio.run(answers(backend))
+    finally:
+        backend.close()
+    assert own == "" and other.startswith("storyteller, the small built-in model, answers in place of davinci-002.")
+
+
 def test_openais_names_are_unknown_where_they_are_turned_off() -> None:
     backend = compose(Settings(model=("toy",), openai_names=False))
     try:

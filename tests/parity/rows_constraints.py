@@ -106,7 +106,7 @@ AREA.refused(
 )  # fmt: skip
 AREA.refused(
     "json_schema.nothing", "a schema that no text fulfils is refused", {"json_schema": {"$ref": "#"}},
-    "Invalid 'json_schema': it matches no text.", param="json_schema", source=DOCS,
+    "Invalid 'json_schema': it matches no text: the $ref '#' leads back to itself.", param="json_schema", source=DOCS,
 )  # fmt: skip
 GBNF_ROWS: dict[str, tuple[str, str, str]] = {
     "escape": ("escapes have all of their digits", r'root ::= "\u0041b\U0001F600"', "Ab😀"),

@@ -90,6 +90,22 @@ AREA.refused(
     source="behaviour §2",
 )
 AREA.refused(
+    "unknown.near",
+    "an unknown field with nearly the name of a known one is rejected with a hint",
+    {"temprature": 1},
+    "Unrecognized request argument supplied: temprature. Did you mean 'temperature'?",
+    source="behaviour §2",
+    weak="The hint is ours; the strict profile has OpenAI's words alone.",
+)
+AREA.refused(
+    "unknown.near.strict",
+    "strict profile: without a hint",
+    {"temprature": 1},
+    "Unrecognized request argument supplied: temprature",
+    on="strict",
+    source="behaviour §2",
+)
+AREA.refused(
     "unknown.two",
     "several unknown fields are named together",
     {"foo": 1, "bar": None},
@@ -154,7 +170,9 @@ def engine_layout(server: Server) -> None:
 
 # --- routes -----------------------------------------------------------------------------------------------------
 
-for path in ("/v1/nope", "/v1/chat", "/openai/nope", "/v1/completions/"):
+for path, hint in (
+    ("/v1/nope", ""), ("/v1/chat", ""), ("/openai/nope", ""), ("/v1/completions/", ". Did you mean /v1/completions?"),
+):  # fmt: skip
     AREA.sends(
         f"url.{path}",
         f"POST {path}: unknown",
@@ -162,8 +180,9 @@ for path in ("/v1/nope", "/v1/chat", "/openai/nope", "/v1/completions/"):
         GATEWAY,
         CHARSET,
         status=404,
-        error=error_of(f"Invalid URL (POST {path})"),
+        error=error_of(f"Invalid URL (POST {path}){hint}"),
         golden=(71,),
+        weak="The hint is ours." if hint else "",
     )
 for path, field in (
     ("/v1/chat/completions", "messages"),

@@ -14,6 +14,7 @@ from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
 URL_ERRORS = [
     ("POST", "/v1/nope", 404, "Invalid URL (POST /v1/nope)", None),
+    ("POST", "/v1/completion", 404, "Invalid URL (POST /v1/completion). Did you mean /v1/completions?", None),
     ("GET", "/v1/", 404, "Invalid URL (GET /v1/)", None),
     ("POST", "/openai/v1/nope", 404, "Invalid URL (POST /openai/v1/nope)", None),
     ("POST", "/nope", 404, "Unknown request URL: POST /nope. Please", "unknown_url"),

@@ -84,6 +84,8 @@ def test_the_models_of_body_and_path_must_be_equal() -> None:
         ({"foo": 1, "n": "x"}, "Unrecognized request argument supplied: foo"),
         ({"messages": []}, "Unrecognized request argument supplied: messages"),
         ({"include_usage": True}, "Unrecognized request argument supplied: include_usage"),
+        ({"temprature": 1}, "Unrecognized request argument supplied: temprature. Did you mean 'temperature'?"),
+        ({"x" * 5000: 1}, f"Unrecognized request argument supplied: {'x' * 5000}"),
     ],
     ids=str,
 )
