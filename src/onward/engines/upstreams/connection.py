@@ -101,18 +101,26 @@ class _Lines:
         self._rest = bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the lines that are complete now. Raises UpstreamError for one that is too long."""
-        *lines, rest = chunk.split(b"\n")
-        for line in lines:
-            self._append(line)
-            yield bytes(self._rest)
-            self._rest.clear()
-        self._append(rest)
+        """Yield the lines that are complete now, but for empty ones. Raises UpstreamError for one that is too long."""
+        first, *others = chunk.split(b"\n")
+        self._append(first)
+        if not others:
+            return
+        yield bytes(self._rest)
+        self._rest.clear()
+        for line in filter(None, others[:-1]):  # there may be millions of empty ones
+            if len(line) > self.max_bytes:
+                raise self._too_long()
+            yield line
+        self._append(others[-1])
 
     def _append(self, part: bytes) -> None:
         self._rest += part
         if len(self._rest) > self.max_bytes:
-            raise UpstreamError(f"{self._url} sent more than what it was asked for takes.")
+            raise self._too_long()
+
+    def _too_long(self) -> UpstreamError:
+        return UpstreamError(f"{self._url} sent more than what it was asked for takes.")
 
 
 def _echoed(content: bytes) -> int:
