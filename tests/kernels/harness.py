@@ -8,22 +8,23 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from onward.kernels.code import Code, compile_object, link
+from onward.kernels.code import Functions, compile_object
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.targets import Target, host
 from onward.kernels.values import I64, PTR, Type, Value, element, is_float, lanes
+from tests.kernels.emulated import linked
 
 Writer = Callable[[Module, Isa], None]
 Expression = Callable[..., Value]
 
 
-def compiled(write: Writer, target: Target | None = None) -> Code:
-    """Return the code of the module that `write` fills."""
+def compiled(write: Writer, target: Target | None = None) -> Functions:
+    """Return the code of the module that `write` fills, for a target that runs or is emulated here."""
     chosen = target or host()
     module = Module("test", chosen.isa.soft)
     write(module, chosen.isa)
-    return link(compile_object(module.text(), chosen), chosen)
+    return linked(compile_object(module.text(), chosen), chosen)
 
 
 def elementwise(module: Module, name: str, types: list[Type], returns: Type, body: Expression) -> None:
@@ -43,7 +44,7 @@ def size_of(t: Type) -> int:
     return int(bits) // 8 * max(1, lanes(t))
 
 
-def apply(code: Code, name: str, output: NDArray[Any], *inputs: NDArray[Any]) -> NDArray[Any]:
+def apply(code: Functions, name: str, output: NDArray[Any], *inputs: NDArray[Any]) -> NDArray[Any]:
     """Call an `elementwise` function; fill and return `output`."""
     function = code.function(name, [ctypes.c_void_p] * (len(inputs) + 1) + [ctypes.c_int64])
     function(*(array.ctypes.data for array in inputs), output.ctypes.data, output.size)

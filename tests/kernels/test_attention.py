@@ -11,16 +11,17 @@ from numpy.typing import NDArray
 
 from onward.kernels.attention_kernels import attention_scratch_bytes, emit_attention
 from onward.kernels.attention_shape import BLOCK_TOKENS, AttentionShape
-from onward.kernels.code import Code
+from onward.kernels.code import Functions
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.memory import address, untouched
 from onward.kernels.operations import claim
 from onward.kernels.records import ATTEND, COMPLETED_OFFSET, CONTEXT, CONTEXT_WORDS, OWN
 from onward.kernels.tape import attention_tiles
-from onward.kernels.targets import host, runnable_forms
+from onward.kernels.targets import host
 from onward.kernels.values import I64, PTR
 from tests.kernels.definition import attention_line
+from tests.kernels.emulated import executable_forms
 from tests.kernels.harness import compiled
 
 SHAPES = {
@@ -43,8 +44,8 @@ def write(shape: AttentionShape, module: Module, isa: Isa) -> None:
 
 
 @cache
-def code(name: str, form: str) -> Code:
-    return compiled(lambda module, isa: write(SHAPES[name], module, isa), runnable_forms().get(form))
+def code(name: str, form: str) -> Functions:
+    return compiled(lambda module, isa: write(SHAPES[name], module, isa), executable_forms().get(form))
 
 
 class Step:
@@ -70,14 +71,14 @@ class Step:
             rows = values.reshape(shape.num_kv_heads, BLOCK_TOKENS, shape.padded)
             rows[:, slot, : shape.head_size] = self.values[position]
 
-    def run(self, compiled_code: Code, threads: int = 1) -> NDArray[np.float32]:
+    def run(self, compiled_code: Functions, threads: int = 1) -> NDArray[np.float32]:
         """The operation on one thread, with tiles as for so many."""
         shape, count = self.shape, len(self.positions)
         out = np.zeros((count, shape.num_heads, shape.head_size), np.float32)
         tables = np.full(count, address(self.table), np.int64)
         tiles = attention_tiles(shape, tables, self.positions, threads)
         scratch = untouched(
-            max(attention_scratch_bytes(shape, form.isa) for form in (host(), *runnable_forms().values()))
+            max(attention_scratch_bytes(shape, form.isa) for form in (host(), *executable_forms().values()))
         )
         counter, own = np.zeros(8, np.int64), np.zeros(8, np.int64)
         OWN.set(own, counter=address(counter), step=0, total=0, is_last=0)
@@ -116,7 +117,7 @@ def test_attention_has_the_bits_of_its_definition(name: str, positions: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", sorted(runnable_forms()))
+@pytest.mark.parametrize("form", sorted(executable_forms()))
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_form_has_the_bits_of_this_processor(name: str, form: str) -> None:
     for positions in POSITIONS.values():

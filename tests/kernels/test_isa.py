@@ -12,11 +12,12 @@ from onward.kernels.code import compile_object
 from onward.kernels.function import Module
 from onward.kernels.isa import Avx2, Isa, best_isa, emulated
 from onward.kernels.symbols import undefined_symbols
-from onward.kernels.targets import FORMS, runnable_forms
+from onward.kernels.targets import FORMS
 from onward.kernels.values import I8, I16, I32, vec
+from tests.kernels.emulated import executable_forms
 from tests.kernels.harness import apply, compiled, elementwise
 
-FORM_NAMES = sorted(runnable_forms())
+FORM_NAMES = sorted(executable_forms())
 LANES = (4, 8, 16)
 MASK = [3, -1, 0, 15, 7, 7, -5, 1] * 4
 
@@ -49,7 +50,7 @@ def sums_of(products: NDArray[np.int32], count: int) -> NDArray[np.int32]:
 
 @pytest.mark.parametrize("form", FORM_NAMES)
 def test_every_form_computes_the_integers_of_its_definition(form: str) -> None:
-    code = compiled(write_all, runnable_forms()[form])
+    code = compiled(write_all, executable_forms()[form])
     weights, signed, x = (
         integers(0, 128, 1024, np.int8),
         integers(-128, 128, 1024, np.int8),

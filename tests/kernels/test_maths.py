@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from onward.kernels import maths
-from onward.kernels.code import Code
+from onward.kernels.code import Functions
 from onward.kernels.function import Module
 from onward.kernels.isa import Isa
-from onward.kernels.targets import runnable_forms
 from onward.kernels.values import F32, F64, vec
 from tests.kernels import float_definitions as definitions
+from tests.kernels.emulated import executable_forms
 from tests.kernels.harness import apply, compiled, elementwise
 
 SINGLE = ("exp2", "exp", "erf", "log", "sigmoid", "tanh", "sin", "cos", "rsqrt")
@@ -31,7 +31,7 @@ def write_all(module: Module, isa: Isa) -> None:
 
 
 @cache
-def host_code() -> Code:
+def host_code() -> Functions:
     return compiled(write_all)
 
 
@@ -74,7 +74,7 @@ EXACT: dict[str, Any] = {
 RELATIVE = {"exp2": 2e-7, "exp": 1.2e-7, "sigmoid": 3e-7, "tanh": 3e-7, "rsqrt": 1.2e-7, "exp64": 4.5e-16}
 
 
-def evaluated(code: Code, name: str, x: NDArray[Any]) -> NDArray[Any]:
+def evaluated(code: Functions, name: str, x: NDArray[Any]) -> NDArray[Any]:
     return apply(code, name, np.empty_like(x), x)
 
 
@@ -124,12 +124,12 @@ def test_what_is_exact(name: str) -> None:
     )
 
 
-FORMS = [name for name in ("sse2", "avx2", "avx512-vnni") if name in runnable_forms()]
+FORMS = [name for name in ("sse2", "avx2", "avx512-vnni", "neon") if name in executable_forms()]
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_computes_the_same_bits(form: str) -> None:
-    code = compiled(write_all, runnable_forms()[form])
+    code = compiled(write_all, executable_forms()[form])
     for name in (*SINGLE, *DOUBLE):
         x = arguments(name)
         assert evaluated(code, name, x).tobytes() == evaluated(host_code(), name, x).tobytes(), name

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from onward.kernels.activations import ACTIVATIONS, ActivationName
-from onward.kernels.code import Code
+from onward.kernels.code import Functions
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.memory import address
@@ -18,11 +18,11 @@ from onward.kernels.operations import FORMS, Writers
 from onward.kernels.panels import emit_interleave, panel_count
 from onward.kernels.products import OUT_BYTES, ProductKind, emit_product
 from onward.kernels.records import PRODUCT
-from onward.kernels.targets import runnable_forms
 from onward.kernels.values import I64, PTR
 from onward.kernels.weight_types import PANEL_ROWS, WEIGHT_TYPES, WeightType
 from tests.checkpoints.making import random_blocks
 from tests.kernels import definition
+from tests.kernels.emulated import executable_forms
 from tests.kernels.harness import compiled
 
 ROWS = (1, 2, 3, 5, 8, 13, 33)
@@ -47,8 +47,8 @@ def write(kind: ProductKind, module: Module, isa: Isa) -> None:
 
 
 @cache
-def code(kind: ProductKind, form: str) -> Code:
-    targets = runnable_forms()
+def code(kind: ProductKind, form: str) -> Functions:
+    targets = executable_forms()
     return compiled(lambda module, isa: write(kind, module, isa), targets.get(form))
 
 
@@ -164,7 +164,7 @@ def test_a_product_has_the_bits_of_its_definition(kind: ProductKind) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", sorted(runnable_forms()))
+@pytest.mark.parametrize("form", sorted(executable_forms()))
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_every_form_has_the_bits_of_the_definition(kind: ProductKind, form: str) -> None:
     check(kind, form)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from onward.kernels import self_test
-from onward.kernels.code import compile_object, link
+from onward.kernels.code import compile_object
 from onward.kernels.self_test import EXPECTED, digest_of, module_text, run_self_test
 from onward.kernels.symbols import undefined_symbols
-from onward.kernels.targets import FORMS, runnable_forms
+from onward.kernels.targets import FORMS
+from tests.kernels.emulated import executable_forms, linked
 
 
 def test_this_machine_passes() -> None:
@@ -16,10 +17,10 @@ def test_this_machine_passes() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", sorted(runnable_forms()))
+@pytest.mark.parametrize("form", sorted(executable_forms()))
 def test_every_form_passes(form: str) -> None:
     target = FORMS[form]
-    assert digest_of(link(compile_object(module_text(target.isa), target), target)) == EXPECTED
+    assert digest_of(linked(compile_object(module_text(target.isa), target), target)) == EXPECTED
 
 
 @pytest.mark.slow

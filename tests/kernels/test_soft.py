@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onward.kernels.code import Code
+from onward.kernels.code import Functions
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.targets import Target, host
@@ -32,7 +32,7 @@ def write_all(module: Module, isa: Isa) -> None:
 
 
 @cache
-def soft() -> Code:
+def soft() -> Functions:
     """This processor, as if it had no instruction for any of them."""
     real = host()
     return compiled(write_all, Target(real.triple, real.cpu, real.features, Isa(("f16", "fma", "rint"))))

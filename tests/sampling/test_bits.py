@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.kernels.code import compile_object, link
+from onward.kernels.code import compile_object
 from onward.kernels.symbols import undefined_symbols
-from onward.kernels.targets import FORMS, Target, runnable_forms
+from onward.kernels.targets import FORMS, Target
 from onward.sampling.kernels import module_text, run_of
 from onward.sampling.masks import pack_mask
 from onward.sampling.params import Dry, Mirostat, Shaping
 from onward.sampling.sampler import Sampler
+from tests.kernels.emulated import executable_forms, linked
 from tests.sampling.harness import choice
 
 SIZE = 3100
@@ -73,11 +74,11 @@ def test_this_processor_samples_the_bits_of_every_other() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", sorted(runnable_forms()))
+@pytest.mark.parametrize("form", sorted(executable_forms()))
 def test_every_form_samples_the_same_bits(form: str) -> None:
     target = FORMS[form]
     sampler = Sampler(SIZE)
-    sampler._kernel = run_of(link(compile_object(module_text(target.isa), target), target))
+    sampler._kernel = run_of(linked(compile_object(module_text(target.isa), target), target))
     assert digest(sampler, 20) == GOLDEN
 
 

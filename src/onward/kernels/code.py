@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import llvmlite.binding as llvm
 
@@ -26,6 +26,12 @@ REVISION = 1
 _loaded: list[Any] = []
 """LLVM's engines: code stays as long as the process, because any thread may be in it."""
 _lock = Lock()
+
+
+class Functions(Protocol):
+    """Compiled functions by name: Code, or what emulates another processor."""
+
+    def function(self, name: str, parameters: Sequence[Any], returns: Any = None) -> Callable[..., Any]: ...
 
 
 class Code:

@@ -15,7 +15,7 @@ from typing import Any
 from onward import kernels
 from onward.kernels import maths
 from onward.kernels.activations import ACTIVATIONS
-from onward.kernels.code import Code, load
+from onward.kernels.code import Functions, load
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.memory import address
@@ -108,7 +108,7 @@ def _softmax(f: Function, vectors: list[Value]) -> list[Value]:
     return [each / f.hsum(total) for each in weights]
 
 
-def digest_of(code: Code) -> str:
+def digest_of(code: Functions) -> str:
     """Return the digest of what the test's code computes."""
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     stored = b"".join(_block(i) for i in range(PANEL_ROWS * _BLOCKS))
@@ -125,7 +125,7 @@ def digest_of(code: Code) -> str:
     return sha256(b"".join([*results, target.raw])).hexdigest()
 
 
-def _product(code: Code, panel: Any, rows: int) -> bytes:
+def _product(code: Functions, panel: Any, rows: int) -> bytes:
     """Return float32 [rows, PANEL_ROWS]."""
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     inputs = _BLOCKS * _KIND.type.block_weights

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from onward import kernels, sampling
-from onward.kernels.code import Code, load
+from onward.kernels.code import Functions, load
 from onward.kernels.define import kernel
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
@@ -141,7 +141,7 @@ def module_text(isa: Isa) -> str:
     return module.text()
 
 
-def run_of(code: Code) -> Run:
+def run_of(code: Functions) -> Run:
     """Return the compiled `run`. It releases the GIL."""
     return code.function(run.name, (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64), ctypes.c_int64)
 
