@@ -80,6 +80,7 @@ _CHANGES = {
     "qk_layernorm": "norms of queries and keys per head",
     "scale_attn_by_inverse_layer_idx": "attention that is scaled by layer",
     "use_bidirectional_attention": "attention in both directions",
+    "add_cross_attention": "layers that read what another model computes",
     "num_local_experts": "a mixture of experts",
     "num_experts": "a mixture of experts",
 }
@@ -98,8 +99,14 @@ def metadata_of(config: Config, where: str) -> dict[str, Value]:
             f"{', '.join(sorted(_ARCHITECTURES))}."
         )
     _require_computable(config, where)
-    stated = {**_COMMON_DEFAULTS, **_DEFAULTS.get(str(kind), {}), **_set(config)}
-    found = {name: value for name, keys in _KEYS.items() if (value := _first(stated, keys)) is not None}
+    own, defaults = _set(config), {**_COMMON_DEFAULTS, **_DEFAULTS.get(str(kind), {})}
+    stated = defaults | own
+    # What is stated under an older name counts more than the default under a newer one.
+    found = {
+        name: value
+        for name, keys in _KEYS.items()
+        if (value := _first(own, keys)) is not None or (value := _first(defaults, keys)) is not None
+    }
     found |= rope_metadata(stated, found, where)
     found |= _windows(stated, found)
     found["activation"] = _activation(stated, where)

@@ -16,6 +16,8 @@ from onward.checkpoints.vocabulary import BYTE_LEVEL, SENTENCE_PIECE, Vocabulary
 from onward.errors import CheckpointError
 
 _SPACE = "▁"
+MAX_CHARACTERS = 4_000_000
+"""Of all tokens of a SentencePiece model, which are split at every place. The largest known one has two million."""
 _UNSTRIPPED = ("<unk>", "<s>", "<|endoftext|>")
 """Tokens of Phi 3 that leave white space behind them."""
 INFILL_TOKENS = "onward_infill_tokens"
@@ -198,6 +200,8 @@ def _sentence_piece(vocabulary: Vocabulary) -> dict[str, Any]:
     steps: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}]
     if vocabulary.flag("add_space_prefix", True):
         steps.insert(0, {"type": "Prepend", "prepend": _SPACE})
+    if sum(map(len, vocabulary.tokens)) > MAX_CHARACTERS:
+        raise CheckpointError(f"{vocabulary.parameters.where} has longer tokens than any model needs.")
     merges = merges_of_scores(vocabulary.tokens, vocabulary.kinds, vocabulary.scores())
     unknown = vocabulary.special("unknown_token_id")
     model = _bpe(vocabulary, merges)

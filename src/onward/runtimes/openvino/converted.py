@@ -41,7 +41,7 @@ from onward.runtimes.openvino.weights import state_float32
 from onward.runtimes.options import RuntimeOptions
 from onward.runtimes.percentage import Percentage
 
-REVISION = 6
+REVISION = 7
 """Raised with every change that may change a converted graph."""
 _SPARE_BYTES = 64_000_000
 """What has to be free on the disk besides the graph."""

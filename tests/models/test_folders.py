@@ -1,0 +1,216 @@
+"""Folders of safetensors files: what transformers reads of config.json is used, refused by name, or cannot matter.
+
+Source: the configuration classes of transformers 5.24 (models/*/configuration_*.py) and `PreTrainedModel.tie_weights`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onward.checkpoints.config import is_tied, metadata_of
+from onward.errors import CheckpointError
+from tests.checkpoints.hugging_face import safetensors_bytes, write_folder
+from tests.models.doors import refusal, scores, shown
+
+_USUAL = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings",
+    "hidden_act", "rope_parameters", "attention_dropout", "initializer_range", "pad_token_id", "bos_token_id",
+    "eos_token_id", "use_cache", "tie_word_embeddings", "vocab_size",
+)  # fmt: skip
+_RMS = (*_USUAL, "rms_norm_eps", "num_key_value_heads")
+_WINDOW = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
+READ: dict[str, tuple[str, ...]] = {
+    "llama": (*_RMS, "attention_bias", "mlp_bias", "head_dim", "pretraining_tp"),
+    "mistral": (*_RMS, "head_dim", "sliding_window"),
+    "qwen2": (*_RMS, *_WINDOW),
+    "qwen3": (*_RMS, *_WINDOW, "attention_bias", "head_dim"),
+    "gemma3_text": (
+        *(key for key in _RMS if key != "hidden_act"), "hidden_activation", "attention_bias", "head_dim",
+        "attn_logit_softcapping", "final_logit_softcapping", "layer_types", "sliding_window", "query_pre_attn_scalar",
+        "use_bidirectional_attention",
+    ),
+    "phi3": (*_RMS, "sliding_window", "original_max_position_embeddings", "embd_pdrop", "resid_pdrop"),
+    "starcoder2": (
+        *_USUAL, "num_key_value_heads", "norm_epsilon", "sliding_window", "use_bias", "embedding_dropout",
+        "residual_dropout",
+    ),
+    "granite": (
+        *_RMS, "attention_bias", "mlp_bias", "attention_multiplier", "embedding_multiplier", "logits_scaling",
+        "residual_multiplier",
+    ),
+    "smollm3": (
+        *_RMS, "attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "layer_types", "no_rope_layers",
+        "no_rope_layer_interval",
+    ),
+    "olmo2": (*_RMS, "attention_bias"),
+    "stablelm": (
+        *_USUAL, "num_key_value_heads", "layer_norm_eps", "hidden_dropout", "qk_layernorm", "use_parallel_residual",
+        "use_qkv_bias",
+    ),
+    "gpt2": (
+        "activation_function", "add_cross_attention", "attn_pdrop", "bos_token_id", "embd_pdrop", "eos_token_id",
+        "initializer_range", "layer_norm_epsilon", "n_embd", "n_head", "n_inner", "n_layer", "n_positions",
+        "pad_token_id", "reorder_and_upcast_attn", "resid_pdrop", "scale_attn_by_inverse_layer_idx",
+        "scale_attn_weights", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
+        "summary_use_proj", "tie_word_embeddings", "use_cache", "vocab_size",
+    ),
+    "gpt_neox": (
+        *_USUAL, "layer_norm_eps", "attention_bias", "hidden_dropout", "classifier_dropout", "is_decoder",
+        "use_parallel_residual", "rotary_pct", "rotary_emb_base",
+    ),
+    "cohere2": (
+        *_USUAL, "num_key_value_heads", "layer_norm_eps", "attention_bias", "layer_types", "sliding_window",
+        "logit_scale",
+    ),
+}  # fmt: skip
+OTHERS: dict[str, Any] = {
+    "hidden_size": 96, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 8,
+    "max_position_embeddings": 77, "hidden_act": "gelu", "hidden_activation": "silu", "activation_function": "silu",
+    "rope_parameters": {"rope_theta": 77.0, "rope_type": "default"}, "rms_norm_eps": 0.5, "layer_norm_eps": 0.5,
+    "norm_epsilon": 0.5, "layer_norm_epsilon": 0.5, "num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True,
+    "use_bias": False, "use_qkv_bias": True, "head_dim": 8, "sliding_window": 5, "use_sliding_window": True,
+    "max_window_layers": 1, "layer_types": ["sliding_attention", "full_attention"], "attn_logit_softcapping": 30.0,
+    "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 77, "use_bidirectional_attention": True,
+    "attention_multiplier": 0.3, "embedding_multiplier": 3.0, "logits_scaling": 3.0, "residual_multiplier": 0.3,
+    "no_rope_layers": [0, 1], "no_rope_layer_interval": 2, "qk_layernorm": True, "add_cross_attention": True,
+    "n_embd": 96, "n_head": 8, "n_inner": 48, "n_layer": 3, "n_positions": 77, "scale_attn_by_inverse_layer_idx": True,
+    "scale_attn_weights": False, "logit_scale": 0.3, "rotary_pct": 0.75, "rotary_emb_base": 77, "vocab_size": 99,
+    "tie_word_embeddings": None, "original_max_position_embeddings": 64,
+}  # fmt: skip
+NEEDS: dict[str, dict[str, Any]] = {
+    "sliding_window": {"use_sliding_window": True, "sliding_window": 9},
+    "use_sliding_window": {"sliding_window": 9},
+    "max_window_layers": {"sliding_window": 9, "use_sliding_window": True, "max_window_layers": 0},
+    "layer_types": {"sliding_window": 9, "use_sliding_window": True},
+    "original_max_position_embeddings": {
+        "original_max_position_embeddings": 128,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 8},
+    },
+}
+"""What has to be stated, too, so that a key can matter."""
+CANNOT_MATTER: dict[str, str] = {
+    **dict.fromkeys(
+        ("attention_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop", "attn_pdrop", "embedding_dropout",
+         "residual_dropout", "classifier_dropout", "initializer_range"), "for training"),
+    "use_cache": "a choice of whoever calls",
+    "pad_token_id": "for batches of texts of several lengths",
+    "bos_token_id": "read with the tokenizer",
+    "eos_token_id": "read with the tokenizer",
+    "pretraining_tp": "the same sums in parts; gone from transformers 5",
+    "reorder_and_upcast_attn": "the same numbers in another precision",
+    "is_decoder": "whether keys are kept",
+    **dict.fromkeys(
+        ("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"),
+        "for GPT2DoubleHeadsModel"),
+}  # fmt: skip
+
+
+def config(kind: str, **stated: Any) -> dict[str, Any]:
+    sizes = {"n_layer": 2, "n_embd": 64, "n_head": 4, "n_inner": 96, "n_positions": 512}
+    if kind != "gpt2":
+        sizes = {
+            "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96,
+            "max_position_embeddings": 512, "num_key_value_heads": 2,
+        }  # fmt: skip
+    return {"model_type": kind, **sizes, **stated}
+
+
+def read(stated: dict[str, Any]) -> Any:
+    """What is made of a configuration: parameters, and what decides about the output layer; or that it is refused."""
+    try:
+        return metadata_of(stated, "config.json"), is_tied(stated), stated.get("vocab_size")
+    except CheckpointError:
+        return "refused"
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_each_key_of_the_configuration_is_used_or_refused_or_cannot_matter(kind: str) -> None:
+    for key in READ[kind]:
+        common = config(kind, **NEEDS.get(key, {}))
+        other = not is_tied(common) if key == "tie_word_embeddings" else OTHERS.get(key, 0.123)
+        if kind in ("gemma3_text", "cohere2") and key == "layer_types":
+            other = ["full_attention"] * 2
+        if kind == "gpt_neox":
+            other = {"hidden_act": "silu", "attention_bias": False}.get(key, other)
+        is_read = read({**common, key: other}) != read(common)
+        assert is_read != (key in CANNOT_MATTER), f"{kind}: {key}"
+
+
+def changed(folder: Path, **stated: Any) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | stated))
+    return folder
+
+
+def test_an_untied_model_without_an_output_layer_is_refused(tmp_path: Path) -> None:
+    write_folder(tmp_path, "llama")
+    assert "has no output layer" in refusal(changed(tmp_path, tie_word_embeddings=False))
+    (tmp_path / "config.json").write_text(
+        json.dumps({key: value for key, value in json.loads((tmp_path / "config.json").read_text()).items()
+                    if key != "tie_word_embeddings"})
+    )  # fmt: skip
+    assert "has no output layer" in refusal(tmp_path)  # Llama's default
+
+
+def test_a_tied_model_with_another_output_layer_gets_a_note(tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", "llama, untied")
+    prompt = [token * 7 % 25 for token in range(20)]
+    expected = scores(tmp_path / "m", prompt, tmp_path)
+    assert shown(tmp_path / "m")["notes"] == []
+    [note] = shown(changed(tmp_path / "m", tie_word_embeddings=True))["notes"]
+    assert "'tie_word_embeddings'" in note and "another output layer, which is used" in note
+    assert scores(tmp_path / "m", prompt, tmp_path) == expected
+
+
+def test_an_output_layer_that_repeats_the_embeddings_gets_no_note(tmp_path: Path) -> None:
+    _, tensors = write_folder(tmp_path, "llama")
+    (tmp_path / "model.safetensors").unlink()
+    embeddings = tensors["token_embd.weight"]
+    _rewritten(tmp_path, {"lm_head.weight": embeddings})
+    assert shown(tmp_path)["notes"] == []
+
+
+def _rewritten(folder: Path, more: dict[str, Any]) -> Path:
+    """The folder with further tensors."""
+    write_folder(folder, "llama")
+    content = (folder / "model.safetensors").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    stored = {
+        name: np.frombuffer(content[8 + length :], "<f4")[entry["data_offsets"][0] // 4 : entry["data_offsets"][1] // 4]
+        .reshape(entry["shape"])
+        for name, entry in json.loads(content[8 : 8 + length]).items() if name != "__metadata__"
+    }  # fmt: skip
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(stored | more))
+    return folder
+
+
+def test_biases_that_the_configuration_does_not_have_are_refused(tmp_path: Path) -> None:
+    """transformers leaves them out."""
+    _rewritten(tmp_path, {"model.layers.0.self_attn.q_proj.bias": np.ones(64, np.float32)})
+    assert "has a tensor 'blk.0.attn_q.bias'" in refusal(tmp_path)
+    assert shown(changed(tmp_path, attention_bias=True))["notes"] == []
+
+
+def test_scalars_and_tensors_of_nothing_are_no_damage(tmp_path: Path) -> None:
+    nothing = {"marker": np.zeros((3, 0), np.float32), "another": np.zeros(0, np.float32)}
+    assert shown(_rewritten(tmp_path, nothing))["notes"] == []
+    _rewritten(tmp_path, {"model.layers.0.self_attn.k_scale": np.float32(1).reshape(())})
+    assert "has a tensor 'model.layers.0.self_attn.k_scale', which Onward does not compute" in refusal(tmp_path)
+
+
+def test_tokens_without_a_row_are_refused_with_both_numbers(tmp_path: Path) -> None:
+    write_folder(tmp_path, "llama")
+    assert "has 99 tokens, but 'token_embd.weight' has 30 rows" in refusal(changed(tmp_path, vocab_size=99))
+    changed(tmp_path, vocab_size=30)
+    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tokenizer.setdefault("added_tokens", []).append({"id": 30, "content": "<|tool|>", **flags})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "the token '<|tool|>' with the id 30, but the model has 30 rows" in refusal(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer).replace("<|tool|>", "<image_soft_token>"))
+    assert shown(tmp_path)["notes"] == []
