@@ -68,6 +68,14 @@ def test_a_grammar_accepts_exactly_the_texts_that_it_describes() -> None:
     assert num_accepted > examples(NUM_GRAMMARS) and num_rejected > examples(NUM_GRAMMARS)
 
 
+def test_many_keywords_beside_names_and_recursion_are_one_lexeme() -> None:
+    """As separate ones they would exceed the library's limit of 2,000 possible lexemes."""
+    keywords = " | ".join(f'"k{number:05}"' for number in range(3_000))
+    first = compiled(f'root ::= "(" root ")" | [a-z]+ | {keywords}')
+    assert first is not None
+    assert [accepts(first, text) for text in ("((k02999))", "k", "(k0000)", "(k03000)")] == [True, True, False, False]
+
+
 TEXTS: dict[str, tuple[list[str], list[str]]] = {
     "arithmetic": (
         ["a=b\n", "x1 *2-( 3 +y )= 7\n", "a = b\n\nc=d\n", "1+2+3=4 \n", "((a))=b\n"],

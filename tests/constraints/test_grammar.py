@@ -17,7 +17,7 @@ TOY = References(ToyTokenizer(), ToyTokenizer().size, ToyTokenizer.end_tokens)
 
 def gbnf_or_lark(text: str) -> str:
     """The grammar that a text describes for the toy vocabulary."""
-    return text_grammar(text, TOY)
+    return text_grammar(text, TOY.table(text))
 
 
 def matches(grammar: str, text: str) -> bool:

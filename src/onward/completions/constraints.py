@@ -9,7 +9,6 @@ from onward.constraints.grammar import (
     bounded,
     choice_grammar,
     regex_grammar,
-    text_grammar,
 )
 from onward.constraints.process.messages import Check
 from onward.constraints.references import References
@@ -42,15 +41,16 @@ def identity(request: CompletionRequest, model: str) -> list[str]:
 
 
 def constraint_check(request: CompletionRequest, references: References) -> Check:
-    """Return what is to be checked of a request with a constraint. `references` writes the tokens of the model that it
-    names. Raises GrammarError."""
+    """Return what is to be checked of a request with a constraint. `references` knows the tokens of the model that it
+    may name. Raises GrammarError."""
     match request.constraint:
         case "regex":
             return Check(regex_grammar(request.regex or ""))
         case "choice":
             return Check(choice_grammar(request.choice))
         case "grammar":
-            return Check(text_grammar(request.grammar or "", references))
+            grammar = bounded(request.grammar or "")
+            return Check(grammar, references=references.table(grammar))
         case "json_object":
             schema = ANY_OBJECT
         case name:

@@ -47,7 +47,7 @@ class ServedModel:
 
     @property
     def references(self) -> References:
-        """What writes the tokens that a grammar names."""
+        """What knows the tokens that a grammar names."""
         ends = self.tokenizer.end_tokens | (frozenset() if self.infill is None else self.infill.ends)
         return References(self.tokenizer, self.vocab_size, ends)
 

@@ -47,6 +47,7 @@ _KNOWN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"unknown field `(.*?)`, expected one of (.*)", lambda found: f"'x-guidance' has no option '{found[1]}', but "
      f"{found[2].replace('`', '')}"),
     (r'failed to parse "%json": recursion limit exceeded.*', "it is nested too deeply"),
+    (r"lark grammar too deeply nested.*", "it is nested too deeply"),
     (r'failed to parse "(%\w+)": (.*) at line.*', r"what follows \1 is not JSON: \2"),
     (r"(?:invalid regex .*? \(in regex\): )?lookarounds not supported yet; .* in regex /(.*)/",
      r"the expression \1 has '^', '$' or '\\b' inside, which is not supported: it matches a text as a whole"),
@@ -64,7 +65,7 @@ _KNOWN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"range end must be >= start, got \((\d+), (\d+)\)", r"{\1,\2}: the second number must not be the smaller one"),
     (r"lexer error", 'what is here is neither a name, a text in "double quotes" nor an /expression/'),
     (r"(.*) not supported yet", r"\1: not supported"),
-    (r"(?:parser error: |lexer error: )?(?:initial lexer|grammar size|Too many|too many|DNF too large|Current row|"
+    (r"(?i:parser error: |lexer error: )?(?:initial lexer|grammar size|Too many|too many|DNF too large|Current row|"
      r"schema too large|Schema intersection|lexer precomputation).*", TOO_COMPLEX),
 )  # fmt: skip
 """A message of the library, and what is said instead."""

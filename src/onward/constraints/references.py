@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Protocol
 
 from onward.constraints.errors import GrammarError
+from onward.constraints.lark import is_gbnf
 
 _IDS = re.compile(r"<\[(\^?)(\*|[\d\s,-]+)\]>")
 _RANGE = re.compile(r"\s*(\d{1,10})\s*(?:-\s*(\d{1,10})\s*)?")
 _ONE = re.compile(r"<\[\d+\]>")
+
+MAX_REFERENCES = 2_000
+"""Different ones in a grammar."""
+_LIKE_ONE = re.compile(r"!?<[^<>\n]+>")
+
+Table = dict[str, tuple[str, str]]
+"""By reference: the Lark that is written for it, or why it cannot be used."""
 
 Range = tuple[int, int]
 """Ids from the first to the last."""
@@ -38,15 +47,31 @@ class References:
         self._num_tokens = min(vocab_size, names.size)
         self._end_tokens = end_tokens
 
-    def of_gbnf(self, reference: str, negated: bool) -> str:
-        """Return Lark for `<[id]>` or `<text>`, or for any other token. Raises GrammarError."""
-        if reference.startswith("<[") and not _ONE.fullmatch(reference):
-            raise GrammarError(f"{reference} is not a token; in GBNF one is written as <[id]> or <text>")
-        return self._written(self._ranges(reference), negated=negated)
+    def table(self, grammar: str) -> Table:
+        """Return what is to be written for everything in a grammar that looks like a reference. Raises GrammarError if
+        that is too much."""
+        found = dict.fromkeys(_LIKE_ONE.findall(grammar))
+        if len(found) > MAX_REFERENCES:
+            raise GrammarError(f"it names more than {MAX_REFERENCES} tokens; use ranges of ids such as <[5-7]>")
+        write = self._of_gbnf if is_gbnf(grammar) else self._of_lark
+        table: Table = {}
+        for reference in found:
+            try:
+                table[reference] = write(reference), ""
+            except GrammarError as error:
+                table[reference] = "", str(error)
+        return table
 
-    def of_lark(self, reference: str) -> str:
-        """Return a reference of llguidance's Lark: `<[1,5-7]>`, `<[^1]>`, `<[*]>` or `<text>`. Raises GrammarError."""
-        return self._written(self._ranges(reference), negated=reference.startswith("<[^"))
+    def _of_gbnf(self, reference: str) -> str:
+        """Return Lark for `<[id]>` or `<text>`, or, with an exclamation mark, for any other token."""
+        name = reference.removeprefix("!")
+        if name.startswith("<[") and not _ONE.fullmatch(name):
+            raise GrammarError(f"{name} is not a token; in GBNF one is written as <[id]> or <text>")
+        return self._written(self._ranges(name), negated=reference.startswith("!"))
+
+    def _of_lark(self, reference: str) -> str:
+        """Return a reference of llguidance's Lark: `<[1,5-7]>`, `<[^1]>`, `<[*]>` or `<text>`."""
+        return self._written(self._ranges(reference.removeprefix("!")), negated="<[^" in reference)
 
     def _ranges(self, reference: str) -> list[Range]:
         found = _IDS.fullmatch(reference)
@@ -91,3 +116,15 @@ class References:
                 found.append((start, min(first, self._num_tokens) - 1))
             start = max(start, last + 1)
         return found
+
+
+def writer(table: Table) -> Callable[[str], str]:
+    """Return what looks a reference up, and raises GrammarError for one that cannot be used."""
+
+    def write(reference: str) -> str:
+        written, problem = table.get(reference) or table.get(f"!{reference}") or ("", f"{reference} is not a token")
+        if problem:
+            raise GrammarError(problem)
+        return written
+
+    return write

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onward.constraints.gbnf.nodes import Alt, Chars, Node, Ref, Repeat, Rules, Seq, Text, children, literal
 
@@ -63,6 +63,7 @@ class Automaton:
     last: Mask
     is_nullable: bool
     parts: list[int]
+    _places: dict[int, Mask] = field(default_factory=dict)
 
     @property
     def beginning(self) -> Mask:
@@ -75,6 +76,25 @@ class Automaton:
         for place in bits(places):
             mask |= self.chars[place]
         return mask
+
+    def places_of(self, character: int, budget: Budget) -> Mask:
+        """The places of a class of characters. Raises TooComplex."""
+        found = self._places.get(character)
+        if found is None:
+            budget.spend(len(self.chars) // 32)
+            found = int("0" + "".join("01"[mask >> character & 1] for mask in reversed(self.chars)), 2)
+            self._places[character] = found
+        return found
+
+    def following(self, places: Mask) -> Mask:
+        """The places behind some places."""
+        return _union(self.follow[place] for place in bits(places))
+
+    def step(self, places: Mask, behind: Mask) -> tuple[int, int]:
+        """One of some places, and one behind it that has a class of `behind`."""
+        return next(
+            (place, its) for place in bits(places) for its in bits(self.follow[place]) if self.chars[its] & behind
+        )
 
     def cuts(self, place: int, following: int) -> set[int]:
         """Return where a sequence is to be cut so that no part goes on from one place to the following one: numbers of
@@ -154,19 +174,20 @@ class AutomatonBuilder:
 def where_it_goes_on(shorter: Automaton, longer: Automaton, behind: Mask, budget: Budget) -> tuple[int, int] | None:
     """Return where a match of `longer` goes on behind one of `shorter` with a character of the classes `behind`: at
     which of its places, and to which. None if it never does. Raises TooComplex."""
-    pending = list(_pairs(shorter, shorter.first, longer, longer.first, budget))
+    pending = [(shorter.first, longer.first)]
     seen = set(pending)
     while pending:
-        one, other = pending.pop()
-        nexts = longer.follow[other]
-        if shorter.last >> one & 1:
-            for place in bits(nexts):
-                if longer.chars[place] & behind:
-                    return other, place
-        for pair in _pairs(shorter, shorter.follow[one], longer, nexts, budget):
-            if pair not in seen:
-                seen.add(pair)
-                pending.append(pair)
+        ones, others = pending.pop()
+        for character in bits(shorter.chars_of(ones) & longer.chars_of(others)):
+            read, its = ones & shorter.places_of(character, budget), others & longer.places_of(character, budget)
+            budget.spend(1 + read.bit_count() + its.bit_count())
+            following = longer.following(its)
+            if read & shorter.last and longer.chars_of(following) & behind:
+                return longer.step(its, behind)
+            state = (shorter.following(read), following)
+            if state not in seen:
+                seen.add(state)
+                pending.append(state)
     return None
 
 
@@ -176,14 +197,6 @@ def bits(mask: Mask) -> Iterator[int]:
         low = mask & -mask
         yield low.bit_length() - 1
         mask ^= low
-
-
-def _pairs(one: Automaton, ones: Mask, other: Automaton, others: Mask, budget: Budget) -> Iterator[tuple[int, int]]:
-    for place in bits(ones):
-        for its in bits(others):
-            budget.spend()
-            if one.chars[place] & other.chars[its]:
-                yield place, its
 
 
 def _union(masks: Iterable[Mask]) -> Mask:

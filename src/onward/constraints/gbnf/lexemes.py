@@ -151,11 +151,13 @@ class _Divider:
             found += map(self._part, [seq(nodes)] if is_regular else nodes)
         return found
 
-    def _options(self, options: Iterable[Node], *, is_regular: bool) -> list[Part]:
+    def _options(self, options: Sequence[Node], *, is_regular: bool) -> list[Part]:
         """Return the options of a choice, those that are regular joined unless it `is_regular` as a whole."""
-        regular = [] if is_regular else [option for option in options if self._is_regular(option)]
+        if is_regular:
+            return [self._part(option) for option in options]
+        regular = [option for option in options if self._is_regular(option)]
         joined = [self._part(alt(regular))] if regular else []
-        return joined + [self._part(option) for option in options if option not in regular]
+        return joined + [self._part(option) for option in options if not self._is_regular(option)]
 
     def _is_regular(self, node: Node) -> bool:
         """Whether a node has neither recursion nor tokens."""

@@ -24,7 +24,7 @@ from onward.constraints.gbnf.nodes import (
     seq,
 )
 
-MAX_DEPTH = 100
+MAX_DEPTH = 50
 """Of groups inside of groups."""
 MAX_RULES = 10_000
 ROOT = "root"

@@ -10,8 +10,9 @@ from onward.constraints.gbnf.parse import ROOT, parse_gbnf
 from onward.constraints.gbnf.simplify import simplified
 from onward.constraints.lark import quoted
 
-WriteToken = Callable[[str, bool], str]
-"""Returns what stands for a token: its reference as written, and whether any other is meant. Raises GrammarError."""
+WriteToken = Callable[[str], str]
+"""Returns the Lark of a token: of its reference as written, with an exclamation mark where any other is meant. Raises
+GrammarError."""
 
 _LITERAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 
@@ -47,11 +48,11 @@ class _Writer:
             case Lexeme(node):
                 return self._terminal(node)
             case Token(reference, negated):
-                return self._write_token(reference, negated)
+                return self._write_token(f"!{reference}" if negated else reference)
             case Ref(name):
                 return self._names[name]
             case Loop(inner, least, most):
-                return f"({self._part(inner)}){_operator(least, most)}"
+                return f"{_grouped(self._part(inner), inner)}{_operator(least, most)}"
             case Group(parts, is_choice):
                 return _joined(map(self._part, parts), is_choice=is_choice)
 
@@ -69,7 +70,7 @@ class _Writer:
             case Ref():
                 return self._terminal(node)
             case Repeat(inner, least, most):
-                return f"({self._regular(inner)}){_operator(least, most)}"
+                return f"{_grouped(self._regular(inner), inner)}{_operator(least, most)}"
             case Alt(options):
                 return _joined(map(self._regular, options), is_choice=True)
             case Seq(parts):
@@ -77,6 +78,12 @@ class _Writer:
             case Text(text):
                 return quoted(text)
         raise AssertionError(f"{node} is not regular")
+
+
+def _grouped(written: str, what: Node | Part) -> str:
+    """Return what is repeated in parentheses, unless it is one name or has its own."""
+    has_own = isinstance(what, Alt) or (isinstance(what, Group) and what.is_choice)
+    return written if written.isalnum() or has_own else f"({written})"
 
 
 def _joined(parts: Iterable[str], *, is_choice: bool) -> str:

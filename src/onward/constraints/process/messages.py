@@ -9,12 +9,14 @@ class Check(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Compile a grammar for the vocabulary of all bytes, and take its first steps. Answered by Checked.
 
     `schema` is the text of a JSON schema, of which the grammar is made first; None: `grammar` is one. `whitespace` is
-    as for `json_schema.json_schema_grammar`.
+    as for `json_schema.json_schema_grammar`. With `references`, the grammar is as a client wrote it, in GBNF or Lark,
+    as for `grammar.text_grammar`.
     """
 
     grammar: str
     schema: str | None = None
     whitespace: str | None = None
+    references: dict[str, tuple[str, str]] | None = None
 
 
 class Checked(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from onward.constraints.choice import TOO_SLOW
 from onward.constraints.errors import GrammarError
-from onward.constraints.grammar import check
+from onward.constraints.grammar import check, text_grammar
 from onward.constraints.json_schema import check_embedded, json_schema_grammar
 from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie
 from onward.constraints.process.messages import (
@@ -167,7 +167,8 @@ def _checked(request: Check) -> Checked:
         grammar = request.grammar
         if request.schema is not None:
             grammar = json_schema_grammar(json.loads(request.schema), whitespace=request.whitespace)
-        else:
+        elif request.references is not None:
+            grammar = text_grammar(grammar, request.references)
             check_embedded(grammar)
         problem = check(grammar)
     except GrammarError as error:
