@@ -15,6 +15,7 @@ import pytest
 from onward.errors import InvalidRequest, ModelFolderError
 from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, LAYERS
 from tests.engines.upstreams.byte_model import llama_server
+from tests.examples import examples
 from tests.models.doors import client
 from tests.models.test_metadata import COMMON, OTHERS, READ, model
 
