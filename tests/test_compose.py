@@ -17,8 +17,9 @@ from onward.backends.embedded import EmbeddedBackend
 from onward.completions.request import CompletionRequest
 from onward.compose import compose, engine, load_tokenizer
 from onward.errors import ModelNameError, ModelNotFound, SetupError
+from onward.kernels import executable_memory
 from onward.runtimes.toy.model import ToyModel
-from onward.sampling import self_test
+from onward.sampling import kernels, self_test
 from onward.sampling.self_test import run_self_test
 from onward.settings import OPENAI_NAMES, Settings, model_named
 
@@ -160,6 +161,14 @@ def test_a_tokenizer_is_loaded_without_its_model(monkeypatch: pytest.MonkeyPatch
     assert load_tokenizer("davinci-002", settings).size > 1000
     with pytest.raises(ModelNameError, match="There is no model named 'nowhere'"):
         load_tokenizer("nowhere", settings)
+
+
+def test_memory_that_cannot_be_executed_is_an_error_of_the_setup(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_posix_problem", "_windows_problem"):
+        monkeypatch.setattr(executable_memory, name, lambda: "Permission denied")
+    monkeypatch.setattr(kernels, "_loaded", [])
+    with pytest.raises(SetupError, match="memory cannot be made executable here"):
+        compose(Settings(model=("toy",)))
 
 
 def test_a_machine_that_samples_otherwise_says_so_and_has_another_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:

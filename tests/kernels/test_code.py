@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,6 +154,15 @@ def test_the_oldest_objects_are_removed(cache: ObjectCache, monkeypatch: pytest.
         os.utime(cache._folder / f"{key}.o", (100 + age, 100 + age))
     cache.put("d", b"object")
     assert sorted(path.stem for path in cache._folder.glob("*.o")) == ["c", "d"]
+
+
+def test_what_a_killed_process_has_left_is_removed_and_what_is_being_written_is_not(cache: ObjectCache) -> None:
+    cache.put("a", b"object")
+    for name, age in (("left.tmp", 7200), ("fresh.tmp", 0)):
+        (cache._folder / name).write_bytes(b"part")
+        os.utime(cache._folder / name, (time.time() - age, time.time() - age))
+    cache.put("b", b"object")
+    assert sorted(path.name for path in cache._folder.iterdir()) == ["a.o", "b.o", "fresh.tmp"]
 
 
 def test_objects_lie_in_the_users_own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

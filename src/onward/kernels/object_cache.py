@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -20,6 +21,7 @@ from onward.settings.folders import cache_folder
 MAX_OBJECTS = 128
 """The oldest are removed where there are more: those of earlier versions, of settings that were tried once."""
 MAX_OBJECT_BYTES = 64 << 20
+_ABANDONED_SECONDS = 3600
 _MAGIC = b"onward object 1\n"
 _DIGEST_BYTES = 32
 
@@ -60,6 +62,10 @@ class ObjectCache:
             self._remove_oldest()
 
     def _remove_oldest(self) -> None:
+        """Remove what is too much, and what processes that were killed have left."""
+        for path in self._folder.glob("*.tmp"):
+            if path.lstat().st_mtime < time.time() - _ABANDONED_SECONDS:
+                path.unlink(missing_ok=True)
         objects = sorted(self._folder.glob("*.o"), key=lambda path: path.lstat().st_mtime)
         for path in objects[: max(0, len(objects) - MAX_OBJECTS)]:
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Records in memory, by the names of their fields: what Python lays out and kernels read and write."""
+"""Structures in memory, by the names of their fields: what Python lays out and kernels read and write."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ _FORMATS = {"P": PTR, "q": I64, "l": I64, "d": F64, "f": F32, "i": I32}
 """Types of ctypes by their codes; "l" is 64 bits wherever it is what c_int64 is."""
 
 
-class Layout:
-    """Where the fields of a record are: name → (type, offset in bytes)."""
+class Structure:
+    """Where the fields of a structure are: name → (type, offset in bytes)."""
 
     def __init__(self, fields: Mapping[str, tuple[Type, int]], size: int) -> None:
         self.fields, self.size = fields, size
 
     @classmethod
-    def of_words(cls, **fields: Type) -> Layout:
-        """Return the layout of fields of eight bytes each."""
+    def of_words(cls, **fields: Type) -> Structure:
+        """Return a structure of fields of eight bytes each."""
         return cls({name: (t, 8 * i) for i, (name, t) in enumerate(fields.items())}, 8 * len(fields))
 
     @classmethod
-    def of_dtype(cls, dtype: Any) -> Layout:
-        """Return the layout of a structured numpy dtype."""
+    def of_dtype(cls, dtype: Any) -> Structure:
+        """Return the structure that a numpy dtype is."""
         fields = dtype.fields.items()
         return cls({name: (_NUMPY[t.kind, t.itemsize], offset) for name, (t, offset) in fields}, dtype.itemsize)
 
     @classmethod
-    def of_structure(cls, structure: Any) -> Layout:
-        """Return the layout of a ctypes.Structure."""
+    def of_structure(cls, structure: Any) -> Structure:
+        """Return the structure that a ctypes.Structure is."""
         fields = {name: (_FORMATS[t._type_], getattr(structure, name).offset) for name, t in structure._fields_}
         return cls(fields, max(offset for _, offset in fields.values()) + 8)
 
 
-class Record:
-    """A record at a pointer: `record.field` loads, `set` stores."""
+class View:
+    """A structure at a pointer: `view.field` loads, `set` stores."""
 
-    def __init__(self, f: Function, pointer: Value, layout: Layout) -> None:
-        self._f, self._layout = f, layout
+    def __init__(self, f: Function, pointer: Value, structure: Structure) -> None:
+        self._f, self._structure = f, structure
         self.pointer = pointer
 
     @classmethod
-    def on_stack(cls, f: Function, layout: Layout) -> Record:
-        return cls(f, f.stack(I64, layout.size // 8), layout)
+    def on_stack(cls, f: Function, structure: Structure) -> View:
+        return cls(f, f.stack(I64, structure.size // 8), structure)
 
     def __getattr__(self, name: str) -> Value:
         if name.startswith("_"):
             raise AttributeError(name)
-        t, offset = self._layout.fields[name]
+        t, offset = self._structure.fields[name]
         return self._f.load(self.pointer, t, offset, 4)
 
     def set(self, **values: Value | float) -> None:
         for name, value in values.items():
-            t, offset = self._layout.fields[name]
+            t, offset = self._structure.fields[name]
             self._f.store(value if isinstance(value, Value) else self._f.const(t, value), self.pointer, offset, 4)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from onward.kernels.define import kernel
 from onward.kernels.function import Function
 from onward.kernels.maths import log64
-from onward.kernels.structures import Record
+from onward.kernels.structures import View
 from onward.kernels.values import F32, F64, I64, PTR, Value
 from onward.sampling.rng import GOLDEN_GAMMA
 from onward.sampling.rows import ITEM, STEP, logit_at, row_at
@@ -35,7 +35,7 @@ def uniform(f: Function, seed: Value, choice: Value, position: Value, attempt: V
     return (state >> 11).to_f64() * 2.0**-53
 
 
-def uniform_of(f: Function, item: Record, attempt: Value | int) -> Value:
+def uniform_of(f: Function, item: View, attempt: Value | int) -> Value:
     """Return the random number of a work item for an attempt."""
     return uniform(f, item.seed, item.choice, item.position, attempt)
 
@@ -48,14 +48,14 @@ def scale_of(f: Function, temperature: Value) -> Value:
 @kernel([PTR, PTR, PTR])
 def find_bound(f: Function, pointer: Value, item_pointer: Value, result: Value) -> None:
     """Write the BOUND above which min_p and top_k keep tokens."""
-    row, item, bound = row_at(f, pointer), Record(f, item_pointer, ITEM), Record(f, result, BOUND)
+    row, item, bound = row_at(f, pointer), View(f, item_pointer, ITEM), View(f, result, BOUND)
     bound.set(value=NEGATIVE_INFINITY, token=row.size)
     maximum = row.maximum
     with f.when(item.min_p > 0.0):
         lowest = (maximum.to_f64() + item.temperature * log64(f, item.min_p)).to_f32()
         bound.set(value=f.min(maximum, lowest))
     with f.when((item.top_k > 0) & (item.top_k < row.size)):
-        by_rank = Record.on_stack(f, BOUND)
+        by_rank = View.on_stack(f, BOUND)
         find_top_k_bound(f, pointer, item.top_k, by_rank.pointer)
         is_higher = by_rank.value > bound.value
         with f.when(is_higher | (by_rank.value.eq(bound.value) & (by_rank.token < bound.token))):
@@ -71,8 +71,8 @@ def sample_token(f: Function, pointer: Value, item_pointer: Value, step_pointer:
 
     Terminates: every rejection leaves fewer tokens, and above the last one left there is nothing, so it is accepted.
     """
-    row, item, step = row_at(f, pointer), Record(f, item_pointer, ITEM), Record(f, step_pointer, STEP)
-    scale, bound = scale_of(f, item.temperature), Record.on_stack(f, BOUND)
+    row, item, step = row_at(f, pointer), View(f, item_pointer, ITEM), View(f, step_pointer, STEP)
+    scale, bound = scale_of(f, item.temperature), View.on_stack(f, BOUND)
     find_bound(f, pointer, item_pointer, bound.pointer)
     value, token = f.var(F32, bound.value), f.var(I64, bound.token)
     masses, total = f.var(PTR, step.masses), f.var(F64, row_mass)

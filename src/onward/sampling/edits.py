@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onward.kernels.define import kernel
 from onward.kernels.function import Function
-from onward.kernels.structures import Record
+from onward.kernels.structures import View
 from onward.kernels.values import F32, F64, I32, I64, PTR, Value, vec
 from onward.sampling.layouts import BLOCK_TOKENS
 from onward.sampling.rows import BLOCK_SHIFT, ITEM, LANES, STEP, block_at, block_maximum_at, lanes_of, row_at
@@ -86,7 +86,7 @@ def apply_edits(f: Function, pointer: Value, item_pointer: Value, step_pointer: 
     transformers, presence and frequency are spec/completions §2.9. A bias is plain addition: ±100 moves a logit
     past all others of an ordinary model, which in effect forces or bans a token (spec/completions §2.8).
     """
-    row, item, step = row_at(f, pointer), Record(f, item_pointer, ITEM), Record(f, step_pointer, STEP)
+    row, item, step = row_at(f, pointer), View(f, item_pointer, ITEM), View(f, step_pointer, STEP)
     ids, values = step.edit_ids, step.edit_values
     with f.loop(item.penalties_start, item.biases_start) as j:
         token = f.load(ids, I64, j * 8)

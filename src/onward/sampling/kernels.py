@@ -18,7 +18,7 @@ from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.maths import log64
 from onward.kernels.recipe import Recipe
-from onward.kernels.structures import Record
+from onward.kernels.structures import View
 from onward.kernels.targets import host
 from onward.kernels.values import F32, F64, I64, PTR, Value
 from onward.sampling.draws import sample_token
@@ -40,7 +40,7 @@ def choose_token(
     f: Function, row_pointer: Value, item_pointer: Value, chain_pointer: Value, step_pointer: Value, row_mass: Value
 ) -> Value:
     """Return the token to score, or sample one. `row_mass` as in draws.sample_token."""
-    item, chain = Record(f, item_pointer, ITEM), Record(f, chain_pointer, CHAIN)
+    item, chain = View(f, item_pointer, ITEM), View(f, chain_pointer, CHAIN)
     token = f.var(I64, item.target_token)
     with f.when(token.value < 0), f.otherwise(item.greedy.ne(0)) as (greedy, random):
         with greedy:
@@ -60,8 +60,8 @@ def choose_token(
 def report(f: Function, row_pointer: Value, step_pointer: Value, i: Value, token: Value, row_mass: Value) -> None:
     """Write the token of item `i`, its rank and log-probability and the most likely tokens: those of the raw row, whose
     mass at temperature 1 is `row_mass`. NaN where no log-probability is asked for."""
-    row, step = row_at(f, row_pointer), Record(f, step_pointer, STEP)
-    item = Record(f, f.at(step.items, i * ITEM.size), ITEM)
+    row, step = row_at(f, row_pointer), View(f, step_pointer, STEP)
+    item = View(f, f.at(step.items, i * ITEM.size), ITEM)
     f.store(token, step.tokens, i * 8)
     rank, normalizer = f.var(I64, 0), f.var(F64, float("nan"))
     with f.when(item.with_rank.ne(0)):
@@ -88,11 +88,11 @@ def run(f: Function, step_pointer: Value, first: Value, end: Value) -> Value:
     A row's block maxima, masses and their sum are computed once for consecutive items that read it, always by the
     same code, so that their bits depend on the row alone.
     """
-    step = Record(f, step_pointer, STEP)
+    step = View(f, step_pointer, STEP)
     raw, edited = _rows(f, step)
     current, row_mass, num_failed = f.var(I64, -1), f.var(F64, 0), f.var(I64, 0)
     with f.loop(first, end) as i:
-        item = Record(f, f.at(step.items, i * ITEM.size), ITEM)
+        item = View(f, f.at(step.items, i * ITEM.size), ITEM)
         with f.when(item.row.ne(current.value)):
             current.value, row_mass.value = item.row, 0.0
             raw.set(logits=f.at(step.logits, item.row * step.vocab_size * 4))
@@ -123,9 +123,9 @@ def run(f: Function, step_pointer: Value, first: Value, end: Value) -> Value:
     return num_failed.value
 
 
-def _rows(f: Function, step: Record) -> tuple[Record, Record]:
+def _rows(f: Function, step: View) -> tuple[View, View]:
     """Return the row that is read and its edited copy, which is whole blocks."""
-    raw, edited = Record.on_stack(f, ROW), Record.on_stack(f, ROW)
+    raw, edited = View.on_stack(f, ROW), View.on_stack(f, ROW)
     for row in (raw, edited):
         row.set(size=step.vocab_size, num_blocks=step.num_blocks)
     raw.set(logits=step.logits, tail=step.tail, maxima=step.maxima)

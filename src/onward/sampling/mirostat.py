@@ -13,7 +13,7 @@ import math
 from onward.kernels.define import kernel
 from onward.kernels.function import Function
 from onward.kernels.maths import exp64, log64
-from onward.kernels.structures import Record
+from onward.kernels.structures import View
 from onward.kernels.values import F32, F64, I64, PTR, Value
 from onward.sampling.draws import scale_of, uniform_of
 from onward.sampling.rows import CHAIN, ITEM, STEP, row_at
@@ -31,10 +31,10 @@ def draw_by_mirostat(
     f: Function, row_pointer: Value, item_pointer: Value, chain_pointer: Value, step_pointer: Value
 ) -> Value:
     """Return a token sampled from a row, which has a finite maximum, and write the chain's `next_mu`."""
-    item, chain = Record(f, item_pointer, ITEM), Record(f, chain_pointer, CHAIN)
+    item, chain = View(f, item_pointer, ITEM), View(f, chain_pointer, CHAIN)
     vocab_size = row_at(f, row_pointer).size
     count = sort_row(f, row_pointer, step_pointer, NEGATIVE_INFINITY, vocab_size)
-    left = Interval(f, Record(f, step_pointer, STEP), count, scale_of(f, item.temperature))
+    left = Interval(f, View(f, step_pointer, STEP), count, scale_of(f, item.temperature))
     kept = f.var(I64, 0)
     with f.otherwise(chain.mirostat.eq(2)) as (second, first):
         with second:

@@ -7,7 +7,7 @@ a copy (`tail`) that is filled up with -inf, so that every block is whole.
 from __future__ import annotations
 
 from onward.kernels.function import Function
-from onward.kernels.structures import Layout, Record
+from onward.kernels.structures import Structure, View
 from onward.kernels.values import F32, I64, PTR, Value, vec
 from onward.sampling.layouts import BLOCK_TOKENS, CHAIN_DTYPE, WORK_ITEM_DTYPE, Step
 
@@ -17,27 +17,27 @@ BLOCK_BYTES = BLOCK_TOKENS * 4
 LANES = vec(F32, 16)
 """Logits are read 16 at a time on every processor: it decides the order of sums."""
 
-STEP, ITEM, CHAIN = Layout.of_structure(Step), Layout.of_dtype(WORK_ITEM_DTYPE), Layout.of_dtype(CHAIN_DTYPE)
+STEP, ITEM, CHAIN = Structure.of_structure(Step), Structure.of_dtype(WORK_ITEM_DTYPE), Structure.of_dtype(CHAIN_DTYPE)
 
-ROW = Layout.of_words(logits=PTR, tail=PTR, maxima=PTR, size=I64, num_blocks=I64, maximum=F32)
+ROW = Structure.of_words(logits=PTR, tail=PTR, maxima=PTR, size=I64, num_blocks=I64, maximum=F32)
 """A row of logits, where its last block is copied to, its block maxima and the largest of them."""
 
 
-def row_at(f: Function, pointer: Value) -> Record:
-    return Record(f, pointer, ROW)
+def row_at(f: Function, pointer: Value) -> View:
+    return View(f, pointer, ROW)
 
 
-def block_at(f: Function, row: Record, k: Value) -> Value:
+def block_at(f: Function, row: View, k: Value) -> Value:
     """Return a pointer to block `k` of a row: BLOCK_TOKENS logits, 16 of which can be read at a time."""
     return f.select(k.eq(row.size >> BLOCK_SHIFT), row.tail, f.at(row.logits, k << (BLOCK_SHIFT + 2)))
 
 
-def block_maximum_at(f: Function, row: Record, k: Value) -> Value:
+def block_maximum_at(f: Function, row: View, k: Value) -> Value:
     """Return the maximum of block `k` (float32)."""
     return f.load(row.maxima, F32, k * 4)
 
 
-def logit_at(f: Function, row: Record, token: Value) -> Value:
+def logit_at(f: Function, row: View, token: Value) -> Value:
     """Return a logit (float32)."""
     return f.load(row.logits, F32, token * 4)
 

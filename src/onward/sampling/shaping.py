@@ -18,7 +18,7 @@ from collections.abc import Callable
 from onward.kernels.define import kernel
 from onward.kernels.function import Function
 from onward.kernels.maths import exp64, log64
-from onward.kernels.structures import Record
+from onward.kernels.structures import View
 from onward.kernels.values import F32, F64, I1, I64, PTR, Value
 from onward.sampling import ranking
 from onward.sampling.draws import scale_of, uniform_of
@@ -35,7 +35,7 @@ class Interval:
     `scale` is 1 / temperature. Weights are written when they are first needed at a start and a scale.
     """
 
-    def __init__(self, f: Function, step: Record, count: Value, scale: Value | float = 1.0) -> None:
+    def __init__(self, f: Function, step: View, count: Value, scale: Value | float = 1.0) -> None:
         self.f, self._sorted, self._weights = f, step.sorted, step.sorted_weights
         self.start, self.count, self.scale = f.var(I64, 0), f.var(I64, count), f.var(F32, scale)
         self._has_weights = f.var(I1, 0)
@@ -110,7 +110,7 @@ class Interval:
 class Chain:
     """What the samplers of a chain read, and the interval that they leave."""
 
-    def __init__(self, f: Function, item: Record, chain: Record, left: Interval) -> None:
+    def __init__(self, f: Function, item: View, chain: View, left: Interval) -> None:
         self.f, self.item, self.chain, self.left = f, item, chain, left
 
     def temperature(self) -> None:
@@ -212,10 +212,10 @@ def draw_from_chain(
     f: Function, row_pointer: Value, item_pointer: Value, chain_pointer: Value, step_pointer: Value
 ) -> Value:
     """Return a token sampled from a row, which has a finite maximum; -inf marks tokens that must not be sampled."""
-    item, params = Record(f, item_pointer, ITEM), Record(f, chain_pointer, CHAIN)
+    item, params = View(f, item_pointer, ITEM), View(f, chain_pointer, CHAIN)
     floor = (row_at(f, row_pointer).maximum.to_f64() - params.floor).to_f32()
     count = sort_row(f, row_pointer, step_pointer, floor, params.num_sorted)
-    left = Interval(f, Record(f, step_pointer, STEP), count)
+    left = Interval(f, View(f, step_pointer, STEP), count)
     chain = Chain(f, item, params, left)
     actions: dict[int, Callable[[], None]] = {i: getattr(chain, name) for i, name in enumerate(DEFAULT_ORDER, 1)}
     order = f.var(I64, params.order)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onward.kernels.define import kernel
 from onward.kernels.function import Function
-from onward.kernels.structures import Record
+from onward.kernels.structures import View
 from onward.kernels.values import F32, I32, I64, PTR, Value
 from onward.sampling.layouts import BLOCK_TOKENS, PADDING
 from onward.sampling.rows import BLOCK_SHIFT, LANES, STEP, block_maximum_at, logit_at, row_at
@@ -70,10 +70,10 @@ def sort_row(f: Function, pointer: Value, step_pointer: Value, floor: Value, cou
 
     Overwrites the step's scratch of chains. Behind the last, PADDING logits of -inf follow.
     """
-    row, step = row_at(f, pointer), Record(f, step_pointer, STEP)
+    row, step = row_at(f, pointer), View(f, step_pointer, STEP)
     lowest = f.var(F32, floor)
     with f.when(count < row.size):
-        bound = Record.on_stack(f, BOUND)
+        bound = View.on_stack(f, BOUND)
         find_top_k_bound(f, pointer, count, bound.pointer)
         lowest.value = f.max(floor, bound.value)
     keys, spare, counts = step.sorted, step.spare, step.counts

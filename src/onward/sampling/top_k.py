@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 from onward.kernels.define import kernel
 from onward.kernels.function import Function
-from onward.kernels.structures import Layout, Record
+from onward.kernels.structures import Structure, View
 from onward.kernels.values import F32, I32, I64, PTR, Value, vec
 from onward.sampling.layouts import BLOCK_TOKENS
 from onward.sampling.rows import BLOCK_BYTES, BLOCK_SHIFT, LANES, block_at, block_maximum_at, lanes_of, logit_at, row_at
 from onward.sampling.vocab_blocks import NEGATIVE_INFINITY, is_above, places
 
-BOUND = Layout.of_words(value=F32, token=I64)
+BOUND = Structure.of_words(value=F32, token=I64)
 """What tokens are compared with: those above it are kept."""
 _COUNTS = vec(I32, 16)
 
@@ -112,7 +112,7 @@ def find_top_k_bound(f: Function, pointer: Value, count: Value, result: Value) -
     Bisects the float32 values until exactly `count` logits are at or above one of them, or, where logits tie, until
     the tied value is isolated.
     """
-    row, bound = row_at(f, pointer), Record(f, result, BOUND)
+    row, bound = row_at(f, pointer), View(f, result, BOUND)
     low = f.var(I64, key_below_most(f, pointer, count))
     high = f.var(I64, order_key(row.maximum.as_(I32)).sext(I64) + 1)
     is_exact = f.var(I64, 0)

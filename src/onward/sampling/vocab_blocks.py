@@ -18,7 +18,7 @@ from collections.abc import Callable
 from onward.kernels.define import kernel
 from onward.kernels.function import Function
 from onward.kernels.maths import exp2
-from onward.kernels.structures import Record
+from onward.kernels.structures import View
 from onward.kernels.values import F32, F64, I1, I32, I64, PTR, Value, vec
 from onward.sampling.layouts import BLOCK_TOKENS
 from onward.sampling.rows import BLOCK_BYTES, BLOCK_SHIFT, LANES, block_at, block_maximum_at, lanes_of, row_at
@@ -78,7 +78,7 @@ def prepare_row(f: Function, pointer: Value) -> None:
     row.set(maximum=largest_of_blocks(f, row))
 
 
-def largest_of_blocks(f: Function, row: Record) -> Value:
+def largest_of_blocks(f: Function, row: View) -> Value:
     """Return the largest block maximum, NaN if one is NaN; fill the maxima up with -inf."""
     f.store(f.const(LANES, NEGATIVE_INFINITY), row.maxima, row.num_blocks * 4)
     highest, is_nan = f.var(LANES, NEGATIVE_INFINITY), f.var(_MASKS, 0)
