@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 from onward.api.openapi import openapi
+from onward.server.app import ROUTES
 
 READ = (
     "CompletionChunk", "Choice", "Logprobs", "PromptLogprob", "Usage", "PromptTokensDetails",
@@ -17,7 +18,7 @@ READ = (
 
 
 def main() -> None:
-    document = openapi("0", dialects=())
+    document = openapi("0", ROUTES, dialects=())
     schemas = document["components"]["schemas"]
     part = {"openapi": document["openapi"], "info": document["info"], "paths": {}}
     print(json.dumps(part | {"components": {"schemas": {name: schemas[name] for name in READ}}}))

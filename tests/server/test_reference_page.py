@@ -13,12 +13,12 @@ import pytest
 
 from onward.api.openapi import openapi
 from onward.api.parameter import Profile
-from onward.server.app import make_app
+from onward.server.app import ROUTES, make_app
 from onward.server.pages.landing import landing
 from onward.server.pages.reference import reference_page
 from tests.server.fakes import Call, FakeBackend, in_loop, settings
 
-DOCUMENT = openapi("1")
+DOCUMENT = openapi("1", ROUTES)
 PAGE = reference_page(DOCUMENT)
 
 
@@ -177,4 +177,4 @@ def test_every_operation_has_a_form_that_sends_an_example() -> None:
 
 @pytest.mark.parametrize("profile", ["strict", "lenient"])
 def test_the_reference_is_made_for_every_profile(profile: Profile) -> None:
-    assert reference_page(openapi("1", profile=profile)).count("<form") > 10
+    assert reference_page(openapi("1", ROUTES, profile=profile)).count("<form") > 10

@@ -11,7 +11,7 @@ from onward.api.errors import ErrorWords
 from onward.api.openai.error_body import MAX_FIELD_CHARS
 from onward.api.openai.fold import Identity
 from onward.api.reply import OneChoice
-from onward.api.routes import EVENTS, Exchange, Route, Services
+from onward.api.routes import EVENTS, JSON, Exchange, Route, Services
 from onward.api.sse import DONE, KEEP_ALIVE, data_event
 from onward.api.tables import UNLIMITED_TOKENS, Table, check_fields, own, request_fields, same, table, unused
 from onward.completions.delta import Delta, TokenCounts
@@ -131,9 +131,32 @@ def _usage(counts: TokenCounts) -> Object:
     }
 
 
+_EXAMPLE: dict[str, Any] = {
+    "id": "cmpl-C47L3RG6ICY37W3Q0flVHr4BPTPMS",
+    "object": "chat.completion",
+    "created": 1755097557,
+    "model": "storyteller",
+    "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": " a time,"}, "finish_reason": "length"},
+    ],
+    "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8},
+}
+
+_STREAM_EXAMPLE = (
+    'data: {"id":"cmpl-C47L3RG6ICY37W3Q0flVHr4BPTPMS","object":"chat.completion.chunk","model":"storyteller",'
+    '"choices":[{"index":0,"delta":{"content":" a"},"finish_reason":null}]}\n\ndata: [DONE]\n\n'
+)
+
 ROUTES = (
     Route(
-        "POST", "/v1/fim/completions", complete, "mistralFim", "Complete what is between two texts.",
-        body=FIM, stream=EVENTS, words=ERRORS,
+        "POST",
+        "/v1/fim/completions",
+        complete,
+        "mistralFim",
+        "Complete what is between two texts.",
+        body=FIM,
+        stream=EVENTS,
+        words=ERRORS,
+        example={JSON: _EXAMPLE, EVENTS: _STREAM_EXAMPLE},
     ),
-)  # fmt: skip
+)

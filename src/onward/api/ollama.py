@@ -16,7 +16,7 @@ from onward.api.openai.error_body import MAX_FIELD_CHARS
 from onward.api.openai.words import openai_error
 from onward.api.parameter import Parameter
 from onward.api.reply import OneChoice, Stopwatch
-from onward.api.routes import LINES, Exchange, Route, Services
+from onward.api.routes import JSON, LINES, Exchange, Route, Services
 from onward.api.tables import (
     UNLIMITED_TOKENS,
     Table,
@@ -320,13 +320,69 @@ async def _respond(exchange: Exchange, value: Object) -> None:
     await exchange.respond(200, msgspec.json.encode(value), "application/json; charset=utf-8")
 
 
+_EXAMPLE: dict[str, Any] = {
+    "model": "storyteller",
+    "created_at": "2026-11-24T00:27:24.430857Z",
+    "response": " upon a time",
+    "done": True,
+    "done_reason": "length",
+    "prompt_eval_count": 1,
+    "eval_count": 3,
+}
+
+_LINES_EXAMPLE = (
+    '{"model":"storyteller","response":" upon","done":false}\n{"model":"storyteller","response":"","done":true}\n'
+)
+
+_MODEL_EXAMPLE: dict[str, Any] = {"name": "storyteller", "model": "storyteller", "details": {"family": "onward"}}
+
 ROUTES = (
     Route(
-        "POST", "/api/generate", generate, "ollamaGenerate", "Continue a prompt.",
-        body=GENERATE, stream=LINES, words=ERRORS,
+        "POST",
+        "/api/generate",
+        generate,
+        "ollamaGenerate",
+        "Continue a prompt.",
+        body=GENERATE,
+        stream=LINES,
+        words=ERRORS,
+        example={JSON: _EXAMPLE, LINES: _LINES_EXAMPLE},
     ),
-    Route("POST", "/api/show", show, "ollamaShow", "Describe a model.", body=SHOW, words=ERRORS),
-    Route("GET", "/api/tags", tags, "ollamaTags", "List the models.", words=ERRORS),
-    Route("GET", "/api/ps", processes, "ollamaProcesses", "List the models that are loaded.", words=ERRORS),
-    Route("GET", "/api/version", version, "ollamaVersion", "Return the server's version.", words=ERRORS),
-)  # fmt: skip
+    Route(
+        "POST",
+        "/api/show",
+        show,
+        "ollamaShow",
+        "Describe a model.",
+        body=SHOW,
+        words=ERRORS,
+        example={JSON: {"details": {"family": "onward"}, "capabilities": ["completion", "insert"]}},
+    ),
+    Route(
+        "GET",
+        "/api/tags",
+        tags,
+        "ollamaTags",
+        "List the models.",
+        words=ERRORS,
+        example={JSON: {"models": [_MODEL_EXAMPLE]}},
+    ),
+    Route(
+        "GET",
+        "/api/ps",
+        processes,
+        "ollamaProcesses",
+        "List the models that are loaded.",
+        words=ERRORS,
+        example={JSON: {"models": [{**_MODEL_EXAMPLE, "context_length": 1024}]}},
+    ),
+    Route(
+        "GET",
+        "/api/version",
+        version,
+        "ollamaVersion",
+        "Return the server's version.",
+        words=ERRORS,
+        example={JSON: {"version": "0.1.0"}},
+    ),
+)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from onward.api.dialects import DIALECTS
-from onward.api.openai.answer_examples import add_examples
-from onward.api.openai.openapi_paths import paths, ref
+from onward.api.openai.operations import ref
 from onward.api.openai.response_schema import error_schema, response_schemas
 from onward.api.openai.server_schemas import server_schemas
 from onward.api.parameter import Profile
@@ -19,10 +19,14 @@ Schema = dict[str, Any]
 
 
 def openapi(
-    server_version: str, *, profile: Profile = "default", dialects: tuple[str, ...] = tuple(DIALECTS)
+    server_version: str,
+    routes: Iterable[Route],
+    *,
+    profile: Profile = "default",
+    dialects: tuple[str, ...] = tuple(DIALECTS),
 ) -> Schema:
-    """Return the OpenAPI 3.1 document of all routes, with the requests of `profile`, and the routes of these dialects.
-    A new dict at each call."""
+    """Return the OpenAPI 3.1 document of these routes and of those of the dialects, with the requests of `profile`. A
+    new dict at each call."""
     document: Schema = {
         "openapi": "3.1.0",
         "info": {
@@ -35,29 +39,32 @@ def openapi(
         "servers": [{"url": "/"}],
         "security": [{}, {"bearer": []}],
         "tags": [{"name": name} for name in ("Completions", "Tokens", *dialects)],
-        "paths": _merged_paths(paths(profile), _dialect_paths(dialects, profile)),
+        "paths": _paths(routes, dialects, profile),
         "components": {
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
             "schemas": _components(profile),
         },
     }
-    document = copy.deepcopy(document)
-    add_examples(document["paths"])
     return document
 
 
-def _dialect_paths(dialects: tuple[str, ...], profile: Profile) -> Schema:
-    """Return the routes of these dialects."""
+def _paths(routes: Iterable[Route], dialects: tuple[str, ...], profile: Profile) -> Schema:
+    """Return all routes that are described, by path and method; a URL may have methods of several APIs."""
     found: Schema = {}
-    for dialect in dialects:
-        for route in DIALECTS[dialect]:
-            found.setdefault(route.path, {})[route.method.lower()] = _operation(route, dialect, profile)
+    described = [(route, route.operation(profile)) for route in routes if route.operation is not None]
+    described += [(route, _operation(route, name, profile)) for name in dialects for route in DIALECTS[name]]
+    for route, operation in described:
+        item = found.setdefault(route.path, {"parameters": list(route.parameters)} if route.parameters else {})
+        item[route.method.lower()] = _with_example(copy.deepcopy(operation), route.example)
     return found
 
 
-def _merged_paths(own: Schema, dialects: Schema) -> Schema:
-    """Return all routes; a URL may have methods of both."""
-    return {path: own.get(path, {}) | dialects.get(path, {}) for path in (*own, *dialects)}
+def _with_example(operation: Schema, example: Mapping[str, object]) -> Schema:
+    """Write an example answer into an operation, by media type."""
+    content = operation["responses"]["200"]["content"]
+    for media, value in example.items():
+        content[media]["example"] = value
+    return operation
 
 
 def _body_schema(rows: Table, profile: Profile) -> Schema:

@@ -3,8 +3,8 @@ the router are made from it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from onward.api.body_limits import BodyLimits
@@ -21,6 +21,9 @@ from onward.offload import inline_or_on_thread
 from onward.settings import Settings
 
 T = TypeVar("T")
+Node = dict[str, Any]
+"""A part of an OpenAPI document."""
+JSON = "application/json"
 EVENTS = "text/event-stream"
 LINES = "application/x-ndjson"
 
@@ -92,15 +95,28 @@ class Services:
 class Route:
     """One URL and one method of an API.
 
-    `name` is its operationId, `body` the table of its fields, `stream` the media type of its streams, `words` its
-    errors.
+    A path may contain one `{id}`, whose value may contain slashes. `handler` takes its owner (`Services`, or the part
+    of the server that the routes belong to) and the exchange. `words` are its errors. `public`: needs no key.
+
+    A route of another server's API is described by `name` (its operationId), `summary`, `body` (the table of its
+    fields) and `stream` (the media type of its streams); one of OpenAI's API and of this server by `operation`, in
+    OpenAPI's terms, by the profile. Neither: another URL of a route that is described. `example` is an answer by media
+    type. `parameters` are those of the path.
     """
 
     method: str
     path: str
-    handler: Callable[[Services, Exchange], Awaitable[None]]
-    name: str
-    summary: str
+    handler: Callable[[Any, Any], Awaitable[None]]
+    name: str = ""
+    summary: str = ""
     body: Table | None = None
     stream: str | None = None
     words: ErrorWords = OPENAI_ERRORS
+    public: bool = False
+    operation: Callable[[Profile], Node] | None = None
+    example: Mapping[str, object] = field(default_factory=dict)
+    parameters: tuple[Node, ...] = ()
+
+    def also(self, path: str) -> Route:
+        """Return another URL of this route, which is not described."""
+        return Route(self.method, path, self.handler, words=self.words, public=self.public)

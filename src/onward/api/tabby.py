@@ -13,7 +13,7 @@ import onward
 from onward.api.openai.fold import Identity
 from onward.api.parameter import Parameter
 from onward.api.reply import OneChoice
-from onward.api.routes import Exchange, Route, Services
+from onward.api.routes import JSON, Exchange, Route, Services
 from onward.api.tables import Table, check_fields, only, own, request_fields, same, table, unused
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest, InfillContext
@@ -124,8 +124,20 @@ class TabbyReply(OneChoice):
 
 ROUTES = (
     Route(
-        "POST", "/tabby/v1/completions", complete, "tabbyComplete", "Complete what is between two texts.",
+        "POST",
+        "/tabby/v1/completions",
+        complete,
+        "tabbyComplete",
+        "Complete what is between two texts.",
         body=COMPLETION,
+        example={JSON: {"id": "cmpl-C47L3RG6ICY37W3Q0flVHr4BPTPMS", "choices": [{"index": 0, "text": " upon a"}]}},
     ),
-    Route("GET", "/tabby/v1/health", health, "tabbyHealth", "Describe the server."),
-)  # fmt: skip
+    Route(
+        "GET",
+        "/tabby/v1/health",
+        health,
+        "tabbyHealth",
+        "Describe the server.",
+        example={JSON: {"model": "storyteller", "device": "cpu"}},
+    ),
+)

@@ -17,7 +17,7 @@ from onward.api.openai.error_body import MAX_FIELD_CHARS
 from onward.api.openai.words import openai_error
 from onward.api.parameter import Parameter
 from onward.api.reply import OneChoice
-from onward.api.routes import EVENTS, Exchange, Route, Services
+from onward.api.routes import EVENTS, JSON, Exchange, Route, Services
 from onward.api.sse import KEEP_ALIVE, data_event
 from onward.api.tables import (
     UNLIMITED_TOKENS,
@@ -312,15 +312,50 @@ def _request(checked: dict[str, Any], *, stream: bool, samples_by_default: bool)
     )
 
 
+_STREAM_EXAMPLE = (
+    'data: {"index":1,"token":{"id":617,"text":" upon","logprob":-0.1,"special":false},"generated_text":null}\n\n'
+)
+
 ROUTES = (
-    Route("POST", "/generate", generate, "tgiGenerate", "Continue a prompt.", body=GENERATE, words=ERRORS),
     Route(
-        "POST", "/generate_stream", generate_stream, "tgiStream", "Continue a prompt as a stream.",
-        body=GENERATE, stream=EVENTS, words=ERRORS,
+        "POST",
+        "/generate",
+        generate,
+        "tgiGenerate",
+        "Continue a prompt.",
+        body=GENERATE,
+        words=ERRORS,
+        example={JSON: {"generated_text": " upon a time"}},
     ),
     Route(
-        "POST", "/", compatible, "tgiCompatible", "Continue a prompt, as a stream or not.",
-        body=COMPATIBLE, stream=EVENTS, words=ERRORS,
+        "POST",
+        "/generate_stream",
+        generate_stream,
+        "tgiStream",
+        "Continue a prompt as a stream.",
+        body=GENERATE,
+        stream=EVENTS,
+        words=ERRORS,
+        example={JSON: {"generated_text": " upon a time"}, EVENTS: _STREAM_EXAMPLE},
     ),
-    Route("GET", "/info", info, "tgiInfo", "Describe the server.", words=ERRORS),
-)  # fmt: skip
+    Route(
+        "POST",
+        "/",
+        compatible,
+        "tgiCompatible",
+        "Continue a prompt, as a stream or not.",
+        body=COMPATIBLE,
+        stream=EVENTS,
+        words=ERRORS,
+        example={JSON: [{"generated_text": " upon a time"}], EVENTS: _STREAM_EXAMPLE},
+    ),
+    Route(
+        "GET",
+        "/info",
+        info,
+        "tgiInfo",
+        "Describe the server.",
+        words=ERRORS,
+        example={JSON: {"model_id": "storyteller", "max_total_tokens": 1024, "router": "onward", "version": "0.1.0"}},
+    ),
+)

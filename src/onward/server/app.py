@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from onward.api.dialects import DIALECTS, served_dialects
 from onward.api.ids import request_id
-from onward.api.routes import Route as ApiRoute
 from onward.api.routes import Services
 from onward.backends.base import Backend
 from onward.errors import RequestCancelled
 from onward.offload import owner
-from onward.server import access_log
+from onward.server import access_log, catalogue, completions, tokens
+from onward.server import monitoring as monitoring_routes
 from onward.server.auth import Authenticator
 from onward.server.catalogue import Catalogue
 from onward.server.completion_run import Runner
@@ -20,18 +20,29 @@ from onward.server.keys import Keys, collect_keys
 from onward.server.metrics import Metrics
 from onward.server.monitoring import Monitoring
 from onward.server.origins import OriginGuard
-from onward.server.pages.assets import ASSET_ROOT, send_asset, send_favicon
+from onward.server.pages import handlers as page_routes
 from onward.server.pages.handlers import Pages
-from onward.server.routes import Route, Routes
+from onward.server.routes import Routes
 from onward.server.running import Running
-from onward.server.schema_link import SCHEMA_PATH
 from onward.server.stream_metrics import StreamCollector
+from onward.server.streams import handlers as streams
 from onward.server.streams.handlers import Streams
 from onward.server.streams.kept import KeptStreams
 from onward.server.tokens import Tokens
 from onward.server.trusted_proxies import TrustedProxies
 from onward.settings import Settings
 
+ROUTES = (
+    *completions.ROUTES,
+    *streams.ROUTES,
+    *completions.MODEL_ROUTES,
+    *catalogue.ROUTES,
+    *tokens.ROUTES,
+    *page_routes.SCHEMA_ROUTES,
+    *monitoring_routes.ROUTES,
+    *page_routes.ROUTES,
+)
+"""All routes but those of dialects, in the order in which they are described."""
 COMMON_HEADERS = [
     (b"openai-version", b"2020-10-01"),
     (b"access-control-expose-headers", b"X-Request-ID"),
@@ -61,26 +72,27 @@ class App:
         kept = KeptStreams(settings.resume_window, settings.resume_memory, self._running)
         self._metrics.registry.register(StreamCollector(kept))
         runner = Runner(backend, self._metrics, self._running, settings.keep_alive)
-        completions = Completions(runner, settings, kept)
         self._log_requests = settings.access_log
-        self._routes = Routes(
-            [
-                *_completion_routes(completions),
-                *_stream_routes(Streams(kept, self._running, settings.keep_alive)),
-                *_catalogue_routes(Catalogue(backend)),
-                *_token_routes(Tokens(backend, settings)),
-                *_monitoring_routes(Monitoring(backend, self._metrics, self._authenticator.accepts)),
-                *_dialect_routes(Services(backend, settings, body_limits(settings), runner.complete)),
-                *_page_routes(self._pages(settings)),
-            ]
-        )
-
-    def _pages(self, settings: Settings) -> Pages:
-        return Pages(
-            self._backend,
+        services = Services(backend, settings, body_limits(settings), runner.complete)
+        served = served_dialects(settings.dialects)
+        pages = Pages(
+            backend,
+            ROUTES,
             profile=settings.profile,
             requires_key=self._authenticator.requires_key,
-            dialects=served_dialects(settings.dialects),
+            dialects=served,
+        )
+        monitoring = Monitoring(backend, self._metrics, self._authenticator.accepts)
+        self._routes = Routes(
+            [
+                (Completions(runner, settings, kept), (*completions.ROUTES, *completions.MODEL_ROUTES)),
+                (Streams(kept, self._running, settings.keep_alive), streams.ROUTES),
+                (Catalogue(backend), catalogue.ROUTES),
+                (Tokens(backend, settings), tokens.ROUTES),
+                (monitoring, monitoring_routes.ROUTES),
+                *((services, DIALECTS[name]) for name in served),
+                (pages, (*page_routes.SCHEMA_ROUTES, *page_routes.ROUTES)),
+            ]
         )
 
     def replace_keys(self, keys: Keys) -> None:
@@ -131,12 +143,12 @@ class App:
         if exchange.method == "OPTIONS":
             await self._handle_preflight(exchange)
             return
-        route, name = self._routes.find(exchange.method, exchange.path)
-        exchange.record.route, exchange.words = route.template, route.words
+        (part, route), exchange.path_value = self._routes.find(exchange.method, exchange.path)
+        exchange.record.route, exchange.words = route.path, route.words
         if not route.public:
             await self._authenticator.authenticate(exchange)
         owner.set(exchange.sender)
-        await route.handler(exchange, name)
+        await route.handler(part, exchange)
 
     async def _handle_preflight(self, exchange: Exchange) -> None:
         """Allow what the page asks for: OriginGuard has refused pages that may not send requests."""
@@ -158,77 +170,6 @@ class App:
             await send_error(exchange, error)
         except ClientDisconnected:
             exchange.record.cancelled = True
-
-
-def _dialect_routes(services: Services) -> list[Route]:
-    """Return the routes of the dialects that the operator has not turned off."""
-
-    def bound(route: ApiRoute) -> Route:
-        async def handle(exchange: Exchange, _: str | None = None) -> None:
-            await route.handler(services, exchange)
-
-        return Route(route.method, route.path, handle, words=route.words)
-
-    return [bound(route) for name in served_dialects(services.settings.dialects) for route in DIALECTS[name]]
-
-
-def _completion_routes(completions: Completions) -> list[Route]:
-    return [
-        *(Route("POST", f"{root}/completions", completions.create) for root in ("/v1", "")),
-        Route("POST", "/openai/v1/completions", completions.create_with_schema),
-        Route("POST", "/v1/engines/{id}/completions", completions.create),
-        Route("POST", "/m/{id}/v1/completions", completions.create),
-    ]
-
-
-def _stream_routes(streams: Streams) -> list[Route]:
-    return [
-        Route("GET", "/openai/v1/completions/{id}", streams.resume_with_schema),
-        *(Route("GET", f"{root}/completions/{{id}}", streams.resume) for root in ("/v1", "")),
-        *(Route("DELETE", f"{root}/completions/{{id}}", streams.cancel) for root in ("/openai/v1", "/v1", "")),
-    ]
-
-
-def _catalogue_routes(catalogue: Catalogue) -> list[Route]:
-    routes = [Route("GET", "/v1/engines", catalogue.engines), Route("GET", "/v1/engines/{id}", catalogue.engine)]
-    for root in ("/v1", "/openai/v1", ""):
-        routes += [
-            Route("GET", f"{root}/models", catalogue.models),
-            Route("GET", f"{root}/models/{{id}}", catalogue.model),
-        ]
-    return routes
-
-
-def _token_routes(tokens: Tokens) -> list[Route]:
-    return [
-        route
-        for root in ("", "/m/{id}")
-        for route in (
-            Route("POST", f"{root}/tokenize", tokens.tokenize),
-            Route("POST", f"{root}/detokenize", tokens.detokenize),
-            Route("GET", f"{root}/tokenizer_info", tokens.info),
-        )
-    ]
-
-
-def _monitoring_routes(monitoring: Monitoring) -> list[Route]:
-    """/metrics names models and reveals traffic, so it needs a key where keys are set."""
-    return [
-        Route("GET", "/health", monitoring.health, public=True),
-        Route("GET", "/live", monitoring.live, public=True),
-        Route("GET", "/metrics", monitoring.metrics),
-    ]
-
-
-def _page_routes(pages: Pages) -> list[Route]:
-    return [
-        Route("GET", "/openapi.json", pages.openapi, public=True),
-        Route("GET", SCHEMA_PATH, pages.completion_schema, public=True),
-        *(Route("GET", path, pages.reference, public=True) for path in ("/docs", "/docs/")),
-        *(Route("GET", path, pages.playground, public=True) for path in ("/", "/tokenizer")),
-        *(Route("GET", path, send_favicon, public=True) for path in ("/favicon.svg", "/favicon.ico")),
-        Route("GET", f"{ASSET_ROOT}{{id}}", send_asset, public=True),
-    ]
 
 
 async def _handle_lifespan(receive: Receive, send: Send) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import msgspec
 
+from onward.api.openai.answer_examples import ENGINE, MODEL
 from onward.api.openai.catalogue import model_object
 from onward.api.openai.models import ModelList
+from onward.api.openai.operations import MODEL_ID, get
+from onward.api.routes import JSON, Node, Route
 from onward.backends.base import Backend
 from onward.errors import ModelNotFound
 from onward.models.registry import ListedModel
 from onward.server.exchange import Exchange
 
+Handler = Callable[["Catalogue", Exchange], Awaitable[None]]
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -20,24 +26,47 @@ class Catalogue:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    async def models(self, exchange: Exchange, _: str | None = None) -> None:
+    async def models(self, exchange: Exchange) -> None:
         await _respond(exchange, ModelList(data=list(map(model_object, self._backend.models()))))
 
-    async def model(self, exchange: Exchange, name: str | None = None) -> None:
-        await _respond(exchange, model_object(self._find(name)))
+    async def model(self, exchange: Exchange) -> None:
+        await _respond(exchange, model_object(self._find(exchange.path_value)))
 
-    async def engines(self, exchange: Exchange, _: str | None = None) -> None:
+    async def engines(self, exchange: Exchange) -> None:
         data = [_engine(model) for model in self._backend.models()]
         await _respond(exchange, {"object": "list", "data": data})
 
-    async def engine(self, exchange: Exchange, name: str | None = None) -> None:
-        await _respond(exchange, _engine(self._find(name)))
+    async def engine(self, exchange: Exchange) -> None:
+        await _respond(exchange, _engine(self._find(exchange.path_value)))
 
     def _find(self, name: str | None) -> ListedModel:
         for model in self._backend.models():
             if model.id == name:
                 return model
         raise ModelNotFound(f"The model '{name}' does not exist", param="model")
+
+
+def _names(root: str, kind: str, schema: str, handlers: tuple[Handler, Handler], example: Node) -> tuple[Route, Route]:
+    """Return the route of a list and the route of one item of it."""
+    all_of = get(f"list{kind}", f"List all {schema.lower()}s.", schema=f"{schema}List")
+    one = get(f"retrieve{kind}", f"Retrieve one {schema.lower()}.", schema=schema, errors=("401", "404"))
+    listed = {"object": "list", "data": [example]}
+    return (
+        Route("GET", root, handlers[0], operation=all_of, example={JSON: listed}),
+        Route("GET", f"{root}/{{id}}", handlers[1], operation=one, example={JSON: example}, parameters=(MODEL_ID,)),
+    )
+
+
+_MODELS = Catalogue.models, Catalogue.model
+_LISTED, _MODEL = _names("/v1/models", "Models", "Model", _MODELS, MODEL)
+ROUTES = (
+    _LISTED,
+    _LISTED.also("/models"),
+    _MODEL,
+    _MODEL.also("/models/{id}"),
+    *_names("/openai/v1/models", "ModelsWithSchema", "Model", _MODELS, MODEL),
+    *_names("/v1/engines", "Engines", "Engine", (Catalogue.engines, Catalogue.engine), ENGINE),
+)
 
 
 def _engine(model: ListedModel) -> dict[str, object]:

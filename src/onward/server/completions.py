@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from onward.api.body_limits import BodyLimits
+from onward.api.openai.answer_examples import COMPLETION, LINKED, STREAM
 from onward.api.openai.decode import check_request, decode_object
+from onward.api.openai.operations import MODEL_ID, complete, complete_in_path
 from onward.api.openai.reply import OpenAIReply
+from onward.api.routes import EVENTS, JSON, Route
 from onward.completions.limits import RequestLimits
 from onward.completions.request import CompletionRequest
 from onward.errors import UnsupportedContentType
@@ -27,11 +30,11 @@ class Completions:
         self._body_limits = body_limits(settings)
         self._kept = kept
 
-    async def create(self, exchange: Exchange, path_model: str | None = None) -> None:
-        """Complete a request. `path_model` is the engine named in the URL. Raises ApiError, ClientDisconnected."""
+    async def create(self, exchange: Exchange) -> None:
+        """Complete a request, by the model that the URL names if it does. Raises ApiError, ClientDisconnected."""
         check_content_type(exchange)
         body = await exchange.body(self._settings.max_body)
-        record = exchange.record
+        record, path_model = exchange.record, exchange.path_value
         request = await inline_or_on_thread(len(body), lambda: self._decode(body, record, path_model))
         reply = OpenAIReply(request, schema=schema_url(exchange) if exchange.with_schema else None)
         if is_resumable(exchange, request, self._kept):
@@ -45,10 +48,44 @@ class Completions:
         _record(record, fields, path_model)
         return check_request(fields, profile=self._settings.profile, path_model=path_model)
 
-    async def create_with_schema(self, exchange: Exchange, path_model: str | None = None) -> None:
+    async def create_with_schema(self, exchange: Exchange) -> None:
         """Complete a request, with `$schema` in a JSON response (behaviour §10)."""
         exchange.with_schema = True
-        await self.create(exchange, path_model)
+        await self.create(exchange)
+
+
+_EXAMPLE = {JSON: COMPLETION, EVENTS: STREAM}
+_CREATE = Route("POST", "/v1/completions", Completions.create, operation=complete("createCompletion"), example=_EXAMPLE)
+ROUTES = (
+    _CREATE,
+    _CREATE.also("/completions"),
+    Route(
+        "POST",
+        "/openai/v1/completions",
+        Completions.create_with_schema,
+        operation=complete("createCompletionWithSchema", linked=True),
+        example={JSON: LINKED, EVENTS: STREAM},
+    ),
+)
+MODEL_ROUTES = (
+    Route(
+        "POST",
+        "/v1/engines/{id}/completions",
+        Completions.create,
+        operation=complete_in_path("createEngineCompletion"),
+        example=_EXAMPLE,
+        parameters=(MODEL_ID,),
+    ),
+    Route(
+        "POST",
+        "/m/{id}/v1/completions",
+        Completions.create,
+        operation=complete_in_path("createModelCompletion"),
+        example=_EXAMPLE,
+        parameters=(MODEL_ID,),
+    ),
+)
+"""Those whose URL names the model."""
 
 
 def _record(record: RequestRecord, fields: dict[str, object], path_model: str | None) -> None:

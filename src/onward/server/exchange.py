@@ -41,7 +41,7 @@ class Exchange:
     Every response carries `headers`; handlers may append to them until the response starts. Handlers fill `record`,
     which the access log and the metrics read at the end. `client` is the address that the request came from, "-" if it
     is not known; the application replaces that of a trusted proxy. `key` is the key that was accepted, if one was sent.
-    `words` has its errors: those of the route, once it is found.
+    `words` has its errors and `path_value` the value of `{id}` in the path: those of the route, once it is found.
     Several tasks may send: chunks keep the order of the calls.
     """
 
@@ -57,6 +57,7 @@ class Exchange:
         self.response_started = False
         self.response_complete = False
         self.with_schema = False
+        self.path_value: str | None = None
         self.words: ErrorWords = OPENAI_ERRORS
         self.headers: list[tuple[bytes, bytes]] = []
         self._state: dict[str, Any] = scope.get("state", {})

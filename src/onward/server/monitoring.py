@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from onward.api.openai.answer_examples import HEALTH, METRICS
+from onward.api.openai.operations import get, health
+from onward.api.routes import JSON, Route
 from onward.backends.base import Backend, Health
 from onward.server.exchange import Exchange
 from onward.server.metrics import Metrics
@@ -22,7 +25,7 @@ class Monitoring:
         self._metrics = metrics
         self._may_see_models = may_see_models
 
-    async def health(self, exchange: Exchange, _: str | None = None) -> None:
+    async def health(self, exchange: Exchange) -> None:
         """Readiness: respond with 200 while every model is served at once, with 503 while one of them is not.
 
         While an engine is being started again, requests are accepted and wait, but other servers could take them.
@@ -32,13 +35,34 @@ class Monitoring:
         exchange.headers.append((b"cache-control", b"no-store"))
         await exchange.respond(200 if health.state == "ready" else 503, body, "application/json")
 
-    async def live(self, exchange: Exchange, _: str | None = None) -> None:
+    async def live(self, exchange: Exchange) -> None:
         """Liveness: respond with 200 as long as the event loop runs. A server whose engine is dead ends by itself."""
         exchange.headers.append((b"cache-control", b"no-store"))
         await exchange.respond(200, b'{"status":"live"}', "application/json")
 
-    async def metrics(self, exchange: Exchange, _: str | None = None) -> None:
+    async def metrics(self, exchange: Exchange) -> None:
         await exchange.respond(200, self._metrics.render(), PROMETHEUS_TEXT)
+
+
+ROUTES = (
+    Route("GET", "/health", Monitoring.health, public=True, operation=health(), example={JSON: HEALTH}),
+    Route(
+        "GET",
+        "/live",
+        Monitoring.live,
+        public=True,
+        operation=get("live", "Whether the server runs, ready or not.", schema="Live", errors=(), is_open=True),
+        example={JSON: {"status": "live"}},
+    ),
+    Route(
+        "GET",
+        "/metrics",
+        Monitoring.metrics,
+        operation=get("metrics", "Counters in Prometheus text format.", "text/plain"),
+        example={"text/plain": METRICS},
+    ),
+)
+"""/metrics names models and reveals traffic, so it needs a key where keys are set."""
 
 
 def _health_body(health: Health, *, with_models: bool) -> bytes:

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from onward.api.errors import OPENAI_ERRORS, ErrorWords
+from onward.api.routes import Route
 from onward.errors import ApiError, MethodNotAllowed
-from onward.server.exchange import Exchange
 from onward.server.unknown_url import unknown_url
 
-Handler = Callable[[Exchange, str | None], Awaitable[None]]
-"""Handles an exchange. The string is the value of `{id}` in the route's template, if there is one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One URL and one method. `public`: needs no key. `words` has its errors."""
-
-    method: str
-    template: str
-    handler: Handler
-    public: bool = False
-    words: ErrorWords = OPENAI_ERRORS
+Owned = tuple[object, Route]
+"""A route, and what its handler is a method of."""
 
 
 class Routes:
-    """Finds the route of a request. Templates may contain one `{id}`, whose value may contain slashes."""
+    """Finds the route of a request among those of several owners. Paths may contain one `{id}`, whose value may contain
+    slashes."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
-        self._exact: dict[str, dict[str, Route]] = {}
-        self._patterns: list[tuple[str, str, dict[str, Route]]] = []
-        for route in routes:
-            self._methods_of(route.template)[route.method] = route
+    def __init__(self, routes: Iterable[tuple[object, Iterable[Route]]]) -> None:
+        self._exact: dict[str, dict[str, Owned]] = {}
+        self._patterns: list[tuple[str, str, dict[str, Owned]]] = []
+        for owner, owned in routes:
+            for route in owned:
+                self._methods_of(route.path)[route.method] = owner, route
 
-    def _methods_of(self, template: str) -> dict[str, Route]:
+    def _methods_of(self, template: str) -> dict[str, Owned]:
         if "{id}" not in template:
             return self._exact.setdefault(template, {})
         prefix, _, suffix = template.partition("{id}")
@@ -45,17 +34,17 @@ class Routes:
         self._patterns.sort(key=lambda pattern: -len(pattern[1]))  # the most specific first
         return self._methods_of(template)
 
-    def find(self, method: str, path: str) -> tuple[Route, str | None]:
-        """Return the route and the value of `{id}`. Raises UnknownUrl or MethodNotAllowed."""
+    def find(self, method: str, path: str) -> tuple[Owned, str | None]:
+        """Return the route with its owner, and the value of `{id}`. Raises UnknownUrl or MethodNotAllowed."""
         methods, name = self._match(path)
         if not methods:
             raise unknown_url(method, path, self._exact)
-        route = methods.get("GET" if method == "HEAD" else method)
-        if route is None:
+        owned = methods.get("GET" if method == "HEAD" else method)
+        if owned is None:
             raise method_not_allowed(method, path, methods)
-        return route, name
+        return owned, name
 
-    def _match(self, path: str) -> tuple[dict[str, Route], str | None]:
+    def _match(self, path: str) -> tuple[dict[str, Owned], str | None]:
         if methods := self._exact.get(path):
             return methods, None
         for prefix, suffix, methods in self._patterns:

@@ -11,7 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from onward.api.dialects import served_dialects
+from onward.api.openai.answer_examples import TOKENIZER, TOKENS
 from onward.api.openai.decode import decode_object
+from onward.api.openai.operations import MODEL_ID, MODEL_QUERY, detokenize, get, tokenize
+from onward.api.routes import JSON, Node, Route
 from onward.backends.base import Backend
 from onward.errors import InvalidRequest
 from onward.offload import inline_or_on_thread
@@ -32,13 +35,13 @@ class Tokens:
         self._body_limits = body_limits(settings)
         self._knows_llama = "llama-server" in served_dialects(settings.dialects)
 
-    async def tokenize(self, exchange: Exchange, path_model: str | None = None) -> None:
+    async def tokenize(self, exchange: Exchange) -> None:
         """{"prompt", "model"?, "add_special_tokens"?, "return_token_strs"?, …} → {"tokens", "count", …}.
 
         Or llama-server's {"content", "add_special"?, "with_pieces"?, …} → {"tokens"}.
         """
         request = await self._decode(exchange, partial(tokenize_request, knows_llama=self._knows_llama))
-        model = self._model(exchange, request.model, path_model)
+        model = self._model(exchange, request.model)
         check_text(request, self._settings.max_text)
         info = await self._backend.tokenizer_info(model)
         tokens = await self._backend.tokenize(model, request.text, request.add_special)
@@ -55,10 +58,10 @@ class Tokens:
 
         await _respond(exchange, await inline_or_on_thread(len(tokens), body))
 
-    async def detokenize(self, exchange: Exchange, path_model: str | None = None) -> None:
+    async def detokenize(self, exchange: Exchange) -> None:
         """{"tokens", "model"?} → {"prompt", "content"}: the same text by vLLM's name and by llama-server's."""
         model, tokens = await self._decode(exchange, detokenize_request)
-        model = self._model(exchange, model, path_model)
+        model = self._model(exchange, model)
         token_bytes = await self._backend.token_bytes(model, tokens)
 
         def body() -> bytes:
@@ -67,9 +70,9 @@ class Tokens:
 
         await _respond(exchange, await inline_or_on_thread(len(tokens), body))
 
-    async def info(self, exchange: Exchange, path_model: str | None = None) -> None:
+    async def info(self, exchange: Exchange) -> None:
         """Describe the tokenizer of the model in the path or in `?model=`; of the only one without."""
-        model = self._model(exchange, exchange.query("model"), path_model)
+        model = self._model(exchange, exchange.query("model"))
         info = await self._backend.tokenizer_info(model)
         answer: dict[str, object] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -85,9 +88,10 @@ class Tokens:
         }
         await _respond(exchange, msgspec.json.encode(answer | info.extra))
 
-    def _model(self, exchange: Exchange, given: str | None, path_model: str | None) -> str | None:
+    def _model(self, exchange: Exchange, given: str | None) -> str | None:
         """Return the requested name, and record it. Raises InvalidRequest where none is given and several models are
         served, because tokens of one mean nothing to another, and where two are given."""
+        path_model = exchange.path_value
         name = path_model or given
         exchange.record.model = name or "-"
         if given and path_model and given != path_model:
@@ -105,6 +109,45 @@ class Tokens:
         check_content_type(exchange)
         body = await exchange.body(self._settings.max_body)
         return await inline_or_on_thread(len(body), lambda: arguments(decode_object(body, self._body_limits)))
+
+
+def _routes(root: str, suffix: str, in_path: tuple[Node, ...], in_query: tuple[Node, ...]) -> tuple[Route, ...]:
+    """Return the routes below `root`, whose operations end in `suffix`."""
+    about = get(
+        f"tokenizerInfo{suffix}",
+        "Information about a model's tokenizer.",
+        schema="TokenizerInfo",
+        errors=("401", "404"),
+    )
+    return (
+        Route(
+            "POST",
+            f"{root}/tokenize",
+            Tokens.tokenize,
+            operation=tokenize(suffix),
+            example={JSON: TOKENS},
+            parameters=in_path,
+        ),
+        Route(
+            "POST",
+            f"{root}/detokenize",
+            Tokens.detokenize,
+            operation=detokenize(suffix),
+            example={JSON: {"prompt": "Once upon"}},
+            parameters=in_path,
+        ),
+        Route(
+            "GET",
+            f"{root}/tokenizer_info",
+            Tokens.info,
+            operation=about,
+            example={JSON: TOKENIZER},
+            parameters=in_path or in_query,
+        ),
+    )
+
+
+ROUTES = (*_routes("", "", (), (MODEL_QUERY,)), *_routes("/m/{id}", "OfModel", (MODEL_ID,), ()))
 
 
 def _piece(raw: bytes) -> str | list[int]:

@@ -14,6 +14,7 @@ from onward.api.openai.decode import check_request
 from onward.api.openai.parameters import PARAMETERS, Parameter, Profile, known_parameters
 from onward.api.openapi import openapi
 from onward.cli.commands import completions
+from onward.server.app import ROUTES
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "parameters.md"
 PROFILES: list[Profile] = ["strict", "default", "lenient"]
@@ -27,9 +28,9 @@ METAVARS = {"string": "TEXT", "integer": "INTEGER", "number": "NUMBER", "boolean
 @cache
 def properties(profile: Profile) -> dict[tuple[str, ...], dict[str, Any]]:
     """The schemas of all fields of a profile's OpenAPI document, by path."""
-    top: dict[str, dict[str, Any]] = openapi("1", profile=profile)["components"]["schemas"]["CompletionRequest"][
-        "properties"
-    ]
+    top: dict[str, dict[str, Any]] = openapi("1", ROUTES, profile=profile)["components"]["schemas"][
+        "CompletionRequest"
+    ]["properties"]
     found: dict[tuple[str, ...], dict[str, Any]] = {(name,): schema for name, schema in top.items()}
     for name in ("stream_options", "options", "structured_outputs"):
         found |= {(name, key): schema for key, schema in top.get(name, {}).get("properties", {}).items()}
@@ -141,7 +142,7 @@ def test_law_7_the_flags_agree_with_the_schema(path: tuple[str, ...], row: Param
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_law_7_every_example_of_the_document_is_accepted_by_its_profile(profile: Profile) -> None:
-    operation = openapi("1", profile=profile)["paths"]["/v1/completions"]["post"]
+    operation = openapi("1", ROUTES, profile=profile)["paths"]["/v1/completions"]["post"]
     examples = operation["requestBody"]["content"]["application/json"]["examples"]
     assert len(examples) >= 3
     for example in examples.values():

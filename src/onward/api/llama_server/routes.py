@@ -10,7 +10,7 @@ import onward
 from onward.api.llama_server.fields import COMPLETION, INFILL, UNLIMITED, check_llama_request
 from onward.api.llama_server.reply import ERRORS, LlamaOptions, LlamaReply
 from onward.api.reply import Stopwatch
-from onward.api.routes import EVENTS, Exchange, Route, Services
+from onward.api.routes import EVENTS, JSON, Exchange, Route, Services
 from onward.api.tables import UNLIMITED_TOKENS, Table, request_fields
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.errors import InvalidRequest, Overloaded
@@ -150,15 +150,71 @@ def _settings(request: CompletionRequest, options: LlamaOptions) -> dict[str, ob
     }
 
 
+_TIMINGS_EXAMPLE: dict[str, Any] = {
+    "cache_n": 0,
+    "prompt_n": 1,
+    "prompt_ms": 15.2,
+    "predicted_n": 3,
+    "predicted_ms": 9.1,
+}
+
+_EXAMPLE: dict[str, Any] = {
+    "index": 0,
+    "content": " upon a time",
+    "stop": True,
+    "model": "storyteller",
+    "tokens_predicted": 3,
+    "tokens_evaluated": 1,
+    "prompt": "Once",
+    "truncated": False,
+    "stop_type": "limit",
+    "stopping_word": "",
+    "timings": _TIMINGS_EXAMPLE,
+}
+
+_STREAM_EXAMPLE = 'data: {"index":0,"content":" upon","stop":false}\n\ndata: {"index":0,"content":"","stop":true}\n\n'
+
 ROUTES = (
     Route(
-        "POST", "/completion", completion, "llamaCompletion", "Continue a prompt.",
-        body=COMPLETION, stream=EVENTS, words=ERRORS,
+        "POST",
+        "/completion",
+        completion,
+        "llamaCompletion",
+        "Continue a prompt.",
+        body=COMPLETION,
+        stream=EVENTS,
+        words=ERRORS,
+        example={JSON: _EXAMPLE, EVENTS: _STREAM_EXAMPLE},
     ),
     Route(
-        "POST", "/infill", infill, "llamaInfill", "Complete what is between two texts.",
-        body=INFILL, stream=EVENTS, words=ERRORS,
+        "POST",
+        "/infill",
+        infill,
+        "llamaInfill",
+        "Complete what is between two texts.",
+        body=INFILL,
+        stream=EVENTS,
+        words=ERRORS,
+        example={JSON: _EXAMPLE, EVENTS: _STREAM_EXAMPLE},
     ),
-    Route("GET", "/props", props, "llamaProps", "Describe the server and a model.", words=ERRORS),
-    Route("GET", "/slots", slots, "llamaSlots", "List the rows of the batch.", words=ERRORS),
-)  # fmt: skip
+    Route(
+        "GET",
+        "/props",
+        props,
+        "llamaProps",
+        "Describe the server and a model.",
+        words=ERRORS,
+        example={
+            JSON: {"default_generation_settings": {"n_ctx": 1024}, "total_slots": 64, "model_alias": "storyteller"}
+        },
+    ),
+    Route(
+        "GET",
+        "/slots",
+        slots,
+        "llamaSlots",
+        "List the rows of the batch.",
+        words=ERRORS,
+        example={JSON: [{"id": 0, "n_ctx": 1024, "is_processing": False}]},
+    ),
+)

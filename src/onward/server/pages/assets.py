@@ -50,8 +50,3 @@ async def send_asset(exchange: Exchange, name: str | None) -> None:
         *([(b"content-encoding", b"gzip")] if compressed else []),
     ]
     await exchange.respond(200, _content(name, compressed=compressed), kind)
-
-
-async def send_favicon(exchange: Exchange, _: str | None = None) -> None:
-    """Respond with the icon, at the URL that browsers try where a page names none."""
-    await send_asset(exchange, "favicon.svg")

@@ -3,37 +3,49 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
 import onward
 from onward.api.dialects import DIALECTS
+from onward.api.openai.operations import Operation, get
 from onward.api.openai.response_schema import completion_schema
 from onward.api.openapi import openapi
 from onward.api.parameter import Profile
+from onward.api.routes import Route
 from onward.backends.base import Backend
 from onward.server.exchange import Exchange
+from onward.server.pages.assets import ASSET_ROOT, send_asset
 from onward.server.pages.landing import landing
 from onward.server.pages.layout import HEADERS
 from onward.server.pages.playground import new_nonce, playground_headers, playground_page
 from onward.server.pages.reference import reference_page
-from onward.server.schema_link import public_url
+from onward.server.schema_link import SCHEMA_PATH, public_url
 
+Handler = Callable[["Pages", Exchange], Awaitable[None]]
 HTML = "text/html; charset=utf-8"
 FALLBACK_URL = "http://127.0.0.1:8000"
 """Shown to a client that sends no usable Host: the address of the default settings."""
 
 
 class Pages:
-    """Documents that need no engine. They describe the served `profile`.
+    """Documents that need no engine. They describe `routes` and those of the dialects, and the served `profile`.
 
     `requires_key`: whether clients must send an API key.
     """
 
     def __init__(
-        self, backend: Backend, *, profile: Profile, requires_key: bool, dialects: tuple[str, ...] = tuple(DIALECTS)
+        self,
+        backend: Backend,
+        routes: tuple[Route, ...],
+        *,
+        profile: Profile,
+        requires_key: bool,
+        dialects: tuple[str, ...] = tuple(DIALECTS),
     ) -> None:
+        self._routes = routes
         self._backend = backend
         self._profile = profile
         self._dialects = dialects
@@ -41,7 +53,7 @@ class Pages:
 
     @functools.cached_property
     def _document(self) -> dict[str, Any]:
-        return openapi(onward.__version__, profile=self._profile, dialects=self._dialects)
+        return openapi(onward.__version__, self._routes, profile=self._profile, dialects=self._dialects)
 
     @functools.cached_property
     def _openapi_json(self) -> bytes:
@@ -51,16 +63,16 @@ class Pages:
     def _reference_html(self) -> bytes:
         return reference_page(self._document).encode()
 
-    async def openapi(self, exchange: Exchange, _: str | None = None) -> None:
+    async def openapi(self, exchange: Exchange) -> None:
         await exchange.respond(200, self._openapi_json, "application/json")
 
-    async def completion_schema(self, exchange: Exchange, _: str | None = None) -> None:
+    async def completion_schema(self, exchange: Exchange) -> None:
         await exchange.respond(200, msgspec.json.encode(completion_schema()), "application/schema+json")
 
-    async def reference(self, exchange: Exchange, _: str | None = None) -> None:
+    async def reference(self, exchange: Exchange) -> None:
         await _respond_page(exchange, self._reference_html)
 
-    async def playground(self, exchange: Exchange, _: str | None = None) -> None:
+    async def playground(self, exchange: Exchange) -> None:
         """The names of models are not public where keys are required."""
         names = [] if self._requires_key else [model.id for model in self._backend.models()]
         plain = landing(names, public_url(exchange) or FALLBACK_URL, requires_key=self._requires_key)
@@ -68,6 +80,41 @@ class Pages:
         page = playground_page(plain, profile=self._profile, requires_key=self._requires_key, nonce=nonce)
         exchange.headers += playground_headers(nonce)
         await exchange.respond(200, page.encode(), HTML)
+
+    async def asset(self, exchange: Exchange) -> None:
+        await send_asset(exchange, exchange.path_value)
+
+    async def favicon(self, exchange: Exchange) -> None:
+        """The icon, at the URL that browsers try where a page names none."""
+        await send_asset(exchange, "favicon.svg")
+
+
+def _page(path: str, handler: Handler, operation: Operation) -> Route:
+    return Route("GET", path, handler, public=True, operation=operation)
+
+
+_SCHEMA = get("completionSchema", "The JSON Schema of a completion.", "application/schema+json", is_open=True)
+_REFERENCE = _page("/docs", Pages.reference, get("docs", "The API reference as a page.", "text/html", is_open=True))
+_FAVICON = Route("GET", "/favicon.svg", Pages.favicon, public=True)
+SCHEMA_ROUTES = (_page(SCHEMA_PATH, Pages.completion_schema, _SCHEMA),)
+ROUTES = (
+    _page("/openapi.json", Pages.openapi, get("openapi", "This document.", schema="JsonObject", is_open=True)),
+    _REFERENCE,
+    _REFERENCE.also("/docs/"),
+    _page(
+        "/",
+        Pages.playground,
+        get("playground", "A web page to write with the models of this server.", "text/html", is_open=True),
+    ),
+    _page(
+        "/tokenizer",
+        Pages.playground,
+        get("tokenizer", "The same page, opened where it shows a text's tokens.", "text/html", is_open=True),
+    ),
+    _FAVICON,
+    _FAVICON.also("/favicon.ico"),
+    Route("GET", f"{ASSET_ROOT}{{id}}", Pages.asset, public=True),
+)
 
 
 async def _respond_page(exchange: Exchange, page: bytes) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from dataclasses import replace
 
 import msgspec
 
+from onward.api.openai.answer_examples import COMPLETION, DELETED, LINKED, RESUMED
+from onward.api.openai.operations import STREAM_ID, cancel, resume
 from onward.api.openai.reply import encoded
+from onward.api.routes import EVENTS, JSON, Route
 from onward.errors import InvalidRequest, NotFound
 from onward.offload import inline_or_on_thread
 from onward.server.disconnect import run_while_connected
@@ -30,13 +34,13 @@ class Streams:
         self._running = running
         self._keep_alive_seconds = keep_alive_seconds
 
-    async def resume(self, exchange: Exchange, id: str | None) -> None:
+    async def resume(self, exchange: Exchange) -> None:
         """Send the events after Last-Event-ID, without that header all of them; with `Accept: application/json` the
         whole completion, when it has ended. 204 if there is nothing left, by which browsers stop to reconnect.
 
         Raises NotFound, InvalidRequest, ClientDisconnected.
         """
-        log = self._find(exchange, id)
+        log = self._find(exchange)
         exchange.record.model, exchange.record.stream_id = log.model, log.id
         if exchange.method == "HEAD":  # must not take the stream over from its reader
             await exchange.respond(200, b"", "")
@@ -68,21 +72,21 @@ class Streams:
         with self._running.one(), self._kept.connected(log):
             await run_while_connected(exchange, work, *keep_alive)
 
-    async def resume_with_schema(self, exchange: Exchange, id: str | None) -> None:
+    async def resume_with_schema(self, exchange: Exchange) -> None:
         """`resume`, with `$schema` in a JSON response (behaviour §10)."""
         exchange.with_schema = True
-        await self.resume(exchange, id)
+        await self.resume(exchange)
 
-    async def cancel(self, exchange: Exchange, id: str | None) -> None:
+    async def cancel(self, exchange: Exchange) -> None:
         """End the work on a stream at once and forget it; a connection that reads it is closed. Raises NotFound."""
-        log = self._find(exchange, id)
+        log = self._find(exchange)
         exchange.record.model, exchange.record.stream_id = log.model, log.id
         self._kept.cancel(log)
         deleted = {"id": log.id, "object": "text_completion.deleted", "deleted": True}
         await exchange.respond(200, msgspec.json.encode(deleted), "application/json")
 
-    def _find(self, exchange: Exchange, id: str | None) -> StreamLog:
-        return self._kept.find(id or "", owner(exchange))
+    def _find(self, exchange: Exchange) -> StreamLog:
+        return self._kept.find(exchange.path_value or "", owner(exchange))
 
     async def _send_whole(self, exchange: Exchange, log: StreamLog) -> None:
         """Send the whole completion, or the error that ended it."""
@@ -93,6 +97,32 @@ class Streams:
         _require_events_after(log, 0)
         completion = await inline_or_on_thread(log.num_bytes, lambda: completion_of(log))
         await send_whole(exchange, encoded(completion, schema_url(exchange) if exchange.with_schema else None))
+
+
+_PATH = "/v1/completions/{id}"
+_RESUME = Route(
+    "GET",
+    _PATH,
+    Streams.resume,
+    operation=resume(),
+    example={JSON: COMPLETION, EVENTS: RESUMED},
+    parameters=(STREAM_ID,),
+)
+_CANCEL = Route("DELETE", _PATH, Streams.cancel, operation=cancel(), example={JSON: DELETED}, parameters=(STREAM_ID,))
+ROUTES = (
+    _RESUME,
+    _RESUME.also("/completions/{id}"),
+    _CANCEL,
+    _CANCEL.also("/completions/{id}"),
+    replace(
+        _RESUME,
+        path=f"/openai{_PATH}",
+        handler=Streams.resume_with_schema,
+        operation=resume("WithSchema"),
+        example={JSON: LINKED, EVENTS: RESUMED},
+    ),
+    replace(_CANCEL, path=f"/openai{_PATH}", operation=cancel("WithSchema")),
+)
 
 
 def owner(exchange: Exchange) -> str | None:

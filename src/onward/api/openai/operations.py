@@ -1,14 +1,16 @@
-"""The routes in OpenAPI; `api.openapi` adds the schemas that they refer to."""
+"""How the routes of OpenAI's API and of this server are described in OpenAPI; `api.openapi` adds the schemas that they
+refer to."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from onward.api.openai.parameters import known_parameters
 from onward.api.parameter import Profile
 from onward.api.request_schema import request_schema
+from onward.api.routes import Node
 
-Node = dict[str, Any]
+Operation = Callable[[Profile], Node]
 
 _ERRORS = {
     "400": "The request is invalid.",
@@ -51,120 +53,74 @@ def ref(name: str) -> Node:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def paths(profile: Profile = "default") -> Node:
-    """Return every route, with request examples that `profile` accepts. Examples are shared: copy before modifying."""
-    return {**_completions(profile), **_catalogue(), **_tokens(), **_tokens("/m/{id}", "OfModel"), **_pages()}
+def complete_in_path(operation: str) -> Operation:
+    """Return the operation of a completions route whose URL names the model."""
+    complete_here = complete(operation)
 
-
-def _completions(profile: Profile) -> Node:
-    return {
-        "/v1/completions": {"post": _complete("createCompletion", profile)},
-        "/openai/v1/completions": {"post": _complete("createCompletionWithSchema", profile, linked=True)},
-        **_streams("/v1/completions/{id}", ""),
-        **_streams("/openai/v1/completions/{id}", "WithSchema"),
-        "/v1/engines/{id}/completions": _complete_in_path("createEngineCompletion", profile),
-        "/m/{id}/v1/completions": _complete_in_path("createModelCompletion", profile),
-    }
-
-
-def _complete_in_path(operation: str, profile: Profile) -> Node:
-    return {
-        "parameters": [_model_id()],
-        "post": _complete(operation, profile)
-        | {
+    def described(profile: Profile) -> Node:
+        return complete_here(profile) | {
             "description": "The fields of CompletionRequest; the URL names the model, so `model` may be omitted.",
             "requestBody": _request_body(request_schema(profile, model_in_path=True), profile),
-        },
-    }
+        }
+
+    return described
 
 
-def _streams(path: str, suffix: str) -> Node:
-    """Return the route of streams that were requested with `stream_options.resumable`."""
-    resume = _get(
+def resume(suffix: str = "") -> Operation:
+    """Return the operation that reads on in a stream which was requested with `stream_options.resumable`."""
+    operation = _get(
         f"resumeCompletion{suffix}",
         "The rest of a stream whose connection was lost, or the whole completion with `Accept: application/json`.",
         schema=f"{'Linked' if suffix else ''}Completion",
         errors=("400", "401", "404", "500", "503"),
     )
     events: Node = {"description": "Server-sent events.", "contentMediaType": "text/event-stream"}
-    resume["responses"]["200"]["content"]["text/event-stream"] = {"schema": events}
-    resume["responses"]["204"] = {"description": "Nothing follows the last event."}
-    cancel = _get(f"cancelCompletion{suffix}", "End the work on a stream.", errors=("401", "404"))
-    stream_id = _parameter("path", "id", "The id of the completion, from any of its chunks.") | {"required": True}
+    operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": events}
+    operation["responses"]["204"] = {"description": "Nothing follows the last event."}
     last_event = _parameter("header", "Last-Event-ID", "The id of the last event that was received; by default none.")
-    return {
-        path: {
-            "parameters": [stream_id],
-            "get": resume | {"tags": ["Completions"], "parameters": [last_event]},
-            "delete": cancel | {"tags": ["Completions"]},
-        }
-    }
+    return lambda _: operation | {"tags": ["Completions"], "parameters": [last_event]}
+
+
+def cancel(suffix: str = "") -> Operation:
+    """Return the operation that ends a stream."""
+    operation = _get(f"cancelCompletion{suffix}", "End the work on a stream.", errors=("401", "404"))
+    return lambda _: operation | {"tags": ["Completions"]}
 
 
 def _parameter(place: str, name: str, description: str) -> Node:
     return {"name": name, "in": place, "description": description, "schema": {"type": "string"}}
 
 
-def _catalogue() -> Node:
-    return {
-        **_names("/v1/models", "Models", "Model"),
-        **_names("/openai/v1/models", "ModelsWithSchema", "Model"),
-        **_names("/v1/engines", "Engines", "Engine"),
-    }
+def get(
+    operation: str,
+    summary: str,
+    media: str = "application/json",
+    *,
+    schema: str | None = None,
+    errors: tuple[str, ...] = ("401",),
+    is_open: bool = False,
+) -> Operation:
+    """Return an operation that answers with a schema, or with a text of a media type. `is_open`: it needs no key."""
+    described = _get(operation, summary, media, schema=schema, errors=errors)
+    return lambda _: _open(described) if is_open else described
 
 
-def _names(root: str, operation: str, schema: str) -> Node:
-    """Return the route of a list and the route of one item of it."""
-    return {
-        root: {"get": _get(f"list{operation}", f"List all {schema.lower()}s.", schema=f"{schema}List")},
-        f"{root}/{{id}}": {
-            "parameters": [_model_id()],
-            "get": _get(
-                f"retrieve{operation}", f"Retrieve one {schema.lower()}.", schema=schema, errors=("401", "404")
-            ),
-        },
-    }
-
-
-def _tokens(root: str = "", suffix: str = "") -> Node:
-    """Return the tokenizer's routes below `root`, whose operations end in `suffix`."""
-    about = _get(
-        f"tokenizerInfo{suffix}",
-        "Information about a model's tokenizer.",
-        schema="TokenizerInfo",
-        errors=("401", "404"),
-    )
+def tokenize(suffix: str = "") -> Operation:
     ids = _post(f"tokenize{suffix}", "Token ids of a text.", "TokenizeRequest", "TokenizeResponse")
     ids["description"] = (
         "Where the dialect of llama-server is served, its request is taken too: `content` instead of `prompt`, "
         "`add_special` and `with_pieces`. Its answer has only `tokens`."
     )
+    return lambda _: ids
+
+
+def detokenize(suffix: str = "") -> Operation:
     text = _post(f"detokenize{suffix}", "The text of token ids.", "DetokenizeRequest", "DetokenizeResponse")
-    named: Node = {"parameters": [_model_id()]} if root else {}
-    return {
-        f"{root}/tokenize": named | {"post": ids},
-        f"{root}/detokenize": named | {"post": text},
-        f"{root}/tokenizer_info": (named or {"parameters": [_model_query()]}) | {"get": about},
-    }
+    return lambda _: text
 
 
-def _pages() -> Node:
-    """Return the routes for people and monitoring. All but /metrics need no key."""
-    schema = _get("completionSchema", "The JSON Schema of a completion.", "application/schema+json")
-    document = _get("openapi", "This document.", schema="JsonObject")
-    reference = _get("docs", "The API reference as a page.", "text/html")
-    front = _get("playground", "A web page to write with the models of this server.", "text/html")
-    tokenizer = _get("tokenizer", "The same page, opened where it shows a text's tokens.", "text/html")
-    return {
-        "/openai/schemas/Completion.json": {"get": _open(schema)},
-        "/health": {"get": _open(_health())},
-        "/live": {"get": _open(_get("live", "Whether the server runs, ready or not.", schema="Live", errors=()))},
-        "/metrics": {"get": _get("metrics", "Counters in Prometheus text format.", "text/plain")},
-        "/openapi.json": {"get": _open(document)},
-        "/docs": {"get": _open(reference)},
-        "/": {"get": _open(front)},
-        "/tokenizer": {"get": _open(tokenizer)},
-    }
+def health() -> Operation:
+    return lambda _: _open(_health())
 
 
 def _open(operation: Node) -> Node:
@@ -173,8 +129,12 @@ def _open(operation: Node) -> Node:
     return operation | {"security": [], "responses": responses}
 
 
-def _complete(operation: str, profile: Profile, *, linked: bool = False) -> Node:
+def complete(operation: str, *, linked: bool = False) -> Operation:
     """Return the operation of a completions route. The response of a linked one has `$schema` and a Link header."""
+    return lambda profile: _complete(operation, profile, linked=linked)
+
+
+def _complete(operation: str, profile: Profile, *, linked: bool = False) -> Node:
     complete: Node = {"application/json": {"schema": ref("LinkedCompletion" if linked else "Completion")}}
     # OpenAPI 3.1 cannot describe event streams; tools apply a schema either to the body or to each event.
     events: Node = {"description": "Server-sent events.", "contentMediaType": "text/event-stream"}
@@ -251,20 +211,19 @@ def _errors(*statuses: str) -> Node:
     return {status: {"description": _ERRORS[status], "content": body} for status in listed}
 
 
-def _model_id() -> Node:
-    return {
-        "name": "id",
-        "in": "path",
-        "required": True,
-        "description": "A model id or alias.",
-        "schema": {"type": "string"},
-    }
+MODEL_ID: Node = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "description": "A model id or alias.",
+    "schema": {"type": "string"},
+}
 
 
-def _model_query() -> Node:
-    return {
-        "name": "model",
-        "in": "query",
-        "description": "A model id or alias; by default the first model.",
-        "schema": {"type": "string"},
-    }
+MODEL_QUERY: Node = {
+    "name": "model",
+    "in": "query",
+    "description": "A model id or alias; by default the first model.",
+    "schema": {"type": "string"},
+}
+STREAM_ID = _parameter("path", "id", "The id of the completion, from any of its chunks.") | {"required": True}
