@@ -87,6 +87,7 @@ async def test_a_stop_string_is_named_and_not_part_of_the_text() -> None:
         ({"stop": ["he"], "logit_bias": [[261, 50]]}, " t", [" the"]),
         ({"stop": ["e th"], "logit_bias": [[261, 50]]}, " th", [" the"]),
         ({"stop": ["the the the the"], "logit_bias": [[261, 50]]}, " the the the", [" the", " the", " the"]),
+        ({"grammar": 'root ::= "a\\nbc"', "n_indent": 1}, "a\n", ["a", "\n"]),
     ],
 )
 async def test_behind_a_stop_string_no_token_is_listed(fields: dict[str, Any], content: str, listed: list[str]) -> None:

@@ -197,7 +197,7 @@ class LlamaReply:
             part.stop_type, part.stopping_word = "limit", ""
         part.num_tokens += len(delta.tokens)
         part.num_characters += len(text)
-        records = _of_content(delta.tokens, part)
+        records = _of_content(delta.tokens, part, is_cut=is_limited or bool(part.stopping_word))
         probabilities = self._probabilities(records)
         is_empty = not (text or records)
         events = [] if is_empty else [self._partial(delta.index, part, text, records, probabilities, counts)]
@@ -288,11 +288,11 @@ def _stop_type(finish: Finish) -> str:
     return "word" if finish.stop_string else "eos"
 
 
-def _of_content(records: list[TokenRecord], part: _Part) -> list[TokenRecord]:
-    """Return the records of the content: those that begin before the stop string that was cut off."""
+def _of_content(records: list[TokenRecord], part: _Part, *, is_cut: bool) -> list[TokenRecord]:
+    """Return the records of the content: those that begin before the stop string, or the line, that was cut off."""
     if part.first_offset is None and records:
         part.first_offset = records[0].offset
-    if not part.stopping_word or part.first_offset is None:
+    if not is_cut or part.first_offset is None:
         return records
     end = part.first_offset + part.num_characters
     return [record for record in records if record.offset < end]
