@@ -16,6 +16,7 @@ from onward.compose import compose
 from onward.errors import ModelFolderError, SetupError
 from onward.models.resolve import resolve, with_adapter
 from onward.runtimes.gguf_format import GGUFFormat
+from onward.runtimes.options import RuntimeName
 from onward.runtimes.safetensors_format import SafetensorsFormat
 from onward.settings import Settings
 from tests.checkpoints.hugging_face import hugging_face_name, hugging_face_rows, safetensors_bytes, write_folder
@@ -23,6 +24,7 @@ from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.test_logits import check_logits
 from tests.checkpoints.tiny import tiny
 
+RUNTIMES: tuple[RuntimeName, ...] = ("openvino", "native")
 Arrays = dict[str, NDArray[np.float32]]
 RANK = 4
 
@@ -67,7 +69,9 @@ def test_a_folder_of_peft_changes_a_folder_and_a_file(name: str, is_file: bool, 
     adapter = write_peft(tmp_path / "a", name, pairs, metadata)
     path = gguf(tmp_path / "m.gguf", metadata, tensors) if is_file else tmp_path / "m"
     kind = GGUFFormat() if is_file else SafetensorsFormat()
-    check_logits(kind, path, metadata, tuned(tensors, pairs, 6 / RANK), cache=tmp_path, adapter=adapter)
+    expected = tuned(tensors, pairs, 6 / RANK)
+    for runtime in RUNTIMES:
+        check_logits(kind, path, metadata, expected, cache=tmp_path, adapter=adapter, runtime=runtime)
 
 
 def test_a_scale_by_the_root_of_the_rank(tmp_path: Path) -> None:
@@ -75,7 +79,10 @@ def test_a_scale_by_the_root_of_the_rank(tmp_path: Path) -> None:
     pairs = changes(tensors, "llama")
     adapter = write_peft(tmp_path / "a", "llama", pairs, metadata, use_rslora=True)
     expected = tuned(tensors, pairs, 6 / math.sqrt(RANK))
-    check_logits(SafetensorsFormat(), tmp_path / "m", metadata, expected, cache=tmp_path, adapter=adapter)
+    for runtime in RUNTIMES:
+        check_logits(
+            SafetensorsFormat(), tmp_path / "m", metadata, expected, cache=tmp_path, adapter=adapter, runtime=runtime
+        )
 
 
 def write_gguf_adapter(path: Path, pairs: dict[str, tuple[Any, Any]], **changed: Any) -> Path:
@@ -95,7 +102,8 @@ def test_a_gguf_file_changes_a_file_and_a_folder(tmp_path: Path) -> None:
     adapter = write_gguf_adapter(tmp_path / "a.gguf", pairs)
     expected = tuned(tensors, pairs, 8 / RANK)
     path = gguf(tmp_path / "m.gguf", metadata, tensors)
-    check_logits(GGUFFormat(), path, metadata, expected, cache=tmp_path, adapter=adapter)
+    for runtime in RUNTIMES:
+        check_logits(GGUFFormat(), path, metadata, expected, cache=tmp_path, adapter=adapter, runtime=runtime)
     check_logits(SafetensorsFormat(), tmp_path / "m", metadata, expected, cache=tmp_path, adapter=adapter)
 
 

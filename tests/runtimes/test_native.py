@@ -276,9 +276,20 @@ def test_the_fingerprint_is_of_weights_and_precision_alone(tmp_path: Path) -> No
     assert found["one"] == found["threads"] != found["exact"]
 
 
-def test_what_it_does_not_compute_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="does not take LoRA adapters"):
-        load(write(tmp_path, "llama"), adapter=tmp_path)
+@pytest.mark.parametrize(("weights", "bound"), [("int8", 0.1), ("int4", 2.0)])
+def test_float_weights_are_rounded_as_asked(weights: str, bound: float, models: Callable[..., Model]) -> None:
+    exact, rounded = models(precision="exact"), models(precision="exact", weights=weights)
+    tokens = tokens_of(exact)
+    difference = np.abs(log_softmax(whole(rounded, tokens)) - log_softmax(whole(exact, tokens)))
+    assert 0 < difference.mean() < bound
+
+
+def test_weights_that_are_quantised_are_not_rounded_again(tmp_path: Path) -> None:
+    metadata, tensors = tiny("llama")
+    stored = {name: floats(array) for name, array in tensors.items()}
+    stored["blk.0.attn_q.weight"] = random_blocks("Q8_0", 64, 64)
+    with pytest.raises(SetupError, match="quantised already"):
+        load(write_gguf(tmp_path / "m.gguf", metadata, stored), weights="int8")
 
 
 def test_it_is_the_usual_runtime_of_what_it_computes(tmp_path: Path) -> None:

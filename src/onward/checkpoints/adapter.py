@@ -64,6 +64,15 @@ class _Pair:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """What an adapter adds to one layer: scale · high · low, [rows, rank] and [rank, inputs]."""
+
+    low: Tensor
+    high: Tensor
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
 class MergedTensor(Tensor):
     """A weight matrix plus its change, computed a few rows at a time; its type is that of the sum."""
 
@@ -82,17 +91,29 @@ class MergedTensor(Tensor):
 def merged(checkpoint: Checkpoint, path: Path) -> Checkpoint:
     """Return a checkpoint with the changes of the adapter at `path`. Raises CheckpointError for one that is broken, was
     made for another model, or changes more than linear layers."""
-    adapter_paths, scale_of, pairs = _read(path, checkpoint.parameters)
+    paths, changes = read_changes(checkpoint, path)
     tensors = dict(checkpoint.tensors)
+    for name, change in changes.items():
+        base, low = tensors[name], change.low.floats() * np.float32(change.scale)
+        tensors[name] = MergedTensor(name, base.shape, FLOAT32, base.data, base=base, low=low, high=change.high)
+    return replace(checkpoint, paths=(*checkpoint.paths, *paths), tensors=tensors)
+
+
+def read_changes(checkpoint: Checkpoint, path: Path) -> tuple[tuple[Path, ...], dict[str, Change]]:
+    """Return an adapter's files, and its changes by the names of the checkpoint's tensors. Raises CheckpointError as
+    `merged`."""
+    paths, scale_of, pairs = _read(path, checkpoint.parameters)
+    found = {}
     for name, pair in pairs.items():
-        base = tensors.get(name)
+        base = checkpoint.tensors.get(name)
         if base is None:
             raise CheckpointError(f"{path} changes {name!r}, which {checkpoint.paths[0]} does not have.")
-        tensors[name] = _merged(base, pair, scale_of(pair.low.shape[0]), path)
-    return replace(checkpoint, paths=(*checkpoint.paths, *adapter_paths), tensors=tensors)
+        _require_shapes(base, pair, path)
+        found[name] = Change(pair.low, pair.high, scale_of(pair.low.shape[0]))
+    return paths, found
 
 
-def _merged(base: Tensor, pair: _Pair, scale: float, path: Path) -> MergedTensor:
+def _require_shapes(base: Tensor, pair: _Pair, path: Path) -> None:
     rows, inputs = base.shape[0], base.shape[-1]
     rank = pair.low.shape[0]
     if len(base.shape) != 2 or pair.low.shape != (rank, inputs) or pair.high.shape != (rows, rank):
@@ -100,8 +121,6 @@ def _merged(base: Tensor, pair: _Pair, scale: float, path: Path) -> MergedTensor
             f"{path} was made for another model: its change of {base.name!r} has the shapes {list(pair.high.shape)} "
             f"and {list(pair.low.shape)}, but the weights are {list(base.shape)}."
         )
-    low = pair.low.floats() * np.float32(scale)
-    return MergedTensor(base.name, base.shape, FLOAT32, base.data, base=base, low=low, high=pair.high)
 
 
 def _read(path: Path, parameters: Parameters) -> tuple[tuple[Path, ...], Scale, dict[str, _Pair]]:

@@ -30,7 +30,7 @@ class Settings:
     )  # fmt: skip
     lora: tuple[tuple[str, str], ...] = option(
         (), "Model", values.lora,
-        "A LoRA adapter (a folder of PEFT, or a GGUF file) that is merged into a GGUF or safetensors model and served "
+        "A LoRA adapter (a folder of PEFT, or a GGUF file) of a GGUF or safetensors model, which is served with it "
         "as a model NAME. BASE: the model, as in --model; the first one without. Repeatable.",
         metavar="NAME=PATH[@BASE]", is_repeatable=True,
     )  # fmt: skip

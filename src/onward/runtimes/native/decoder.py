@@ -41,6 +41,7 @@ def matrix_names(found: Architecture, weights: Weights) -> Iterator[str]:
     for layer in range(found.num_layers):
         yield from (name for part in parts if weights.has((name := f"blk.{layer}.{part}") + ".weight"))
     yield weights.output_name()
+    yield from weights.adapter_names()
 
 
 class Decoder:
@@ -51,8 +52,9 @@ class Decoder:
         self._hidden = self._floats(found.hidden)
         self._added = self._floats(found.hidden) if found.has_norms_after else self._hidden
         self._inputs: dict[ActivationName, Rows] = {}
-        sizes = [weights.matrix(name).padded_inputs for name in matrix_names(found, weights)]
-        for form in {weights.activations(name) for name in matrix_names(found, weights)}:
+        names = list(matrix_names(found, weights))
+        sizes = [weights.matrix(name).padded_inputs for name in names]
+        for form in {form for name in names for form in weights.forms(name)}:
             self._inputs[form] = Rows.allocate(rows, ACTIVATIONS[form].row_bytes(max(sizes)))
         queries, keys = found.num_heads * found.head_size, found.num_kv_heads * found.head_size
         self._queries, self._keys, self._values = self._floats(queries), self._floats(keys), self._floats(keys)
@@ -60,6 +62,8 @@ class Decoder:
         self._rotated = Rows.exactly(rows, 4 * found.num_heads * padded)
         self._attended = self._floats(queries)
         self._gate, self._up = self._floats(found.feed_forward), self._floats(found.feed_forward)
+        self._low: dict[int, Rows] = {}
+        """What an adapter's first matrices make of a row, by their rank."""
 
     def _floats(self, numbers: int) -> Rows:
         return Rows.allocate(self._rows, float_row_bytes(numbers))
@@ -100,9 +104,9 @@ class Decoder:
             self._read(f"{prefix}ffn_norm", [name for name, _ in feeds])
             self._products(feeds)
         down = f"{prefix}ffn_down"
-        form, gate = self._weights.activations(down), self._gate if len(feeds) > 1 else None
-        inputs = self._weights.matrix(down).inputs
-        self._tape.unit(gate, self._up, inputs, self._inputs[form], form, self._found.activation)
+        inputs, gate = self._weights.matrix(down).inputs, self._gate if len(feeds) > 1 else None
+        for form in self._weights.forms(down):
+            self._tape.unit(gate, self._up, inputs, self._inputs[form], form, self._found.activation)
         self._add(down, f"{prefix}post_ffw_norm")
 
     def _attend(self, layer: int, positions: Positions, cache: Rows) -> None:
@@ -115,8 +119,8 @@ class Decoder:
         scale = found.attention_scale or 1.0 / math.sqrt(found.head_size)
         tape.rotate(self._queries, self._keys, self._values, self._rotated, tables, cache, scale * LOG2E)
         tape.attend(self._rotated, cache, self._attended, found.window if has_window else None)
-        form = self._weights.activations(f"blk.{layer}.attn_output")
-        tape.quantise(self._attended, found.num_heads * found.head_size, self._inputs[form], form)
+        for form in self._weights.forms(f"blk.{layer}.attn_output"):
+            tape.quantise(self._attended, found.num_heads * found.head_size, self._inputs[form], form)
 
     def _norm_heads(self, name: str, values: Rows, num_heads: int) -> None:
         """Normalise queries or keys where there is a norm for them: per head, or over all heads where it is as long."""
@@ -136,7 +140,7 @@ class Decoder:
     def _read(self, norm: str, readers: Sequence[str], *, of_logit_rows: bool = False) -> None:
         """Write the hidden values, normalised unless the architecture reads them as they are, in each form that one of
         the readers needs."""
-        for form in dict.fromkeys(self._weights.activations(reader) for reader in readers):
+        for form in dict.fromkeys(form for reader in readers for form in self._weights.forms(reader)):
             target = self._inputs[form]
             if of_logit_rows or self._found.has_norms_before:
                 self._tape.norm(self._hidden, self._norm(norm), target, form, of_logit_rows=of_logit_rows)
@@ -167,3 +171,20 @@ class Decoder:
             [weights.activations(name) for name, _ in parts],
             is_added=is_added, of_logit_rows=of_logit_rows, scale=scale,
         )  # fmt: skip
+        for name, target in parts:
+            self._change(name, target, of_logit_rows=of_logit_rows, scale=scale)
+
+    def _change(self, name: str, target: Rows, *, of_logit_rows: bool, scale: float) -> None:
+        """Add an adapter's change of a product: scale * B (A x), in float32, each row as alone."""
+        weights, own_scale = self._weights, self._weights.change_scale(name)
+        if own_scale is None:
+            return
+        low, high = weights.matrix(f"{name}.lora_a"), weights.matrix(f"{name}.lora_b")
+        between = self._low.setdefault(low.rows, self._floats(low.rows))
+        sides = [(low, between, self._inputs["float32"]), (high, target, between)]
+        for matrix, to, source in sides:
+            is_last = matrix is high
+            self._tape.products(
+                [(matrix, to, None)], {"float32": source}, ["float32"], is_added=is_last,
+                of_logit_rows=of_logit_rows, scale=own_scale * scale if is_last else 1.0,
+            )  # fmt: skip

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from onward import kernels as kernel_package
+from onward.checkpoints.adapter import Change, read_changes
 from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
@@ -46,22 +48,27 @@ def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progre
     found = architecture_of(checkpoint, options.context_length)
     if problem := native_problem(found, checkpoint, options):
         raise SetupError(f"The native runtime cannot compute {checkpoint.parameters.where}: {problem}.")
+    adapter_paths, changes = read_changes(checkpoint, options.adapter) if options.adapter else ((), {})
     facts = [f"native {KERNELS_REVISION}", options.precision, options.weights, FAST_ACTIVATIONS]
     tested = run_self_test()
     if tested.problem:
         facts.append(tested.found)
     with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as hashing:
-        identity = hashing.submit(fingerprint, checkpoint.paths, facts, options.cache_dir)
-        model, notes = _load(checkpoint, found, options, progress)
+        identity = hashing.submit(fingerprint, (*checkpoint.paths, *adapter_paths), facts, options.cache_dir)
+        model, notes = _load(checkpoint, found, changes, options, progress)
         return LoadedModel(model, identity.result(), (tested.problem, *notes) if tested.problem else notes)
 
 
 def _load(
-    checkpoint: Checkpoint, found: Architecture, options: RuntimeOptions, progress: Progress
+    checkpoint: Checkpoint,
+    found: Architecture,
+    changes: Mapping[str, Change],
+    options: RuntimeOptions,
+    progress: Progress,
 ) -> tuple[NativeModel, tuple[str, ...]]:
     threads = options.threads or cpu_quota() or os.cpu_count() or 1
     is_exact = options.precision == "exact"
-    weights = Weights(checkpoint, form_for(options), "float32" if is_exact else FAST_ACTIVATIONS)
+    weights = Weights(checkpoint, form_for(options), "float32" if is_exact else FAST_ACTIVATIONS, changes)
     names = list(matrix_names(found, weights))
     types = weights.types(iter(names))
     kinds = {ProductKind(types[name], weights.activations(name)): None for name in names}
@@ -94,5 +101,7 @@ def _load(
         machine, shape, cache, positions, logits, vocab_size=weights.matrix(weights.output_name()).rows,
         context_length=plan.context_length, blocks=plan.blocks, keep=(tape, weights, checkpoint),
     )  # fmt: skip
-    note = expansion_note(checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(names))
+    note = expansion_note(
+        checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(names) if name not in weights.adapter_names()
+    )
     return model, (*plan.notes, note) if note else plan.notes

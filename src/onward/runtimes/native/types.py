@@ -10,27 +10,24 @@ from numpy.typing import NDArray
 from onward.checkpoints.expansion import EXPANDED_BYTES, EXPANDED_TYPES, expanded
 from onward.checkpoints.tensor import Tensor
 from onward.kernels.weight_types import GROUP, WEIGHT_TYPES
+from onward.runtimes.native.requirements import FLOATS
 from onward.runtimes.options import RuntimeOptions
 
-FLOATS = frozenset({"F32", "F16", "BF16"})
 EXPANDED = "Q8_X"
 WeightForm = str
 """The name of a type of weights that has kernels."""
 
 
 def form_for(options: RuntimeOptions) -> Callable[[Tensor], WeightForm]:
-    """Return which type a tensor is held in: quantised ones as they are; floating point as 8-bit integers in blocks of
-    32 with `fast`, and unchanged with `exact`; types without kernels in 8 bits, which is exact."""
+    """Return which type a tensor is held in: quantised ones as they are, types without kernels in 8 bits, which is
+    exact; floating point as `weights` says, by default as 8-bit integers with `fast`, and unchanged with `exact`."""
+    chosen = {"auto": "Q8_0" if options.precision == "fast" else None, "int8": "Q8_0", "int4": "Q4_0", "exact": None}
+    rounded = chosen[options.weights]
 
     def form(tensor: Tensor) -> WeightForm:
         name = tensor.type.name
-        if (
-            name in FLOATS
-            and options.precision == "fast"
-            and options.weights == "auto"
-            and tensor.shape[-1] % GROUP == 0
-        ):
-            return "Q8_0"
+        if name in FLOATS and rounded is not None and tensor.shape[-1] % GROUP == 0:
+            return rounded
         return EXPANDED if name in EXPANDED_TYPES else name
 
     return form
@@ -59,6 +56,8 @@ def stored_rows(tensor: Tensor, form: WeightForm, start: int, stop: int) -> NDAr
         rows = expanded(tensor.type, tensor.rows(start, stop), tensor.shape[-1])
     elif form == "Q8_0":
         rows = quantised_8_bits(tensor.floats(start, stop))
+    elif form == "Q4_0":
+        rows = quantised_4_bits(tensor.floats(start, stop))
     else:
         raise ValueError(f"{tensor.type.name} is not stored as {form}.")
     kind = WEIGHT_TYPES[form]
@@ -77,3 +76,15 @@ def quantised_8_bits(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     steps = np.clip(np.rint(blocks * inverse), -127, 127).astype(np.int8)
     packed = np.concatenate((stored.view(np.uint8).reshape(*scales.shape[:2], 2), steps.view(np.uint8)), axis=2)
     return packed.reshape(len(values), -1)
+
+
+def quantised_4_bits(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return rows as Q4_0, as ggml rounds them: the largest value of a block, with its sign, becomes -8."""
+    blocks = values.reshape(len(values), -1, GROUP)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=2)[..., None], axis=2)
+    scales = largest / np.float32(-8)
+    inverse = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales != 0)
+    steps = np.clip(np.floor(blocks * inverse + np.float32(8.5)), 0, 15).astype(np.uint8)
+    packed = steps[..., : GROUP // 2] | steps[..., GROUP // 2 :] << 4
+    stored = scales.astype("<f2").view(np.uint8).reshape(*scales.shape[:2], 2)
+    return np.concatenate((stored, packed), axis=2).reshape(len(values), -1)

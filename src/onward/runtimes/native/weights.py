@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from onward.checkpoints.adapter import Change
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.mapped import drop_pages
 from onward.checkpoints.tensor import Tensor
@@ -27,13 +29,26 @@ _PAGE = 4096
 
 
 class Weights:
-    """Makes panels of the matrices that a tape uses. `form(tensor)`: in which type they are held."""
+    """Makes panels of the matrices that a tape uses. `form(tensor)`: in which type they are held; `changes`: an
+    adapter's, by the names of the weights, held and computed in float32."""
 
     def __init__(
-        self, checkpoint: Checkpoint, form: Callable[[Tensor], WeightForm], activations: ActivationName
+        self,
+        checkpoint: Checkpoint,
+        form: Callable[[Tensor], WeightForm],
+        activations: ActivationName,
+        changes: Mapping[str, Change],
     ) -> None:
-        self._checkpoint, self._form, self._activations = checkpoint, form, activations
+        self._form, self._activations, self._changes = form, activations, changes
+        sides = {
+            f"{name.removesuffix('.weight')}.lora_{side}.weight": tensor
+            for name, change in changes.items()
+            for side, tensor in (("a", change.low), ("b", change.high))
+        }
+        self._adapter_names = [name.removesuffix(".weight") for name in sides]
+        self._checkpoint = replace(checkpoint, tensors={**checkpoint.tensors, **sides})
         self._matrices: dict[str, Matrix] = {}
+        self._tables: dict[str, Table] = {}
 
     def has(self, name: str) -> bool:
         """Return whether there is a tensor of this name."""
@@ -55,6 +70,11 @@ class Weights:
 
     def table(self, name: str) -> Table:
         """Return embeddings, which are read in the file."""
+        if name not in self._tables:
+            self._tables[name] = self._table(name)
+        return self._tables[name]
+
+    def _table(self, name: str) -> Table:
         tensor = self._checkpoint.tensor(f"{name}.weight")
         rows, inputs = tensor.shape
         kind, data = tensor.type.name, tensor.data
@@ -62,19 +82,37 @@ class Weights:
             kind, data = "F32", tensor.floats().reshape(-1).view(np.uint8)
         return Table(kind, rows, inputs, data)
 
+    def change_scale(self, name: str) -> float | None:
+        """Return the scale of an adapter's change of a matrix, whose sides are NAME.lora_a and NAME.lora_b; None where
+        there is none."""
+        change = self._changes.get(f"{name}.weight")
+        return None if change is None else change.scale
+
+    def adapter_names(self) -> list[str]:
+        """Return the names of the adapter's matrices."""
+        return self._adapter_names
+
     def activations(self, name: str) -> ActivationName:
         """Return the form of activations that a matrix is multiplied with."""
-        kind = WEIGHT_TYPES[self._form(self._checkpoint.tensor(f"{name}.weight"))]
+        kind = WEIGHT_TYPES[self._form_of(name)]
         return self._activations if isinstance(kind, WeightType) else "float32"
+
+    def forms(self, name: str) -> list[ActivationName]:
+        """Return the forms of activations that a matrix and an adapter's change of it are multiplied with."""
+        own = self.activations(name)
+        return [own] if own == "float32" or self.change_scale(name) is None else [own, "float32"]
+
+    def _form_of(self, name: str) -> WeightForm:
+        return "F32" if name in self._adapter_names else self._form(self._checkpoint.tensor(f"{name}.weight"))
 
     def types(self, names: Iterator[str]) -> dict[str, str]:
         """Return the types of matrices, by name."""
-        return {name: self._form(self._checkpoint.tensor(f"{name}.weight")) for name in names}
+        return {name: self._form_of(name) for name in names}
 
     def make(self, names: list[str], code: Code, threads: int) -> None:
         """Make the panels of these matrices, on several threads. Reads them from the file once, and drops its pages."""
         tensors = {name: self._checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(names)}
-        sizes = {name: self._sized(tensor) for name, tensor in tensors.items()}
+        sizes = {name: self._sized(name, tensor) for name, tensor in tensors.items()}
         total = sum(-(-size // _PAGE) * _PAGE for _, size in sizes.values())
         memory = untouched(total)
         jobs: list[tuple[Tensor, Matrix, int, int]] = []
@@ -92,9 +130,9 @@ class Weights:
             for _ in pool.map(lambda job: make_panels(interleave[job[1].type], *job), jobs):
                 pass
 
-    def _sized(self, tensor: Tensor) -> tuple[Matrix, int]:
+    def _sized(self, name: str, tensor: Tensor) -> tuple[Matrix, int]:
         rows, inputs = tensor.shape
-        matrix = Matrix(self._form(tensor), rows, inputs, np.empty(0, np.uint8))
+        matrix = Matrix(self._form_of(name), rows, inputs, np.empty(0, np.uint8))
         return matrix, panel_count(rows) * matrix.panel_bytes
 
     def matrix(self, name: str) -> Matrix:
