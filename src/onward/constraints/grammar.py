@@ -75,7 +75,7 @@ def check(grammar: str) -> str:
     checked = with_tokens(grammar, lambda reference: f"<[{ANY_TOKEN}]>")
     library = LLMatcher(byte_tokens().library, checked, log_level=0, limits=parser_limits())
     error = library.get_error() if library.is_error() else error_of_first_steps(library)
-    return shown_reason(error) if error else ""
+    return shown_reason(error).replace(f"<[{ANY_TOKEN}]>", "<token>") if error else ""
 
 
 def parser_limits() -> Any:

@@ -22,6 +22,7 @@ TOO_COMPLEX = "it is too complex: write fewer counted repetitions, alternatives 
 _PLACE = re.compile(r"^at (\d+)\((\d+)\): ")
 _EXCERPT = re.compile(r"\n *\d+ \| .*", re.DOTALL)
 _SCHEMA = "failed to compile JSON schema: "
+_LIBRARYS_PLACE = re.compile(r" \(at .* \(.*\)\)$| at line \d+ column \d+$")
 _EXPRESSION = re.compile(r"(?:invalid regex .*? \(in regex\): )?regex parse error: (.*) \^+ error: (.*)")
 
 _KNOWN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
@@ -51,6 +52,11 @@ _KNOWN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r'failed to parse "(%\w+)": (.*) at line.*', r"what follows \1 is not JSON: \2"),
     (r"(?:invalid regex .*? \(in regex\): )?lookarounds not supported yet; .* in regex /(.*)/",
      r"the expression \1 has '^', '$' or '\\b' inside, which is not supported: it matches a text as a whole"),
+    (r"failed to parse %regex: .*|no fields set on %regex", "what follows %regex must be an object with one of "
+     "'substring_chunks', 'substring_words' and 'substring_chars'"),
+    (r"expecting rule, token or statement \(at (.*) \(.*\)\)", r"the definition of a rule is expected before \1"),
+    (r"Unknown common regex: (.*?); following are available: (.*)", r"'\1' cannot be imported; there are \2"),
+    (r"unknown grammar @(.*)", r"'@\1' is not defined: a request has one grammar"),
     (r"no start rule found", "it has no rule named 'start'"),
     (r"Empty grammar", "it has no rules"),
     (r'unknown name: "(.*)"', r"'\1' is not defined"),
@@ -86,6 +92,8 @@ def shown_reason(words: str) -> str:
         if found is not None:
             words = found.expand(said) if isinstance(said, str) else said(found)
             break
+    else:
+        words = _LIBRARYS_PLACE.sub("", words)
     if place is not None and int(place[1]) > 1:
         words = f"line {place[1]}: {words}"
     return words[:MAX_REASON_CHARACTERS] or "it is not valid"
