@@ -9,6 +9,13 @@ import _thread
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+
 EXIT_CODE = 130
 _CLEAR_LINE = b"\r\x1b[K"
 """Erases a progress line and the `^C` that the terminal echoes."""
@@ -20,6 +27,8 @@ _exiting = _thread.allocate_lock()
 _exit_output = _CLEAR_LINE
 _pipe: tuple[int, int] | None = None
 _is_installed = False
+_cancel: "Callable[[], None] | None" = None
+"""Cancels what `run` runs."""
 _ignored = 0
 """Interrupts that the watching thread leaves to the main thread."""
 
@@ -63,9 +72,42 @@ def raise_on_interrupt() -> None:
 
 
 def _raise_first(number: int, frame: object) -> None:
-    """Raise KeyboardInterrupt; from now on, this thread too ends the process instead of raising another one."""
+    """Raise KeyboardInterrupt, or have `run` raise it; from now on, this thread too ends the process at once."""
     signal.signal(signal.SIGINT, lambda number, frame: _exit())
-    raise KeyboardInterrupt
+    if _cancel is None:
+        raise KeyboardInterrupt
+    _cancel()
+
+
+def run(main: "Coroutine[Any, Any, T]") -> "T":
+    """Run a coroutine as asyncio.run does. A SIGINT that `raise_on_interrupt` asks for cancels it; KeyboardInterrupt is
+    raised when it has ended. Raised where the signal arrives, it could come out of any callback."""
+    import asyncio
+
+    is_interrupted = False
+
+    async def cancellable() -> "T":
+        global _cancel
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def cancel() -> None:
+            nonlocal is_interrupted
+            is_interrupted = True
+            loop.call_soon_threadsafe(task.cancel)
+
+        _cancel = cancel
+        try:
+            return await main
+        finally:
+            _cancel = None
+
+    try:
+        return asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        if is_interrupted:
+            raise KeyboardInterrupt from None
+        raise
 
 
 def keep_line() -> None:

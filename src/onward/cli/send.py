@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from onward.api.openai.decode import check_request
-from onward.cli.interrupt import keep_line
+from onward.cli.interrupt import keep_line, run
 from onward.cli.output.formats import NO_MATCH, render, transform_matches
 from onward.cli.output.live import LiveText
 from onward.cli.output.loading import loading
@@ -56,7 +56,7 @@ def send(call: Call) -> None:
         # Reject an invalid request before loading a model for it; checks that need the model follow.
         check_request({**call.fields, "model": "any"} if model is None else call.fields)
     source = open_source(call.session.connection, [model] if isinstance(model, str) else [], settings=call.settings)
-    asyncio.run(_send(source, call))
+    run(_send(source, call))
 
 
 async def _send(source: Source, call: Call) -> None:

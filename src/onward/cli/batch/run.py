@@ -16,6 +16,7 @@ from onward.cli.batch.counts import Counts
 from onward.cli.batch.journal import Journal, record_id
 from onward.cli.batch.lines import Checked, InvalidLine, Line, check_lines, opened_input, read_lines
 from onward.cli.batch.progress import Progress, print_summary
+from onward.cli.interrupt import run
 from onward.cli.output.errors import error_object
 from onward.cli.output.terminal import note
 from onward.cli.session import Session
@@ -133,7 +134,7 @@ def _run_pending(
     source = open_source(batch.session.connection, [model for model in models if model not in unknown], quiet=True)
     with closing(read_lines(file, batch.model)) as lines, Progress(counts):
         requests = (line for line in lines if isinstance(line, Line) and to_run.get(line.number) == line.digest)
-        asyncio.run(_Run(source, batch, results, rejections, counts).all(requests))
+        run(_Run(source, batch, results, rejections, counts).all(requests))
     if counts.finished + counts.unanswered < counts.total:
         raise SetupError(f"{batch.source} has changed since it was checked: run the same command again.")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -80,6 +79,7 @@ class _Asked:
         """Score `texts` and pass each record to `write`, in order. `before`: texts that earlier runs have scored."""
         from onward.cli.batch.counts import Counts
         from onward.cli.batch.progress import Progress
+        from onward.cli.interrupt import run
         from onward.cli.score.run import score_texts
         from onward.cli.score.scoring import Options
         from onward.cli.source.open import open_source
@@ -95,7 +95,7 @@ class _Asked:
             counts.tokens += record["num_tokens"]
 
         with Progress(counts):
-            asyncio.run(score_texts(source, texts, options, write_and_count))
+            run(score_texts(source, texts, options, write_and_count))
 
     def _model(self, name: str | None) -> tuple[str | None, dict[str, str]]:
         """Return the model and the settings that `MODEL@exact` names; a server's models are named as they are."""
