@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onward.server import completions, tokens
+from onward.api.openai import completions, tokens
 from onward.server.app import make_app
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 

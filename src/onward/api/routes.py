@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from onward.api.body_limits import BodyLimits
 from onward.api.errors import OPENAI_ERRORS, ErrorWords
@@ -14,6 +14,7 @@ from onward.api.parameter import Profile
 from onward.api.reply import Reply
 from onward.api.tables import Table
 from onward.backends.base import Backend
+from onward.completions.limits import RequestLimits
 from onward.completions.rejections import UnknownModel
 from onward.completions.request import CompletionRequest
 from onward.models.registry import ListedModel
@@ -21,6 +22,8 @@ from onward.offload import inline_or_on_thread
 from onward.settings import Settings
 
 T = TypeVar("T")
+Complete = Callable[[Any, CompletionRequest, Reply], Awaitable[None]]
+"""Completes a request for the client of an exchange; the reply writes the answer."""
 Node = dict[str, Any]
 """A part of an OpenAPI document."""
 JSON = "application/json"
@@ -36,10 +39,20 @@ class Record(Protocol):
 
 
 class Exchange(Protocol):
-    """One HTTP request and its response, as handlers of APIs see them."""
+    """One HTTP request and its response, as handlers of APIs see them. `path_value` is the value of `{id}` in the path.
+    `with_schema`: a whole completion names its JSON Schema."""
+
+    path: str
+    path_value: str | None
+    scheme: str
+    with_schema: bool
 
     @property
     def record(self) -> Record: ...
+
+    def header(self, name: bytes) -> str | None:
+        """Return the first request header of this lower-case name, or None."""
+        ...
 
     def query(self, name: str) -> str | None:
         """Return the first query parameter of this name, or None."""
@@ -61,7 +74,13 @@ class Services:
     backend: Backend
     settings: Settings
     body_limits: BodyLimits
-    complete: Callable[[Any, CompletionRequest, Reply], Awaitable[None]]
+    complete: Complete
+
+    @classmethod
+    def create(cls, backend: Backend, settings: Settings, complete: Complete) -> Self:
+        """Return services with the limits of the settings."""
+        limits = RequestLimits.create(settings)
+        return cls(backend, settings, BodyLimits(limits.max_prompts, limits.max_prompt_tokens), complete)
 
     @property
     def profile(self) -> Profile:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from onward.api.dialects import DIALECTS, served_dialects
 from onward.api.ids import request_id
+from onward.api.openai import catalogue, completions, tokens
 from onward.api.routes import Services
 from onward.backends.base import Backend
 from onward.errors import RequestCancelled
 from onward.offload import owner
-from onward.server import access_log, catalogue, completions, tokens
+from onward.server import access_log
 from onward.server import monitoring as monitoring_routes
 from onward.server.auth import Authenticator
-from onward.server.catalogue import Catalogue
 from onward.server.completion_run import Runner
-from onward.server.completions import Completions, body_limits
 from onward.server.error_response import convert_error, send_error
 from onward.server.exchange import ClientDisconnected, Exchange, Receive, Scope, Send
 from onward.server.keys import Keys, collect_keys
@@ -28,7 +27,7 @@ from onward.server.stream_metrics import StreamCollector
 from onward.server.streams import handlers as streams
 from onward.server.streams.handlers import Streams
 from onward.server.streams.kept import KeptStreams
-from onward.server.tokens import Tokens
+from onward.server.streams.run import completing
 from onward.server.trusted_proxies import TrustedProxies
 from onward.settings import Settings
 
@@ -73,7 +72,7 @@ class App:
         self._metrics.registry.register(StreamCollector(kept))
         runner = Runner(backend, self._metrics, self._running, settings.keep_alive)
         self._log_requests = settings.access_log
-        services = Services(backend, settings, body_limits(settings), runner.complete)
+        services = Services.create(backend, settings, completing(runner, kept))
         served = served_dialects(settings.dialects)
         pages = Pages(
             backend,
@@ -85,10 +84,8 @@ class App:
         monitoring = Monitoring(backend, self._metrics, self._authenticator.accepts)
         self._routes = Routes(
             [
-                (Completions(runner, settings, kept), (*completions.ROUTES, *completions.MODEL_ROUTES)),
+                (services, (*completions.ROUTES, *completions.MODEL_ROUTES, *catalogue.ROUTES, *tokens.ROUTES)),
                 (Streams(kept, self._running, settings.keep_alive), streams.ROUTES),
-                (Catalogue(backend), catalogue.ROUTES),
-                (Tokens(backend, settings), tokens.ROUTES),
                 (monitoring, monitoring_routes.ROUTES),
                 *((services, DIALECTS[name]) for name in served),
                 (pages, (*page_routes.SCHEMA_ROUTES, *page_routes.ROUTES)),

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from onward.api.openai.schema_link import LINK
 from onward.api.reply import Event, Reply
 from onward.api.sse import KEEP_ALIVE
 from onward.offload import on_thread
 from onward.server.error_response import convert_error
 from onward.server.exchange import Exchange
-from onward.server.schema_link import LINK
 
 EVENT_STREAM = "text/event-stream"
 """Without a charset (behaviour §1)."""

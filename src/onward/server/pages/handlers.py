@@ -12,6 +12,7 @@ import onward
 from onward.api.dialects import DIALECTS
 from onward.api.openai.operations import Operation, get
 from onward.api.openai.response_schema import completion_schema
+from onward.api.openai.schema_link import SCHEMA_PATH, public_url
 from onward.api.openapi import openapi
 from onward.api.parameter import Profile
 from onward.api.routes import Route
@@ -22,7 +23,6 @@ from onward.server.pages.landing import landing
 from onward.server.pages.layout import HEADERS
 from onward.server.pages.playground import new_nonce, playground_headers, playground_page
 from onward.server.pages.reference import reference_page
-from onward.server.schema_link import SCHEMA_PATH, public_url
 
 Handler = Callable[["Pages", Exchange], Awaitable[None]]
 HTML = "text/html; charset=utf-8"

@@ -10,13 +10,13 @@ import msgspec
 from onward.api.openai.answer_examples import COMPLETION, DELETED, LINKED, RESUMED
 from onward.api.openai.operations import STREAM_ID, cancel, resume
 from onward.api.openai.reply import encoded
+from onward.api.openai.schema_link import schema_url
 from onward.api.routes import EVENTS, JSON, Route
 from onward.errors import InvalidRequest, NotFound
 from onward.offload import inline_or_on_thread
 from onward.server.disconnect import run_while_connected
 from onward.server.exchange import Exchange
 from onward.server.running import Running
-from onward.server.schema_link import schema_url
 from onward.server.sink import EventStream, send_whole
 from onward.server.streams.kept import KeptStreams
 from onward.server.streams.log import StreamLog

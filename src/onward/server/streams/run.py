@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from onward.api.openai.reply import OpenAIReply
+from onward.api.reply import Reply
+from onward.api.routes import Complete
 from onward.completions.request import CompletionRequest
 from onward.errors import InvalidRequest
 from onward.server.completion_run import Runner
@@ -17,6 +19,18 @@ from onward.server.streams.work import fill
 
 PREFERENCE = "resumable"
 """In the header Prefer (RFC 7240), which other servers ignore: as `stream_options.resumable`, where it is possible."""
+
+
+def completing(runner: Runner, kept: KeptStreams) -> Complete:
+    """Return what completes a request for the client of an exchange: its stream is kept if it asks for that."""
+
+    async def complete(exchange: Exchange, request: CompletionRequest, reply: Reply) -> None:
+        if isinstance(reply, OpenAIReply) and is_resumable(exchange, request, kept):
+            await complete_kept(runner, exchange, request, reply, kept)
+        else:
+            await runner.complete(exchange, request, reply)
+
+    return complete
 
 
 async def complete_kept(

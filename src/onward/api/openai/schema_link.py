@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from onward.server.exchange import Exchange
+from onward.api.routes import Exchange
 
 SCHEMA_PATH = "/openai/schemas/Completion.json"
 LINK = (b"link", f'<{SCHEMA_PATH}>; rel="describedBy"'.encode())
