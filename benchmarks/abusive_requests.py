@@ -1,10 +1,12 @@
-"""Requests that once delayed everybody else: large bodies, large answers, long texts."""
+"""Requests that once delayed everybody else: large bodies, large answers, long texts, hostile constraints."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from benchmarks.hostile_constraints import HOSTILE_CONSTRAINTS
 
 DEFAULT_MODEL = "storyteller"
 
@@ -92,5 +94,9 @@ ABUSIVE_REQUESTS = (
     AbusiveRequest(
         "log probabilities of long prompts, streamed",
         _fields(prompt=["word " * 900] * 48, max_tokens=0, echo=True, logprobs=20, stream=True),
+    ),
+    *(
+        AbusiveRequest(name, _fields(prompt="Once", n=2, max_tokens=100, **fields))
+        for name, fields in HOSTILE_CONSTRAINTS.items()
     ),
 )

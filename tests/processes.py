@@ -20,8 +20,23 @@ class ServerProcess(NamedTuple):
 
     def engines(self) -> list[int]:
         """The processes of its engines. Linux only."""
-        tasks = Path(f"/proc/{self.popen.pid}/task").glob("*/children")
-        return sorted(int(pid) for task in tasks for pid in task.read_text().split())
+        return sorted(pid for pid in _children(self.popen.pid) if not _computes_grammars(pid))
+
+    def grammar_processes(self) -> list[int]:
+        """Its disposable processes. Linux only."""
+        return sorted(pid for pid in _children(self.popen.pid) if _computes_grammars(pid))
+
+
+def _children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def _computes_grammars(pid: int) -> bool:
+    try:
+        return b"onward.constraints.process.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 @contextmanager

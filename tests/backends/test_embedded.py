@@ -18,12 +18,13 @@ from onward.api.openai.response import Completion
 from onward.backends.base import Backend
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.plan import ServedModel
+from onward.completions.rejections import InvalidConstraint
 from onward.completions.request import CompletionRequest
 from onward.engine.client import EngineClient
 from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, Prefilled
 from onward.engine.job import Job
 from onward.engine.thread import EngineThread
-from onward.errors import ApiError, EngineStopped, Overloaded, RequestCancelled, ServerError
+from onward.errors import ApiError, EngineStopped, InvalidRequest, Overloaded, RequestCancelled, ServerError
 from onward.models.registry import ListedModel
 from onward.runtimes.toy.tokenizer import END, ToyTokenizer
 
@@ -312,6 +313,28 @@ def test_a_poisoned_request_says_what_to_do_and_is_not_repeated() -> None:
                 await fold_whole(await backend.complete(make_request()), make_request())
             assert failed.value.headers["x-should-retry"] == "false"
             assert backend.health().state == "ready"
+
+    asyncio.run(poison())
+
+
+def test_a_grammar_whose_request_ends_engines_is_refused_by_name_and_not_tried_again() -> None:
+    async def poison() -> None:
+        submitted: list[Job] = []
+
+        def script(job: Job) -> list[list[Event]]:
+            submitted.append(job)
+            return [[Failed(job.id, "poisoned", "engines were lost")]]
+
+        async with serving(ScriptedEngine(script)) as backend:
+            with pytest.raises(InvalidRequest, match="Invalid 'regex': the engine's process ended repeatedly"):
+                await fold_whole(await backend.complete(make_request(regex="[a-c]+")), make_request())
+            with pytest.raises(InvalidConstraint) as failed:
+                await backend.complete(make_request(regex="[a-c]+"))
+            assert failed.value.parameter == "regex" and "ended repeatedly" in failed.value.reason
+            assert len(submitted) == 1
+            with pytest.raises(InvalidRequest):
+                await fold_whole(await backend.complete(make_request(regex="[a-d]+")), make_request())
+            assert len(submitted) == 2
 
     asyncio.run(poison())
 

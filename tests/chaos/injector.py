@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from benchmarks.hostile_constraints import HOSTILE_CONSTRAINTS
 
 from tests.chaos.faulty_engine import FATAL, FAULTS, NO_MEMORY, NOT_FINITE, ORDER_FILE
 from tests.chaos.workload import GUARD_SECONDS, Clients, complete
@@ -21,7 +22,9 @@ from tests.processes import ServerProcess
 SIGNALS = {"kill": signal.SIGKILL, "abort": signal.SIGABRT, "stop": signal.SIGSTOP}
 HARMFUL = ("not finite", "no memory", "fatal")
 """Requests that fail alone; the last one ends engines until it is found."""
-KINDS = (*SIGNALS, *FAULTS, *HARMFUL, "kill at the start")
+DISPOSABLE = ("hostile constraint", "kill the disposable process")
+"""What no engine notices."""
+KINDS = (*SIGNALS, *FAULTS, *HARMFUL, *DISPOSABLE, "kill at the start")
 NUM_EVENTS_BETWEEN = 100
 """Chunks that the clients receive between a recovery and the next fault, at least."""
 
@@ -55,6 +58,8 @@ class Injector:
         time.sleep(self._rng.random() * 0.2)
         if kind in HARMFUL:
             self._send_harmful(kind)
+        elif kind in DISPOSABLE:
+            self._disturb_grammars(kind)
         else:
             self._harm(kind)
             wait_for(lambda: self._num_recoveries() > before, f"the recovery from {kind!r}")
@@ -89,6 +94,20 @@ class Injector:
         with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False) as file:
             file.write(text)
         Path(file.name).replace(self._folder / ORDER_FILE)
+
+    def _disturb_grammars(self, kind: str) -> None:
+        """Send all hostile constraints, or kill the processes that check them while one does; no engine is lost."""
+        before = self._num_recoveries()
+        if kind == "kill the disposable process":
+            for process in self._server.grammar_processes():
+                os.kill(process, signal.SIGKILL)
+            fields: dict[str, Any] = {"regex": f"[a-z]{{{self._rng.randrange(2, 9)}}}", "max_tokens": 20}
+            assert complete(self._server.url, self._model, {"prompt": "a"} | fields).error is None
+        else:
+            for name, constraint in HOSTILE_CONSTRAINTS.items():
+                error = complete(self._server.url, self._model, {"prompt": "a", "max_tokens": 30} | constraint).error
+                assert error is None or error["type"] == "invalid_request_error", (name, error)
+        assert self._num_recoveries() == before, f"{kind} ended an engine"
 
     def _send_harmful(self, kind: str) -> None:
         first = [97 + self._rng.randrange(26) for _ in range(self._rng.choice([5, 45]))]

@@ -40,6 +40,8 @@ POISONED = (
     "unchanged; the server's log says how the engine stopped."
 )
 """What the client of a request that ends engines is sent."""
+ENDED_ENGINES = "the engine's process ended repeatedly while it used it; make it simpler"
+"""The same, where the request has a constraint."""
 
 
 class EmbeddedModel:
@@ -82,9 +84,11 @@ class EmbeddedModel:
         """Raise Overloaded if no request of the client would be accepted now, whatever it contains."""
         self.backlog.check(client, self._num_free_rows)
 
-    def submit(self, planned: Plan, request_number: int, client: str) -> EmbeddedAnswer:
-        """Submit a plan's jobs and return their answer. Called on the event loop that iterates over the answer. Raises
-        Overloaded, EngineStopped."""
+    def submit(
+        self, planned: Plan, request_number: int, client: str, refuse: Callable[[str, str], None] | None = None
+    ) -> EmbeddedAnswer:
+        """Submit a plan's jobs and return their answer. Called on the event loop that iterates over the answer.
+        `refuse` refuses a grammar from now on, for a reason. Raises Overloaded, EngineStopped."""
         jobs = planned.jobs
         ticket = self.backlog.enter(client, jobs, self._num_free_rows)
         job_ids = [job.id for job in jobs]
@@ -108,7 +112,7 @@ class EmbeddedModel:
             stream,
             retire,
             self.engine.cancel_choice,
-            _error,
+            partial(_error_of, planned, refuse),
             ticket,
             planned.warning,
         )
@@ -178,7 +182,7 @@ class EmbeddedBackend:
             planned = planned.constrained(await self._grammar(planned.request, model, client))
         if (stands_in := self.stand_ins.get(request.model or "")) and not planned.warning:
             planned = replace(planned, warning=stands_in)
-        return model.submit(planned, number, client)
+        return model.submit(planned, number, client, self.checker.refuse)
 
     async def _grammar(self, request: CompletionRequest, model: EmbeddedModel, client: str) -> str:
         """Return the grammar of a request's constraint. Raises InvalidConstraint, Overloaded."""
@@ -277,6 +281,15 @@ def _model_health(state: EngineState) -> ModelHealth:
             if counts is not None and counts.num_answering < counts.num_engines:
                 return ModelHealth("ready", f"{counts.num_answering} of {counts.num_engines} engines answer.")
             return ModelHealth("ready")
+
+
+def _error_of(planned: Plan, refuse: Callable[[str, str], None] | None, failed: Failed) -> ApiError | RequestRejected:
+    """Return the error for the client of a failed job. A grammar whose job ended engines is refused from then on."""
+    grammar, name = planned.jobs[0].grammar, planned.request.constraint
+    if failed.kind == "poisoned" and grammar and name is not None and refuse is not None:
+        refuse(grammar, ENDED_ENGINES)
+        return InvalidConstraint(name, ENDED_ENGINES)
+    return _error(failed)
 
 
 def _error(failed: Failed) -> ApiError | RequestRejected:

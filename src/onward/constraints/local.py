@@ -25,7 +25,7 @@ from onward.sampling.masks import pack_mask
 
 SLOW_SECONDS = 0.002
 """Processor time for a token, from which a choice is slow."""
-MAX_TOKEN_SECONDS = 0.5
+MAX_TOKEN_SECONDS = 0.2
 """Processor time for a token, from which a request is refused."""
 VALIDATED_SECONDS = 0.0005
 """How long drafted tokens are compared with a grammar."""

@@ -54,7 +54,7 @@ LOAD_SECONDS = 120.0
 """For a vocabulary, which the operator's model has."""
 ADVANCE_SECONDS = 1.0
 """For the next masks of a choice, behind each MAX_REPLAYED_TOKENS of its tokens."""
-MAX_TOKEN_SECONDS = 0.5
+MAX_TOKEN_SECONDS = 0.2
 """For the masks behind one token: the choice is refused, and the process goes on."""
 MAX_REPLAYED_TOKENS = 1000
 MAX_EXTRA_MEMORY = 1 << 30
