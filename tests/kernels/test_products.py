@@ -25,7 +25,7 @@ from tests.kernels import definition
 from tests.kernels.emulated import executable_forms
 from tests.kernels.harness import compiled
 
-ROWS = (1, 2, 3, 5, 8, 13, 33)
+ROWS = (1, 2, 3, 4, 5, 8, 13, 33)
 """Of activations: both ways to multiply, groups of every size, more than a tile."""
 OUTPUTS = 37
 """Two panels and a part of one."""

@@ -18,7 +18,7 @@ _PI = Decimal("3.141592653589793238462643383279502884197169399375105820974944592
 _DIGITS = 60
 _NO_ROTATION = 2
 """Dimensions that the kernels rotate, by no angle, in models without rotation."""
-_STEP_POSITIONS = 2048
+_STEP_POSITIONS = 512
 """Positions whose rows are filled at a time."""
 
 
