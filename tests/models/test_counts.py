@@ -42,7 +42,9 @@ SIZES = [
 def _folder(path: Path, files: dict[str, bytes]) -> Path:
     path.mkdir()
     common = {"config.json": b'{"model_type": "llama"}'}
-    if "tokenizer.model" not in files:
+    if "vocab.json" in files:
+        common = {"config.json": b'{"model_type": "qwen2"}'}
+    elif "tokenizer.model" not in files:
         common["tokenizer.json"] = b"{}"
     for name, content in (common | files).items():
         (path / name).write_bytes(content)
@@ -79,6 +81,14 @@ COUNTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "fields": (
         lambda path: _folder(path, {"tokenizer.model": b"\x58\0" * 3_000_000, **MODEL}), "more fields than any model",
+    ),
+    "entries of vocab.json": (
+        lambda path: _folder(path, {"vocab.json": b'{"a":1' + b',"":1' * 1_100_000 + b"}", "merges.txt": b"", **MODEL}),
+        "more entries than any vocabulary",
+    ),
+    "merges": (
+        lambda path: _folder(path, {"vocab.json": b'{"a":0}', "merges.txt": b"\n" * 1_100_000, **MODEL}),
+        "more lines than any list of merges",
     ),
     "tensors": (_many_tensors, "20000 tensors"),
     "a long header": (lambda path: _folder(path, _safetensors(b" " * 17_000_000)), "a header of 17000000 bytes"),

@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
+from onward.checkpoints.metadata_keys import WINDOW
 from onward.errors import InvalidRequest, ModelFolderError
 from tests.checkpoints.tiny import ARCHITECTURES, CONTEXT, LAYERS
 from tests.engines.upstreams.byte_model import llama_server
@@ -31,7 +32,6 @@ UNREAD = (
 """Keys that no file of these architectures has, some with a meaning elsewhere."""
 NAMES = sorted({"llama", "qwen2", "qwen3", "gemma3", "granite", "smollm3", "olmo2", "olmo2, window", "stablelm", "gpt2",
                 "gptneox", "cohere2", "starcoder2", "phi3, long"} & ARCHITECTURES.keys())  # fmt: skip
-"""Not phi3 with a window: it is computed here, and not by llama.cpp."""
 
 
 def a_value(draw: random.Random, key: str, num_layers: int) -> Any:
@@ -75,8 +75,9 @@ def of_onward(path: Path, cache: Path) -> dict[str, float] | str:
         return str(refused)
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None and logprobs.top_logprobs is not None
-    found_here: dict[str, float] = dict(logprobs.top_logprobs[0] or {})
-    return found_here
+    if not logprobs.top_logprobs:
+        return "The first token is an end token, of which nothing is listed."
+    return dict(logprobs.top_logprobs[0] or {})
 
 
 def of_llama(path: Path) -> dict[str, float] | None:
@@ -103,8 +104,8 @@ def differences(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, 
         name, changed = changes(number)
         path = model(folder, name, **changed)
         here, there = of_onward(path, folder), of_llama(path)
-        if isinstance(here, str) or there is None:
-            continue
+        if isinstance(here, str) or there is None or (name.startswith("phi3") and WINDOW in changed):
+            continue  # Phi 3's window is computed here, and not by llama.cpp: docs/reference/model-files.md
         apart = max(abs(score - there.get(text, -99.0)) for text, score in here.items())
         if apart > MAX_DIFFERENCE:
             found[number] = f"{name} {changed}: {apart:.3f}"

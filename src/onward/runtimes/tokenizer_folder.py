@@ -35,6 +35,8 @@ from onward.runtimes.files import (
 )
 
 Encode = Callable[[str], list[int]]
+MAX_ENTRIES = 1 << 20
+"""Of vocab.json, and lines of merges.txt: twice the largest known ones."""
 _MAX_DIGITS = 10
 """Of a token id."""
 _STARTING_CLASSES = ("Llama", "CodeLlama", "Gemma")
@@ -149,8 +151,11 @@ class _Tokens:
 
 
 def _read_vocabulary(path: Path) -> tuple[list[str], list[int]]:
+    content = read_bounded(path, MAX_TOKENIZER_BYTES)
+    if content.count(b":") > MAX_ENTRIES:
+        raise CheckpointError(f"{path} has more entries than any vocabulary: download it again.")
     try:
-        ids = msgspec.json.decode(read_bounded(path, MAX_TOKENIZER_BYTES), type=dict[str, int])
+        ids = msgspec.json.decode(content, type=dict[str, int])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise CheckpointError(f"{path} is not a JSON object of tokens and their ids: download it again.") from None
     tokens = sorted(ids, key=lambda text: ids[text])
@@ -161,8 +166,11 @@ def _read_vocabulary(path: Path) -> tuple[list[str], list[int]]:
 
 def _read_merges(path: Path) -> list[str]:
     """Return one merge per line; the first line may be a comment."""
+    content = read_bounded(path, MAX_TOKENIZER_BYTES)
+    if content.count(b"\n") > MAX_ENTRIES:
+        raise CheckpointError(f"{path} has more lines than any list of merges: download it again.")
     try:
-        lines = read_bounded(path, MAX_TOKENIZER_BYTES).decode().split("\n")
+        lines = content.decode().split("\n")
     except UnicodeDecodeError:
         raise CheckpointError(f"{path} is not text: download it again.") from None
     if lines[0].startswith("#version"):
