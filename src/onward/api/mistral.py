@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 
 from onward.api.errors import ErrorWords
+from onward.api.fields import own, same, unused
 from onward.api.openai.error_body import MAX_FIELD_CHARS
 from onward.api.openai.fold import Identity
 from onward.api.reply import OneChoice
 from onward.api.routes import EVENTS, JSON, Exchange, Route, Services
 from onward.api.sse import DONE, KEEP_ALIVE, data_event
-from onward.api.tables import UNLIMITED_TOKENS, Table, check_fields, own, request_fields, same, table, unused
+from onward.api.tables import UNLIMITED_TOKENS, Table, check_fields, request_fields, table
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest

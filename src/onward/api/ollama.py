@@ -4,6 +4,7 @@ tags, show, ps, version. Answers are newline-delimited JSON, with durations in n
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,25 +12,15 @@ import msgspec
 
 import onward
 from onward.api.errors import ErrorWords
+from onward.api.fields import only, own, refused, same, unused
 from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.error_body import MAX_FIELD_CHARS
+from onward.api.openai.extension_parameters import KEEP_ALIVE
 from onward.api.openai.words import openai_error
 from onward.api.parameter import Parameter
 from onward.api.reply import OneChoice, Stopwatch
 from onward.api.routes import JSON, LINES, Exchange, Route, Services
-from onward.api.tables import (
-    UNLIMITED_TOKENS,
-    Table,
-    check_fields,
-    only,
-    own,
-    refused,
-    request_fields,
-    same,
-    sampler,
-    table,
-    unused,
-)
+from onward.api.tables import UNLIMITED_TOKENS, Table, check_fields, request_fields, table
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.rejections import UnknownModel
 from onward.completions.request import CompletionRequest
@@ -61,8 +52,8 @@ OPTIONS: tuple[Parameter, ...] = (
     same("frequency_penalty", "frequency_penalty", NAME),
     same("seed", "seed", NAME),
     same("stop", "stop", NAME, max_items=64, lenient_max_items=64),
-    sampler("typical_p", NAME, 1.0, 1),
-    sampler("tfs_z", NAME, 1.0, 1),
+    same("typical_p", "typical_p", NAME),
+    same("tfs_z", "tfs", NAME),
     same("mirostat", "mirostat", NAME),
     same("mirostat_tau", "mirostat_tau", NAME),
     same("mirostat_eta", "mirostat_eta", NAME),
@@ -89,7 +80,7 @@ GENERATE: Table = table(
         "top_logprobs", "integer", NAME, "With `logprobs`, also those of this many of the most likely tokens.",
         minimum=0, maximum=20, default=0,
     ),
-    same("keep_alive", "keep_alive", NAME),
+    replace(KEEP_ALIVE, dialect=NAME),
     unused("raw", "boolean", NAME, "there are no prompt templates, so every prompt is raw."),
     only("system", NAME, "", why="There is no prompt template for it: put it into `prompt`."),
     only("template", NAME, "", TEMPLATE, why="There are no prompt templates: put everything into `prompt`."),

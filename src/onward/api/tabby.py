@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 import onward
+from onward.api.fields import only, own, same, unused
 from onward.api.openai.fold import Identity
 from onward.api.parameter import Parameter
 from onward.api.reply import OneChoice
 from onward.api.routes import JSON, Exchange, Route, Services
-from onward.api.tables import Table, check_fields, only, own, request_fields, same, table, unused
+from onward.api.tables import Table, check_fields, request_fields, table
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.errors import InvalidRequest

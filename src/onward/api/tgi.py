@@ -12,6 +12,7 @@ import msgspec
 
 import onward
 from onward.api.errors import ErrorWords
+from onward.api.fields import only, own, refused, same
 from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.error_body import MAX_FIELD_CHARS
 from onward.api.openai.words import openai_error
@@ -19,18 +20,7 @@ from onward.api.parameter import Parameter
 from onward.api.reply import OneChoice
 from onward.api.routes import EVENTS, JSON, Exchange, Route, Services
 from onward.api.sse import KEEP_ALIVE, data_event
-from onward.api.tables import (
-    UNLIMITED_TOKENS,
-    Table,
-    check_fields,
-    only,
-    own,
-    refused,
-    request_fields,
-    same,
-    sampler,
-    table,
-)
+from onward.api.tables import UNLIMITED_TOKENS, Table, check_fields, request_fields, table
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.rejections import ContextExceeded
 from onward.completions.request import CompletionRequest
@@ -60,7 +50,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "top_n_tokens", "integer", NAME, "Return this many of the most likely tokens at each position.",
         minimum=0, maximum=20, default=0,
     ),
-    sampler("typical_p", NAME, 1.0, 1),
+    same("typical_p", "typical_p", NAME),
     only("best_of", NAME, 1, why="Only 1 is accepted; /v1/completions has `best_of`."),
     only("decoder_input_details", NAME, False, why="/v1/completions scores prompts, by `echo` with `logprobs`."),
     only("watermark", NAME, False, why="Only `false` is accepted."),

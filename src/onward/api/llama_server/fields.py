@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from onward.api.fields import only, own, same, unused
 from onward.api.openai.sampler_parameters import SAMPLER_NAMES
 from onward.api.parameter import Parameter, Profile
-from onward.api.tables import Table, check_fields, only, own, same, sampler, table, unused
+from onward.api.tables import Table, check_fields, table
 
 NAME = "llama-server"
 UNLIMITED = -1
@@ -38,11 +39,11 @@ _SAMPLING: tuple[Parameter, ...] = (
         "first; `infill`, `adaptive_p` and `tfs_z` are left out. By default: " + ", ".join(DEFAULT_SAMPLERS) + ".",
         only=(*SAMPLER_NAMES, *LEFT_OUT), max_items=32, example=["top_k", "top_p", "temperature"],
     ),
-    sampler("dynatemp_range", NAME, 0.0, 0),
-    sampler("typical_p", NAME, 1.0, 1),
-    sampler("top_n_sigma", NAME, -1.0, -1),
-    sampler("xtc_probability", NAME, 0.0, 0),
-    sampler("dry_multiplier", NAME, 0.0, 0),
+    same("dynatemp_range", "dynatemp_range", NAME),
+    same("typical_p", "typical_p", NAME),
+    same("top_n_sigma", "top_n_sigma", NAME),
+    same("xtc_probability", "xtc_probability", NAME),
+    same("dry_multiplier", "dry_multiplier", NAME),
     same("mirostat", "mirostat", NAME),
     same("grammar", "grammar", NAME, help="A grammar in GBNF that the text must match."),
     same("json_schema", "json_schema", NAME),

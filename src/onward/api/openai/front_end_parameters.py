@@ -7,12 +7,11 @@ not exist here, the values that turn them off are accepted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
+from onward.api.fields import accepted, only, own, same
 from onward.api.openai.openai_parameters import OPENAI_PARAMETERS
-from onward.api.openai.other_names import alias, fixed
 from onward.api.openai.sampler_parameters import LOGIT_EDITS, SAMPLER_NAMES
-from onward.api.parameter import Kind, Parameter
+from onward.api.parameter import Parameter
 
 _WEBUI = "text-generation-webui"
 _MAX_TOKENS = next(parameter for parameter in OPENAI_PARAMETERS if parameter.name == "max_tokens")
@@ -70,102 +69,103 @@ def _room(value: object, others: Mapping[str, object]) -> object:
 
 
 def _length(name: str, dialect: str) -> Parameter:
-    return Parameter(
-        name=name,
-        kind="integer",
-        minimum=1,
-        origin="extension",
-        dialect=dialect,
-        group="prompt",
-        example=4096,
-        alias_of="truncate_prompt_tokens",
-        converts=_room,
-        help=f"{dialect}'s length of the context: of a prompt that has no room in it beside `max_tokens`, the last "
-        "tokens are kept.",
+    help = (
+        f"{dialect}'s length of the context: of a prompt that has no room in it beside `max_tokens`, the last "
+        "tokens are kept."
     )
+    return own(
+        name, "integer", dialect, help,
+        minimum=1, group="prompt", example=4096, alias_of="truncate_prompt_tokens", converts=_room,
+    )  # fmt: skip
 
 
 def _empty(name: str, dialect: str, *values: object) -> Parameter:
-    return replace(fixed(name, values[0], dialect, "an empty value"), only=values, default=None)
-
-
-def _unused(name: str, kind: Kind, dialect: str, example: object, help: str) -> Parameter:
-    return Parameter(
-        name=name,
-        kind=kind,
-        origin="extension",
-        dialect=dialect,
-        group="other",
-        example=example,
-        has_effect=False,
-        help=help,
-    )
+    return accepted(name, values[0], dialect, "an empty value", only=values, default=None)
 
 
 FRONT_END_PARAMETERS = (
-    *(fixed(name, value, dialect, "the value that turns it off") for name, value, dialect in _OFF),
-    alias("max_new_tokens", "max_tokens", _WEBUI),
-    alias("max_length", "max_tokens", "TabbyAPI"),
-    alias("num_predict", "max_tokens", "Ollama"),
-    alias("min_length", "min_tokens", "TabbyAPI"),
-    alias("stopping_strings", "stop", _WEBUI),
-    alias("stop_sequence", "stop", "TabbyAPI"),
-    alias("rep_pen", "repetition_penalty", "TabbyAPI"),
-    alias("rep_pen_range", "repeat_last_n", "TabbyAPI"),
-    alias("repetition_range", "repeat_last_n", "TabbyAPI"),
-    replace(
-        alias("repetition_penalty_range", "repeat_last_n", _WEBUI),
+    *(accepted(name, value, dialect, "the value that turns it off") for name, value, dialect in _OFF),
+    same("max_new_tokens", "max_tokens", _WEBUI),
+    same("max_length", "max_tokens", "TabbyAPI"),
+    same("num_predict", "max_tokens", "Ollama"),
+    same("min_length", "min_tokens", "TabbyAPI"),
+    same("stopping_strings", "stop", _WEBUI),
+    same("stop_sequence", "stop", "TabbyAPI"),
+    same("rep_pen", "repetition_penalty", "TabbyAPI"),
+    same("rep_pen_range", "repeat_last_n", "TabbyAPI"),
+    same("repetition_range", "repeat_last_n", "TabbyAPI"),
+    same(
+        "repetition_penalty_range",
+        "repeat_last_n",
+        _WEBUI,
         unset=0,
         help="text-generation-webui's name for `repeat_last_n`; but 0 means all, as it does there.",
     ),
-    alias("add_bos_token", "add_special_tokens", _WEBUI),
-    alias("temp_exponent", "dynatemp_exponent", "TabbyAPI"),
-    alias("grammar_string", "grammar", "TabbyAPI"),
-    alias("regex_pattern", "regex", "TabbyAPI"),
-    replace(
-        alias("sampler_seed", "seed", "KoboldCpp"),
+    same("add_bos_token", "add_special_tokens", _WEBUI),
+    same("temp_exponent", "dynatemp_exponent", "TabbyAPI"),
+    same("grammar_string", "grammar", "TabbyAPI"),
+    same("regex_pattern", "regex", "TabbyAPI"),
+    same(
+        "sampler_seed",
+        "seed",
+        "KoboldCpp",
         unset=-1,
         help="KoboldCpp's name for `seed`; but -1 means none, as it does there.",
     ),
-    Parameter(
-        name="sampler_priority",
-        kind="strings",
+    own(
+        "sampler_priority",
+        "strings",
+        _WEBUI,
+        "The order of samplers in text-generation-webui and Aphrodite. Unlike with `samplers`, those that are not "
+        "listed act too, behind the others; penalties and `dry` are always first, and `temperature` is the last with "
+        "`temperature_last`.",
         max_items=64,
         only=tuple(_PRIORITIES),
-        origin="extension",
-        dialect=_WEBUI,
         group="sampling",
         example=["temperature", "top_k", "top_p"],
         alias_of="samplers",
         converts=_order,
-        help="The order of samplers in text-generation-webui and Aphrodite. Unlike with `samplers`, those that are not "
-        "listed act too, behind the others; penalties and `dry` are always first, and `temperature` is the last with "
-        "`temperature_last`.",
     ),
     _length("truncation_length", _WEBUI),
     _length("max_context_length", "KoboldCpp"),
     _length("num_ctx", "Ollama"),
-    fixed("do_sample", True, _WEBUI, "`true` (`temperature: 0` samples nothing)"),
-    fixed("trim_stop", True, "KoboldCpp", "`true` (`include_stop_str_in_output` keeps it)"),
-    fixed("include_reasoning", True, "SillyTavern", "`true` (reasoning is part of the text)"),
+    accepted("do_sample", True, _WEBUI, "`true` (`temperature: 0` samples nothing)"),
+    accepted("trim_stop", True, "KoboldCpp", "`true` (`include_stop_str_in_output` keeps it)"),
+    accepted("include_reasoning", True, "SillyTavern", "`true` (reasoning is part of the text)"),
     _empty("banned_strings", "TabbyAPI", [], ""),
     _empty("negative_prompt", "TabbyAPI", ""),
-    replace(
-        fixed("adaptive_target", -1, "llama.cpp", ""),
-        only=(-1, -0.01),
-        help="A field of llama.cpp. Only -1 and -0.01, its and SillyTavern's value for off, are accepted.",
+    only(
+        "adaptive_target",
+        "llama.cpp",
+        -1,
+        -0.01,
+        example=-1,
+        why="A field of llama.cpp. Only -1 and -0.01, its and SillyTavern's value for off, are accepted.",
     ),
-    replace(
-        _unused("adaptive_decay", "number", "llama.cpp", 0.9, "It only concerns `adaptive_target`, which is off."),
+    own(
+        "adaptive_decay",
+        "number",
+        "llama.cpp",
+        "It only concerns `adaptive_target`, which is off.",
+        has_effect=False,
+        example=0.9,
         minimum=0,
         maximum=1,
     ),
-    _unused("api_type", "string", "SillyTavern", "vllm", "What SillyTavern takes the server for. It has no effect."),
-    _unused(
+    own(
+        "api_type",
+        "string",
+        "SillyTavern",
+        "What SillyTavern takes the server for. It has no effect.",
+        has_effect=False,
+        example="vllm",
+    ),
+    own(
         "api_server",
         "string",
         "SillyTavern",
-        "http://127.0.0.1:8000",
         "The address that SillyTavern has for the server. It has no effect.",
+        has_effect=False,
+        example="http://127.0.0.1:8000",
     ),
 )
