@@ -56,6 +56,11 @@ def test_sources_that_are_not_files_say_nothing(package: ModuleType, monkeypatch
     assert recipe(package).digest() is None
 
 
+def test_a_package_without_sources_says_nothing(package: ModuleType) -> None:
+    (Path(package.__path__[0]) / "__init__.py").unlink()
+    assert recipe(package).digest() is None
+
+
 def test_a_module_that_was_compiled_is_not_written_again(package: ModuleType, tmp_path: Path) -> None:
     written: list[None] = []
 

@@ -36,7 +36,10 @@ class Recipe:
         total = sha256(repr((llvmlite.__version__, self.facts)).encode())
         try:
             for package in self.packages:
-                for path in sorted(Path(package.__path__[0]).glob("*.py")):
+                paths = sorted(Path(package.__path__[0]).glob("*.py"))
+                if not paths:  # compiled Python without its sources
+                    return None
+                for path in paths:
                     source = path.read_bytes()
                     if path.stat().st_ctime_ns > package.IMPORTED_NS - _CLOCK_STEP_NS:
                         return None
