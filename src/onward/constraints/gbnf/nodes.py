@@ -143,11 +143,13 @@ def alt(options: Iterable[Node]) -> Node:
 
 
 def repeat(node: Node, least: int, most: int | None) -> Node:
-    """Return a repetition."""
+    """Return a repetition; one of `*`, `+` and `?` of another one is one."""
     if most == 0 or node == EMPTY:
         return EMPTY
     if node == NOTHING:
         return EMPTY if least == 0 else NOTHING
+    if isinstance(node, Repeat) and max(node.least, least) <= 1 and {node.most, most} <= {1, None}:
+        return repeat(node.node, node.least * least, 1 if node.most == most == 1 else None)
     return node if (least, most) == (1, 1) else Repeat(node, least, most)
 
 
