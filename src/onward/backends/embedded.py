@@ -22,7 +22,7 @@ from onward.completions.constraints import constraint_check, identity
 from onward.completions.filters import ContentFilters
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
-from onward.completions.rejections import ConstraintFailed, InvalidConstraint, TokenOutOfRange, UnknownModel
+from onward.completions.rejections import InvalidConstraint, TokenOutOfRange, UnknownModel
 from onward.completions.request import CompletionRequest
 from onward.constraints.errors import GrammarError
 from onward.constraints.process.checker import GrammarChecker, QueueFull
@@ -289,11 +289,11 @@ def _error_of(planned: Plan, refuse: Callable[[str, str], None] | None, failed: 
     if failed.kind == "poisoned" and grammar and name is not None and refuse is not None:
         refuse(grammar, ENDED_ENGINES)
         return InvalidConstraint(name, ENDED_ENGINES)
-    return _error(failed)
+    return _error(failed, name or "")
 
 
-def _error(failed: Failed) -> ApiError | RequestRejected:
-    """Return what an answer raises for a failed job."""
+def _error(failed: Failed, constraint: str) -> ApiError | RequestRejected:
+    """Return what an answer raises for a failed job. `constraint`: the parameter that constrains its text."""
     match failed.kind:
         case "stopped":
             return EngineStopped()
@@ -306,7 +306,7 @@ def _error(failed: Failed) -> ApiError | RequestRejected:
         case "poisoned":
             return ServerError(POISONED, final=True)
         case "constraint":
-            return ConstraintFailed(failed.reason)
+            return InvalidConstraint(constraint, failed.reason)
 
 
 def _id(tokenizer: Tokenizer, literal: str | None) -> int | None:

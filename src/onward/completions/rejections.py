@@ -127,14 +127,8 @@ class NoTokenLeft(RequestRejected):
 
 @dataclass(eq=False)
 class InvalidConstraint(RequestRejected):
-    """What `parameter` says that the text must match cannot be used, for `reason` (words without a full stop)."""
+    """What `parameter` says that the text must match cannot be used, as was found before or while it was used, for
+    `reason` (words without a full stop)."""
 
     parameter: str
-    reason: str
-
-
-@dataclass(eq=False)
-class ConstraintFailed(RequestRejected):
-    """The request's grammar could not be used by the engine, for `reason` (a sentence)."""
-
     reason: str

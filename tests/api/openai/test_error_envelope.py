@@ -154,7 +154,6 @@ WORDS: list[tuple[RequestRejected, int, str | None, str]] = [
     (rejections.BadWordTooLong(9, 8), 400, "bad_words", "a word has 9 tokens; at most 8"),
     (rejections.NoTokenLeft("banned_tokens"), 400, "banned_tokens", "No token would be left"),
     (rejections.InvalidConstraint("regex", "it ends early."), 400, "regex", "Invalid 'regex': it ends early."),
-    (rejections.ConstraintFailed("It is too large."), 400, None, "cannot be used: It is too large."),
     (TextNotEncodable("too many spaces"), 400, None, "cannot encode this text: too many spaces"),
 ]
 

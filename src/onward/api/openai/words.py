@@ -40,8 +40,6 @@ def openai_error(fact: RequestRejected) -> ApiError:
             return _token_out_of_range(fact)
         case facts.InvalidConstraint(parameter, reason):
             return InvalidRequest(f"Invalid '{parameter}': {reason}.".replace("..", "."), param=parameter)
-        case facts.ConstraintFailed(reason):
-            return InvalidRequest(f"The grammar of this request cannot be used: {reason}")
         case TextNotEncodable():
             return InvalidRequest(f"The tokenizer of this model cannot encode this text: {fact}")
     return _excluded(fact)
