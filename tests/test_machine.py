@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.machine import AvailableMemory, available_memory, cpu_quota
+from onward.machine import AvailableMemory, available_memory, compute_threads, cpu_quota
 
 GIB = 1 << 30
 
@@ -134,3 +134,29 @@ def test_version_1_quotas_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_without_control_groups_there_is_no_quota(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path) is None
+
+
+def with_cores(root: Path, monkeypatch: pytest.MonkeyPatch, siblings: list[str], usable: set[int]) -> None:
+    """Processors with these names of their cores, of which the process may use some."""
+    for cpu, names in enumerate(siblings):
+        write(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", f"{names}\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: usable, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: len(siblings))
+
+
+def test_a_thread_computes_per_core_that_may_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_cores(tmp_path, monkeypatch, ["0,4", "1,5", "2,6", "3,7"] * 2, set(range(8)))
+    assert compute_threads(tmp_path) == 4
+    with_cores(tmp_path, monkeypatch, ["0,4", "1,5", "2,6", "3,7"] * 2, {1, 5, 6})
+    assert compute_threads(tmp_path) == 2
+
+
+def test_a_quota_bounds_the_threads_that_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_cores(tmp_path, monkeypatch, ["0", "1", "2", "3"], {0, 1, 2, 3})
+    write(tmp_path / "sys/fs/cgroup/cpu.max", "200000 100000\n")
+    assert compute_threads(tmp_path) == 2
+
+
+def test_where_cores_have_no_names_each_processor_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2}, raising=False)
+    assert compute_threads(tmp_path) == 3

@@ -42,6 +42,22 @@ def cpu_quota(root: Path = Path("/")) -> int | None:
     return max(1, int(tightest)) if tightest < (os.cpu_count() or 1) else None
 
 
+def compute_threads(root: Path = Path("/")) -> int:
+    """Return how many threads compute a model: one per core that this process may use, or what the tightest quota
+    allows. Two threads of one core share its arithmetic, and would wait for each other."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = {_core(root, cpu) for cpu in usable}
+    return min(cpu_quota(root) or len(cores), len(cores))
+
+
+def _core(root: Path, cpu: int) -> str:
+    """Return what names the core that a logical processor belongs to; itself where the system does not say."""
+    try:
+        return (root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
+    except OSError:
+        return str(cpu)
+
+
 def resident_bytes(root: Path = Path("/")) -> int:
     """Return the resident memory of this process, 0 where the system does not list it (all but Linux)."""
     try:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import TENSOR_TYPES
 from onward.engine.model import Model, Row
-from onward.errors import SetupError
+from onward.errors import MemoryTooSmall, SetupError
 from onward.kernels import self_test
+from onward.machine import AvailableMemory
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.gguf_format import GGUFFormat
 from onward.runtimes.options import RuntimeOptions
@@ -276,12 +277,23 @@ def test_the_fingerprint_is_of_weights_and_precision_alone(tmp_path: Path) -> No
     assert found["one"] == found["threads"] != found["exact"]
 
 
-@pytest.mark.parametrize(("weights", "bound"), [("int8", 0.1), ("int4", 2.0)])
-def test_float_weights_are_rounded_as_asked(weights: str, bound: float, models: Callable[..., Model]) -> None:
-    exact, rounded = models(precision="exact"), models(precision="exact", weights=weights)
-    tokens = tokens_of(exact)
-    difference = np.abs(log_softmax(whole(rounded, tokens)) - log_softmax(whole(exact, tokens)))
-    assert 0 < difference.mean() < bound
+def test_float_weights_are_rounded_as_asked(models: Callable[..., Model]) -> None:
+    usual, in_8_bits, in_4_bits = models(), models(weights="int8"), models(weights="int4")
+    tokens = tokens_of(usual)
+    assert whole(in_8_bits, tokens).tobytes() == whole(usual, tokens).tobytes()
+    difference = np.abs(log_softmax(whole(in_4_bits, tokens)) - log_softmax(whole(usual, tokens)))
+    assert 0 < difference.mean() < 2
+
+
+def test_exact_weights_cannot_be_rounded(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="leave out one"):
+        load(write(tmp_path, "llama"), precision="exact", weights="int8")
+
+
+def test_weights_that_do_not_fit_are_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.runtimes.native.load.available_memory", lambda: AvailableMemory(100_000))
+    with pytest.raises(MemoryTooSmall, match=r"m\.gguf take .* KiB of memory, but 98 KiB are free"):
+        load(write(tmp_path, "llama"), precision="exact")
 
 
 def test_weights_that_are_quantised_are_not_rounded_again(tmp_path: Path) -> None:

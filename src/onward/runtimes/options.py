@@ -35,6 +35,14 @@ class RuntimeOptions:
     context_length: int | None = None
     """Tokens per sequence; None: as many as the model was made for."""
 
+    def require_possible(self) -> None:
+        """Raise SetupError for options that contradict each other."""
+        if self.precision == "exact" and self.weights in ("int8", "int4"):
+            raise SetupError(
+                f"--precision exact keeps weights as they are, and --weights {self.weights} changes them: leave out "
+                "one."
+            )
+
     def context_within(self, stated: int, model: str) -> int:
         """Return the tokens per sequence for a model made for `stated`. Raises SetupError if more were asked for."""
         if self.context_length is None or self.context_length <= stated:

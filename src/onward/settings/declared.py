@@ -218,9 +218,9 @@ class Settings:
     )  # fmt: skip
     weights: Literal["auto", "exact", "int8", "int4"] = option(
         "auto", "Performance", values.choice("auto", "exact", "int8", "int4"),
-        "How the weights of GGUF and safetensors files are stored. auto: as in the file where that is fast, 8-bit "
-        "integers elsewhere; with --precision exact unchanged. exact: as in the file, slower for some types. int8: one "
-        "scale per row. int4: half the memory, with a loss that is noticeable on small models.",
+        "How the weights of GGUF and safetensors files are stored. auto: quantised ones as in the file, others as "
+        "8-bit integers; with --precision exact unchanged. exact: as in the file, slower for some types. int8, int4: "
+        "what is floating point in the file in 8 or 4 bits; 4 have a loss that is noticeable on small models.",
     )  # fmt: skip
     prefix_cache: bool = option(
         True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,7 +11,7 @@ from onward.checkpoints.adapter import Change, read_changes
 from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
-from onward.errors import SetupError
+from onward.errors import MemoryTooSmall, SetupError
 from onward.kernels.activations import ActivationName
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.code import load as load_code
@@ -24,10 +23,10 @@ from onward.kernels.recipe import Recipe
 from onward.kernels.self_test import run_self_test
 from onward.kernels.tape import TapeBuilder
 from onward.kernels.targets import host
-from onward.machine import available_memory, cpu_quota
+from onward.machine import available_memory, compute_threads
 from onward.runtimes.base import LoadedModel, Progress
 from onward.runtimes.fingerprint import fingerprint
-from onward.runtimes.kv_plan import plan_kv_cache
+from onward.runtimes.kv_plan import mib, plan_kv_cache
 from onward.runtimes.native.decoder import Cache, Decoder, matrix_names
 from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel
 from onward.runtimes.native.positions import Positions
@@ -45,6 +44,7 @@ COMPILING = "Compiling the kernels for this processor (once per installation; a 
 
 def load_model(checkpoint: Checkpoint, options: RuntimeOptions, progress: Progress) -> LoadedModel:
     """Load a checkpoint. Slow; blocks. Raises as ModelFormat.load."""
+    options.require_possible()
     found = architecture_of(checkpoint, options.context_length)
     if problem := native_problem(found, checkpoint, options):
         raise SetupError(f"The native runtime cannot compute {checkpoint.parameters.where}: {problem}.")
@@ -66,7 +66,7 @@ def _load(
     options: RuntimeOptions,
     progress: Progress,
 ) -> tuple[NativeModel, tuple[str, ...]]:
-    threads = options.threads or cpu_quota() or os.cpu_count() or 1
+    threads = options.threads or compute_threads()
     is_exact = options.precision == "exact"
     weights = Weights(checkpoint, form_for(options), "float32" if is_exact else FAST_ACTIVATIONS, changes)
     names = list(matrix_names(found, weights))
@@ -83,6 +83,7 @@ def _load(
     isa = host().isa
     recipe = Recipe(partial(kernels.module_text, isa), (kernels, isa.name), (kernel_package,))
     code = load_code(recipe, notify=lambda: progress(COMPILING))
+    _require_memory(weights.num_bytes(names), checkpoint)
     weights.make(names, code, threads)
     plan = plan_kv_cache(
         found.num_layers * shape.block_bytes, STEP_SHAPE.block_tokens, context, available_memory().free_bytes,
@@ -105,3 +106,13 @@ def _load(
         checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(names) if name not in weights.adapter_names()
     )
     return model, (*plan.notes, note) if note else plan.notes
+
+
+def _require_memory(num_bytes: int, checkpoint: Checkpoint) -> None:
+    """Raise MemoryTooSmall if so many bytes of weights do not fit into the memory."""
+    free = available_memory().free_bytes
+    if num_bytes > free:
+        raise MemoryTooSmall(
+            f"The weights of {checkpoint.parameters.where} take {mib(num_bytes)} of memory, but {mib(free)} are free: "
+            "free some, or use a smaller model or a smaller quantisation of it."
+        )

@@ -109,6 +109,11 @@ class Weights:
         """Return the types of matrices, by name."""
         return {name: self._form_of(name) for name in names}
 
+    def num_bytes(self, names: list[str]) -> int:
+        """Return the memory that the panels of these matrices take."""
+        tensors = {name: self._checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(names)}
+        return sum(self._sized(name, tensor)[1] for name, tensor in tensors.items())
+
     def make(self, names: list[str], code: Code, threads: int) -> None:
         """Make the panels of these matrices, on several threads. Reads them from the file once, and drops its pages."""
         tensors = {name: self._checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(names)}

@@ -152,18 +152,11 @@ def write_ir(path: Path, folder: Path, files: Mapping[str, bytes], options: Runt
 
 def _checked(path: Path, options: RuntimeOptions) -> tuple[Checkpoint, Architecture]:
     """Return the checkpoint at a path, with its adapter, and its architecture. Raises CheckpointError, SetupError."""
-    _require_possible(options)
+    options.require_possible()
     checkpoint = read_checkpoint(path)
     if options.adapter is not None:
         checkpoint = merged(checkpoint, options.adapter)
     return checkpoint, architecture_of(checkpoint, options.context_length)
-
-
-def _require_possible(options: RuntimeOptions) -> None:
-    if options.precision == "exact" and options.weights in ("int8", "int4"):
-        raise SetupError(
-            f"--precision exact keeps weights as they are, and --weights {options.weights} changes them: leave out one."
-        )
 
 
 def _content(checkpoint: Checkpoint, options: RuntimeOptions) -> str:
