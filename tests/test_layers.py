@@ -14,6 +14,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 LEVELS = {
     "errors": 0,
+    "engine_load": 0,
     "machine": 0,
     "loop_thread": 0,
     "offload": 0,

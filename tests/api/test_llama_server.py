@@ -10,11 +10,11 @@ import pytest
 
 from onward.api.llama_server.fields import COMPLETION, INFILL, check_llama_request
 from onward.api.llama_server.reply import LineLimits, selected
-from onward.backends.base import EngineLoad
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.completions.sampling_params import sampling_params
 from onward.completions.token_rules import NO_RULES
+from onward.engine_load import EngineLoad
 from onward.runtimes.toy.tokenizer import END
 from onward.sampling.params import Mirostat, SamplingParams
 from onward.server.app import make_app

@@ -8,19 +8,10 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from onward.engine.client import (
-    Cancel,
-    CancelChoice,
-    Command,
-    Deliver,
-    EngineInfo,
-    EngineLoad,
-    EngineState,
-    Stop,
-    Submit,
-)
+from onward.engine.client import Cancel, CancelChoice, Command, Deliver, EngineInfo, EngineState, Stop, Submit
 from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, FailureKind, Prefilled
 from onward.engine.job import Job
+from onward.engine_load import EngineLoad
 from onward.errors import ApiError
 from onward.sampling.outputs import Sampled
 

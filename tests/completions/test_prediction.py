@@ -22,8 +22,8 @@ from onward.completions.filters import ContentFilters, make_filters
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan
 from onward.compose import compose
-from onward.engine.client import DraftCounts
 from onward.engine.events import Decoded, Prefilled
+from onward.engine_load import DraftCounts
 from onward.runtimes.toy.tokenizer import END, ToyTokenizer
 from onward.sampling.outputs import Sampled
 from onward.settings import Settings

@@ -10,21 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.engine.client import (
-    COMMANDS,
-    Cancel,
-    CancelChoice,
-    Command,
-    DraftCounts,
-    EngineInfo,
-    EngineLoad,
-    EngineState,
-    Report,
-    Stop,
-    Submit,
-)
+from onward.engine.client import COMMANDS, Cancel, CancelChoice, Command, EngineInfo, EngineState, Report, Stop, Submit
 from onward.engine.events import EVENTS, Decoded, Event, Failed, Prefilled
 from onward.engine.job import Job, ResumedChoice
+from onward.engine_load import DraftCounts, EngineLoad
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules

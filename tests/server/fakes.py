@@ -9,18 +9,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from onward.backends.base import (
-    DraftCounts,
-    EngineLoad,
-    Health,
-    ModelHealth,
-    ProcessUsage,
-    RecoveryCounts,
-    TokenizerInfo,
-)
+from onward.backends.base import Health, ModelHealth, TokenizerInfo
 from onward.completions.delta import Delta, Finish, TokenCounts
 from onward.completions.rejections import TokenOutOfRange, UnknownModel
 from onward.completions.request import CompletionRequest
+from onward.engine_load import DraftCounts, EngineLoad, ProcessUsage, RecoveryCounts
 from onward.errors import EngineStopped
 from onward.models.registry import ListedModel
 from onward.settings import Settings

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import onward
-from onward.backends.base import ProcessUsage, RecoveryCounts
+from onward.engine_load import ProcessUsage, RecoveryCounts
 from onward.errors import EngineStopped, Overloaded
 from onward.server.app import App, make_app
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings

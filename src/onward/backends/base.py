@@ -7,19 +7,8 @@ from typing import Literal, Protocol
 
 from onward.completions.answer import Answer
 from onward.completions.request import CompletionRequest
-from onward.engine.client import DraftCounts, EngineLoad, ProcessUsage, RecoveryCounts
+from onward.engine_load import EngineLoad
 from onward.models.registry import ListedModel
-
-__all__ = [
-    "Backend",
-    "DraftCounts",
-    "EngineLoad",
-    "Health",
-    "ModelHealth",
-    "ProcessUsage",
-    "RecoveryCounts",
-    "TokenizerInfo",
-]
 
 
 @dataclass(frozen=True, slots=True)

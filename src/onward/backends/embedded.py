@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from onward.backends.answer import EmbeddedAnswer
 from onward.backends.backlog import Backlog
-from onward.backends.base import EngineLoad, Health, ModelHealth, TokenizerInfo
+from onward.backends.base import Health, ModelHealth, TokenizerInfo
 from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
 from onward.completions.constraints import constraint_check, identity
@@ -29,6 +29,7 @@ from onward.constraints.process.checker import GrammarChecker, QueueFull
 from onward.engine.client import EngineClient, EngineState
 from onward.engine.events import Event, Failed
 from onward.engine.model import Tokenizer
+from onward.engine_load import EngineLoad
 from onward.errors import ApiError, EngineStopped, Overloaded, RequestRejected, ServerError
 from onward.models.registry import ListedModel
 from onward.offload import inline_or_on_thread

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as ReadOnly
-from operator import add
 from typing import Literal, Protocol
 
 import msgspec
 
 from onward.engine.events import Event
 from onward.engine.job import Job
+from onward.engine_load import EngineCounts, EngineLoad
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -56,13 +56,6 @@ class EngineInfo(msgspec.Struct, frozen=True, tag=True, array_like=True):
     lacks: tuple[str, ...] = ()
 
 
-class EngineCounts(msgspec.Struct, frozen=True, array_like=True):
-    """How many servers or replicas there are behind an engine client, and how many of them answer now."""
-
-    num_answering: int
-    num_engines: int
-
-
 class EngineState(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Whether an engine accepts jobs. `recovering`: it was lost and is being started again; jobs are accepted and wait.
     `crash_reason` is set if it has crashed or is recovering: a sentence for logs. `engines`: how many there are, if it
@@ -72,75 +65,6 @@ class EngineState(msgspec.Struct, frozen=True, tag=True, array_like=True):
     crash_reason: str | None = None
     engines: EngineCounts | None = None
 
-
-class DraftCounts(msgspec.Struct, frozen=True, array_like=True):
-    """Draft tokens evaluated since the start, by their source and whether they were accepted."""
-
-    prediction_accepted: int = 0
-    prediction_rejected: int = 0
-    lookup_accepted: int = 0
-    lookup_rejected: int = 0
-    grammar_accepted: int = 0
-    grammar_rejected: int = 0
-
-    @property
-    def total(self) -> int:
-        return sum(msgspec.structs.astuple(self))
-
-    def __add__(self, other: DraftCounts) -> DraftCounts:
-        return DraftCounts(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
-
-
-class RecoveryCounts(msgspec.Struct, frozen=True, array_like=True):
-    """How often an engine was lost and started again since the server's start, by why: it ended by itself (crash), did
-    not report a step in time (hang), or could not be started (start). Requests count once per loss. `seconds`: from
-    loss to ready again, in all."""
-
-    num_crashes: int = 0
-    num_hangs: int = 0
-    num_failed_starts: int = 0
-    num_recoveries: int = 0
-    num_resumed_requests: int = 0
-    num_poisoned_requests: int = 0
-    seconds: float = 0.0
-
-
-class ProcessUsage(msgspec.Struct, frozen=True, array_like=True):
-    """What an engine's process has used: processor seconds since its start, and resident bytes now (0 where the system
-    does not report them)."""
-
-    cpu_seconds: float
-    resident_bytes: int
-
-
-class EngineLoad(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A snapshot of what an engine is doing. Token, step and preemption counts are totals since the start.
-
-    Of `num_blocks` KV blocks, `num_used_blocks` are in use by sequences, and `num_cached_blocks` are in the prefix
-    tree, in use or not. `recoveries` and `process` are those of an engine outside this process; `process` is None for
-    one inside it, and before the first step. `engines` is as in EngineState; `num_moved`: jobs that went on at another
-    one of them.
-    """
-
-    num_running: int = 0
-    num_waiting: int = 0
-    num_blocks: int = 0
-    num_used_blocks: int = 0
-    num_cached_blocks: int = 0
-    num_preemptions: int = 0
-    num_steps: int = 0
-    num_prefill_tokens: int = 0
-    num_decode_tokens: int = 0
-    num_cached_tokens: int = 0
-    drafts: DraftCounts = DraftCounts()
-    recoveries: RecoveryCounts = RecoveryCounts()
-    process: ProcessUsage | None = None
-    engines: EngineCounts | None = None
-    num_moved: int = 0
-
-
-TOTALS = ("num_preemptions", "num_steps", "num_prefill_tokens", "num_decode_tokens", "num_cached_tokens")
-"""The fields of EngineLoad that are totals since the start, besides `drafts`."""
 
 Report = Event | EngineInfo | EngineState | EngineLoad
 """All that comes up from an engine."""

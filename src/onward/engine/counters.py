@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from onward.engine.client import DraftCounts
 from onward.engine.drafter import Source
+from onward.engine_load import DraftCounts
 
 
 @dataclass(slots=True)

@@ -14,7 +14,6 @@ from onward.constraints.errors import GrammarError
 from onward.engine.admission import SHORT_PROMPT_TOKENS
 from onward.engine.cache import Copy, KVCache
 from onward.engine.choice_end import ChoiceEnd
-from onward.engine.client import EngineLoad
 from onward.engine.constraints import Constraints, LoadTokenizer
 from onward.engine.counters import Counters
 from onward.engine.drafter import Draft, Drafter
@@ -26,6 +25,7 @@ from onward.engine.scheduler import ScheduledSequence, Scheduler
 from onward.engine.sequence import Sequence
 from onward.engine.speculation import Speculation
 from onward.engine.step_cost import StepCost
+from onward.engine_load import EngineLoad
 from onward.sampling.choice import ChoiceSampler
 from onward.sampling.masks import Mask
 from onward.sampling.outputs import FAILURES, Sampled

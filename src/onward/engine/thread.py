@@ -9,20 +9,12 @@ from collections.abc import Sequence as ReadOnly
 
 import msgspec
 
-from onward.engine.client import (
-    Cancel,
-    CancelChoice,
-    Deliver,
-    EngineInfo,
-    EngineLoad,
-    EngineState,
-    Stop,
-    Submit,
-)
+from onward.engine.client import Cancel, CancelChoice, Deliver, EngineInfo, EngineState, Stop, Submit
 from onward.engine.events import Failed, FailureKind
 from onward.engine.job import Job
 from onward.engine.loop import EngineLoop
 from onward.engine.step import Engine
+from onward.engine_load import EngineLoad
 from onward.errors import EngineStopped
 
 log = logging.getLogger("onward.engine")

@@ -12,10 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 import onward
-from onward.backends.base import Backend, EngineLoad
+from onward.backends.base import Backend
 from onward.completions.answer import Answer
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest
+from onward.engine_load import EngineLoad
 from onward.errors import EngineStopped, Overloaded
 from onward.server.exchange import Exchange
 from onward.server.key_metrics import KeyMetrics

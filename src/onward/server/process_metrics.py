@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from onward.backends.base import EngineLoad
+from onward.engine_load import EngineLoad
 
 
 def process_metrics(load: dict[str, EngineLoad]) -> Iterator[Metric]:

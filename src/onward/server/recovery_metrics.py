@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
-from onward.backends.base import EngineLoad
+from onward.engine_load import EngineLoad
 
 REASONS = {"crash": "num_crashes", "hang": "num_hangs", "start": "num_failed_starts"}
 """Label → field of RecoveryCounts."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from onward.engine.client import Cancel, CancelChoice, Command, EngineLoad, Submit
+from onward.engine.client import Cancel, CancelChoice, Command, Submit
 from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, Prefilled
 from onward.engine.job import Job, ResumedChoice
+from onward.engine_load import EngineLoad
 from onward.engines.child.dispatch import Dispatch
 from onward.engines.child.link import StepReport
 from onward.sampling.outputs import Sampled

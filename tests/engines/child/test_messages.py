@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from onward.engine.client import Cancel, CancelChoice, Command, EngineInfo, EngineLoad, Stop, Submit
+from onward.engine.client import Cancel, CancelChoice, Command, EngineInfo, Stop, Submit
 from onward.engine.events import Decoded, Event, Failed, Prefilled
+from onward.engine_load import EngineLoad
 from onward.engines.child import messages
 from onward.engines.child.link import StepReport
 from onward.engines.child.messages import (

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from onward.engine.client import EngineLoad
 from onward.engine.events import Decoded, Event, Prefilled
+from onward.engine_load import EngineLoad
 from onward.engines.child import messages
 from onward.engines.child.link import StepReport
 from onward.engines.child.reports import ReportSender

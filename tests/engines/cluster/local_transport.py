@@ -9,9 +9,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from onward.engine.client import EngineInfo, EngineLoad
+from onward.engine.client import EngineInfo
 from onward.engine.step import Engine
 from onward.engine.thread import EngineThread
+from onward.engine_load import EngineLoad
 from onward.engines.cluster.channels import Channels
 from onward.engines.cluster.members import Member
 from onward.engines.cluster.messages import PROTOCOL, Calls, ReplicaInfo, Route, decode_frame

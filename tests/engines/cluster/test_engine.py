@@ -17,7 +17,8 @@ from onward.api.openai.response import Completion
 from onward.api.openai.words import openai_words
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.plan import ServedModel
-from onward.engine.client import EngineCounts, EngineState
+from onward.engine.client import EngineState
+from onward.engine_load import EngineCounts
 from onward.engines.cluster import channels, flight, outbox
 from onward.engines.cluster import engine as cluster_engine
 from onward.engines.cluster.engine import ClusterEngine

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from onward.engine.client import EngineInfo, EngineLoad
+from onward.engine.client import EngineInfo
 from onward.engine.job import Job
+from onward.engine_load import EngineLoad
 from onward.engines.book import JobBook
 from onward.engines.cluster.autoscaling import CALLS, replicas_for_calls
 from onward.engines.cluster.flight import Flight, Placement

@@ -7,8 +7,9 @@ from typing import Protocol
 
 import msgspec
 
-from onward.engine.client import Command, EngineInfo, EngineLoad
+from onward.engine.client import Command, EngineInfo
 from onward.engine.events import Event
+from onward.engine_load import EngineLoad
 
 
 class StepReport(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from onward.engine.client import TOTALS, EngineLoad, RecoveryCounts
+from onward.engine_load import TOTALS, EngineLoad, RecoveryCounts
 from onward.engines.child.dispatch import Loss
 
 RESTART_DELAYS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)

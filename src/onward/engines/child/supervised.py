@@ -14,9 +14,10 @@ from functools import partial
 
 import msgspec
 
-from onward.engine.client import Cancel, Command, Deliver, EngineInfo, EngineLoad, EngineState, RecoveryCounts
+from onward.engine.client import Cancel, Command, Deliver, EngineInfo, EngineState
 from onward.engine.events import FailureKind
 from onward.engine.job import Job
+from onward.engine_load import EngineLoad, RecoveryCounts
 from onward.engines.child.dispatch import Dispatch
 from onward.engines.child.hang import HangWatch
 from onward.engines.child.link import EngineLink, Launch, StepReport

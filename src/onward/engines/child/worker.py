@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from onward.engine.client import EngineInfo, ProcessUsage
+from onward.engine.client import EngineInfo
 from onward.engine.loop import EngineLoop, Mail
+from onward.engine_load import ProcessUsage
 from onward.engines.child.link import StepReport
 from onward.engines.child.messages import (
     BrokenMessage,

@@ -14,8 +14,9 @@ from contextlib import AsyncExitStack, aclosing, suppress
 
 import msgspec
 
-from onward.engine.client import Deliver, EngineInfo, EngineLoad, EngineState, RecoveryCounts
+from onward.engine.client import Deliver, EngineInfo, EngineState
 from onward.engine.job import Job
+from onward.engine_load import EngineLoad, RecoveryCounts
 from onward.engines.cluster.flight import Flight, Placement, split_request
 from onward.engines.cluster.members import Member, Members
 from onward.engines.cluster.messages import BrokenMessage, decode_events, encode_jobs

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from onward.engine.client import TOTALS, DraftCounts, EngineCounts, EngineInfo, EngineLoad
+from onward.engine.client import EngineInfo
+from onward.engine_load import TOTALS, DraftCounts, EngineCounts, EngineLoad
 from onward.engines.cluster.messages import ReplicaInfo
 
 GAUGES = ("num_running", "num_waiting", "num_blocks", "num_used_blocks", "num_cached_blocks")

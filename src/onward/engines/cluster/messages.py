@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from onward.engine.client import EngineInfo, EngineLoad
+from onward.engine.client import EngineInfo
 from onward.engine.events import Event
 from onward.engine.job import Job
+from onward.engine_load import EngineLoad
 from onward.errors import SetupError
 
 T = TypeVar("T")

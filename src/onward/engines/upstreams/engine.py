@@ -14,10 +14,11 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 
 from onward.constraints.errors import GrammarError
-from onward.engine.client import EngineInfo, EngineLoad, EngineState
+from onward.engine.client import EngineInfo, EngineState
 from onward.engine.events import Decoded, Event, FailureKind, Prefilled
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer
+from onward.engine_load import EngineLoad
 from onward.engines.loop_client import LoopClient
 from onward.engines.losses import Losses, LossPolicy
 from onward.engines.upstreams.answers import check_scores, checked

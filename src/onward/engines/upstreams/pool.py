@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from onward.engine.client import EngineCounts, EngineState
+from onward.engine.client import EngineState
+from onward.engine_load import EngineCounts
 from onward.engines.upstreams.base import Traits, Upstream, UpstreamError, UpstreamInfo
 from onward.errors import SetupError
 from onward.routing.prefix import prefix_keys
