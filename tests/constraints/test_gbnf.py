@@ -11,6 +11,7 @@ import random
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from onward.constraints.errors import GrammarError
 from onward.constraints.matcher import Matcher, TokenTrie
@@ -52,7 +53,8 @@ def changed(text: str, rng: random.Random) -> str:
 
 def test_a_grammar_accepts_exactly_the_texts_that_it_describes() -> None:
     num_accepted = num_rejected = 0
-    for seed in range(examples(NUM_GRAMMARS)):
+    first_seed = 0 if settings().derandomize else random.randrange(2**32)  # `make fuzz` draws new ones
+    for seed in range(first_seed, first_seed + examples(NUM_GRAMMARS)):
         rng = random.Random(seed)
         rules, written = oracle.Writer(rng).rules()
         first = compiled(written)
