@@ -1,0 +1,63 @@
+"""Runs tiny models with every buffer of the native runtime right before a page that may not be touched: a kernel that
+reads or writes behind its memory ends this process. Linux; started by test_native_guards."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.kernels import memory
+
+_KEPT: list[object] = []
+
+
+def guarded(size: int) -> NDArray[np.uint8]:
+    """Zeroed memory, in lines of 64 bytes, that ends at a page which is neither readable nor writable."""
+    used = -(-max(size, 1) // 64) * 64
+    pages = -(-used // mmap.PAGESIZE)
+    mapped = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    whole = np.frombuffer(mapped, np.uint8)
+    _KEPT.append(whole)
+    end = pages * mmap.PAGESIZE
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.mprotect(ctypes.c_void_p(whole.ctypes.data + end), ctypes.c_size_t(mmap.PAGESIZE), 0):
+        raise OSError(ctypes.get_errno(), "mprotect")
+    return whole[end - used : end - used + size]
+
+
+memory.untouched = guarded  # before the runtime imports it
+
+from onward.engine.model import Row  # noqa: E402
+from onward.runtimes.gguf_format import GGUFFormat  # noqa: E402
+from onward.runtimes.options import RuntimeOptions  # noqa: E402
+
+
+def main(path: str) -> None:
+    for precision, threads in (("fast", 1), ("fast", 2), ("exact", 1)):
+        options = RuntimeOptions(
+            runtime="native",
+            threads=threads,
+            precision="fast" if precision == "fast" else "exact",
+            kv_memory=4_000_000,
+        )
+        model = GGUFFormat().load(Path(path), options, lambda line: None).model
+        tokens = [index % model.vocab_size for index in range(70)]
+        last = model.blocks - 1
+        blocks = [last, 0, last - 1]
+        model.evaluate([Row(0, tokens, 0, blocks, 70)])
+        for count in (1, 2, 3, 5, 8):
+            model.evaluate([Row(index, [1], 0, [index + 1], 1) for index in range(count)])
+        model.evaluate([Row(0, tokens[:1], 70, blocks, 1)])
+        model.close()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--overrun":
+        place = guarded(64)
+        ctypes.memset(place.ctypes.data, 1, 65)
+    main(sys.argv[1])
