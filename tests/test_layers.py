@@ -18,6 +18,7 @@ LEVELS = {
     "machine": 0,
     "loop_thread": 0,
     "offload": 0,
+    "fair_pool": 0,
     "values": 0,
     "settings": 0,
     "residency": 0,
@@ -50,6 +51,7 @@ LEVELS = {
 SIDEWAYS = {
     ("settings", "errors"),
     ("settings", "values"),
+    ("offload", "fair_pool"),
     ("network", "errors"),
     ("settings", "network"),
     ("cli", "server"),  # `onward serve` runs the server

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from onward.offload import MAX_INLINE_SIZE, MIN_QUEUED_SIZE, Abandoned, FairPool, breathe, inline_or_on_thread, owner
+from onward.fair_pool import FairPool
+from onward.offload import MAX_INLINE_SIZE, MIN_QUEUED_SIZE, Abandoned, breathe, inline_or_on_thread, owner
 
 PATIENCE_SECONDS = 10
 

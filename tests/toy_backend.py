@@ -34,14 +34,28 @@ class BackendOptions(TypedDict, total=False):
     max_wait: float
     max_rows: int
     speculate: bool
+    in_disposable_process: bool
 
 
 def make_backend(
-    *, max_waiting: int = 1024, max_wait: float = 0.0, max_rows: int = 64, speculate: bool = True
+    *,
+    max_waiting: int = 1024,
+    max_wait: float = 0.0,
+    max_rows: int = 64,
+    speculate: bool = True,
+    in_disposable_process: bool = False,
 ) -> EmbeddedBackend:
     model, tokenizer = ToyModel(), ToyTokenizer()
     sampler = Sampler(model.vocab_size)
-    engine = Engine(model, tokenizer, sampler, max_rows=max_rows, speculate=speculate, load_tokenizer=lambda: tokenizer)
+    engine = Engine(
+        model,
+        tokenizer,
+        sampler,
+        max_rows=max_rows,
+        speculate=speculate,
+        load_tokenizer=lambda: tokenizer,
+        in_disposable_process=in_disposable_process,
+    )
     served = ServedModel.create("toy", tokenizer, model.vocab_size, model.context_length)
     toy = EmbeddedModel(
         served, EngineThread(engine, fingerprint="fp_toy"), backlog=Backlog(max_waiting), max_wait=max_wait

@@ -9,12 +9,12 @@ import asyncio
 import os
 import threading
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from onward.fair_pool import FairPool
 
 T = TypeVar("T")
 
@@ -91,84 +91,6 @@ def breathe() -> None:
     if time.perf_counter() - work.resumed > WORK_SECONDS:
         time.sleep(REST_SECONDS)
         work.resumed = time.perf_counter()
-
-
-class FairPool:
-    """Threads for the work of many owners, who take turns; each has at most `max_per_owner` of them. Any thread.
-
-    Threads start when they are needed, and end with the process.
-    """
-
-    def __init__(self, name: str, max_threads: int, max_per_owner: int) -> None:
-        self._name = name
-        self._max_threads = max_threads
-        self._max_per_owner = max_per_owner
-        self._changed = threading.Condition()
-        """Guards what follows; held for microseconds."""
-        self._queues: OrderedDict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = OrderedDict()
-        self._num_running: dict[str, int] = {}
-        self._num_threads = 0
-
-    def submit(self, owner: str, work: Callable[[], T]) -> Future[T]:
-        """Return the future result of `work`; cancelled before it begins, it is not done."""
-        future: Future[T] = Future()
-        with self._changed:
-            self._queues.setdefault(owner, deque()).append((future, work))
-            if self._num_threads < min(self._max_threads, self._num_startable()):
-                self._start_thread(owner)
-            self._changed.notify()
-        return future
-
-    def _num_startable(self) -> int:
-        """Return how much work may run at the same time."""
-        owners = self._queues.keys() | self._num_running.keys()
-        counts = (len(self._queues.get(owner, ())) + self._num_running.get(owner, 0) for owner in owners)
-        return sum(min(count, self._max_per_owner) for count in counts)
-
-    def _start_thread(self, owner: str) -> None:
-        """Start one more, if the system has it. Without any, drop the owner's last work and raise RuntimeError."""
-        try:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
-            self._num_threads += 1
-        except RuntimeError:
-            if not self._num_threads:
-                self._queues[owner].pop()
-                raise
-
-    def _run(self) -> None:
-        while True:
-            owner, future, work = self._next()
-            try:
-                if future.set_running_or_notify_cancel():
-                    self._do(future, work)
-            finally:
-                with self._changed:
-                    self._num_running[owner] -= 1
-                    if not self._num_running[owner]:
-                        del self._num_running[owner]
-                    self._changed.notify()
-
-    @staticmethod
-    def _do(future: Future[Any], work: Callable[[], Any]) -> None:
-        try:
-            result = work()
-        except BaseException as error:  # a panic in a Rust library is not an Exception
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    def _next(self) -> tuple[str, Future[Any], Callable[[], Any]]:
-        with self._changed:
-            while True:
-                for owner, queue in self._queues.items():
-                    if queue and self._num_running.get(owner, 0) < self._max_per_owner:
-                        future, work = queue.popleft()
-                        self._queues.move_to_end(owner)
-                        if not queue:
-                            del self._queues[owner]
-                        self._num_running[owner] = self._num_running.get(owner, 0) + 1
-                        return owner, future, work
-                self._changed.wait()
 
 
 @cache

@@ -279,3 +279,40 @@ def test_a_grammar_that_cannot_be_compiled_fails_its_job(monkeypatch: pytest.Mon
         assert isinstance(failed, Failed) and failed.kind == "constraint" and "missing" in failed.reason
     finally:
         loop.end()
+
+
+def test_grammars_of_one_client_do_not_hold_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    release, begun = threading.Event(), threading.Event()
+    compile_grammar = TokenTrie.compile
+
+    def held(trie: TokenTrie, grammar: str) -> Matcher:
+        if grammar.endswith("held/"):
+            begun.set()
+            assert release.wait(30)
+        return compile_grammar(trie, grammar)
+
+    monkeypatch.setattr(TokenTrie, "compile", held)
+    engine, ended = make_engine(), queue.SimpleQueue[int]()
+    loop = EngineLoop(engine)
+
+    def publish() -> None:
+        for event in loop.take_events():
+            if isinstance(event, Decoded) and event.finish_reason:
+                ended.put(event.job)
+
+    greedy = [make_job(client=1, max_tokens=3, grammar=regex_grammar(f"[a-z]{{{n}}}held")) for n in range(1, 4)]
+    modest = make_job(client=2, max_tokens=3, grammar=regex_grammar("[a-z]+"))
+    thread = threading.Thread(target=loop.run, args=(publish,))
+    thread.start()
+    try:
+        for job in greedy:
+            loop.mailbox.put(Submit([job]))
+        assert begun.wait(30)
+        loop.mailbox.put(Submit([modest]))
+        assert ended.get(timeout=30) == modest.id
+        release.set()
+        assert {ended.get(timeout=30) for _ in greedy} == {job.id for job in greedy}
+    finally:
+        release.set()
+        loop.mailbox.put(Stop())
+        thread.join()

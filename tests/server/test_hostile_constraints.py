@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -177,3 +179,28 @@ async def test_rules_that_lead_too_deep_are_refused() -> None:
         call = await complete(app, grammar=CHAIN)
         assert call.status == 400 and call.error["param"] == "grammar"
         assert "nested too deeply" in call.error["message"]
+
+
+def test_a_process_that_must_not_die_never_loads_the_library() -> None:
+    """A server without a process for its engine, as the Python API: grammars of every notation are answered."""
+    program = """
+import asyncio, sys
+from onward.api.openai.fold import fold_whole
+from tests.toy_backend import make_backend, running
+from onward.api.openai.decode import check_request
+
+async def main():
+    async with running(make_backend(in_disposable_process=True)) as backend:
+        for fields in (
+            {"regex": "[a-c]{3}"}, {"choice": ["a", "b"]}, {"json_schema": {"type": "integer"}},
+            {"grammar": 'root ::= "a" [b-d]*'}, {"grammar": 'start: "a" /b+/'}, {"json_schema": {"const": 2**53 + 1}},
+        ):
+            request = check_request({"model": "toy", "prompt": "x", "max_tokens": 20, **fields})
+            whole = await fold_whole(await backend.complete(request), request)
+            assert whole.choices[0].text, fields
+    assert "llguidance" not in sys.modules
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

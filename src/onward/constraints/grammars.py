@@ -18,12 +18,12 @@ class Grammars:
     """Safe from every thread. Keeps the MAX_COMPILED_GRAMMARS that were used last, and what is wrong with others."""
 
     def __init__(self, compile: Callable[[str, EndTokens], Compiled]) -> None:
-        """`compile` is called on whatever thread needs a grammar, one at a time. It raises GrammarError."""
+        """`compile` is called on whatever thread needs a grammar, once for each. It raises GrammarError."""
         self._compile = compile
         self._lock = Lock()
-        """Guards `_compiled`; held for microseconds."""
-        self._compiling = Lock()
-        """Held while a grammar is compiled."""
+        """Guards what follows; held for microseconds."""
+        self._compiling: dict[tuple[str, EndTokens], Lock] = {}
+        """Held while a grammar is compiled: others are compiled meanwhile."""
         self._compiled: OrderedDict[tuple[str, EndTokens], Compiled | GrammarError] = OrderedDict()
 
     def has(self, grammar: str, end_tokens: EndTokens) -> bool:
@@ -35,7 +35,9 @@ class Grammars:
         GrammarError."""
         found = self._known(grammar, end_tokens)
         if found is None:
-            with self._compiling:
+            with self._lock:
+                compiling = self._compiling.setdefault((grammar, end_tokens), Lock())
+            with compiling:
                 found = self._known(grammar, end_tokens)
                 if found is None:
                     found = self._tried(grammar, end_tokens)
@@ -60,5 +62,6 @@ class Grammars:
     def _keep(self, grammar: str, end_tokens: EndTokens, compiled: Compiled | GrammarError) -> None:
         with self._lock:
             self._compiled[grammar, end_tokens] = compiled
+            self._compiling.pop((grammar, end_tokens), None)
             if len(self._compiled) > MAX_COMPILED_GRAMMARS:
                 self._compiled.popitem(last=False)

@@ -179,15 +179,17 @@ class LocalGrammars:
     def __init__(self, load_tokens: Callable[[], LibraryTokens]) -> None:
         self._load_tokens = load_tokens
         self._trie: TokenTrie | None = None
+        self._loading = threading.Lock()
         self._slow = SlowMasks()
         self._buffer: MaskBuffer | None = None
         self._executor: ThreadPoolExecutor | None = None
 
     def compile(self, grammar: str, end_tokens: frozenset[int]) -> LocalCompiled:
-        """Return a compiled grammar. Takes up to a second, the first time longer. One thread at a time. Raises
+        """Return a compiled grammar. Takes up to a second, the first time longer. Any thread. Raises
         GrammarError."""
-        if self._trie is None:
-            self._trie = TokenTrie(self._load_tokens())
+        with self._loading:
+            if self._trie is None:
+                self._trie = TokenTrie(self._load_tokens())
         matcher = self._trie.compile(grammar)
         ends = pack_mask(end_tokens, self._trie.vocab_size)
         first = MaskBuffer.compute_here(matcher, ends)

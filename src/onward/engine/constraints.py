@@ -6,6 +6,7 @@ a later one.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -50,6 +51,7 @@ class Constraints:
         self._load_tokenizer = load_tokenizer
         self._local = None if in_disposable_process else LocalGrammars(self._load_tokens)
         self._remote: RemoteGrammars | None = None
+        self._loading = threading.Lock()
         self._grammars = Grammars(self._compile_elsewhere if self._local is None else self._local.compile)
         self._batch: Future[list[Masks]] | None = None
         self._places: dict[int, int] = {}
@@ -141,9 +143,10 @@ class Constraints:
         self._batch, self._places = None, {}
 
     def _compile_elsewhere(self, grammar: str, end_tokens: EndTokens) -> Compiled:
-        if self._remote is None:
-            assert self._load_tokenizer is not None, "an engine without a tokenizer takes no grammars"
-            self._remote = RemoteGrammars(self._vocab_size, self._load_tokenizer())
+        with self._loading:
+            if self._remote is None:
+                assert self._load_tokenizer is not None, "an engine without a tokenizer takes no grammars"
+                self._remote = RemoteGrammars(self._vocab_size, self._load_tokenizer())
         return self._remote.compile(grammar, end_tokens)
 
     def _load_tokens(self) -> LibraryTokens:

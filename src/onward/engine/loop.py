@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from onward.constraints.errors import GrammarError
 from onward.engine.client import Cancel, CancelChoice, Command, Stop, Submit
 from onward.engine.events import Event, Failed
 from onward.engine.job import Job
+from onward.fair_pool import FairPool
 
 if TYPE_CHECKING:  # it imports the sampler, which takes long
     from onward.engine.step import Engine
@@ -48,7 +49,7 @@ class EngineLoop:
         self.is_stopping = False
         self.preparing: dict[int, Job] = {}
         """The jobs that wait for their grammars, by id."""
-        self._compiler: ThreadPoolExecutor | None = None
+        self._compiler = FairPool("onward-grammars", max_threads=2, max_per_owner=1)
         self.num_taken = 0
         """Jobs taken from the mailbox."""
 
@@ -62,8 +63,7 @@ class EngineLoop:
                 if not self.is_stopping and not self.engine.idle:
                     self.engine.step(publish)
         finally:
-            if self._compiler is not None:
-                self._compiler.shutdown(cancel_futures=True)
+            self._compiler.close()
 
     def take_events(self) -> list[Event]:
         """Return the events that were not taken before, in order."""
@@ -111,10 +111,8 @@ class EngineLoop:
         if self.engine.constraints.is_ready(job):
             self._add(job)
             return
-        if self._compiler is None:
-            self._compiler = ThreadPoolExecutor(1, thread_name_prefix="onward-grammars")
         self.preparing[job.id] = job
-        self._compiler.submit(self._prepare, job)
+        self._compiler.submit(str(job.client), partial(self._prepare, job))
 
     def _prepare(self, job: Job) -> None:
         """Compile a job's grammar, and post the job. On the compiler's thread; errors are found again by `_add`."""
