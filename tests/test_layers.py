@@ -76,6 +76,7 @@ FORBIDDEN = {
     "checkpoints": {"onward.runtimes", "openvino", "tokenizers"},
     "text": {"numpy"},
     "kernels": {"numpy", "ctypes.util"},
+    "api": {"onward.engine", "onward.runtimes", "onward.sampling", "onward.constraints", "asyncio"},
     "server": {"onward.engine", "onward.runtimes", "onward.sampling", "onward.text"},
     "cli": {"onward.engine", "onward.sampling", "onward.runtimes", "onward.server"},
     "client": {"onward.engine", "onward.runtimes", "onward.sampling", "onward.text"},

@@ -1,4 +1,4 @@
-"""The embedded backend: plans requests, submits their jobs to engine clients, and returns partial choices.
+"""The embedded backend: plans requests, submits their jobs to engine clients, and returns deltas.
 
 The only place where `engine` and `completions` meet. Jobs are submitted to an `EngineClient`; their events come back
 through a `Delivery` per event loop.

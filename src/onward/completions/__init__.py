@@ -1,1 +1,1 @@
-"""The legacy Completions API: requests become jobs, engine events become partial choices, these become responses."""
+"""What a completion means: requests become jobs, engine events become deltas; in no API's words or shapes."""
