@@ -72,6 +72,8 @@ WINDOW = "attention.sliding_window"
 """Refused for architectures that do not use it, where it is smaller than the context."""
 CANNOT_MATTER: dict[str, str] = {
     "vocab_size": "llama.cpp names the size of a model by it; the tokens are counted",
+    "tensor_data_layout": "written by old converters; llama.cpp has a name for it and never reads it",
+    "use_parallel_residual": "StableLM's blocks say it by having one norm or two",
     "embedding_length_out": "for embeddings, which no completion asks for",
     "pooling_type": "for embeddings, which no completion asks for",
     "classifier.pooling_type": "for classifiers; their output layer is a tensor that is refused",
