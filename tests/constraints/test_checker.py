@@ -121,3 +121,15 @@ def test_an_error_of_the_conversion_is_that_of_the_request(checker: GrammarCheck
 
     with pytest.raises(GrammarError, match="it has no start"):
         checker.submit("a", ["x"], wrong).future.result(SECONDS)
+
+
+def test_what_waits_fails_when_the_checker_is_closed(tmp_path: Path) -> None:
+    checker = GrammarChecker(COMMAND)
+    held = [checker.submit("a", [str(number)], lambda: Check(f"wait {tmp_path / 'never'}")) for number in range(5)]
+    assert answer(checker, "quick", client="b")
+    checker.close()
+    for ticket in held:
+        with pytest.raises(GrammarError):
+            ticket.future.result(SECONDS)
+    with pytest.raises(GrammarError, match="shutting down"):
+        answer(checker, "late")

@@ -47,7 +47,7 @@ def check_the_same(engine: ToyEngine) -> None:
         engine.constraints.close()
 
 
-@pytest.mark.parametrize("speculate", [True, False])
+@pytest.mark.parametrize("speculate", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_disposable_process_changes_nothing(speculate: bool) -> None:
     check_the_same(make_engine(in_disposable_process=True, speculate=speculate))
 
@@ -71,6 +71,7 @@ def test_choices_that_leave_every_step_change_nothing(monkeypatch: pytest.Monkey
     assert [summary(results.jobs[job.id]) for job in made] == [summary(run_alone(job)) for job in made]
 
 
+@pytest.mark.slow
 def test_preempted_choices_go_on_in_the_process() -> None:
     check_the_same(make_engine(in_disposable_process=True, blocks=24, rows=6))
 

@@ -202,6 +202,8 @@ class EmbeddedBackend:
         try:
             return checked.result()
         except GrammarError as error:
+            if self._draining:
+                raise EngineStopped() from None
             raise InvalidConstraint(request.constraint or "", str(error)) from None
 
     async def tokenizer_info(self, model: str | None) -> TokenizerInfo:

@@ -28,6 +28,9 @@ IDLE_SECONDS = 30.0
 """After which all processes end but one, which stays warm."""
 
 
+CLOSED = "Onward is shutting down"
+
+
 class QueueFull(Exception):
     """A client has too many constraints that wait to be checked."""
 
@@ -78,6 +81,8 @@ class GrammarChecker:
         equal constraints. Raises QueueFull."""
         key = _digest(*identity)
         with self._changed:
+            if self._is_closed:
+                return self._answered(GrammarError(CLOSED))
             if key in self._refused:
                 return self._answered(GrammarError(self._refused[key]))
             known = self._known.get(key)
@@ -108,9 +113,13 @@ class GrammarChecker:
         """End all processes; what waits fails."""
         with self._changed:
             self._is_closed = True
+            waiting = [work for queue in self._queues.values() for work in queue]
+            self._queues.clear()
             for process in self._processes:
                 process.kill()
             self._changed.notify_all()
+        for work in waiting:
+            _resolve(work.future, GrammarError(CLOSED))
 
     def _answered(self, known: str | GrammarError) -> Ticket:
         work = _Work(b"", "", lambda: Check(""))
@@ -142,7 +151,7 @@ class GrammarChecker:
             while (work := self._next(process)) is not None:
                 result = self._check(process, work)
                 self._finish(work, result)
-                if isinstance(result, GrammarError):
+                if isinstance(result, GrammarError) and not self._is_closed:
                     process.start()  # another one for the next, if this one ended it
         except OSError as error:  # no process can be started
             self._fail(process, str(error))
@@ -166,7 +175,7 @@ class GrammarChecker:
 
     def _check(self, process: GrammarProcess, work: _Work) -> str | GrammarError:
         try:
-            checked = _answer(process, work.make())
+            checked = self._answer(process, work.make())
             assert isinstance(checked, Checked)
         except GrammarError as error:
             return error
@@ -182,6 +191,15 @@ class GrammarChecker:
             return GrammarError(checked.problem)
         reason = self._refused.get(_digest(checked.grammar))
         return GrammarError(reason) if reason else checked.grammar
+
+    def _answer(self, process: GrammarProcess, request: Check) -> object:
+        """Return the answer to a request, tried again where somebody killed the process. Raises ProcessLost."""
+        try:
+            return process.call(request)
+        except ProcessLost as error:
+            if not error.was_killed or self._is_closed:
+                raise
+            return process.call(request)
 
     def _finish(self, work: _Work, result: str | GrammarError) -> None:
         with self._changed:
@@ -205,16 +223,6 @@ class GrammarChecker:
             self._running.clear()
         for work in works:
             _resolve(work.future, GrammarError(f"the process that compiles it cannot be started: {reason}"))
-
-
-def _answer(process: GrammarProcess, request: Check) -> object:
-    """Return the answer to a request, tried again where somebody killed the process. Raises ProcessLost."""
-    try:
-        return process.call(request)
-    except ProcessLost as error:
-        if not error.was_killed:
-            raise
-        return process.call(request)
 
 
 def _remember(where: OrderedDict[bytes, T], key: bytes, value: T, most: int) -> None:

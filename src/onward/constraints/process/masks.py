@@ -22,6 +22,7 @@ from onward.constraints.tokens import Encoder, Vocabulary
 
 T = TypeVar("T")
 
+CLOSED = "its engine was stopped"
 MAX_REFUSED = 4096
 MAX_ATTEMPTS = 3
 """Processes that somebody kills while they answer, before the grammar is refused."""
@@ -144,7 +145,7 @@ class RemoteGrammars:
     def _put(self, queue: deque[Callable[[], None]], future: Future[T], work: Callable[[], T]) -> None:
         with self._changed:
             if self._is_closed:
-                future.set_exception(GrammarError("its engine was stopped"))
+                future.set_exception(GrammarError(CLOSED))
                 return
             queue.append(lambda: _resolve(future, work))
             if not self._has_thread:
@@ -185,14 +186,14 @@ class RemoteGrammars:
         """Return an answer about a grammar, asked for again where somebody killed the process. Raises GrammarError, and
         refuses the grammar from then on, where it ended the process."""
         for num_left in reversed(range(MAX_ATTEMPTS)):
-            reason = self._refused.get((grammar, end_tokens))
+            reason = CLOSED if self._is_closed else self._refused.get((grammar, end_tokens))
             if reason is not None:
                 raise GrammarError(reason)
             try:
                 self._prepare()
                 return ask()
             except ProcessLost as error:
-                if error.was_killed and num_left:
+                if error.was_killed and (num_left or self._is_closed):
                     continue
                 self._refused[grammar, end_tokens] = str(error)
                 if len(self._refused) > MAX_REFUSED:
@@ -200,7 +201,7 @@ class RemoteGrammars:
                 raise GrammarError(str(error)) from None
             except OSError as error:
                 raise GrammarError(f"the process that computes it cannot be started: {error.strerror}") from None
-        raise AssertionError
+        raise GrammarError(CLOSED)
 
     def _compiled(self, number: int, grammar: str, end_tokens: frozenset[int]) -> Masks:
         """Have the process compile a grammar. Raises GrammarError, ProcessLost."""
