@@ -125,6 +125,15 @@ def test_a_path_is_printed_whatever_its_bytes(name: bytes, env: dict[str, str], 
     assert code == 1 and "cannot be read: No such file" in line
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits address space")
+@pytest.mark.parametrize("kilobytes", [300_000, 400_000])
+def test_a_process_without_enough_memory_says_so(kilobytes: int) -> None:
+    command = ["sh", "-c", f'ulimit -v {kilobytes} && exec "$@"', "sh", *COMMAND, "completions", "create", "Once"]
+    code, line = said(subprocess.run(command, capture_output=True, check=False))
+    assert code == 1 and line.startswith("onward: ") and ("memory" in line or "shared object" in line), line
+
+
 def _choice(*values: str) -> st.SearchStrategy[str]:
     return st.sampled_from(values)
 

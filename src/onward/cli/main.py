@@ -13,16 +13,29 @@ def main() -> None:
 
     escape_what_cannot_be_encoded()
     replace_closed_streams()  # before anything opens a file or a pipe, which would take their descriptors
-    exit_on_interrupt()
-    from onward.cli.root import root
-
     try:
+        exit_on_interrupt()
+        from onward.cli.root import root
+
         root(prog_name="onward")
+    except (MemoryError, RuntimeError, ImportError) as problem:
+        if not _lacks_memory(problem):
+            raise
+        from onward.cli.output.errors import NO_MEMORY
+
+        print(f"onward: {NO_MEMORY}", file=sys.stderr, flush=True)
+        os._exit(1)
     except SystemExit as end:
         exit_on_interrupt()
         if isinstance(end.code, int) and _flush():
             os._exit(end.code)  # ending threads and unloading libraries would take up to 0.5 s
         raise
+
+
+def _lacks_memory(problem: BaseException) -> bool:
+    """Return whether this is how Python says that there is no memory: for objects, for a thread, to map a library."""
+    words = ("can't start new thread", "cannot allocate memory", "failed to map segment")
+    return isinstance(problem, MemoryError) or any(each in str(problem) for each in words)
 
 
 def _flush() -> bool:

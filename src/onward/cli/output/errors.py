@@ -20,6 +20,10 @@ from onward.errors import ApiError, HubUnreachable, ModelNameError, SetupError
 from onward.network import without_secrets
 from onward.stdio import silence_stdout
 
+NO_MEMORY = (
+    "There is not enough memory. Close other programs, use a smaller model, or raise the limit of this process (ulimit "
+    "-v, or that of its container or service)."
+)
 SETUP, CONNECTION, REQUEST, SERVER = 1, 3, 4, 5
 DOCUMENTED = (
     (0, "success; also when the reader of a pipe has gone away"),
@@ -51,11 +55,20 @@ def report_output_errors() -> Iterator[None]:
         encoding = "UTF-8" if problem.encoding == "utf-8" else problem.encoding
         _print_error(f"{problem.object!r} cannot be encoded as {encoding}: rename it, or set LANG=C.UTF-8.")
         raise click.exceptions.Exit(SETUP) from None
+    except MemoryError:
+        raise _no_memory() from None
     except OSError as problem:  # a full disk, a file without permission
+        if problem.errno == errno.ENOMEM:
+            raise _no_memory() from None
         silence_stdout()
         words = f"{problem.filename or 'The output'}: {problem.strerror or problem}."
         _print_error("Standard output is closed." if problem.errno == errno.EBADF else words)
         raise click.exceptions.Exit(SETUP) from None
+
+
+def _no_memory() -> click.exceptions.Exit:
+    _print_error(NO_MEMORY)
+    return click.exceptions.Exit(SETUP)
 
 
 @contextmanager

@@ -28,11 +28,13 @@ class Lane:
     def evaluate(self, rows: Sequence[Row], vocab_size: int, before_compute: Hook = nothing) -> NDArray[np.float32]:
         """Return logits, float32 [outputs, vocab_size]: a view of OpenVINO's memory until the next call.
 
-        Raises RuntimeError if OpenVINO fails or a block table is too short.
+        Raises RuntimeError if OpenVINO fails or a block table is too short, MemoryError if the memory does not suffice.
         """
         count = self.batch.fill(rows)
         before_compute()
         logits: NDArray[np.float32] = self.request.infer(share_outputs=True)[0]
+        if logits.size < count * vocab_size:
+            raise MemoryError  # what OpenVINO returns where it could not allocate, without a word
         return logits.reshape(-1, vocab_size)[:count]
 
 
