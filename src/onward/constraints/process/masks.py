@@ -34,12 +34,14 @@ class _Tokenizer(Vocabulary, Encoder, Protocol):
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class RemoteCompiled:
-    """Implements `choice.Compiled`: a grammar that the process knows by its number."""
+    """Implements `choice.Compiled`: a grammar that the process knows by its number. `seconds`: of processor time that
+    it took to compile."""
 
     number: int
     grammar: str
     end_tokens: frozenset[int]
     first: Masks
+    seconds: float
     owner: RemoteGrammars
 
     def begin(self) -> RemoteChoice:
@@ -170,8 +172,8 @@ class RemoteGrammars:
                 left()
 
     def _compile(self, number: int, grammar: str, end_tokens: frozenset[int]) -> RemoteCompiled:
-        masks = self._tried(grammar, end_tokens, lambda: self._compiled(number, grammar, end_tokens))
-        return RemoteCompiled(number, grammar, end_tokens, masks, self)
+        reply = self._tried(grammar, end_tokens, lambda: self._compiled(number, grammar, end_tokens))
+        return RemoteCompiled(number, grammar, end_tokens, self._masks(reply.masks), reply.seconds, self)
 
     def _advance(self, choice: RemoteChoice, length: int) -> Outcome:
         if length < len(choice.tokens):
@@ -203,14 +205,14 @@ class RemoteGrammars:
                 raise GrammarError(f"the process that computes it cannot be started: {error.strerror}") from None
         raise GrammarError(CLOSED)
 
-    def _compiled(self, number: int, grammar: str, end_tokens: frozenset[int]) -> Masks:
+    def _compiled(self, number: int, grammar: str, end_tokens: frozenset[int]) -> CompiledGrammar:
         """Have the process compile a grammar. Raises GrammarError, ProcessLost."""
         reply = self._process.call(Compile(number, grammar, sorted(end_tokens)))
         assert isinstance(reply, CompiledGrammar)
         if reply.problem:
             raise GrammarError(reply.problem)
         self._known.add(number)
-        return self._masks(reply.masks)
+        return reply
 
     def _advanced(self, choice: RemoteChoice, length: int) -> Outcome:
         """Have the process take the tokens of a choice. Raises GrammarError, ProcessLost."""

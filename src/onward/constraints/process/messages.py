@@ -46,10 +46,11 @@ class Compile(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class CompiledGrammar(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The packed masks of a choice without tokens, or why the grammar cannot be used."""
+    """The packed masks of a choice without tokens, or why the grammar cannot be used. `seconds`: of processor time."""
 
     masks: bytes
     problem: str = ""
+    seconds: float = 0.0
 
 
 class Advance(msgspec.Struct, frozen=True, tag=True, array_like=True):

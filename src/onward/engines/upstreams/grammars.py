@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-from onward.constraints.choice import ChoiceConstraint
+from onward.constraints.choice import ChoiceConstraint, Compiled
 from onward.constraints.grammars import Grammars
 from onward.constraints.process.masks import RemoteGrammars
 from onward.engine.job import Job
 from onward.engine.model import Tokenizer
+from onward.fair_pool import FairPool
 from onward.sampling.masks import Mask
+
+QUICK_SECONDS = 0.1
+"""A grammar that is compiled within this time is used beside others."""
 
 
 class UpstreamGrammars:
     """The grammars of one model. Its coroutines may run at the same time, on one event loop. From the first grammar on
-    it owns a process and two threads that wait for it; `close` ends them."""
+    it owns two processes and threads that wait for them; `close` ends them.
+
+    One process compiles every grammar, and computes the masks of those that take long; the other one has those that are
+    quick, so that nobody waits there for what a stranger sends.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._remote = RemoteGrammars(tokenizer.size, tokenizer)
-        self._grammars = Grammars(self._remote.compile)
-        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="onward-grammars")
+        self._any = RemoteGrammars(tokenizer.size, tokenizer)
+        self._quick = RemoteGrammars(tokenizer.size, tokenizer)
+        self._grammars = Grammars(self._compile)
+        self._threads = FairPool("onward-grammars", max_threads=2, max_per_owner=1)
 
     async def constraint_of(self, job: Job) -> ChoiceConstraint | None:
         """Return a constraint for one choice before its first token, None for a job without a grammar. Raises
         GrammarError."""
         if not job.grammar:
             return None
-        loop = asyncio.get_running_loop()
-        compiled = await loop.run_in_executor(self._compiler, self._grammars.compiled, job.grammar, job.end_tokens)
+        compile = partial(self._grammars.compiled, job.grammar, job.end_tokens)
+        compiled = await asyncio.wrap_future(self._threads.submit(str(job.client), compile))
         return compiled.begin()
+
+    def _compile(self, grammar: str, end_tokens: frozenset[int]) -> Compiled:
+        compiled = self._any.compile(grammar, end_tokens)
+        if compiled.seconds > QUICK_SECONDS:
+            return compiled
+        return self._quick.compile(grammar, end_tokens)
 
     @staticmethod
     async def wait_for(constraint: ChoiceConstraint) -> None:
@@ -48,5 +63,6 @@ class UpstreamGrammars:
 
     def close(self) -> None:
         """End the process and the threads without waiting for them."""
-        self._compiler.shutdown(wait=False, cancel_futures=True)
-        self._remote.close()
+        self._threads.close()
+        self._any.close()
+        self._quick.close()
