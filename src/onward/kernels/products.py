@@ -65,6 +65,8 @@ def few_rows(isa: Isa, kind: ProductKind) -> int:
     With 32 registers, unpacking once for four rows is faster (SmolLM2, four rows: Q4_1 1.3 times with int8, 1.9 with
     int16, 1.5 with float32), but for blocks of 256 weights with int8, whose scales need registers too (0.86 times).
     """
+    if kind.activations == "float32" and "fma" in isa.soft:
+        return 0  # each fma is spelt out: one copy of a type's is enough to compile
     has_scales = kind.activations == "int8" and kind.type.block_weights > GROUP
     return 4 if isa.width == 64 and not has_scales else 2
 
