@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import onward
 from onward.checkpoints.tensor import Tensor
 from onward.checkpoints.types import TENSOR_TYPES
 from onward.engine.model import Model, Row
@@ -338,3 +340,28 @@ def test_a_server_computes_with_it(tmp_path: Path) -> None:
             answers.append([complete(url, seed) for seed in (1, 2, 1)])
     assert answers[0] == answers[1]
     assert answers[0][0] == answers[0][2] != answers[0][1]
+
+
+def test_mixed_requests_have_the_same_bytes_alone_and_under_load(tmp_path: Path) -> None:
+    """Texts, seeds, lengths, several choices and scores: one after the other on one thread, and together on three."""
+    path = str(write(tmp_path, "qwen2"))
+    random = np.random.default_rng(0)
+    requests: list[dict[str, Any]] = []
+    for index in range(100):
+        letters = random.integers(0, 26, int(random.integers(1, 120)))
+        request: dict[str, Any] = {
+            "prompt": "".join(chr(97 + letter) for letter in letters),
+            "max_tokens": int(random.integers(1, 24)),
+            "seed": index,
+            "temperature": float(random.choice([0.0, 0.7, 1.3])),
+            "n": int(random.integers(1, 4)),
+        }
+        requests.append(request | ({"logprobs": 3, "echo": True} if index % 5 == 0 else {}))
+
+    async def answers(threads: int, *, together: bool) -> list[str]:
+        async with onward.AsyncOnward(model=path, runtime="native", threads=threads, kv_memory="8MB") as client:
+            calls = [client.completions.create(**request) for request in requests]
+            found = await asyncio.gather(*calls) if together else [await call for call in calls]
+            return [str(answer.choices) for answer in found]
+
+    assert asyncio.run(answers(3, together=True)) == asyncio.run(answers(1, together=False))

@@ -124,6 +124,7 @@ class ModelOptions(TypedDict, total=False):
     max_waiting: int
     max_waiting_memory: int | str
     offline: bool
+    runtime: Literal["auto", "native", "openvino"]
     precision: Literal["fast", "exact"]
     prefix_cache: bool
     speculation: Literal["auto", "off"]
