@@ -116,7 +116,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
 async def test_the_log_and_the_metrics_have_the_name_of_a_key_but_no_key(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "onward")
     given = settings(api_key=("sk-plain-secret",), api_key_file=key_file(tmp_path, "alice = sk-named-secret"))
     app = make_app(FakeBackend(), given)
     await completion(app, headers={"authorization": "Bearer sk-named-secret"}).done()
