@@ -110,6 +110,12 @@ def test_a_repository_of_gguf_files_is_a_model(hub: Hub) -> None:
     assert len(hub.asked) == 4, "a name with a file asks for nothing else"
 
 
+def test_names_of_files_that_are_no_texts_are_passed_over(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[Any] = [5, None, ["x"], "m-Q8_0.gguf"]
+    monkeypatch.setattr(Hub, "list_repo_files", lambda *_, **__: names)
+    assert resolve("org/name:Q8_0").path.name == "m-Q8_0.gguf"
+
+
 def test_offline_the_cache_is_searched(hub: Hub) -> None:
     assert resolve("org/name:Q8_0", allow_download=False).path.name == "m-Q8_0.gguf"
 

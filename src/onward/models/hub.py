@@ -125,7 +125,7 @@ def gguf_files(name: HubName, *, allow_download: bool) -> list[str]:
         if not _no_connection(error):
             raise ModelNameError(_reason(name, error, allow_download)) from error
         return gguf_files(name, allow_download=False)
-    return [file for file in files if is_gguf_name(file)]
+    return [file for file in files if isinstance(file, str) and is_gguf_name(file)]
 
 
 def _download(
