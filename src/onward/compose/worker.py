@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 def load(description: Description, progress: Progress) -> tuple[Engine, EngineInfo]:
     """Load the engine of an encoded EngineConfig and PackedVocabulary. Raises SetupError."""
     from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
-    from onward.runtimes.formats import import_usual_runtime
+    from onward.runtimes.formats import import_usual_runtimes
     from onward.runtimes.vocabulary import PackedVocabulary
 
     with kernels_loading(progress) as kernels_loaded:
-        import_usual_runtime()  # while the server finds out which model it is
+        import_usual_runtimes()  # while the server finds out which model it is
         config = msgspec.json.decode(description.configuration(), type=EngineConfig)
         model = load_model(config, progress)
         kernels_loaded()

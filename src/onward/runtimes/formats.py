@@ -36,8 +36,9 @@ def hub_formats() -> list[ModelFormat]:
     return [each for each in MODEL_FORMATS if each.patterns]
 
 
-def import_usual_runtime() -> None:
-    """Import what most formats compute with, which takes a few tenths of a second, before the format is known."""
+def import_usual_runtimes() -> None:
+    """Import what formats compute with, which takes a few tenths of a second, before the format is known."""
+    import_module("onward.runtimes.native.load")
     import_module("onward.runtimes.openvino.load")
 
 
