@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
 from onward.errors import CheckpointError
@@ -25,7 +26,8 @@ def mapped(path: Path) -> memoryview:
 
 
 def drop_pages(view: NDArray[Any]) -> None:
-    """Drop what was read of the mapped file that an array is a view of: it is read again when it is used again.
+    """Drop the pages of a mapped file that lie within an array, which is a view of it: they are read again when they
+    are used again. Others stay: dropping them too would have threads that read them wait for each other's faults.
 
     Nothing happens to other arrays, and where the system has no such call.
     """
@@ -34,5 +36,10 @@ def drop_pages(view: NDArray[Any]) -> None:
         owner = owner.base
     if isinstance(owner, memoryview):
         owner = owner.obj
-    if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        owner.madvise(mmap.MADV_DONTNEED)
+    if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    begin = np.frombuffer(owner, np.uint8).ctypes.data
+    low, high = (int(place) - begin for place in byte_bounds(view))
+    first, last = -(-low // mmap.PAGESIZE) * mmap.PAGESIZE, high // mmap.PAGESIZE * mmap.PAGESIZE
+    if first < last:
+        owner.madvise(mmap.MADV_DONTNEED, first, last - first)
