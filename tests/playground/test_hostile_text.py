@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -80,4 +81,39 @@ def test_a_hostile_prompt_cannot_break_out_of_the_link(playground: Playground) -
     playground.page.goto("about:blank")
     playground.open(link.removeprefix(playground.url))
     assert playground.text == HOSTILE["markup"]
+    assert playground.page.evaluate("window.hacked") is None
+
+
+TOKEN = {"from": 0, "to": 3, "text": "abc", "ids": [1], "alternatives": [], "logprob": -1.0}
+HOSTILE_NODES = {
+    "alternatives": {"tokens": [{**TOKEN, "alternatives": [None, 5, {"text": {}}, "x"]}]},
+    "ids": {"tokens": [{**TOKEN, "ids": ["x", None, {}]}]},
+    "overlapping tokens": {"tokens": [{**TOKEN, "from": 2, "to": 6}, TOKEN, TOKEN]},
+    "unknown fields": {"tokens": [{**TOKEN, "inner": 5, "rank": {}, "bytes": [None]}]},
+    "run": {"run": {"settings": None, "model": {}, "seed": "x", "usage": 5, "prompt": None}},
+    "run that is a list": {"run": [1, 2, 3]},
+    "markup": {"text": HOSTILE["markup"], "name": HOSTILE["markup"]},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_NODES)
+def test_a_tree_of_strange_nodes_is_shown_and_kept_without_an_error(
+    playground: Playground, tmp_path: Path, name: str
+) -> None:
+    """It stays in the browser's database: a page that failed at it would fail for good."""
+    errors: list[str] = []
+    playground.page.on("pageerror", lambda error: errors.append(str(error)))
+    node = {"id": 1, "parent": None, "origin": "generated", "text": "abcdef", **HOSTILE_NODES[name]}
+    file = tmp_path / "tree.json"
+    file.write_text(json.dumps({"format": "onward-tree", "version": 1, "nodes": [node]}), encoding="utf-8")
+    playground.page.get_by_role("tab", name="Tree").click()
+    playground.page.get_by_label("Import").set_input_files(file)
+    expect(playground.notice).to_contain_text("imported")
+    playground.page.locator(".node").last.click()
+    for panel in ("Candidates", "Tree"):
+        playground.page.get_by_role("tab", name=panel).click()
+    playground.page.wait_for_timeout(1000)  # it is stored a moment later
+    playground.page.reload()
+    expect(playground.page.locator(".editor .cm-content").first).to_contain_text(str(node["text"])[:4])
+    assert not errors
     assert playground.page.evaluate("window.hacked") is None
