@@ -85,7 +85,7 @@ def test_a_hostile_prompt_cannot_break_out_of_the_link(playground: Playground) -
 
 
 TOKEN = {"from": 0, "to": 3, "text": "abc", "ids": [1], "alternatives": [], "logprob": -1.0}
-HOSTILE_NODES = {
+HOSTILE_NODES: dict[str, dict[str, object]] = {
     "alternatives": {"tokens": [{**TOKEN, "alternatives": [None, 5, {"text": {}}, "x"]}]},
     "ids": {"tokens": [{**TOKEN, "ids": ["x", None, {}]}]},
     "overlapping tokens": {"tokens": [{**TOKEN, "from": 2, "to": 6}, TOKEN, TOKEN]},
@@ -103,7 +103,7 @@ def test_a_tree_of_strange_nodes_is_shown_and_kept_without_an_error(
     """It stays in the browser's database: a page that failed at it would fail for good."""
     errors: list[str] = []
     playground.page.on("pageerror", lambda error: errors.append(str(error)))
-    node = {"id": 1, "parent": None, "origin": "generated", "text": "abcdef", **HOSTILE_NODES[name]}
+    node: dict[str, object] = {"id": 1, "parent": None, "origin": "generated", "text": "abcdef", **HOSTILE_NODES[name]}
     file = tmp_path / "tree.json"
     file.write_text(json.dumps({"format": "onward-tree", "version": 1, "nodes": [node]}), encoding="utf-8")
     playground.page.get_by_role("tab", name="Tree").click()
