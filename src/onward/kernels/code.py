@@ -20,7 +20,7 @@ from onward.kernels.targets import Target, host
 ALLOWED_SYMBOLS = frozenset({"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"})
 """What an object may take from outside. Waiting and the like are called through pointers that the caller passes."""
 
-REVISION = 1
+REVISION = 2
 """Raised when other passes or options give other code for the same IR."""
 
 _loaded: list[Any] = []
@@ -122,8 +122,11 @@ def compile_object(text: str, target: Target) -> bytes:
 def _target_machine(target: Target) -> Any:
     """Return a new machine: an engine owns the one that it is created with."""
     _initialize()
+    # sections may be loaded further apart than 2 GiB, once models and caches lie between: x86-64 code that reached its
+    # constants by 32 bits would end the process while it is loaded
+    reloc, model = ("static", "large") if target.architecture == "x86_64" else ("pic", "default")
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="default", jit=True
+        cpu=target.cpu, features=target.features, opt=2, reloc=reloc, codemodel=model, jit=True
     )
 
 
