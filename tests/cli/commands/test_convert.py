@@ -23,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def answer(model: Path, weights: Literal["auto", "int8"] = "auto") -> str:
-    with package.Onward(model=str(model), kv_memory="8MB", weights=weights) as client:
+    with package.Onward(model=str(model), kv_memory="8MB", weights=weights, runtime="openvino") as client:
         return client.completions.create(prompt="abc", max_tokens=12, temperature=0).choices[0].text
 
 
