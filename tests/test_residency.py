@@ -22,6 +22,8 @@ from onward.residency import Mapping, drop_file_pages, mappings
 from onward.settings import Settings
 from onward.values import ContentFilterSetting
 
+from . import threads
+
 if sys.platform == "win32":
     pytest.skip("needs a C library of POSIX", allow_module_level=True)
 
@@ -105,7 +107,7 @@ def test_garbage_collection_is_paused_while_addresses_are_in_use(
 def drops(monkeypatch: pytest.MonkeyPatch, start: Callable[[], Closable]) -> list[bool]:
     """Return, per call of `drop_file_pages` in `start`, whether it ran on the main thread and before any engine's."""
     calls: list[bool] = []
-    before = set(threading.enumerate())
+    before = threads.running()
 
     def called(*names: str) -> int:
         alone = not any(thread.name == "onward-toy" for thread in threading.enumerate())
@@ -114,7 +116,7 @@ def drops(monkeypatch: pytest.MonkeyPatch, start: Callable[[], Closable]) -> lis
 
     monkeypatch.setattr(engine, "drop_file_pages", called)
     start().close()
-    for thread in threading.enumerate():  # pages must not be dropped later either
+    for thread in threads.running():  # pages must not be dropped later either
         if thread.name.startswith("onward-") and thread not in before:
             thread.join(30)
             assert not thread.is_alive()

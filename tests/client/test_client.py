@@ -25,6 +25,7 @@ from onward.engine.step import Engine
 from onward.errors import EngineStopped, InvalidRequest, ModelNotFound, OnwardError, SetupError
 from onward.sampling import sampler
 
+from .. import threads
 from ..engine.harness import slow_down
 from ..toy_backend import toy_engine
 
@@ -196,12 +197,12 @@ def test_closing_twice_is_allowed_and_an_unknown_model_is_explained(tmp_path: Pa
 
 def test_a_closed_client_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "MIN_LOGITS_PER_THREAD", 1)
-    before = set(threading.enumerate())
+    before = threads.running()
     client = onward.Onward("toy", threads=2)
     client.completions.create(prompt="x", n=4, max_tokens=4)
-    assert any(thread.name.startswith("onward-sampling") for thread in set(threading.enumerate()) - before)
+    assert any(thread.name.startswith("onward-sampling") for thread in threads.running() - before)
     client.close()
-    assert set(threading.enumerate()) <= before
+    assert threads.running() <= before
 
 
 def test_closing_a_client_ends_its_streams_and_later_calls_raise() -> None:

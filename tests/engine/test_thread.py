@@ -17,6 +17,7 @@ from onward.engine.thread import EngineThread
 from onward.errors import EngineStopped
 from onward.sampling import sampler
 
+from .. import threads
 from .harness import make_engine, make_job, run_alone, slow_down
 
 
@@ -114,22 +115,22 @@ def test_however_the_engine_ends_its_sampler_threads_end_before_its_model_is_clo
     monkeypatch: pytest.MonkeyPatch, end: Callable[[EngineThread, pytest.MonkeyPatch], None]
 ) -> None:
     monkeypatch.setattr(sampler, "MIN_LOGITS_PER_THREAD", 1)
-    before, inbox = set(threading.enumerate()), Inbox()
+    before, inbox = threads.running(), Inbox()
     thread = EngineThread(make_engine(threads=3))
     at_close: list[int] = []
 
     def close() -> None:
-        at_close.append(len(set(threading.enumerate()) - before))
+        at_close.append(len(threads.running() - before))
 
     monkeypatch.setattr(thread.engine.model, "close", close)
     thread.start(inbox)
     job = make_job(choices=3, ignore_end=True)
     thread.submit([job])
     inbox.wait_for(ended(job))
-    assert len(set(threading.enumerate()) - before) == 3, "sampling was shared"
+    assert len(threads.running() - before) == 3, "sampling was shared"
     end(thread, monkeypatch)
     thread._thread.join(20)
-    assert set(threading.enumerate()) <= before
+    assert threads.running() <= before
     assert at_close == [1], "only the engine's own thread still uses the model's memory"
     thread.stop()
     thread.engine.close()
