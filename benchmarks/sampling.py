@@ -14,14 +14,18 @@ from typing import Any
 import numpy as np
 
 from benchmarks import measure
+from onward.api.openai.parameters import BY_NAME
 from onward.sampling.choice import ChoiceSampler
+from onward.sampling.filters import OPTIONAL, PARAMETERS
 from onward.sampling.masks import Mask, pack_mask
-from onward.sampling.params import Dry, Mirostat, SamplingParams, Shaping
+from onward.sampling.params import Dry, Mirostat, SamplingParams
 from onward.sampling.reference import ReferenceSampler
 from onward.sampling.sampler import Sampler
 
 VOCAB_SIZES = (8192, 151_936)
 BIAS = tuple((token, 1.0) for token in range(0, 3000, 10))
+EXAMPLES: dict[str, float] = {name: BY_NAME[name].example * PARAMETERS[name].unit for name in OPTIONAL}  # type: ignore[operator]
+"""A value of each sampler, in the units of sampling."""
 CASES: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "greedy, logprobs 5": {"temperature": 0.0, "logprobs": 5},
@@ -36,18 +40,14 @@ CASES: dict[str, dict[str, Any]] = {
         "frequency_penalty": 0.2,
         "repetition_penalty": 1.1,
     },
-    "typical_p 0.9": {"shaping": Shaping(typical_p=0.9)},
-    "tfs 0.95": {"shaping": Shaping(tfs=0.95)},
-    "top_a 0.2": {"shaping": Shaping(top_a=0.2)},
-    "top_n_sigma 1": {"shaping": Shaping(top_n_sigma=1.0)},
-    "min_p 0.05, XTC 0.5": {"min_p": 0.05, "shaping": Shaping(xtc_probability=0.5)},
-    "dynatemp_range 0.5": {"shaping": Shaping(dynatemp_range=0.5)},
+    **{f"{name} {EXAMPLES[name]:g}": {"filters": ((name, EXAMPLES[name]),)} for name in OPTIONAL},
+    "min_p 0.05, XTC 0.5": {"min_p": 0.05, "filters": (("xtc_probability", 0.5),)},
     "llama-server's defaults": {
         "temperature": 0.8,
         "top_k": 40,
         "top_p": 0.95,
         "min_p": 0.05,
-        "shaping": Shaping(order=("top_k", "top_p", "min_p", "temperature")),
+        "order": ("top_k", "top_p", "min_p", "temperature"),
     },
     "mirostat 2": {"mirostat": Mirostat()},
     "dry_multiplier 0.8": {"dry": Dry(0.8)},

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from onward.api.openai.parameters import BY_NAME
 from onward.api.parameter import Parameter
+from onward.sampling.filters import OPTIONAL
 
 _OPENAI = (
     "model prompt echo frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream "
@@ -135,13 +136,13 @@ def fields_page(note: str) -> Iterator[str]:
         "whether it is used or not is accepted with the value that changes nothing. What [dialects](dialects.md) such "
         "as llama-server's, Ollama's and text-generation-inference's own paths take is listed there."
     )
+    ranked = ", ".join(f"`{name}`" for name in (*OPTIONAL, "mirostat"))
     yield (
-        "`top_n_sigma`, `typical_p`, `tfs`, `top_a`, `epsilon_cutoff`, `eta_cutoff`, XTC, `mirostat`, `dynatemp_range` "
-        "and another order of `samplers` need the logits sorted: with 150,000 tokens that takes about a millisecond "
-        "for each token that is sampled (`python -m benchmarks.sampling`), which all clients of the model wait for; "
-        "two choices or more are sampled on two threads. Where `top_k` or `min_p` comes before them, only what those "
-        "keep is sorted, which takes a fifth of that. `temperature`, `top_p`, `top_k` and `min_p` in their usual order "
-        "take a twentieth."
+        f"{ranked} and another order of `samplers` need the logits sorted: with 150,000 tokens that takes about a "
+        "millisecond for each token that is sampled (`python -m benchmarks.sampling`), which all clients of the model "
+        "wait for; two choices or more are sampled on two threads. Where `top_k` or `min_p` comes before them, only "
+        "what those keep is sorted, which takes a fifth of that. `temperature`, `top_p`, `top_k` and `min_p` in their "
+        "usual order take a twentieth."
     )
     yield (
         "`logprobs: -1` (the whole vocabulary) is refused: vLLM's completions refuse it too, and one token of a model "

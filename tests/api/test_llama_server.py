@@ -320,7 +320,7 @@ def test_samplers_act_in_the_order_of_llama_server_and_only_if_listed(
     sent: dict[str, object], order: tuple[str, ...]
 ) -> None:
     params = params_of({"prompt": "x", **sent})
-    assert params.shaping is not None and params.shaping.order == order
+    assert params.needs_ranking and params.order == order
     acts = set(order)
     assert (params.top_k, params.top_p) == ((40, 0.95) if order else (0, 1))
     assert params.min_p == (0.05 if "min_p" in acts else 0)
@@ -330,11 +330,11 @@ def test_samplers_act_in_the_order_of_llama_server_and_only_if_listed(
 def test_nothing_else_leaves_tokens_out_beside_mirostat_as_in_llama_server() -> None:
     params = params_of({"prompt": "x", "mirostat": 2, "mirostat_tau": 3, "top_k": 1, "xtc_probability": 1})
     assert params.mirostat == Mirostat(2, 3.0, 0.1) and params.temperature == 0.8 and not params.is_greedy
-    assert (params.top_k, params.top_p, params.min_p, params.shaping) == (0, 1, 0, None)
+    assert params.chain == ("temperature",)
 
 
 def test_the_usual_order_needs_no_sort() -> None:
-    assert params_of({"prompt": "x", "top_p": 1, "min_p": 0, "top_k": 0}).shaping is None
+    assert params_of({"prompt": "x", "top_p": 1, "min_p": 0, "top_k": 0}).needs_ranking is False
 
 
 def test_biases_are_pairs_or_an_object() -> None:

@@ -19,7 +19,7 @@ from onward.engine.step import Engine
 from onward.runtimes.toy.model import ToyModel
 from onward.runtimes.toy.tokenizer import END, ToyTokenizer
 from onward.sampling.outputs import Sampled
-from onward.sampling.params import Mirostat, SamplingParams, Shaping
+from onward.sampling.params import Mirostat, SamplingParams
 from onward.sampling.sampler import Sampler
 from onward.text.assembler import TextRules, TokenRecord
 
@@ -47,7 +47,7 @@ class SamplingOptions(TypedDict, total=False):
     frequency_penalty: float
     repetition_penalty: float
     logit_bias: tuple[tuple[int, float], ...]
-    shaping: Shaping
+    filters: tuple[tuple[str, float], ...]
     mirostat: Mirostat
     allowed_tokens: tuple[int, ...]
     banned_tokens: tuple[int, ...]

@@ -19,7 +19,7 @@ from onward.engine.job import Job
 from onward.engine.journal import Journal
 from onward.runtimes.toy.tokenizer import END
 from onward.sampling.outputs import Sampled
-from onward.sampling.params import Mirostat, Shaping
+from onward.sampling.params import Mirostat
 from onward.text.assembler import TextRules
 from tests.examples import examples
 
@@ -72,7 +72,7 @@ VARIANTS: dict[str, JobOptions] = {
     "prediction": {"prediction": tuple(map(ord, STORY)), "choices": 2},
     "no logprobs": {"logprobs": None},
     "shaped": {
-        "shaping": Shaping(typical_p=0.9, xtc_probability=0.5),
+        "filters": (("typical_p", 0.9), ("xtc_probability", 0.5)),
         "choices": 3,
         "prediction": tuple(map(ord, STORY)),
     },

@@ -6,6 +6,8 @@ import json
 from statistics import mean
 from typing import Any
 
+from tests.samplers import SAMPLERS
+
 from .servers import Server
 from .table import Area, choices, counts, says, shown, text_is
 
@@ -51,18 +53,13 @@ for name, fields, golden in (
         golden=(golden,),
         weak="Allowed by the schema; its effect is only inferred." if name == "top_p.0" else "",
     )
-for name, only_best in (
-    ("top_a", {"top_a": 1, "logit_bias": {"97": 100}}),
-    ("epsilon_cutoff", {"epsilon_cutoff": 1000, "logit_bias": {"97": 100}}),
-    ("eta_cutoff", {"eta_cutoff": 10000, "logit_bias": {"97": 100}}),
-    ("top_n_sigma", {"top_n_sigma": 1, "logit_bias": {"97": 100}}),
-    ("typical_p", {"typical_p": 0.5, "logit_bias": {"97": 100}}),
-    ("tfs", {"tfs": 0, "logit_bias": {"97": 100}}),
-):
+for name, sampler in SAMPLERS.items():
+    if not sampler.best_only:
+        continue
     SAMPLING.served(
         name,
         f"{name} leaves out unlikely tokens",
-        {"temperature": 1, "max_tokens": 8, **only_best},
+        {"temperature": 1, "max_tokens": 8, "logit_bias": {"97": 100}, **sampler.best_only},
         text_is("a" * 8),
         source="behaviour §10",
     )

@@ -1,12 +1,14 @@
 """All parameters with all kinds of values: valid, null, absent, at the limits, of another type, out of range.
 
-Names, ranges and defaults are copied by hand from behaviour §2 and §10, not imported from the parameter table,
-so that errors in the table are found.
+Names, ranges and defaults are copied by hand from behaviour §2 and §10 (those of samplers in `tests.samplers`), not
+imported from the parameter table, so that errors in the table are found.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from tests import samplers
 
 from .servers import ABSENT, Server
 from .table import Area, counts
@@ -47,17 +49,10 @@ NUMBERS: dict[str, tuple[float, float]] = {
     "min_p": (0, 1),
     "repetition_penalty": (0.01, 100),
     "repeat_penalty": (0.01, 100),
-    "top_n_sigma": (-1, 100),
+    **{name: (low, high) for name, (low, high, _) in samplers.PARAMETERS.items()},
     "nsigma": (-1, 100),
-    "typical_p": (0, 1),
     "typical": (0, 1),
-    "tfs": (0, 1),
     "tfs_z": (0, 1),
-    "top_a": (0, 1),
-    "epsilon_cutoff": (0, 1000),
-    "eta_cutoff": (0, 10000),
-    "xtc_probability": (0, 1),
-    "xtc_threshold": (0, 1),
     "dynatemp_range": (0, 100),
     "dynatemp_exponent": (0.01, 100),
     "dry_multiplier": (0, 1000),
@@ -105,14 +100,7 @@ DEFAULTS: dict[str, Any] = {
     "add_special_tokens": True,
     "ban_eos_token": False,
     "return_token_ids": False,
-    "top_n_sigma": -1,
-    "typical_p": 1,
-    "tfs": 1,
-    "top_a": 0,
-    "epsilon_cutoff": 0,
-    "eta_cutoff": 0,
-    "xtc_probability": 0,
-    "xtc_threshold": 0.1,
+    **{name: default for name, (_, _, default) in samplers.PARAMETERS.items()},
     "dynatemp_range": 0,
     "dynatemp_exponent": 1,
     "dry_multiplier": 0,

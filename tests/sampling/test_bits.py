@@ -14,9 +14,11 @@ from onward.kernels.symbols import undefined_symbols
 from onward.kernels.targets import FORMS, Target
 from onward.sampling.kernels import module_text, run_of
 from onward.sampling.masks import pack_mask
-from onward.sampling.params import Dry, Mirostat, Shaping
+from onward.sampling.params import Dry, Mirostat
 from onward.sampling.sampler import Sampler
 from tests.kernels.emulated import executable_forms, linked
+from tests.samplers import SAMPLERS
+from tests.samplers import Sampler as PlainSampler
 from tests.sampling.harness import choice
 
 SIZE = 3100
@@ -35,11 +37,12 @@ CASES: list[dict[str, Any]] = [
     {"allowed_tokens": tuple(range(0, SIZE, 7))},
     {"mirostat": Mirostat(1, 3.0, 0.2)},
     {"mirostat": Mirostat(2), "temperature": 0.9},
-    *({"temperature": 0.9, "shaping": shaping} for shaping in (
-        Shaping(typical_p=0.7), Shaping(tfs=0.9), Shaping(top_a=0.2), Shaping(top_n_sigma=1.5),
-        Shaping(epsilon_cutoff=0.001), Shaping(eta_cutoff=0.002), Shaping(dynatemp_range=0.5, dynatemp_exponent=0.8),
-        Shaping(xtc_probability=0.6, xtc_threshold=0.02), Shaping(order=("top_k", "top_p", "min_p", "temperature")),
+    *({"temperature": 0.9, "filters": filters} for filters in (
+        (("typical_p", 0.7),), (("tfs", 0.9),), (("top_a", 0.2),), (("top_n_sigma", 1.5),),
+        (("epsilon_cutoff", 0.001),), (("eta_cutoff", 0.002),), (("dynatemp_range", 0.5), ("dynatemp_exponent", 0.8)),
+        (("xtc_probability", 0.6), ("xtc_threshold", 0.02)),
     )),
+    {"temperature": 0.9, "order": ("top_k", "top_p", "min_p", "temperature")},
 ]  # fmt: skip
 
 
@@ -53,24 +56,34 @@ def logits_of(num_rows: int) -> Any:
     return logits
 
 
-def digest(sampler: Sampler, num_draws: int) -> str:
+def digest(sampler: Sampler, num_draws: int, cases: list[dict[str, Any]] = CASES) -> str:
     """Return a digest of all bits of tokens, log-probabilities, ranks and mirostat's states."""
-    logits, summary = logits_of(len(CASES)), hashlib.sha256()
+    logits, summary = logits_of(len(cases)), hashlib.sha256()
     mask = pack_mask(range(0, SIZE, 3), SIZE)
     for seed in range(num_draws):
-        choices = [choice(seed=seed, accepted=range(seed), logprobs=3, **case) for case in CASES]
-        masks = [mask if i % 4 == 3 and not choices[i].params.allowed_tokens else None for i in range(len(CASES))]
-        for each in sampler.sample(logits, range(len(CASES)), choices, [None] * len(CASES), masks):
+        choices = [choice(seed=seed, accepted=range(seed), logprobs=3, **case) for case in cases]
+        masks = [mask if i % 4 == 3 and not choices[i].params.allowed_tokens else None for i in range(len(cases))]
+        for each in sampler.sample(logits, range(len(cases)), choices, [None] * len(cases), masks):
             numbers = [each.logprob, *(value for _, value in each.top)]
             summary.update(struct.pack("<q4f3q", each.token, *numbers, *(token for token, _ in each.top)))
-        summary.update(struct.pack("<2d", *(each.next_mu for each in choices if each.next_mu is not None)))
-    for each in sampler.score(logits, 0, range(1, len(CASES)), 2, with_ranks=True):
+        states = [each.next_mu for each in choices if each.next_mu is not None]
+        summary.update(struct.pack(f"<{len(states)}d", *states))
+    for each in sampler.score(logits, 0, range(1, len(cases)), 2, with_ranks=True):
         summary.update(struct.pack("<qfq", each.token, each.logprob, each.rank))
     return summary.hexdigest()
 
 
+def sampler_cases(sampler: PlainSampler) -> list[dict[str, Any]]:
+    return [{"temperature": 0.9, "filters": sampler.filters(value)} for value in sampler.values]
+
+
 def test_this_processor_samples_the_bits_of_every_other() -> None:
     assert digest(Sampler(SIZE), 20) == GOLDEN
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_each_sampler_has_the_bits_of_every_other_processor(sampler: PlainSampler) -> None:
+    assert digest(Sampler(SIZE), 20, sampler_cases(sampler)) == sampler.bits
 
 
 @pytest.mark.slow

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import NamedTuple
 
 from onward.completions.rejections import NotAvailable
 from onward.completions.request import CompletionRequest
+from onward.sampling.filters import OPTIONAL, PARAMETERS
 
 
 def _has_penalties(request: CompletionRequest) -> bool:
@@ -17,6 +19,10 @@ def _needs_raw_logprobs(request: CompletionRequest) -> bool:
     is_reported = request.logprobs is not None or request.candidates > request.n
     is_changed = request.temperature not in (0, 1) or request.min_tokens or request.logit_bias or request.banned_tokens
     return bool(is_reported and (is_changed or _has_penalties(request) or request.ban_eos_token))
+
+
+def _acts(name: str, request: CompletionRequest) -> bool:
+    return PARAMETERS[name].acts(getattr(request, name))
 
 
 def _has_several_filters(request: CompletionRequest) -> bool:
@@ -64,14 +70,7 @@ FEATURES: dict[str, Feature] = {
     "penalize_nl": _named("penalize_nl", lambda request: not request.penalize_nl and _has_penalties(request)),
     "allowed_token_ids": _named("allowed_token_ids", lambda request: bool(request.allowed_token_ids)),
     "bad_words": _named("bad_words", lambda request: bool(request.bad_words)),
-    "top_n_sigma": _named("top_n_sigma", lambda request: request.top_n_sigma > 0),
-    "typical_p": _named("typical_p", lambda request: request.typical_p < 1),
-    "tfs": _named("tfs", lambda request: request.tfs < 1),
-    "top_a": _named("top_a", lambda request: request.top_a > 0),
-    "epsilon_cutoff": _named("epsilon_cutoff", lambda request: request.epsilon_cutoff > 0),
-    "eta_cutoff": _named("eta_cutoff", lambda request: request.eta_cutoff > 0),
-    "xtc": _named("xtc_probability", lambda request: request.xtc_probability > 0),
-    "dynatemp": _named("dynatemp_range", lambda request: request.dynatemp_range > 0),
+    **{name: _named(name, partial(_acts, name)) for name in OPTIONAL},
     "dry": _named("dry_multiplier", lambda request: request.dry_multiplier > 0),
     "mirostat": _named("mirostat", lambda request: request.mirostat > 0),
     "samplers": _named("samplers", lambda request: request.samplers is not None or request.temperature_last),

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import astuple, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.sampling.chains import chain_record
 from onward.sampling.dry import RepeatedSequences
-from onward.sampling.layouts import CHAIN_DTYPE, WORK_ITEM_DTYPE
+from onward.sampling.layouts import WORK_ITEM_DTYPE
 from onward.sampling.masks import Mask, pack_mask
-from onward.sampling.params import DEFAULT_ORDER, SamplingParams, Shaping
-
-_UNBOUNDED = 1 << 62
+from onward.sampling.params import SamplingParams
 
 _NOTHING: tuple[NDArray[np.int64], NDArray[np.float64]] = (np.empty(0, np.int64), np.empty(0))
 
@@ -137,8 +134,8 @@ class ChoiceSampler:
         """How many of the most likely tokens are reported beside the sampled one."""
         self.work_item = _work_item(params, choice)
         """WORK_ITEM_DTYPE, 0-dimensional, with all fields that are the same for every token of the choice."""
-        self.chain = _chain(params) if params.has_chain else None
-        """CHAIN_DTYPE, 0-dimensional, likewise; None without a chain of samplers."""
+        self.chain = chain_record(params) if params.needs_ranking else None
+        """CHAIN_DTYPE, 0-dimensional, likewise; None where the token is sampled without a ranking."""
 
     def accept(self, token: int) -> None:
         """Record `token` as generated: advance the position, and what penalties and bans look at."""
@@ -204,7 +201,7 @@ def _work_item(params: SamplingParams, choice: int) -> NDArray[np.void]:
     item["target_token"] = -1
     item["num_top"] = -1 if params.logprobs is None else params.logprobs
     item["greedy"] = params.is_greedy
-    item["chain"] = params.has_chain
+    item["chain"] = params.needs_ranking
     item["top_k"] = params.top_k
     item["seed"] = params.seed
     item["choice"] = choice
@@ -215,50 +212,3 @@ def _work_item(params: SamplingParams, choice: int) -> NDArray[np.void]:
     item["frequency_penalty"] = params.frequency_penalty
     item["repetition_penalty"] = params.repetition_penalty
     return item
-
-
-def _chain(params: SamplingParams) -> NDArray[np.void]:
-    chain, shaping = np.zeros((), CHAIN_DTYPE), params.shaping or Shaping()
-    for name in (each.name for each in fields(shaping) if each.name != "order"):
-        chain[name] = getattr(shaping, name)
-    numbers = (DEFAULT_ORDER.index(name) + 1 for name in shaping.order)
-    chain["order"] = sum(number << (4 * place) for place, number in enumerate(numbers))
-    chain["floor"], chain["num_sorted"] = _bounds(params, shaping)
-    if params.mirostat is not None:
-        chain["mirostat"], chain["tau"], chain["eta"] = astuple(params.mirostat)
-    return chain
-
-
-def _bounds(params: SamplingParams, shaping: Shaping) -> tuple[float, int]:
-    """Return how far below the maximum no token is kept, and a rank behind which none is: what is beyond need not be
-    sorted. Infinity and _UNBOUNDED where that is not known without the ranking.
-
-    min_p and top_k say so where nothing acts before them but each other and a fixed temperature.
-    """
-    floor, count, scale = math.inf, _UNBOUNDED, 1.0
-    for name in shaping.order:
-        if name == "temperature":
-            if shaping.dynatemp_range > 0:
-                break
-            scale = params.temperature
-        elif name == "min_p" and params.min_p > 0:
-            floor = scale * (1e-4 - math.log(params.min_p))  # a little more, because weights are rounded
-        elif name == "top_k" and params.top_k > 0:
-            count = params.top_k
-        elif name not in ("min_p", "top_k") and _is_on(name, params, shaping):
-            break
-    return floor, count
-
-
-def _is_on(name: str, params: SamplingParams, shaping: Shaping) -> bool:
-    """Return whether one of the samplers that look at probabilities leaves tokens out."""
-    return {
-        "top_n_sigma": shaping.top_n_sigma > 0,
-        "top_p": params.top_p < 1,
-        "typical_p": shaping.typical_p < 1,
-        "tfs": shaping.tfs < 1,
-        "top_a": shaping.top_a > 0,
-        "epsilon_cutoff": shaping.epsilon_cutoff > 0,
-        "eta_cutoff": shaping.eta_cutoff > 0,
-        "xtc": shaping.xtc_probability > 0,
-    }[name]

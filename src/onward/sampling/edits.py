@@ -83,8 +83,8 @@ def apply_edits(f: Function, pointer: Value, item_pointer: Value, step_pointer: 
     """Apply penalties, biases and bans to a copied row in place; write its maximum.
 
     Each edit is computed in float64 and rounded to float32. repetition_penalty is the rule of Hugging Face
-    transformers, presence and frequency are spec/completions §2.9. A bias is plain addition: ±100 moves a logit
-    past all others of an ordinary model, which in effect forces or bans a token (spec/completions §2.8).
+    transformers, presence and frequency are behaviour §2.9. A bias is plain addition: ±100 moves a logit
+    past all others of an ordinary model, which in effect forces or bans a token (behaviour §2.8).
     """
     row, item, step = row_at(f, pointer), View(f, item_pointer, ITEM), View(f, step_pointer, STEP)
     ids, values = step.edit_ids, step.edit_values

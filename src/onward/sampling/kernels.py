@@ -24,10 +24,9 @@ from onward.kernels.values import F32, F64, I64, PTR, Value
 from onward.sampling.draws import sample_token
 from onward.sampling.edits import apply_edits, copy_row
 from onward.sampling.layouts import PADDING
-from onward.sampling.mirostat import draw_by_mirostat
 from onward.sampling.outputs import NO_TOKEN_LEFT, NOT_FINITE
-from onward.sampling.rows import BLOCK_SHIFT, CHAIN, ITEM, ROW, STEP, logit_at, row_at
-from onward.sampling.shaping import draw_from_chain
+from onward.sampling.ranked_draws import CHAIN, draw_by_mirostat, draw_from_chain
+from onward.sampling.rows import BLOCK_SHIFT, ITEM, ROW, STEP, logit_at, row_at
 from onward.sampling.top_k import find_top_k, first_token_with_maximum, rank_of
 from onward.sampling.vocab_blocks import NEGATIVE_INFINITY, masses_above, prepare_row
 

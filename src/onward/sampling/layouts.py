@@ -1,4 +1,4 @@
-"""What Python and the kernels share in memory: the records of a step, of a work item and of a chain."""
+"""What Python and the kernels share in memory: the records of a step and of a work item (of a chain: chains.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Step(ctypes.Structure):
 
     logits        float32 [P, vocab_size]    read only
     items         WORK_ITEM_DTYPE [N]        read only (choice.py)
-    chains        CHAIN_DTYPE [N]            read, except next_mu; used where an item's `chain` is 1
+    chains        chains.CHAIN_DTYPE [N]     read, except next_mu; used where an item's `chain` is 1
     edit_ids      int64 [E]                  read only; edit_values float64 [E], read only
     masks         uint32 [M, mask_words]     read only (masks.py); row 0 stands for no mask
     tokens        int64 [N]                  results, written, as are
@@ -77,28 +77,3 @@ WORK_ITEM_DTYPE = np.dtype(
     align=True,
 )
 """One token to sample or to score. `edits` are the parallel arrays of sampler.LogitEdits."""
-
-CHAIN_DTYPE = np.dtype(
-    [
-        ("order", np.uint64),  # the samplers' numbers (params.DEFAULT_ORDER, from 1), 4 bits each, the first one lowest
-        ("floor", np.float64),  # no token is kept whose logit is this far below the maximum; infinity: unknown
-        ("num_sorted", np.int64),  # no token is kept behind this rank
-        ("top_n_sigma", np.float64),
-        ("typical_p", np.float64),
-        ("tfs", np.float64),
-        ("top_a", np.float64),
-        ("epsilon_cutoff", np.float64),
-        ("eta_cutoff", np.float64),
-        ("xtc_probability", np.float64),
-        ("xtc_threshold", np.float64),
-        ("dynatemp_range", np.float64),
-        ("dynatemp_exponent", np.float64),
-        ("mirostat", np.int64),  # its version; 0: the chain of samplers
-        ("tau", np.float64),
-        ("eta", np.float64),
-        ("mu", np.float64),
-        ("next_mu", np.float64),  # written
-    ],
-    align=True,
-)
-"""The parameters of a chain of samplers or of mirostat, beside those of the work item."""

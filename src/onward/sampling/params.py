@@ -4,42 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DEFAULT_ORDER = (
-    "temperature",
-    "top_n_sigma",
-    "min_p",
-    "top_k",
-    "top_p",
-    "typical_p",
-    "tfs",
-    "top_a",
-    "epsilon_cutoff",
-    "eta_cutoff",
-    "xtc",
-)
-"""The samplers that a chain may have, in the order in which they act unless a request has another."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shaping:
-    """Samplers beside top_p, top_k and min_p; the defaults turn each off. The cut-offs are probabilities.
-
-    XTC acts with the probability `xtc_probability`, on the tokens that are as likely as `xtc_threshold`. With a
-    `dynatemp_range`, the temperature is up to that much lower where the distribution is sharp, and higher where it is
-    flat. `order` names the samplers in the order in which they act; one that it does not name does not act.
-    """
-
-    top_n_sigma: float = 0.0
-    typical_p: float = 1.0
-    tfs: float = 1.0
-    top_a: float = 0.0
-    epsilon_cutoff: float = 0.0
-    eta_cutoff: float = 0.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    dynatemp_range: float = 0.0
-    dynatemp_exponent: float = 1.0
-    order: tuple[str, ...] = DEFAULT_ORDER
+from onward.sampling.filters import COMMON, DEFAULT_ORDER, FILTERS, PARAMETERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +41,7 @@ class SamplingParams:
     `allowed_tokens`, if there are any, are the only tokens that may be sampled (sorted, without duplicates);
     `banned_tokens` never are. The last token of each of `banned_sequences`, which have two tokens at least, is banned
     where the generated tokens end with those before it.
-    `logprobs` is how many of the most likely tokens to report beside each sampled one; None: report nothing.
+    `logprobs` is how many of the most likely tokens to report with each sampled one; None: report nothing.
     """
 
     temperature: float = 1.0
@@ -92,12 +57,14 @@ class SamplingParams:
     allowed_tokens: tuple[int, ...] = ()
     banned_tokens: tuple[int, ...] = ()
     banned_sequences: tuple[tuple[int, ...], ...] = ()
-    shaping: Shaping | None = None
-    """Further samplers, or another order; None: temperature, min_p, top_k and top_p act in this order."""
+    filters: tuple[tuple[str, float], ...] = ()
+    """(name, value) of the parameters of further filters that are not neutral (`filters.optional_values`)."""
+    order: tuple[str, ...] = DEFAULT_ORDER
+    """The filters in the order in which they act; one that is not listed does not act."""
     dry: Dry | None = None
     """Penalties of repeated sequences; None: off."""
     mirostat: Mirostat | None = None
-    """If set, it decides with the temperature which tokens are kept: nothing else that leaves tokens out acts."""
+    """If set, it decides with the temperature which tokens are kept: no filter acts."""
     seed: int = 0
     logprobs: int | None = None
 
@@ -109,9 +76,21 @@ class SamplingParams:
         )
 
     @property
-    def has_chain(self) -> bool:
-        """Whether the token is sampled from the sorted logits: by `shaping` or by `mirostat`."""
-        return self.shaping is not None or self.mirostat is not None
+    def chain(self) -> tuple[str, ...]:
+        """The filters that act, in the order in which they do."""
+        return tuple(name for name in self.order if FILTERS[name].acts(self.value))
+
+    @property
+    def needs_ranking(self) -> bool:
+        """Whether the token is sampled from the sorted logits: by the chain or by mirostat."""
+        return bool(self.filters) or self.order != DEFAULT_ORDER or self.mirostat is not None
+
+    def value(self, name: str) -> float:
+        """Return the value of a filter's parameter."""
+        if name in COMMON:
+            value: float = getattr(self, name)
+            return value
+        return next((value for other, value in self.filters if other == name), PARAMETERS[name].neutral)
 
     @property
     def is_greedy(self) -> bool:

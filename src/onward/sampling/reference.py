@@ -9,15 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.sampling.candidates import Candidates
 from onward.sampling.choice import ChoiceSampler
+from onward.sampling.filters import FILTERS
 from onward.sampling.masks import Mask, unpack_mask
 from onward.sampling.outputs import NO_TOKEN_LEFT, NOT_FINITE, Sampled
-from onward.sampling.params import SamplingParams
-from onward.sampling.reference_mirostat import draw_mirostat
-from onward.sampling.reference_shaping import draw
-from onward.sampling.rng import uniform
+from onward.sampling.params import Mirostat, SamplingParams
+from onward.sampling.rng import XTC_ATTEMPT, uniform
 
 _MAX_LOGIT = float(np.finfo(np.float32).max)
+SLOPE_TOKENS = 100
+"""Version 1 of mirostat reads the slope from this many of the most likely tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,65 @@ def _token(row: NDArray[np.float32], choice: ChoiceSampler) -> int:
     params = choice.params
     if params.mirostat is not None:
         return draw_mirostat(row, choice, params.mirostat)
-    if params.shaping is not None:
-        return draw(row, params, params.shaping, choice.choice, choice.position)
+    if params.needs_ranking:
+        return draw_from_chain(row, choice)
     return decide(row, choice).token
+
+
+def draw_from_chain(row: NDArray[np.float32], choice: ChoiceSampler) -> int:
+    """Return a token sampled from what the chain leaves of an edited row (float32 [vocab_size])."""
+    params = choice.params
+    if params.is_greedy:
+        return int(row.argmax())
+    left = filtered(row, params, uniform(params.seed, choice.choice, choice.position, XTC_ATTEMPT))
+    edges = np.cumsum(left.probabilities)
+    goal = uniform(params.seed, choice.choice, choice.position, 0) * float(edges[-1])
+    return int(left.ids[min(int(np.searchsorted(edges, goal, side="right")), edges.size - 1)])
+
+
+def filtered(row: NDArray[np.float32], params: SamplingParams, chance: float) -> Candidates:
+    """Return the tokens that all filters of the chain leave. XTC acts if `chance`, a number in [0, 1), is below its
+    probability."""
+    ids = np.flatnonzero(row > -np.inf)
+    order = ids[np.argsort(-row[ids], kind="stable")]
+    left = Candidates(order, row[order].astype(np.float64), chance)
+    for each in map(FILTERS.__getitem__, params.chain):
+        left = each.reference(left, *(params.value(one.name) for one in each.parameters))
+    return left
+
+
+def draw_mirostat(row: NDArray[np.float32], choice: ChoiceSampler, mirostat: Mirostat) -> int:
+    """Return a token sampled from an edited row (float32 [vocab_size]), and write the choice's `next_mu`."""
+    params, mu = choice.params, choice.mu
+    assert mu is not None
+    if params.is_greedy:
+        return int(row.argmax())
+    ids = np.flatnonzero(row > -np.inf)
+    ids = ids[np.argsort(-row[ids], kind="stable")]
+    logits = row[ids].astype(np.float64) / max(params.temperature, 1e-30)
+    p = np.exp(logits - logits.max())
+    p /= p.sum()
+    count = np.count_nonzero(-np.log2(p) <= mu) if mirostat.version == 2 else _zipf_count(p, mu, row.size)
+    p = p[: max(1, count)] / p[: max(1, count)].sum()
+    edges = np.cumsum(p)
+    goal = uniform(params.seed, choice.choice, choice.position, 0) * float(edges[-1])
+    index = min(int(np.searchsorted(edges, goal, side="right")), p.size - 1)
+    choice.next_mu = float(mu - mirostat.eta * (-np.log2(p[index]) - mirostat.tau))
+    return int(ids[index])
+
+
+def _zipf_count(p: NDArray[np.float64], mu: float, vocab_size: int) -> int:
+    """Return how many tokens version 1 keeps of those with these probabilities, highest first."""
+    first = p[:SLOPE_TOKENS]
+    if first.size < 2:
+        return 1
+    t = np.log([(i + 2) / (i + 1) for i in range(first.size - 1)])
+    b = np.log(first[:-1] / first[1:])
+    s = float((t * b).sum() / (t * t).sum())
+    epsilon = s - 1
+    with np.errstate(over="ignore"):
+        k = np.power((epsilon * np.power(2.0, mu)) / (1 - np.power(float(vocab_size), -epsilon)), 1 / s)
+    return int(min(k, vocab_size))
 
 
 def most_likely(row: NDArray[np.float32], count: int) -> NDArray[np.intp]:

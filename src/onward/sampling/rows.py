@@ -9,7 +9,7 @@ from __future__ import annotations
 from onward.kernels.function import Function
 from onward.kernels.structures import Structure, View
 from onward.kernels.values import F32, I64, PTR, Value, vec
-from onward.sampling.layouts import BLOCK_TOKENS, CHAIN_DTYPE, WORK_ITEM_DTYPE, Step
+from onward.sampling.layouts import BLOCK_TOKENS, WORK_ITEM_DTYPE, Step
 
 BLOCK_SHIFT = BLOCK_TOKENS.bit_length() - 1
 BLOCK_BYTES = BLOCK_TOKENS * 4
@@ -17,7 +17,7 @@ BLOCK_BYTES = BLOCK_TOKENS * 4
 LANES = vec(F32, 16)
 """Logits are read 16 at a time on every processor: it decides the order of sums."""
 
-STEP, ITEM, CHAIN = Structure.of_structure(Step), Structure.of_dtype(WORK_ITEM_DTYPE), Structure.of_dtype(CHAIN_DTYPE)
+STEP, ITEM = Structure.of_structure(Step), Structure.of_dtype(WORK_ITEM_DTYPE)
 
 ROW = Structure.of_words(logits=PTR, tail=PTR, maxima=PTR, size=I64, num_blocks=I64, maximum=F32)
 """A row of logits, where its last block is copied to, its block maxima and the largest of them."""

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.sampling.chains import CHAIN_DTYPE
 from onward.sampling.choice import ChoiceSampler
 from onward.sampling.kernels import load_kernels
-from onward.sampling.layouts import BLOCK_TOKENS, CHAIN_DTYPE, PADDING, WORK_ITEM_DTYPE, Step
+from onward.sampling.layouts import BLOCK_TOKENS, PADDING, WORK_ITEM_DTYPE, Step
 from onward.sampling.masks import Mask, stack_masks
 from onward.sampling.outputs import Sampled
 from onward.sampling.reference import most_likely

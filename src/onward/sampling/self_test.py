@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from onward.kernels.self_test import SelfTest
 from onward.sampling.choice import ChoiceSampler
-from onward.sampling.params import Mirostat, SamplingParams, Shaping
+from onward.sampling.params import Mirostat, SamplingParams
 from onward.sampling.sampler import Sampler
 
 EXPECTED = "86c017f3a955a99e38b8cf992aea8d683acf5953828cf54fb29690806e51f82c"
@@ -19,7 +19,7 @@ _SIZE = 1000
 _PARAMS = (
     SamplingParams(temperature=1.0, logprobs=2),
     SamplingParams(temperature=0.8, top_p=0.9, top_k=200, logprobs=1),
-    SamplingParams(temperature=1.2, min_p=0.01, shaping=Shaping(typical_p=0.8)),
+    SamplingParams(temperature=1.2, min_p=0.01, filters=(("typical_p", 0.8),)),
     SamplingParams(mirostat=Mirostat(2)),
 )
 _DRAWS = 5

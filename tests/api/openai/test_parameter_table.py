@@ -9,6 +9,7 @@ from onward.api.openai.decode import check_request
 from onward.api.openai.parameters import BY_NAME, PARAMETERS, Parameter, known_parameters
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError
+from tests import samplers
 
 OPENAI = {
     "model", "prompt", "best_of", "echo", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n",
@@ -17,8 +18,7 @@ OPENAI = {
 EXTENSIONS = {
     "allowed_token_ids", "bad_words", "ban_eos_token", "banned_tokens", "return_token_ids", "prompt_logprobs",
     "stop_token_ids",
-    "truncate_prompt_tokens", "top_n_sigma", "typical_p", "tfs", "top_a", "epsilon_cutoff", "eta_cutoff",
-    "xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent", "dry_multiplier", "dry_base",
+    "truncate_prompt_tokens", *samplers.PARAMETERS, "dynatemp_range", "dynatemp_exponent", "dry_multiplier", "dry_base",
     "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "repeat_last_n", "penalize_nl", "mirostat",
     "mirostat_tau", "mirostat_eta", "samplers", "temperature_last",
     "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "skip_special_tokens",

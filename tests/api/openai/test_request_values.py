@@ -8,7 +8,7 @@ import secrets
 import pytest
 
 from onward.api.openai.decode import check_request
-from onward.api.openai.sampler_parameters import SAMPLER_NAMES
+from onward.api.openai.sampler_parameters import SAMPLERS
 from onward.completions import request as request_module
 from onward.completions.request import CompletionRequest
 from tests.api.openai.decoding import decode_request
@@ -205,7 +205,7 @@ def test_a_dialect_sets_the_field_that_it_is_an_alias_of(sent: dict[str, object]
 def test_an_order_of_text_generation_webui_lets_all_samplers_act(last: bool) -> None:
     listed = ["temperature", "quadratic_sampling", "top_k", "repetition_penalty", "min_p"]
     samplers = decode(sampler_priority=listed, temperature_last=last).samplers
-    assert samplers is not None and sorted(samplers) == sorted({*SAMPLER_NAMES} - {"typ_p"})
+    assert samplers is not None and sorted(samplers) == sorted(SAMPLERS)
     first = ["penalties", "dry", "top_k", "min_p"] if last else ["penalties", "dry", "temperature", "top_k", "min_p"]
     assert list(samplers[: len(first)]) == first and (samplers[-1] == "temperature") == last
 

@@ -24,7 +24,7 @@ from onward.engines.upstreams.grammars import UpstreamGrammars
 from onward.engines.upstreams.llama_server import LlamaServer, request_body
 from onward.errors import EngineStopped, InvalidRequest, ServerError, SetupError
 from onward.runtimes.toy.tokenizer import END
-from onward.sampling.params import SamplingParams, Shaping
+from onward.sampling.params import SamplingParams
 from onward.settings import Settings
 from tests.engine.harness import make_job
 from tests.engines.upstreams.harness import PROMPT, ask, complete, on, settings, spell
@@ -359,21 +359,25 @@ def segment(**params: Any) -> dict[str, Any]:
 
 
 def test_samplers_are_sent_in_the_order_of_this_api() -> None:
-    assert segment(temperature=0.5, top_p=0.9)["samplers"] == ["temperature", "min_p", "top_k", "top_p"]
+    common = segment(temperature=0.5, top_k=7, top_p=0.9, min_p=0.1)
+    assert common["samplers"] == ["temperature", "min_p", "top_k", "top_p"]
+    assert segment(top_p=0.9)["samplers"] == ["top_p"]
     assert segment(temperature=0.0)["samplers"] == ["temperature"]
     assert segment(top_p=0.0)["temperature"] == 0.0
-    shaping = Shaping(xtc_probability=0.5, order=("top_k", "xtc", "temperature"))
-    assert segment(shaping=shaping)["samplers"] == ["top_k", "xtc", "temperature"]
+    order = ("top_k", "xtc", "temperature")
+    mixed = segment(temperature=0.5, top_k=7, filters=(("xtc_probability", 0.5),), order=order)
+    assert mixed["samplers"] == ["top_k", "xtc", "temperature"]
 
 
 def test_tokens_without_a_probability_are_left_out_before_samplers_that_would_count_them() -> None:
     """A banned token's would be 0: its logarithm is infinite, and it is as likely as a threshold of 0."""
     order = ("top_k", "typical_p", "min_p", "temperature")
-    typical = segment(shaping=Shaping(typical_p=0.5, order=order))
+    asked = {"filters": (("typical_p", 0.5),), "order": order, "top_k": 7, "temperature": 0.5}
+    typical = segment(**asked)
     assert typical["samplers"] == ["min_p", "top_k", "typ_p", "temperature"] and 0 < typical["min_p"] < 1e-20
-    own = segment(shaping=Shaping(typical_p=0.5, order=order), min_p=0.1)
+    own = segment(**asked, min_p=0.1)
     assert own["samplers"] == ["top_k", "typ_p", "min_p", "temperature"] and own["min_p"] == 0.1
-    assert 0 < segment(shaping=Shaping(xtc_probability=1, xtc_threshold=0))["xtc_threshold"] < 1e-20
+    assert 0 < segment(filters=(("xtc_probability", 1.0), ("xtc_threshold", 0.0)))["xtc_threshold"] < 1e-20
 
 
 def test_another_tokenizer_is_refused_at_the_start(server: StandIn) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from onward.api.fields import accepted, only, own, same
 from onward.api.openai.openai_parameters import OPENAI_PARAMETERS
-from onward.api.openai.sampler_parameters import LOGIT_EDITS, SAMPLER_NAMES
+from onward.api.openai.sampler_parameters import LOGIT_EDITS, SAMPLERS
 from onward.api.parameter import Parameter
 
 _WEBUI = "text-generation-webui"
@@ -42,7 +42,7 @@ _PRIORITIES: dict[str, tuple[str, ...]] = {
     "dynamic_temperature": ("temperature",),
     "top_nsigma": ("top_n_sigma",),
     "top_p_top_k": ("top_k", "top_p"),
-    **{name: (name,) for name in SAMPLER_NAMES if name != "typ_p"},
+    **{name: (name,) for name in SAMPLERS},
     **dict.fromkeys(("quadratic_sampling", "quadratic", "adaptive_p", "mirostat"), ()),
     **dict.fromkeys(("encoder_repetition_penalty", "no_repeat_ngram"), ()),
 }
@@ -57,7 +57,7 @@ def _order(value: object, others: Mapping[str, object]) -> object:
     listed = [own for name in value for own in _PRIORITIES[name]]
     if others.get("temperature_last"):
         listed = [name for name in listed if name != "temperature"]
-    rest = [name for name in SAMPLER_NAMES if name not in ("typ_p", "temperature")]
+    rest = [name for name in SAMPLERS if name != "temperature"]
     return tuple(dict.fromkeys((*LOGIT_EDITS, *listed, *rest, "temperature")))
 
 

@@ -1,16 +1,15 @@
-"""Extensions: samplers that other servers have beside top_p, top_k and min_p (see `sampling.shaping`)."""
+"""Extensions: samplers of other servers, in addition to top_p, top_k and min_p (`sampling.filters`)."""
 
 from __future__ import annotations
 
 from onward.api.parameter import Parameter
+from onward.sampling.filters import FILTERS
 
-SAMPLER_NAMES = (
-    "penalties", "dry", "temperature", "top_n_sigma", "min_p", "top_k", "top_p", "typical_p", "typ_p", "tfs", "top_a",
-    "epsilon_cutoff", "eta_cutoff", "xtc",
-)  # fmt: skip
-"""What `samplers` may list. `typ_p` is llama.cpp's name of `typical_p`."""
 LOGIT_EDITS = ("penalties", "dry")
-"""Those that can only be first: they change logits, which the others read."""
+"""Samplers that can only be first: they change logits, which the others read."""
+SAMPLERS = (*LOGIT_EDITS, *FILTERS)
+SAMPLER_NAMES = (*LOGIT_EDITS, *(name for each in FILTERS.values() for name in (each.name, each.alias) if name))
+"""What `samplers` may list: SAMPLERS, and other names of some."""
 
 
 def _sampler(name: str, default: float, minimum: float, maximum: float, example: float, help: str) -> Parameter:

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.sampling.filters import OPTIONAL
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
 
@@ -18,14 +19,7 @@ UNCOMMON = frozenset(
         "repeat_last_n",
         "penalize_nl",
         "bad_words",
-        "top_n_sigma",
-        "typical_p",
-        "tfs",
-        "top_a",
-        "epsilon_cutoff",
-        "eta_cutoff",
-        "xtc",
-        "dynatemp",
+        *OPTIONAL,
         "dry",
         "mirostat",
         "cache_salt",

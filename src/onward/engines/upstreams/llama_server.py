@@ -32,23 +32,10 @@ from onward.engines.upstreams.answers import (
 )
 from onward.engines.upstreams.base import Part, Segment, Traits, UpstreamError, UpstreamInfo
 from onward.engines.upstreams.connection import Connection, Fields
+from onward.sampling.filters import FILTERS, OPTIONAL
 from onward.sampling.outputs import Sampled
 from onward.sampling.params import SamplingParams
 
-LACKS = frozenset(
-    (
-        "prompt_logprobs",
-        "penalize_nl",
-        "tfs",
-        "top_a",
-        "epsilon_cutoff",
-        "eta_cutoff",
-        "mirostat",
-        "cache_salt",
-        "priority",
-        "repetition_penalty_with_bias",
-    )
-)
 SAMPLER_NAMES = {
     "temperature": "temperature",
     "top_n_sigma": "top_n_sigma",
@@ -58,7 +45,18 @@ SAMPLER_NAMES = {
     "typical_p": "typ_p",
     "xtc": "xtc",
 }
-"""The samplers that it has, in the order in which they act here, by their names there."""
+"""The filters that it has, by their names there."""
+LACKS = frozenset(
+    (
+        "prompt_logprobs",
+        "penalize_nl",
+        *(name for name, each in OPTIONAL.items() if each not in SAMPLER_NAMES),
+        "mirostat",
+        "cache_salt",
+        "priority",
+        "repetition_penalty_with_bias",
+    )
+)
 FORCING_BIAS, ALLOWING_BIAS = 10_000.0, 1_000.0
 """Beyond all logits. A float32 logit near the second is rounded to 6e-5."""
 MIN_PROBABILITY = 1e-30
@@ -288,7 +286,7 @@ def _biases(segment: Segment) -> list[list[object]]:
 
 def _looks_at_all_logits(params: SamplingParams) -> bool:
     """Whether a bias for the tokens that are allowed would change more than which ones are."""
-    return params.repetition_penalty != 1 or (params.shaping is not None and params.shaping.top_n_sigma > 0)
+    return params.repetition_penalty != 1 or "top_n_sigma" in params.chain
 
 
 def _forcing(token: int) -> Fields:
@@ -297,32 +295,18 @@ def _forcing(token: int) -> Fields:
 
 
 def sampler_fields(params: SamplingParams) -> Fields:
-    """Return the samplers and their order. All that are off are left out."""
+    """Return the samplers that act, in their order, and their parameters."""
     if params.is_greedy:
         return {"samplers": ["temperature"], "temperature": 0.0}
-    shaping = params.shaping
-    fields: Fields = {
-        "temperature": params.temperature,
-        "top_k": params.top_k,
-        "top_p": params.top_p,
-        "min_p": params.min_p,
-    }
-    if shaping is None:
-        return {**fields, "samplers": ["temperature", "min_p", "top_k", "top_p"]}
-    samplers = [SAMPLER_NAMES[name] for name in shaping.order if name in SAMPLER_NAMES]
-    if shaping.typical_p < 1 and not params.min_p:
-        samplers = ["min_p", *(name for name in samplers if name != "min_p")]
+    chain = params.chain
+    fields: Fields = {one.name: params.value(one.name) for name in chain for one in FILTERS[name].parameters}
+    samplers = [SAMPLER_NAMES[name] for name in chain]
+    if "typical_p" in chain and "min_p" not in chain:
+        samplers.insert(0, "min_p")
         fields["min_p"] = MIN_PROBABILITY
-    return {
-        **fields,
-        "samplers": samplers,
-        "top_n_sigma": shaping.top_n_sigma or -1.0,
-        "typical_p": shaping.typical_p,
-        "xtc_probability": shaping.xtc_probability,
-        "xtc_threshold": max(shaping.xtc_threshold, MIN_PROBABILITY),
-        "dynatemp_range": shaping.dynatemp_range,
-        "dynatemp_exponent": shaping.dynatemp_exponent,
-    }
+    if "xtc" in chain:
+        fields["xtc_threshold"] = max(params.value("xtc_threshold"), MIN_PROBABILITY)
+    return {**fields, "samplers": samplers}
 
 
 def _sampled(entry: _Probability, num_top: int) -> Sampled:

@@ -1,9 +1,16 @@
-"""Mirostat 1 and 2 as a kernel, by llama.cpp's rules (Basu et al.: "Mirostat: a neural text decoding algorithm", 2020).
+"""Kernels that sample from a sorted row: by a chain of filters, for choices that have others than temperature, min_p,
+top_k and top_p, or another order; and by mirostat.
 
-A choice's state `mu` is the largest surprise, in bits, of tokens that are kept. After each token it moves by how far
-that token's surprise was from the target `tau`. Version 2 keeps the tokens whose surprise is at most mu; version 1
-infers from the slope of the most likely ones, as if they followed Zipf's law, how many have that surprise on average.
-`reference_mirostat` is the same with float64 and full sorts.
+Each filter keeps some of the tokens that those before it kept, at least one, and sees their probabilities as if the
+others did not exist. "temperature" is one of them: those after it see probabilities at the choice's temperature, those
+before it at temperature 1.
+
+Mirostat 1 and 2 follow llama.cpp's rules (Basu et al.: "Mirostat: a neural text decoding algorithm", 2020). A choice's
+state `mu` is the largest surprise, in bits, of tokens that are kept. After each token it moves by how far that token's
+surprise was from the target `tau`. Version 2 keeps the tokens whose surprise is at most mu; version 1 infers from the
+slope of the most likely ones, as if they followed Zipf's law, how many have that surprise on average.
+
+`reference` is the same with float64 and full sorts.
 """
 
 from __future__ import annotations
@@ -13,17 +20,39 @@ import math
 from onward.kernels.define import kernel
 from onward.kernels.function import Function
 from onward.kernels.maths import exp64, log64
-from onward.kernels.structures import View
+from onward.kernels.structures import Structure, View
 from onward.kernels.values import F32, F64, I64, PTR, Value
-from onward.sampling.draws import scale_of, uniform_of
-from onward.sampling.rows import CHAIN, ITEM, STEP, row_at
-from onward.sampling.shaping import Interval
+from onward.sampling.chains import CHAIN_DTYPE, ORDER_BITS
+from onward.sampling.draws import scale_of
+from onward.sampling.filters import FILTERS
+from onward.sampling.interval import Interval
+from onward.sampling.rows import ITEM, STEP, row_at
 from onward.sampling.sorting import sort_row
 from onward.sampling.vocab_blocks import NEGATIVE_INFINITY
 
+CHAIN = Structure.of_dtype(CHAIN_DTYPE)
 SLOPE_TOKENS = 100
 """Version 1 reads the slope from this many of the most likely tokens, as llama.cpp does."""
 _LN2 = math.log(2)
+
+
+@kernel([PTR, PTR, PTR, PTR], I64)
+def draw_from_chain(
+    f: Function, row_pointer: Value, item_pointer: Value, chain_pointer: Value, step_pointer: Value
+) -> Value:
+    """Return a token sampled from a row, which has a finite maximum; -inf marks tokens that must not be sampled."""
+    item, chain = View(f, item_pointer, ITEM), View(f, chain_pointer, CHAIN)
+    floor = (row_at(f, row_pointer).maximum.to_f64() - chain.floor).to_f32()
+    count = sort_row(f, row_pointer, step_pointer, floor, chain.num_sorted)
+    left = Interval(f, View(f, step_pointer, STEP), item, count)
+    order = f.var(I64, chain.order)
+    with f.forever() as turn:
+        turn.leave(order.value.eq(0))
+        for number, each in enumerate(FILTERS.values(), 1):
+            with f.when((order.value & ((1 << ORDER_BITS) - 1)).eq(number)):
+                each.kernel(left, *(getattr(chain, one.name) for one in each.parameters))
+        order.value = order.value >> ORDER_BITS
+    return left.token_at(row_pointer, left.draw(left.mass()))
 
 
 @kernel([PTR, PTR, PTR, PTR], I64)
@@ -34,7 +63,7 @@ def draw_by_mirostat(
     item, chain = View(f, item_pointer, ITEM), View(f, chain_pointer, CHAIN)
     vocab_size = row_at(f, row_pointer).size
     count = sort_row(f, row_pointer, step_pointer, NEGATIVE_INFINITY, vocab_size)
-    left = Interval(f, View(f, step_pointer, STEP), count, scale_of(f, item.temperature))
+    left = Interval(f, View(f, step_pointer, STEP), item, count, scale_of(f, item.temperature))
     kept = f.var(I64, 0)
     with f.otherwise(chain.mirostat.eq(2)) as (second, first):
         with second:
@@ -44,7 +73,7 @@ def draw_by_mirostat(
             kept.value = num_by_slope(f, left.logits, count, left.scale.value, chain.mu, vocab_size)
     left.keep_first(kept.value)
     mass = left.mass()
-    place = left.pick(uniform_of(f, item, 0), mass)
+    place = left.draw(mass)
     surprise = left.distance(place).to_f64() + log64(f, mass)
     chain.set(next_mu=chain.mu - chain.eta * (surprise / _LN2 - chain.tau))
     return left.token_at(row_pointer, place)
