@@ -8,6 +8,7 @@ import random
 import re
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -80,9 +81,9 @@ def test_a_job_keeps_its_grammar_however_many_others_come(monkeypatch: pytest.Mo
     compiled: list[str] = []
     compile_grammar = TokenTrie.compile
 
-    def counting(trie: TokenTrie, grammar: str) -> Matcher:
+    def counting(trie: TokenTrie, grammar: str, limits: dict[str, Any]) -> Matcher:
         compiled.append(grammar)
-        return compile_grammar(trie, grammar)
+        return compile_grammar(trie, grammar, limits)
 
     monkeypatch.setattr(TokenTrie, "compile", counting)
     monkeypatch.setattr(grammars, "MAX_COMPILED_GRAMMARS", 1)
@@ -200,11 +201,11 @@ class Loop:
         self.compiling = threading.Event()
         compile_grammar = TokenTrie.compile
 
-        def delayed(trie: TokenTrie, grammar: str) -> Matcher:
+        def delayed(trie: TokenTrie, grammar: str, limits: dict[str, Any]) -> Matcher:
             assert threading.current_thread().name.startswith("onward-grammars")
             self.compiling.set()
             assert self.may_compile.wait(60)
-            return compile_grammar(trie, grammar)
+            return compile_grammar(trie, grammar, limits)
 
         monkeypatch.setattr(TokenTrie, "compile", delayed)
         self.loop = EngineLoop(make_engine())
@@ -285,11 +286,11 @@ def test_grammars_of_one_client_do_not_hold_those_of_another(monkeypatch: pytest
     release, begun = threading.Event(), threading.Event()
     compile_grammar = TokenTrie.compile
 
-    def held(trie: TokenTrie, grammar: str) -> Matcher:
+    def held(trie: TokenTrie, grammar: str, limits: dict[str, Any]) -> Matcher:
         if grammar.endswith("held/"):
             begun.set()
             assert release.wait(30)
-        return compile_grammar(trie, grammar)
+        return compile_grammar(trie, grammar, limits)
 
     monkeypatch.setattr(TokenTrie, "compile", held)
     engine, ended = make_engine(), queue.SimpleQueue[int]()

@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from onward.constraints import local
+from onward.constraints import local, matcher
 from onward.constraints.choice import TOO_SLOW, Outcome
-from onward.constraints.grammar import choice_grammar, regex_grammar
+from onward.constraints.grammar import LIMITS, choice_grammar, regex_grammar
+from onward.constraints.matcher import Matcher, TokenTrie
 from onward.constraints.process.client import GrammarProcess
 from onward.engine import constraints
 from onward.engine.events import Decoded, Event, Failed
-from onward.engine.job import Job
+from onward.engine.job import Job, ResumedChoice
 from onward.text.assembler import TextRules
 
-from .harness import JobResult, ToyEngine, make_engine, make_job, run, run_alone
+from .harness import JobResult, ToyEngine, events_of, make_engine, make_job, run, run_alone
 from .test_constraints import GRAMMARS
 
 
@@ -69,6 +73,113 @@ def test_choices_that_leave_every_step_change_nothing(monkeypatch: pytest.Monkey
     results = run(engine, made)
     monkeypatch.undo()
     assert [summary(results.jobs[job.id]) for job in made] == [summary(run_alone(job)) for job in made]
+
+
+@pytest.mark.parametrize("speculate", [True, False])
+@pytest.mark.parametrize("most", [{"step_max_items": 3}, {"max_grammar_size": 12}, {"step_lexer_fuel": 40}])
+def test_choices_that_need_more_than_a_step_may_take_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, speculate: bool, most: dict[str, int]
+) -> None:
+    moved: list[Matcher] = []
+    unlimited = local.LocalCompiled.unlimited
+
+    def counted(compiled: local.LocalCompiled) -> Matcher:
+        moved.append(unlimited(compiled))
+        return moved[-1]
+
+    engine = make_engine(speculate=speculate)
+    monkeypatch.setattr(local, "STEP_LIMITS", LIMITS | most)
+    monkeypatch.setattr(local.LocalCompiled, "unlimited", counted)
+    made = jobs()
+    results = run(engine, made)
+    monkeypatch.undo()
+    assert [summary(results.jobs[job.id]) for job in made] == [summary(run_alone(job)) for job in made]
+    assert moved or "max_grammar_size" in most
+
+
+FORCED_JUMPS = {
+    "counts that are ambiguous": 'start: ("x"|"y") q{200} "z"\nq: p | p p\np: "a" | "a" "a" | "a" "a" "a"',
+    "many alternatives": 'start: ("x"|"y") s "z"\n'
+    + "s: "
+    + "|".join(f"n{index}" for index in range(2500))
+    + "\n"
+    + "".join(f'n{index}: "a" "a" "a" "b"\n' for index in range(2500)),
+    "many empty rules": 'start: ("x"|"y") s{50} "z"\ns: "a" '
+    + " ".join(f"n{index}" for index in range(1200))
+    + "\n"
+    + "".join(f'n{index}: ""|"b"\n' for index in range(1200)),
+    "a long text": regex_grammar("[xy]" + "abcdefg" * 5_000),
+}
+
+
+@pytest.mark.parametrize("name", FORCED_JUMPS)
+def test_a_text_that_is_forced_at_once_takes_the_steps_thread_no_longer_than_its_limits(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Counted by the library's own limits: what exceeds those of a step is never used on the thread of the steps."""
+    compile_grammar = TokenTrie.compile
+    with_all_limits: list[Matcher] = []
+    used_here: list[str] = []
+
+    class Watched(Matcher):
+        __slots__ = ()
+
+        def copy(self) -> Watched:
+            return Watched(self.library.deep_copy(), self.vocab_size)
+
+        def consume(self, token: int) -> None:
+            self._note("consume")
+            super().consume(token)
+
+        def forced_tokens(self) -> list[int]:
+            self._note("forced tokens")
+            return super().forced_tokens()
+
+        def _note(self, what: str) -> None:
+            if threading.current_thread() is threading.main_thread():
+                used_here.append(what)
+
+    def watched(trie: TokenTrie, grammar: str, limits: dict[str, Any]) -> Matcher:
+        compiled = compile_grammar(trie, grammar, limits)
+        if limits != LIMITS:
+            return compiled
+        with_all_limits.append(compiled)
+        return Watched(compiled.library, compiled.vocab_size)
+
+    monkeypatch.setattr(TokenTrie, "compile", watched)
+    hostile, fine = make_job(max_tokens=40, grammar=FORCED_JUMPS[name]), make_job(max_tokens=60, ignore_end=True)
+    events = events_of(make_engine(), [hostile, fine])
+    assert with_all_limits and not used_here
+    assert [event.job for event in events if isinstance(event, Decoded) and event.finish_reason == "length"][-1:]
+    assert sum(len(event.tokens) for event in events if isinstance(event, Decoded) and event.job == fine.id) == 60
+
+
+def test_tokens_of_an_earlier_engine_are_taken_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be thousands."""
+    submitted: list[list[int]] = []
+    submit = local.SlowMasks.submit
+
+    def noted(thread: local.SlowMasks, choice: local.LocalChoice, tokens: list[int]) -> Future[Outcome]:
+        submitted.append(tokens)
+        return submit(thread, choice, tokens)
+
+    monkeypatch.setattr(local.SlowMasks, "submit", noted)
+    whole = make_job(max_tokens=30, grammar=GRAMMARS["open"], ignore_end=True)
+    tokens = [sampled.token for sampled in run_alone(whole).choices[0].sampled]
+    resumed = replace(whole, resume=(ResumedChoice(tuple(tokens[:20])),))
+    events = [event for event in events_of(make_engine(), [resumed]) if isinstance(event, Decoded)]
+    assert [sampled.token for event in events for sampled in event.tokens] == tokens[20:]
+    assert events[-1].finish_reason == "length"
+    assert submitted == [tokens[:20]]
+
+
+def test_a_text_that_was_complete_when_its_engine_was_lost_ends() -> None:
+    """The last token was delivered, and that it was the last was not."""
+    whole = make_job(max_tokens=30, grammar=choice_grammar(["the end"]))
+    tokens = [sampled.token for sampled in run_alone(whole).choices[0].sampled]
+    resumed = replace(whole, resume=(ResumedChoice(tuple(tokens)),))
+    [event] = events_of(make_engine(), [resumed])
+    assert isinstance(event, Decoded) and (event.tokens, event.finish_reason) == ([], "stop")
 
 
 @pytest.mark.slow
@@ -146,7 +257,7 @@ def test_masks_that_take_too_long_end_their_request_only(monkeypatch: pytest.Mon
     for job in (hostile, fine):
         engine.add(job)
     monkeypatch.setattr(local, "SLOW_SECONDS", -1.0)
-    monkeypatch.setattr(local, "MAX_TOKEN_SECONDS", -1.0)
+    monkeypatch.setattr(matcher, "MAX_TOKEN_SECONDS", -1.0)
     events: list[Event] = []
     while not engine.idle:
         events += engine.step()

@@ -50,6 +50,10 @@ class ChoiceConstraint(ABC):
         """Take a token that is not an end token. Returns whether the text is complete, as far as that is known:
         nothing can follow it."""
 
+    @abstractmethod
+    def replay(self, tokens: list[int]) -> None:
+        """Take the first tokens of a choice, which an earlier engine sampled; the constraint is unsettled then."""
+
     @property
     @abstractmethod
     def error(self) -> str:
@@ -80,6 +84,14 @@ class ChoiceConstraint(ABC):
         if self._outcome is None:
             return None
         return self._outcome.masks[self._offset : self._offset + count]
+
+    def _take_forced(self, token: int) -> bool | None:
+        """Take a token that the outcome knows. Returns whether the text is complete; None if it is not known."""
+        outcome = self._outcome
+        if outcome is None or self._offset >= len(outcome.forced) or outcome.forced[self._offset] != token:
+            return None
+        self._offset += 1
+        return outcome.completes and self._offset == len(outcome.forced)
 
     def _detach(self, pending: Future[Outcome]) -> None:
         self._outcome, self.pending, self.is_unsettled = None, pending, True

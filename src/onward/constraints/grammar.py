@@ -34,6 +34,14 @@ LIMITS: dict[str, Any] = {
 }
 """Of llguidance.LLParserLimits. A quarter of the library's own fuel for a step: a hostile mask takes milliseconds, no
 usual schema or expression needs as much."""
+STEP_LIMITS: dict[str, Any] = LIMITS | {
+    "initial_lexer_fuel": 200_000,
+    "step_lexer_fuel": 15_000,
+    "step_max_items": 4_000,
+    "max_grammar_size": 2_000,
+}
+"""What an engine computes on the thread of its steps: a token, or the text that it forces, takes at most about five
+milliseconds. What exceeds them is used on another thread, with LIMITS."""
 
 _SLASH = re.compile(r"\\.|/", re.DOTALL)
 
@@ -78,11 +86,11 @@ def check(grammar: str) -> str:
     return shown_reason(error).replace(f"<[{ANY_TOKEN}]>", "<token>") if error else ""
 
 
-def parser_limits() -> Any:
-    """Return LIMITS as the library's object."""
+def parser_limits(limits: dict[str, Any] = LIMITS) -> Any:
+    """Return limits as the library's object."""
     from llguidance import LLParserLimits
 
-    return LLParserLimits(**LIMITS)
+    return LLParserLimits(**limits)
 
 
 def bounded(grammar: str, most: int = MAX_GRAMMAR_BYTES) -> str:

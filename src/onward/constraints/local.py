@@ -10,72 +10,119 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
-from numpy import uint32
-from numpy.typing import NDArray
-
-from onward.constraints.choice import TOO_SLOW, ChoiceConstraint, Masks, Outcome
+from onward.constraints.choice import ChoiceConstraint, Masks, Outcome
 from onward.constraints.errors import GrammarError
-from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie
+from onward.constraints.grammar import LIMITS, STEP_LIMITS
+from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie, UnlockedConsumer, is_complete, what_follows
 from onward.constraints.tokens import LibraryTokens
 from onward.sampling.masks import pack_mask
 
 SLOW_SECONDS = 0.002
 """Processor time for a token, from which a choice is slow."""
-MAX_TOKEN_SECONDS = 0.2
-"""Processor time for a token, from which a request is refused."""
 VALIDATED_SECONDS = 0.0005
 """How long drafted tokens are compared with a grammar."""
 
+Advance = Callable[[UnlockedConsumer], Outcome]
 
-@dataclass(slots=True)
+
 class LocalCompiled:
-    """Implements `choice.Compiled`. `ends`: the mask of the end tokens; without any (`has_ends`), the model cannot say
-    that a text is complete."""
+    """Implements `choice.Compiled`. `ends`: the mask of the end tokens; without any, the model cannot say that a text
+    is complete. `fits_steps`: whether `matcher` has STEP_LIMITS."""
 
-    matcher: Matcher
-    ends: NDArray[uint32]
-    has_ends: bool
-    first: Masks
-    slow: SlowMasks
+    def __init__(self, trie: TokenTrie, grammar: str, end_tokens: frozenset[int], slow: SlowMasks) -> None:
+        """Compile a grammar. Raises GrammarError."""
+        self.ends = pack_mask(end_tokens, trie.vocab_size)
+        self.slow = slow
+        self._compile = partial(trie.compile, grammar)
+        self._unlimited: Matcher | None = None
+        self.fits_steps = True
+        try:
+            self.matcher = self._compile(STEP_LIMITS)
+            self.first = MaskBuffer.compute_here(self.matcher, self.ends)
+        except GrammarError:
+            self.fits_steps = False
+        if not self.fits_steps or self.matcher.has_failed:
+            self.fits_steps, self.matcher = False, self._compile(LIMITS)
+            self.first = MaskBuffer.compute_here(self.matcher, self.ends)
+        if self.matcher.error:
+            raise GrammarError(self.matcher.error)
 
     def begin(self) -> LocalChoice:
         return LocalChoice(self)
 
+    def unlimited(self) -> Matcher:
+        """Return a matcher before its first token that has LIMITS. On the thread of `SlowMasks`. Raises
+        GrammarError."""
+        if not self.fits_steps:
+            return self.matcher.copy()
+        if self._unlimited is None:
+            self._unlimited = self._compile(LIMITS)
+        return self._unlimited.copy()
+
 
 class LocalChoice(ChoiceConstraint):
-    """A matcher of this process. While the constraint is unsettled, it belongs to the thread of `SlowMasks`."""
+    """A matcher of this process. While the constraint is unsettled, it belongs to the thread of `SlowMasks`.
 
-    __slots__ = ("compiled", "cost", "matcher")
+    A matcher within STEP_LIMITS is used on the engine's thread. One that has exceeded them is replaced by one with
+    LIMITS, which is used on the thread of `SlowMasks` only.
+    """
+
+    __slots__ = ("_behind", "_tokens", "compiled", "cost", "fits_steps", "matcher")
 
     def __init__(self, compiled: LocalCompiled) -> None:
         super().__init__(compiled.first)
         self.compiled = compiled
         self.matcher = compiled.matcher.copy()
+        self.fits_steps = compiled.fits_steps
+        self._tokens: list[int] = []
+        self._behind: list[int] = []
+        """Forced tokens that were taken, and that the matcher has not."""
         self.cost = 0.0
         """Seconds that the last token took."""
 
     def take(self, token: int) -> bool:
-        if self.is_slow:
-            self._detach(self.compiled.slow.submit(self, [token]))
+        self._tokens.append(token)
+        known = self._take_forced(token)
+        if known is not None:
+            self._behind.append(token)
+            return known
+        tokens, self._behind = [*self._behind, token], []
+        if self.is_slow or not self.fits_steps:
+            self._leave(tokens)
             return False
         self._outcome = None
         started = time.thread_time()
-        is_complete = self._consume(token)
-        if not is_complete and time.thread_time() - started > SLOW_SECONDS:
-            self.is_slow = True
-            self._detach(self.compiled.slow.submit(self, []))
-        return is_complete
+        for each in tokens:
+            self.matcher.consume(each)
+        completes = is_complete(self.matcher, self.compiled.ends)
+        if completes:
+            return True
+        self.is_slow = time.thread_time() - started > SLOW_SECONDS
+        if self.is_slow or self.matcher.has_failed:
+            self._leave([])
+        return False
+
+    def replay(self, tokens: list[int]) -> None:
+        self._tokens += tokens
+        self._leave(tokens)
 
     @property
     def error(self) -> str:
         return "" if self.is_unsettled else self.matcher.error
 
+    @property
+    def exceeds_steps(self) -> bool:
+        """Whether the matcher needs more than STEP_LIMITS. Then `leave_step` has another one compute what follows."""
+        return self.fits_steps and not self.is_unsettled and self.matcher.has_failed
+
     def forced_tokens(self) -> list[int]:
-        return [] if self._outcome is not None else self.matcher.forced_tokens()
+        if self._outcome is not None:
+            return self._outcome.forced[self._offset :]
+        return self.matcher.forced_tokens()
 
     def count_valid(self, tokens: list[int]) -> int:
         """As for every choice; compares more of them the less time they take."""
@@ -94,25 +141,29 @@ class LocalChoice(ChoiceConstraint):
         self.is_slow = outcome.seconds > SLOW_SECONDS
         return outcome
 
-    def leave_step(self, batch: Future[list[Masks]], place: int) -> None:
-        """The masks of this choice were not computed in time: the choice goes on when they are."""
+    def leave_step(self, batch: Future[list[Masks]] | None = None, place: int = 0) -> None:
+        """Go on when the masks are there: they were not computed in time, at a place of a batch that another thread
+        computes, or take more than STEP_LIMITS."""
         self.is_slow = True
-        self._detach(self.compiled.slow.submit_done(self, batch, place))
+        if batch is None:
+            self._leave([])
+        else:
+            self._detach(self.compiled.slow.submit_done(self, batch, place))
 
-    def advance(self, tokens: list[int]) -> Outcome:
-        """Take tokens and compute the mask behind them, on whatever thread owns the matcher."""
+    def advance(self, tokens: list[int], consumer: UnlockedConsumer) -> Outcome:
+        """Take tokens and compute what follows, on whatever thread owns the matcher. Raises GrammarError."""
         started = time.thread_time()
-        for token in tokens:
-            if self._consume(token):
-                return Outcome(self.first, [], True)
-        masks = MaskBuffer.compute_here(self.matcher, self.compiled.ends)
+        consumer.consume(self.matcher, tokens)
+        follows = what_follows(self.matcher, self.compiled.ends)
+        if self.fits_steps and self.matcher.has_failed:
+            self.matcher, self.fits_steps = self.compiled.unlimited(), False
+            consumer.consume(self.matcher, self._tokens)
+            follows = what_follows(self.matcher, self.compiled.ends)
         self.cost = time.thread_time() - started
-        error = self.matcher.error or (TOO_SLOW if self.cost > MAX_TOKEN_SECONDS else "")
-        return Outcome(masks, [], False, error, self.cost)
+        return follows._replace(seconds=self.cost)
 
-    def _consume(self, token: int) -> bool:
-        self.matcher.consume(token)
-        return self.matcher.is_complete or (not self.compiled.has_ends and self.matcher.has_ended())
+    def _leave(self, tokens: list[int]) -> None:
+        self._detach(self.compiled.slow.submit(self, tokens))
 
 
 class SlowMasks:
@@ -120,28 +171,25 @@ class SlowMasks:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: list[tuple[float, int, Future[Outcome], Callable[[], Outcome]]] = []
+        self._waiting: list[tuple[float, int, Future[Outcome], Advance]] = []
         self._numbers = count()
         self._has_thread = self._is_closed = False
 
     def submit(self, choice: LocalChoice, tokens: list[int]) -> Future[Outcome]:
         """Return what follows the choice's tokens and these."""
-
-        def compute() -> Outcome:
-            try:
-                return choice.advance(tokens)
-            except BaseException as error:  # a panic in the library
-                return Outcome(choice.first, [], False, f"the library that computes it failed: {type(error).__name__}")
-
-        return self._put(choice.cost, compute)
+        future: Future[Outcome] = Future()
+        self._put(future, choice, tokens)
+        return future
 
     def submit_done(self, choice: LocalChoice, batch: Future[list[Masks]], place: int) -> Future[Outcome]:
         """Return the masks at a place of a batch that another thread computes."""
         future: Future[Outcome] = Future()
 
         def done(finished: Future[list[Masks]]) -> None:
-            masks = finished.result()[place][:1].copy()
-            future.set_result(Outcome(masks, [], False, choice.matcher.error, 2 * SLOW_SECONDS))
+            if finished.exception() is not None or choice.matcher.has_failed:
+                self._put(future, choice, [])
+            else:
+                future.set_result(Outcome(finished.result()[place][:1].copy(), [], False, seconds=2 * SLOW_SECONDS))
 
         batch.add_done_callback(done)
         return future
@@ -152,25 +200,35 @@ class SlowMasks:
             self._is_closed = True
             self._changed.notify()
 
-    def _put(self, cost: float, compute: Callable[[], Outcome]) -> Future[Outcome]:
-        future: Future[Outcome] = Future()
+    def _put(self, future: Future[Outcome], choice: LocalChoice, tokens: list[int]) -> None:
         with self._changed:
-            heappush(self._waiting, (cost, next(self._numbers), future, compute))
+            advance: Advance = partial(_advanced, choice, tokens)
+            heappush(self._waiting, (choice.cost, next(self._numbers), future, advance))
             if not self._has_thread:
                 self._has_thread = True
                 threading.Thread(target=self._run, name="onward-slow-masks", daemon=True).start()
             self._changed.notify()
-        return future
 
     def _run(self) -> None:
+        consumer = UnlockedConsumer()
         while True:
             with self._changed:
                 while not self._waiting and not self._is_closed:
                     self._changed.wait()
                 if self._is_closed:
                     return
-                _, _, future, compute = heappop(self._waiting)
-            future.set_result(compute())
+                _, _, future, advance = heappop(self._waiting)
+            future.set_result(advance(consumer))
+
+
+def _advanced(choice: LocalChoice, tokens: list[int], consumer: UnlockedConsumer) -> Outcome:
+    """Return what follows, or the error of a grammar."""
+    try:
+        return choice.advance(tokens, consumer)
+    except GrammarError as error:
+        return Outcome(choice.first, [], False, str(error))
+    except BaseException as error:  # a panic in the library
+        return Outcome(choice.first, [], False, f"the library that computes it failed: {type(error).__name__}")
 
 
 class LocalGrammars:
@@ -190,12 +248,7 @@ class LocalGrammars:
         with self._loading:
             if self._trie is None:
                 self._trie = TokenTrie(self._load_tokens())
-        matcher = self._trie.compile(grammar)
-        ends = pack_mask(end_tokens, self._trie.vocab_size)
-        first = MaskBuffer.compute_here(matcher, ends)
-        if matcher.error:
-            raise GrammarError(matcher.error)
-        return LocalCompiled(matcher, ends, bool(end_tokens), first, self._slow)
+        return LocalCompiled(self._trie, grammar, end_tokens, self._slow)
 
     def compute(self, wanted: Sequence[tuple[LocalChoice, list[int]]]) -> Future[list[Masks]]:
         """Return the masks of choices and their drafts, views that are valid until the next call. The matchers must not

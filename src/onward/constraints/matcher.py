@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.constraints.choice import TOO_SLOW, Outcome
 from onward.constraints.errors import GrammarError
-from onward.constraints.grammar import parser_limits
+from onward.constraints.grammar import LIMITS, parser_limits
 from onward.constraints.reasons import shown_reason
-from onward.constraints.tokens import LibraryTokens
+from onward.constraints.tokens import LibraryTokens, byte_tokens
 
 ALL = np.uint32(0xFFFFFFFF)
 """A word of a mask that allows everything."""
+MAX_TOKEN_SECONDS = 0.2
+"""Processor time for the masks behind one token, from which a request is refused."""
+MAX_FORCED_TOKENS = 16
+"""Of a text that must come next, so many tokens are looked at together."""
 
 
 class TokenTrie:
@@ -28,12 +34,12 @@ class TokenTrie:
         """Length of the library's masks: those of `sampling.masks`, and one more where the virtual token needs it."""
         self._library = tokens.library
 
-    def compile(self, grammar: str) -> Matcher:
+    def compile(self, grammar: str, limits: dict[str, Any] = LIMITS) -> Matcher:
         """Return a matcher before its first token. Takes milliseconds, without the interpreter lock; a hostile grammar
-        takes up to a second. Raises GrammarError."""
+        takes up to a second. Raises GrammarError, also where it exceeds these limits."""
         from llguidance import LLMatcher
 
-        library = LLMatcher(self._library, grammar, log_level=0, limits=parser_limits())
+        library = LLMatcher(self._library, grammar, log_level=0, limits=parser_limits(limits))
         matcher = Matcher(library, self.vocab_size)
         library.compute_bitmask()  # fails where the text that is forced at the beginning exceeds a limit
         if matcher.error:
@@ -58,6 +64,11 @@ class Matcher:
     def error(self) -> str:
         """Why no further token can be matched: the grammar has become too complex, for one. "" if all is well."""
         return shown_reason(self.library.get_error()) if self.library.is_error() else ""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether there is an `error`."""
+        return bool(self.library.is_error())
 
     @property
     def is_complete(self) -> bool:
@@ -85,6 +96,54 @@ class Matcher:
         tokenizer makes of it. None if several texts may follow, or if the last token depends on what follows it."""
         tokens: list[int] = self.library.compute_ff_tokens()
         return tokens
+
+
+class UnlockedConsumer:
+    """Takes tokens without the interpreter lock, which `Matcher.consume` holds: a token of a large grammar takes up to
+    tens of milliseconds, for which other threads would stand still. Used on one thread."""
+
+    def __init__(self) -> None:
+        from llguidance import LLExecutor, LLMatcher
+
+        self._executor = LLExecutor(1)
+        self._failed = LLMatcher(byte_tokens().library, "start: /a/", log_level=0)
+        """The library gives the lock back for two matchers or more: this one takes no token."""
+        self._failed.consume_token(0)
+
+    def consume(self, matcher: Matcher, tokens: Sequence[int]) -> None:
+        """As `Matcher.consume`, for tokens in order."""
+        for token in tokens:
+            self._executor.consume_token_par([(matcher.library, token), (self._failed, 0)])
+
+
+def what_follows(matcher: Matcher, ends: NDArray[np.uint32]) -> Outcome:
+    """Return what may follow, and with it what must: computed on the calling thread, mostly without the interpreter
+    lock. `ends`: as in `Wanted`; without any, the model cannot say that a text is complete. The outcome of a complete
+    text has no masks."""
+    started = time.thread_time()
+    if is_complete(matcher, ends):
+        return Outcome(np.empty((0, len(ends)), np.uint32), [], True)
+    masks = [MaskBuffer.compute_here(matcher, ends)]
+    found = [] if matcher.has_failed else matcher.forced_tokens()[:MAX_FORCED_TOKENS]
+    forced: list[int] = []
+    completes = False
+    ahead = matcher.copy() if found else matcher
+    for token in found:
+        ahead.consume(token)
+        completes = is_complete(ahead, ends)
+        mask = masks[0] if completes else MaskBuffer.compute_here(ahead, ends)
+        if ahead.has_failed:
+            break  # found again when the token before it is taken
+        forced.append(token)
+        masks.append(mask)
+    seconds = time.thread_time() - started
+    error = matcher.error or (TOO_SLOW if seconds > MAX_TOKEN_SECONDS else "")
+    return Outcome(np.concatenate(masks), forced, completes, error, seconds)
+
+
+def is_complete(matcher: Matcher, ends: NDArray[np.uint32]) -> bool:
+    """Return whether a text is complete. `ends`: as in `what_follows`."""
+    return matcher.is_complete or (not ends.any() and matcher.has_ended())
 
 
 Wanted = tuple[Matcher, list[int], NDArray[np.uint32]]

@@ -42,6 +42,15 @@ class ChoiceEnd:
                 return None
         return self._length_reached()
 
+    def replay(self, tokens: list[int]) -> None:
+        """Take the first tokens, which an earlier engine sampled and none of which was the end."""
+        self._num_taken += len(tokens)
+        if self._assembler is not None:
+            for token in tokens:
+                self._completes_stop(self._assembler, token)
+        if self._constraint is not None and tokens:
+            self._constraint.replay(tokens)
+
     def settle(self) -> EngineFinishReason | None:
         """Return the finish reason behind the tokens taken, for a constraint that was unsettled. Raises GrammarError
         where the choice cannot go on."""

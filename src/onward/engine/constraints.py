@@ -56,6 +56,8 @@ class Constraints:
         self._batch: Future[list[Masks]] | None = None
         self._places: dict[int, int] = {}
         """The place of each sequence in the batch of the step, by sequence id."""
+        self._left: set[int] = set()
+        """The sequences of the step that leave it, by id."""
 
     def is_ready(self, job: Job) -> bool:
         """Whether `prepare` returns at once. Any thread."""
@@ -90,7 +92,10 @@ class Constraints:
             constraint = scheduled.sequence.constraint
             if not isinstance(constraint, LocalChoice) or scheduled.is_prefill or not scheduled.num_outputs:
                 continue
-            if constraint.known_masks(1) is None:
+            if constraint.exceeds_steps:
+                constraint.leave_step()
+                self._left.add(scheduled.sequence.id)
+            elif constraint.known_masks(1) is None:
                 self._places[scheduled.sequence.id] = len(wanted)
                 wanted.append((constraint, scheduled.draft.tokens if scheduled.draft else []))
         if wanted:
@@ -99,21 +104,26 @@ class Constraints:
 
     def late(self, step: Iterable[ScheduledSequence]) -> set[int]:
         """Wait for the masks of the step, for a moment. Returns the ids of the sequences that leave it."""
+        left, self._left = self._left, set()
         if self._batch is None:
-            return set()
+            return left
+        batch: Future[list[Masks]] | None = None
         try:
             self._batch.result(MAX_WAIT_SECONDS)
-            return set()
         except FutureTimeoutError:
-            late = set(self._places)
+            batch = self._batch
         for scheduled in step:
             place, constraint = self._places.get(scheduled.sequence.id), scheduled.sequence.constraint
-            if place is not None and isinstance(constraint, LocalChoice):
-                constraint.leave_step(self._batch, place)
-        assert self._local is not None
-        self._local.abandon()
-        self._batch, self._places = None, {}
-        return late
+            if place is None or not isinstance(constraint, LocalChoice):
+                continue
+            if batch is not None or constraint.exceeds_steps:
+                constraint.leave_step(batch, place)
+                left.add(scheduled.sequence.id)
+        if batch is not None:
+            assert self._local is not None
+            self._local.abandon()
+            self._batch, self._places = None, {}
+        return left
 
     def masks_of(self, sequence: Sequence, count: int) -> Masks | None:
         """Return the masks of a sequence that samples in this step, for the next token and `count - 1` drafted ones,
@@ -140,7 +150,7 @@ class Constraints:
         """Wait for masks that nobody needed, because the step failed."""
         if self._batch is not None:
             self._batch.result()
-        self._batch, self._places = None, {}
+        self._batch, self._places, self._left = None, {}, set()
 
     def _compile_elsewhere(self, grammar: str, end_tokens: EndTokens) -> Compiled:
         with self._loading:

@@ -288,8 +288,7 @@ class Engine:
             if sequence.end is None:
                 sequence.constraint = sequence.grammar.begin() if sequence.grammar is not None else None
                 sequence.end = ChoiceEnd(job, self.vocabulary, sequence.constraint)
-                for token in sequence.tokens[sequence.prompt_length :]:
-                    sequence.end.take(token)
+                sequence.end.replay(sequence.tokens[sequence.prompt_length :])
 
     def _sample(self, pending: list[PendingDraw], logits: NDArray[np.float32], events: list[Event]) -> None:
         """Sample for all sequences at once, after each draft token as if it were accepted; keep what the drafts allow.

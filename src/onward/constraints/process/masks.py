@@ -66,12 +66,14 @@ class RemoteChoice(ChoiceConstraint):
 
     def take(self, token: int) -> bool:
         self.tokens.append(token)
-        outcome = self._outcome
-        if outcome is not None and self._offset < len(outcome.forced) and outcome.forced[self._offset] == token:
-            self._offset += 1
-            return outcome.completes and self._offset == len(outcome.forced)
+        known = self._take_forced(token)
+        if known is None:
+            self._detach(self.compiled.owner.advance(self))
+        return bool(known)
+
+    def replay(self, tokens: list[int]) -> None:
+        self.tokens += tokens
         self._detach(self.compiled.owner.advance(self))
-        return False
 
     @property
     def error(self) -> str:

@@ -19,11 +19,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.constraints.choice import TOO_SLOW
 from onward.constraints.errors import GrammarError
 from onward.constraints.grammar import check, text_grammar
 from onward.constraints.json_schema import check_embedded, json_schema_grammar
-from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie
+from onward.constraints.matcher import MaskBuffer, Matcher, TokenTrie, what_follows
 from onward.constraints.process.messages import (
     Advance,
     Advanced,
@@ -54,12 +53,9 @@ LOAD_SECONDS = 120.0
 """For a vocabulary, which the operator's model has."""
 ADVANCE_SECONDS = 1.0
 """For the next masks of a choice, behind each MAX_REPLAYED_TOKENS of its tokens."""
-MAX_TOKEN_SECONDS = 0.2
-"""For the masks behind one token: the choice is refused, and the process goes on."""
 MAX_REPLAYED_TOKENS = 1000
 MAX_EXTRA_MEMORY = 1 << 30
 """Bytes of addresses beside those that the process has when it begins; a vocabulary of 262,144 tokens takes a third."""
-MAX_FORCED_TOKENS = 16
 STACK_BYTES = 4 << 20
 """Half of what threads usually have: what does not overflow here overflows nowhere else."""
 NICENESS = 5
@@ -128,18 +124,8 @@ class Worker:
             matcher = self._choices[choice] = first.copy()
         for token in tokens:
             matcher.consume(token)
-        started = time.thread_time()
-        if _is_complete(matcher, ends):
-            return Advanced(b"", [], True)
-        masks = [MaskBuffer.compute_here(matcher, ends)]
-        forced = [] if matcher.error else matcher.forced_tokens()[:MAX_FORCED_TOKENS]
-        ahead = matcher.copy() if forced else matcher
-        for token in forced:
-            ahead.consume(token)
-            masks.append(masks[0] if _is_complete(ahead, ends) else MaskBuffer.compute_here(ahead, ends))
-        error = matcher.error or (TOO_SLOW if time.thread_time() - started > MAX_TOKEN_SECONDS else "")
-        packed = b"".join(each.tobytes() for each in masks)
-        return Advanced(packed, forced, bool(forced) and _is_complete(ahead, ends), error)
+        follows = what_follows(matcher, ends)
+        return Advanced(follows.masks.tobytes(), follows.forced, follows.completes, follows.error)
 
     def _encode(self, text: str) -> list[int]:
         """Ask the other side for the tokens of a text."""
@@ -156,10 +142,6 @@ class Worker:
     def _read(down: int) -> Iterator[Request]:
         for payload in FrameReader(down):
             yield decode_request(payload)
-
-
-def _is_complete(matcher: Matcher, ends: NDArray[np.uint32]) -> bool:
-    return matcher.is_complete or (not ends.any() and matcher.has_ended())
 
 
 def _checked(request: Check) -> Checked:
