@@ -68,6 +68,7 @@ class Advanced(msgspec.Struct, frozen=True, tag=True, array_like=True):
     forced: list[int]
     completes: bool
     problem: str = ""
+    seconds: float = 0.0
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True, array_like=True):

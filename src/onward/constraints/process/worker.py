@@ -125,7 +125,7 @@ class Worker:
         for token in tokens:
             matcher.consume(token)
         follows = what_follows(matcher, ends)
-        return Advanced(follows.masks.tobytes(), follows.forced, follows.completes, follows.error)
+        return Advanced(follows.masks.tobytes(), follows.forced, follows.completes, follows.error, follows.seconds)
 
     def _encode(self, text: str) -> list[int]:
         """Ask the other side for the tokens of a text."""

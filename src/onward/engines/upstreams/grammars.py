@@ -1,11 +1,11 @@
-"""Grammars of choices that an upstream computes: used in a disposable process, beside the event loop."""
+"""Grammars of choices that an upstream computes: used in disposable processes, beside the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
 
-from onward.constraints.choice import ChoiceConstraint, Compiled
+from onward.constraints.choice import ChoiceConstraint
 from onward.constraints.grammars import Grammars
 from onward.constraints.process.masks import RemoteGrammars
 from onward.engine.job import Job
@@ -13,22 +13,14 @@ from onward.engine.model import Tokenizer
 from onward.fair_pool import FairPool
 from onward.sampling.masks import Mask
 
-QUICK_SECONDS = 0.1
-"""A grammar that is compiled within this time is used beside others."""
-
 
 class UpstreamGrammars:
     """The grammars of one model. Its coroutines may run at the same time, on one event loop. From the first grammar on
-    it owns two processes and threads that wait for them; `close` ends them.
-
-    One process compiles every grammar, and computes the masks of those that take long; the other one has those that are
-    quick, so that nobody waits there for what a stranger sends.
-    """
+    it owns processes and threads that wait for them; `close` ends them."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._any = RemoteGrammars(tokenizer.size, tokenizer)
-        self._quick = RemoteGrammars(tokenizer.size, tokenizer)
-        self._grammars = Grammars(self._compile)
+        self._remote = RemoteGrammars(tokenizer.size, tokenizer)
+        self._grammars = Grammars(self._remote.compile)
         self._threads = FairPool("onward-grammars", max_threads=2, max_per_owner=1)
 
     async def constraint_of(self, job: Job) -> ChoiceConstraint | None:
@@ -39,12 +31,6 @@ class UpstreamGrammars:
         compile = partial(self._grammars.compiled, job.grammar, job.end_tokens)
         compiled = await asyncio.wrap_future(self._threads.submit(str(job.client), compile))
         return compiled.begin()
-
-    def _compile(self, grammar: str, end_tokens: frozenset[int]) -> Compiled:
-        compiled = self._any.compile(grammar, end_tokens)
-        if compiled.seconds > QUICK_SECONDS:
-            return compiled
-        return self._quick.compile(grammar, end_tokens)
 
     @staticmethod
     async def wait_for(constraint: ChoiceConstraint) -> None:
@@ -62,7 +48,6 @@ class UpstreamGrammars:
         return mask
 
     def close(self) -> None:
-        """End the process and the threads without waiting for them."""
+        """End the processes and the threads without waiting for them."""
         self._threads.close()
-        self._any.close()
-        self._quick.close()
+        self._remote.close()
