@@ -26,7 +26,7 @@ from benchmarks.load import Bounds, LoadGenerator, RawResult, run_async
 from benchmarks.outcome import Outcome, summarise
 from benchmarks.server_process import serve
 from benchmarks.workload import Workload
-from onward.server.run import raise_open_files_limit
+from onward.server.process import raise_open_files_limit
 
 REJECTED = "status 503"
 CALIBRATION_REQUESTS = 4_000

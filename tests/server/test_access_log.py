@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from onward.errors import EngineStopped, InvalidRequest, Overloaded
-from onward.server import access_log
+from onward.server import logs
 from onward.server.app import make_app
 from tests.server.fakes import Call, FakeBackend, completion, delta, in_loop, settings
 
@@ -59,7 +59,7 @@ async def test_the_access_log_can_be_turned_off(caplog: pytest.LogCaptureFixture
 
 @pytest.mark.parametrize("value", ["", " ", "\x00\x1b[31m", "a=b", 'a"b', "a\u2028b"])
 def test_a_logged_value_is_one_word_of_printable_characters(value: str) -> None:
-    cleaned = access_log.clean(value)
+    cleaned = logs.clean(value)
     assert cleaned and cleaned.isprintable()
     assert not set(cleaned) & set(' ="\n')
 

@@ -8,10 +8,10 @@ import logging
 import pytest
 
 from onward.errors import SetupError
+from onward.server.addresses import is_loopback
 from onward.server.app import make_app
 from onward.server.auth import check_exposure, mask_key
 from onward.server.keys import Keys, collect_keys
-from onward.server.origins import is_loopback
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
 KEYS = ("sk-first-0123456789", "sk-second")

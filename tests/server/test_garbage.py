@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from onward.server import garbage
-from onward.server.garbage import MAX_YOUNG_COLLECTIONS, MIN_YOUNG_COLLECTIONS, collect_when_idle
+from onward.server import process
+from onward.server.process import MAX_YOUNG_COLLECTIONS, MIN_YOUNG_COLLECTIONS, collect_when_idle
 from tests.toy_backend import complete, make_backend
 
 
@@ -22,7 +22,7 @@ def thresholds() -> Iterator[None]:
 
 def test_only_full_collections_are_delayed() -> None:
     youngest, middle, _ = gc.get_threshold()
-    garbage.delay_full_collections()
+    process.delay_full_collections()
     assert gc.get_threshold() == (youngest, middle, MAX_YOUNG_COLLECTIONS)
 
 

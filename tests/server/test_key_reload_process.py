@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from onward.server.key_reload import reload_on_hangup
+from onward.server.keys import reload_on_hangup
 from tests.server.conftest import ROOT, Process
 from tests.server.fakes import settings, wait_for
 
@@ -62,7 +62,7 @@ def test_hangup_means_reload_only_with_a_key_file_and_without_a_terminal() -> No
     code = (
         "import os, pty, sys\n"
         "from pathlib import Path\n"
-        "from onward.server.key_reload import reload_on_hangup\n"
+        "from onward.server.keys import reload_on_hangup\n"
         "from onward.settings import Settings\n"
         "given = Settings(api_key_file=Path('/keys'))\n"
         "os.setsid()\n"

@@ -14,10 +14,9 @@ import pytest
 
 from onward.errors import SetupError
 from onward.offload import on_thread
-from onward.server import key_reload
+from onward.server import keys as keys_module
 from onward.server.app import make_app
-from onward.server.key_reload import KeyReload, file_version
-from onward.server.keys import Keys, collect_keys
+from onward.server.keys import KeyReload, Keys, collect_keys, file_version
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
 
@@ -157,7 +156,7 @@ async def test_a_changed_file_is_read_and_a_broken_one_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(key_reload, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(keys_module, "POLL_SECONDS", 0.01)
     watched = Reloading(key_file(tmp_path, "sk-a"))
     key_file(tmp_path, "two broken words")
     while "the keys stay as they were" not in caplog.text:

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from onward.server import log_writer
-from onward.server.log_format import FIELDS, JsonFormatter, TextFormatter, one_line
-from onward.server.log_writer import LogWriter
+from onward.server import logs
+from onward.server.logs import FIELDS, JsonFormatter, LogWriter, TextFormatter, one_line
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def test_lines_are_written_at_once_where_that_does_not_block(pipe: tuple[int, in
 def test_a_pipe_that_nobody_reads_blocks_nobody_and_what_is_lost_is_counted(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_writer, "MAX_QUEUED_LINES", 50)
+    monkeypatch.setattr(logs, "MAX_QUEUED_LINES", 50)
     fcntl.fcntl(pipe[1], fcntl.F_SETPIPE_SZ, 4096)
     handler = LogWriter(pipe[1])
     for number in range(200):
@@ -75,7 +74,7 @@ def read_until(reader: int, count: int) -> tuple[list[int], int]:
 
 
 def test_flushing_ends_also_if_nobody_reads(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_writer, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr(logs, "FLUSH_SECONDS", 0.01)
     handler = LogWriter(pipe[1])
     handler.handle(record("x" * 1_000_000))
     handler.flush()

@@ -15,7 +15,7 @@ import uvicorn
 from onward.errors import Overloaded
 from onward.server.app import make_app
 from onward.server.connection import server_config
-from onward.server.run import bind
+from onward.server.process import bind
 from tests.server.fakes import STORY, FakeBackend, Step, delta, settings, wait_for
 
 

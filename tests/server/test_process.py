@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from onward.errors import SetupError
-from onward.server.dead_engine import EXIT_CODE
-from onward.server.run import bind, ready_line, serve
+from onward.server.process import DEAD_ENGINE_EXIT_CODE, bind
+from onward.server.run import ready_line, serve
 from onward.settings import Settings
 from tests.server.conftest import Process
 from tests.server.fakes import FakeBackend, events, settings, wait_for
@@ -118,7 +118,7 @@ def test_a_server_whose_engine_is_dead_drains_and_ends_with_a_code_of_its_own(st
     streaming = Streaming(server)
     assert httpx.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "die"}).status_code == 200
     assert streaming.wait()[-1]["error"]["type"] == "server_error"
-    assert server.popen.wait(10) == EXIT_CODE == 70
+    assert server.popen.wait(10) == DEAD_ENGINE_EXIT_CODE == 70
     said = server.end()
     assert "CRITICAL onward.server: the engine of fake-model:1 is dead: the server ends with exit code 70" in said
     assert "draining: 1 request may run for up to 0.5 s" in said and said.endswith("stopped\n")
@@ -246,7 +246,7 @@ def test_a_closing_terminal_may_send_sighup_twice(start: Start) -> None:
 
 def test_the_limit_of_open_files_is_raised_to_the_hard_limit() -> None:
     resource = pytest.importorskip("resource")
-    program = "import resource; from onward.server.run import raise_open_files_limit as more; "
+    program = "import resource; from onward.server.process import raise_open_files_limit as more; "
     program += "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128)); more(); "
     program += "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -14,7 +14,7 @@ import pytest
 from onward.api.openapi import openapi
 from onward.api.parameter import Profile
 from onward.server.app import ROUTES, make_app
-from onward.server.pages.landing import landing
+from onward.server.pages.playground import landing
 from onward.server.pages.reference import reference_page
 from tests.server.fakes import Call, FakeBackend, in_loop, settings
 

@@ -13,7 +13,8 @@ import uvicorn
 
 from onward.server.app import make_app
 from onward.server.connection import Protocol, server_config
-from onward.server.run import _Server, bind
+from onward.server.process import bind
+from onward.server.run import _Server
 from tests.server.fakes import FakeBackend, in_loop, settings
 from tests.server.wire import split_response
 

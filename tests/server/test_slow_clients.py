@@ -15,7 +15,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from onward.server import connection
 from onward.server.app import make_app
 from onward.server.connection import server_config
-from onward.server.run import _Server, bind
+from onward.server.process import bind
+from onward.server.run import _Server
 from tests.server.fakes import FakeBackend, Step, delta, in_loop, settings
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"

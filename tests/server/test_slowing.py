@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from onward.server import slowing
+from onward.server import auth
+from onward.server.addresses import network
 from onward.server.app import make_app
-from onward.server.slowing import BURST, MAX_ADDRESSES, MAX_DELAY_SECONDS, RATE_PER_SECOND, WrongKeys, network
+from onward.server.auth import BURST, MAX_ADDRESSES, MAX_DELAY_SECONDS, RATE_PER_SECOND, WrongKeys
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
 GENERATED = "sk-" + 8 * "aB-9"
@@ -45,7 +46,7 @@ def test_an_address_is_forgiven_with_time() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slowing, "MAX_ADDRESSES", 50)
+    monkeypatch.setattr(auth, "MAX_ADDRESSES", 50)
     wrong = WrongKeys(Clock())
     for index in range(200):
         wrong.delay(f"host-{index}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.server.systemd import READY, STOPPING, notify
+from onward.server.process import READY, STOPPING, notify
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs Unix sockets")
 

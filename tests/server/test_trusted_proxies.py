@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from onward import values
+from onward.server.addresses import MAX_HOPS, TrustedProxies
 from onward.server.app import make_app
 from onward.server.connection import server_config
-from onward.server.trusted_proxies import MAX_HOPS, TrustedProxies
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 
 PROXIES = TrustedProxies(["10.0.0.0/8", "fd00::/8", "192.0.2.1/32"])

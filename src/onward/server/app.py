@@ -9,26 +9,23 @@ from onward.api.routes import Services
 from onward.backends.base import Backend
 from onward.errors import RequestCancelled
 from onward.offload import owner
-from onward.server import access_log
 from onward.server import monitoring as monitoring_routes
+from onward.server.addresses import TrustedProxies
 from onward.server.auth import Authenticator
-from onward.server.completion_run import Runner
-from onward.server.error_response import convert_error, send_error
-from onward.server.exchange import ClientDisconnected, Exchange, Receive, Scope, Send
+from onward.server.exchange import ClientDisconnected, Exchange, Receive, Scope, Send, convert_error, send_error
 from onward.server.keys import Keys, collect_keys
+from onward.server.logs import log_request
 from onward.server.metrics import Metrics
 from onward.server.monitoring import Monitoring
 from onward.server.origins import OriginGuard
 from onward.server.pages import handlers as page_routes
 from onward.server.pages.handlers import Pages
 from onward.server.routes import Routes
-from onward.server.running import Running
-from onward.server.stream_metrics import StreamCollector
+from onward.server.running import Runner, Running
 from onward.server.streams import handlers as streams
 from onward.server.streams.handlers import Streams
-from onward.server.streams.kept import KeptStreams
+from onward.server.streams.kept import KeptStreams, StreamCollector
 from onward.server.streams.run import completing
-from onward.server.trusted_proxies import TrustedProxies
 from onward.settings import Settings
 
 ROUTES = (
@@ -132,7 +129,7 @@ class App:
             self._metrics.in_flight.dec()
             self._metrics.finish(exchange.record, exchange.elapsed_ms / 1000)
             if self._log_requests:
-                access_log.write(exchange)
+                log_request(exchange)
 
     async def _dispatch(self, exchange: Exchange) -> None:
         """Check origin and host, method and URL, then the key; then call the handler."""

@@ -1,22 +1,33 @@
-"""API keys: who may use the server, and the rule that it is not exposed to a network without them."""
+"""API keys: who may use the server, slower answers to clients that send wrong keys, and the rule that a server is not
+exposed to a network without keys.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import math
-from collections.abc import Iterator
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 
 from onward.errors import AuthenticationFailed, RateLimited, SetupError
+from onward.server.addresses import is_loopback, network
 from onward.server.exchange import Exchange
 from onward.server.keys import Key, Keys, digest, is_generated
-from onward.server.origins import is_loopback
-from onward.server.slowing import WrongKeys
 from onward.settings import Settings
 
+BURST = 10
+"""Wrong keys of an address that are answered at once."""
+RATE_PER_SECOND = 2.0
+"""Wrong keys of an address that are answered after these."""
+MAX_DELAY_SECONDS = 2.0
+"""Wrong keys that would have to wait for longer are refused; that bounds the answers that wait, to four per address."""
+MAX_ADDRESSES = 10_000
+MAX_KNOWN_KEYS = 16
+"""Keys that an address has used with success and that are remembered."""
 MAX_WAITING = 1_000
 """Answers to wrong keys that wait at a time, for all addresses together."""
-
 NO_KEY = (
     "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
     "(i.e. Authorization: Bearer YOUR_KEY), or as the password field (with blank username) if you're accessing "
@@ -24,6 +35,56 @@ NO_KEY = (
     "from the operator of this server."
 )  # fmt: skip
 TOO_MANY = "Too many incorrect API keys were sent from this address. Wait, then send a correct one."
+
+
+class WrongKeys:
+    """Token buckets by address, the least recently used forgotten first. Belongs to one event loop.
+
+    Where more wrong keys arrive from an address than may wait, keys that a person chose are not even compared, except
+    for those that were valid there before: otherwise the difference between 200 and 429 would reveal a short key at any
+    rate. Those that `onward key new` made are compared always: nobody finds one of 2¹⁹² by trying.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tokens: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """Tokens left, negative for those that wait, and when they were counted."""
+        self._known: OrderedDict[str, OrderedDict[bytes, None]] = OrderedDict()
+        """Digests of the keys that were valid, by address."""
+
+    def delay(self, address: str) -> float:
+        """Count a wrong key; return the seconds after which it may be answered."""
+        address = network(address)
+        left = max(self._left(address) - 1, -RATE_PER_SECOND * MAX_DELAY_SECONDS - 1)  # a flood is forgiven in seconds
+        self._tokens[address] = (left, self._clock())
+        self._tokens.move_to_end(address)
+        if len(self._tokens) > MAX_ADDRESSES:
+            self._tokens.popitem(last=False)
+        return max(0.0, -left / RATE_PER_SECOND)
+
+    def seconds_until_accepted(self, address: str) -> float:
+        """Return for how long wrong keys of this address are refused: 0 where one would be answered."""
+        after = (1 - self._left(network(address))) / RATE_PER_SECOND
+        return max(0.0, after - MAX_DELAY_SECONDS)
+
+    def remember(self, address: str, digest: bytes) -> None:
+        """Record that a key was valid at an address."""
+        known = self._known.setdefault(network(address), OrderedDict())
+        known[digest] = None
+        known.move_to_end(digest)
+        if len(known) > MAX_KNOWN_KEYS:
+            known.popitem(last=False)
+        self._known.move_to_end(network(address))
+        if len(self._known) > MAX_ADDRESSES:
+            self._known.popitem(last=False)
+
+    def remembers(self, address: str, digest: bytes) -> bool:
+        """Return whether a key with this digest was valid at this address."""
+        return digest in self._known.get(network(address), ())
+
+    def _left(self, address: str) -> float:
+        left, counted_at = self._tokens.get(address, (float(BURST), 0.0))
+        return min(float(BURST), left + (self._clock() - counted_at) * RATE_PER_SECOND)
 
 
 class Authenticator:

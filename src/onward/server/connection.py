@@ -1,9 +1,10 @@
-"""One connection: uvicorn's HTTP protocol with time limits, size limits and this API's error envelope."""
+"""One connection: uvicorn's HTTP protocol with time limits, size limits, HTTP/1.0 and this API's error envelope."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import uvicorn
@@ -13,12 +14,12 @@ from onward.api.ids import request_id
 from onward.api.openai.error_body import error_envelope
 from onward.errors import ApiError, SetupError
 from onward.server.app import COMMON_HEADERS, App
-from onward.server.exchange import BODY_ERROR
-from onward.server.http10 import http10_app
-from onward.server.request_limits import RequestLimitsProtocol
+from onward.server.exchange import BODY_ERROR, Message, Receive, Scope, Send
+from onward.server.request_parsing import RequestLimitsProtocol
 
 log = logging.getLogger("onward.server")
 
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 HEAD_SECONDS = 30.0
 """Longest time from the connection, or from the first byte of a request, until its head is complete."""
 STALL_SECONDS = 30.0
@@ -31,6 +32,45 @@ UVICORN_HOOKS = (
     "on_message_begin", "on_message_complete", "on_response_complete", "pause_writing", "resume_writing",
 )  # fmt: skip
 """Methods of uvicorn's protocol that are overridden or called here. The newest is `_start_asgi_task`, of 0.45."""
+
+
+def http10_app(app: Application, cycle: RequestResponseCycle) -> Application:
+    """Return an application that responds as `app`, in the form of HTTP/1.0.
+
+    A body without Content-Length ends where the connection closes. The connection is kept after other responses if
+    `cycle.keep_alive`, which the client must have requested.
+    """
+
+    async def adapted(scope: Scope, receive: Receive, send: Send) -> None:
+        is_close_delimited = False
+
+        async def send_http10(message: Message) -> None:
+            nonlocal is_close_delimited
+            if message["type"] == "http.response.start":
+                is_close_delimited = not _has_known_length(message)
+                if is_close_delimited:
+                    cycle.chunked_encoding = False
+                    cycle.keep_alive = False
+                message = _with_connection_header(message, keep_alive=cycle.keep_alive)
+            elif is_close_delimited:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, send_http10)
+
+    return adapted
+
+
+def _has_known_length(message: Message) -> bool:
+    return message["status"] in (204, 304) or any(name.lower() == b"content-length" for name, _ in message["headers"])
+
+
+def _with_connection_header(message: Message, *, keep_alive: bool) -> Message:
+    """Return the start of a response with a Connection header, unless it has one."""
+    headers = message["headers"]
+    if any(name.lower() == b"connection" for name, _ in headers):
+        return message
+    return {**message, "headers": [*headers, (b"connection", b"keep-alive" if keep_alive else b"close")]}
 
 
 class Protocol(RequestLimitsProtocol):
@@ -206,7 +246,7 @@ def server_config(app: App) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # it would believe every program of this machine; see `trusted_proxies`
+        proxy_headers=False,  # it would believe every program of this machine; see `addresses`
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=1,
     )

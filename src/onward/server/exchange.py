@@ -1,25 +1,29 @@
-"""One HTTP request and its response, over ASGI's receive and send."""
+"""One HTTP request and its response, over ASGI's receive and send; its record, and the error that it may end with."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
-from onward.api.errors import OPENAI_ERRORS, ErrorWords
+from onward.api.errors import OPENAI_ERRORS, ErrorWords, api_error
 from onward.api.reply import SinkClosed
-from onward.errors import BodyTimeout, RequestTooLarge, UnsupportedEncoding
+from onward.errors import ApiError, BodyTimeout, Overloaded, RequestTooLarge, UnsupportedEncoding
+from onward.server.addresses import network
 from onward.server.keys import Key
-from onward.server.record import RequestRecord
-from onward.server.slowing import network
 
+log = logging.getLogger("onward.server")
+
+CLIENT_CLOSED_REQUEST = 499
+"""Status, in logs and metrics, of a request whose client disconnected before the response began. Never sent."""
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-
 BODY_IDLE_SECONDS = 60.0
 """Longest time without progress while a request body is received."""
 BODY_TOTAL_SECONDS = 600.0
@@ -29,6 +33,29 @@ DISCARD_SECONDS = 5.0
 DISCARD_BYTES = 64_000_000
 BODY_ERROR = "onward.body_error"
 """Key in the scope's state of the ApiError that rejects a malformed body, if the HTTP protocol found one."""
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """What is known about a request when it ends. Its handlers fill it; times are in milliseconds."""
+
+    route: str = "-"
+    model: str = "-"
+    """The model that responds; until it is known, the requested name, which a client may have made up."""
+    key: str = "-"
+    """The name of the key that was sent, never the key; "-" for one without a name."""
+    user: str = "-"
+    stream: bool = False
+    status: int = CLIENT_CLOSED_REQUEST
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    first_token_ms: float | None = None
+    cancelled: bool = False
+    error: str = ""
+    """Type of an error that was sent inside a stream, after its status 200."""
+    stream_id: str = ""
+    """Id of the completion whose stream is kept."""
 
 
 class ClientDisconnected(SinkClosed):
@@ -210,3 +237,19 @@ class Exchange:
     def elapsed_ms(self) -> float:
         """Time since the request's head was received, in milliseconds."""
         return (time.perf_counter() - self.started) * 1000
+
+
+def convert_error(exception: Exception, request_id: str, words: ErrorWords = OPENAI_ERRORS) -> ApiError:
+    """Return the error to send to the client, in the words of its API. Internal errors are logged with a traceback and
+    the request's id."""
+    error = api_error(exception, words)
+    if error.status >= 500 and not isinstance(error, Overloaded):
+        log.error("request %s failed: %s", request_id, exception, exc_info=exception)
+    return error
+
+
+async def send_error(exchange: Exchange, error: ApiError) -> None:
+    """Send the error as a whole response, with its headers."""
+    status, body, content_type = exchange.words.body(error)
+    exchange.headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+    await exchange.respond(status, body, content_type)

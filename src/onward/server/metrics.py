@@ -3,30 +3,78 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 import onward
 from onward.backends.base import Backend
 from onward.completions.answer import Answer
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest
-from onward.engine_load import EngineLoad
 from onward.errors import EngineStopped, Overloaded
-from onward.server.exchange import Exchange
-from onward.server.key_metrics import KeyMetrics
-from onward.server.process_metrics import process_metrics
-from onward.server.record import RequestRecord
-from onward.server.recovery_metrics import address_metrics, recovery_metrics
-from onward.server.warn import warn
+from onward.server.collectors import LoadCollector
+from onward.server.exchange import Exchange, RequestRecord
 
+log = logging.getLogger("onward.server")
+
+WARNING_HEADER = b"onward-warning"
 SHORT = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5)
 LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
+
+
+class KeyMetrics:
+    """Counts what the named keys are used for. Labels are names that the operator wrote into the key file, only."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "onward_key_requests", "HTTP requests by the name of their key.", ["key"], registry=registry
+        )
+        self._tokens = Counter(
+            "onward_key_tokens",
+            "Tokens by the name of the key. Kind: prompt or completion.",
+            ["key", "kind"],
+            registry=registry,
+        )
+        self._names: set[str] = set()
+
+    def count(self, record: RequestRecord) -> None:
+        """Count a request that has ended."""
+        if record.key == "-":
+            return
+        self._names.add(record.key)
+        self._requests.labels(record.key).inc()
+        self.count_tokens(record.key, record.prompt_tokens, record.completion_tokens)
+
+    def count_tokens(self, key: str, prompt_tokens: int, completion_tokens: int) -> None:
+        """Count tokens of the key of this name, of a request that is counted."""
+        if key in self._names:
+            self._tokens.labels(key, "prompt").inc(prompt_tokens)
+            self._tokens.labels(key, "completion").inc(completion_tokens)
+
+    def keep(self, names: frozenset[str]) -> None:
+        """Drop the counts of all other keys, so that a file that changes often does not add labels for ever."""
+        for name in self._names - names:
+            self._requests.remove(name)
+            self._tokens.remove(name, "prompt")
+            self._tokens.remove(name, "completion")
+        self._names &= names
+
+
+def warn(exchange: Exchange, answer: Answer, warned: set[str]) -> None:
+    """Add an answer's warning to the response, which has not begun. `warned` are the models that the log names."""
+    exchange.headers.append((WARNING_HEADER, answer.warning.encode("latin-1", "replace")))
+    if answer.model not in warned:
+        warned.add(answer.model)
+        log.warning(
+            "%s: %s (Said once; every such response has the header %s.)",
+            answer.model,
+            answer.warning,
+            WARNING_HEADER.decode(),
+        )
 
 
 class ModelMetrics:
@@ -213,61 +261,3 @@ class MeasuredAnswer:
         record.prompt_tokens = counts.prompt
         record.completion_tokens = counts.completion
         record.cached_tokens = counts.cached
-
-
-GAUGES = {
-    "onward_engine_running": ("num_running", "Running sequences."),
-    "onward_engine_waiting": ("num_waiting", "Sequences in the waiting queue."),
-    "onward_kv_blocks": ("num_blocks", "KV blocks in total."),
-    "onward_kv_blocks_used": ("num_used_blocks", "KV blocks held by sequences."),
-    "onward_kv_blocks_cached": ("num_cached_blocks", "KV blocks kept by the prefix cache."),
-}
-COUNTERS = {
-    "onward_engine_preemptions": ("num_preemptions", "Sequences preempted because KV blocks ran out."),
-    "onward_engine_steps": ("num_steps", "Engine steps."),
-    "onward_engine_prefill_tokens": ("num_prefill_tokens", "Prompt tokens computed."),
-    "onward_engine_decode_tokens": ("num_decode_tokens", "Tokens computed while decoding."),
-    "onward_engine_cached_tokens": ("num_cached_tokens", "Prompt tokens that the engine took from the prefix cache."),
-}
-"""Metric → field of EngineLoad and help text."""
-
-DRAFTS = tuple(
-    (source, outcome) for source in ("prediction", "lookup", "grammar") for outcome in ("accepted", "rejected")
-)
-
-
-class LoadCollector(Collector):
-    """Reads `Backend.load` on every scrape. Stateless."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
-    def collect(self) -> Iterator[Metric]:
-        load = self._backend.load()
-        yield from _families(GaugeMetricFamily, GAUGES, load)
-        yield from _families(CounterMetricFamily, COUNTERS, load)
-        yield _drafts(load)
-        yield from recovery_metrics(load)
-        yield from address_metrics(load)
-        yield from process_metrics(load)
-
-
-def _families(
-    family: type[GaugeMetricFamily] | type[CounterMetricFamily],
-    metrics: dict[str, tuple[str, str]],
-    load: dict[str, EngineLoad],
-) -> Iterator[Metric]:
-    for name, (field, help) in metrics.items():
-        metric = family(name, help, labels=["model"])
-        for model, now in load.items():
-            metric.add_metric([model], getattr(now, field))
-        yield metric
-
-
-def _drafts(load: dict[str, EngineLoad]) -> Metric:
-    help = "Draft tokens, from a request's prediction, from lookup in earlier text, or forced by a grammar."
-    made = CounterMetricFamily("onward_draft_tokens", help, labels=["model", "source", "outcome"])
-    for model, now in load.items():
-        for source, outcome in DRAFTS:
-            made.add_metric([model, source, outcome], getattr(now.drafts, f"{source}_{outcome}"))
-    return made

@@ -11,6 +11,7 @@ import ipaddress
 import re
 
 from onward.errors import Forbidden
+from onward.server.addresses import is_loopback
 from onward.server.exchange import Exchange
 from onward.settings import Settings
 
@@ -80,14 +81,6 @@ class OriginGuard:
             return True
         name = _name_in(authority)
         return name is not None and _is_local(name)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach `host`."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _is_local(name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import logging
 import signal
@@ -19,17 +18,24 @@ from onward.errors import SetupError
 from onward.loop_thread import fast_event_loop
 from onward.models.registry import BUILT_IN, REAL_MODEL
 from onward.residency import share_heap
-from onward.server import systemd
 from onward.server.app import App, make_app
 from onward.server.auth import check_exposure
 from onward.server.connection import check_uvicorn, server_config
-from onward.server.dead_engine import EXIT_CODE as DEAD_ENGINE_EXIT_CODE
-from onward.server.dead_engine import wait_for_dead_engine
-from onward.server.garbage import collect_when_idle, delay_full_collections
-from onward.server.key_reload import KeyReload, file_version, reload_on_hangup
-from onward.server.keys import collect_keys
-from onward.server.log_format import JsonFormatter, TextFormatter
-from onward.server.log_writer import LogWriter
+from onward.server.keys import KeyReload, collect_keys, file_version, reload_on_hangup
+from onward.server.logs import configure_logging
+from onward.server.process import (
+    DEAD_ENGINE_EXIT_CODE,
+    READY,
+    STOPPING,
+    bind,
+    bind_error,
+    collect_when_idle,
+    delay_full_collections,
+    ignore_user_signals,
+    notify,
+    raise_open_files_limit,
+    wait_for_dead_engine,
+)
 from onward.settings import Settings, served_names
 from onward.stdio import silence_stdout
 
@@ -64,7 +70,7 @@ def serve(
     The port is bound before the model loads, so that a port in use is reported at once. It accepts connections only
     when the model is ready. `announcement` is logged first.
     """
-    _ignore_user_signals()
+    ignore_user_signals()
     configure_logging(settings)
     if announcement is not None:
         log.info(announcement)
@@ -92,52 +98,6 @@ def serve(
     status = runner.run(Service(app, backend, settings, listener, key_reload).run())
     logging.shutdown()
     return status
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a bound socket that does not listen yet. Raises SetupError."""
-    try:
-        family, kind, number, _, address = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (OSError, UnicodeError):
-        raise SetupError(
-            f"The host name {host!r} cannot be resolved; pass an address or a name of this machine with --host."
-        ) from None
-    listener = socket.socket(family, kind, number)
-    if sys.platform != "win32":  # there it would let two programs share the port
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-        listener.set_inheritable(False)
-    except OSError as error:
-        listener.close()
-        raise SetupError(_bind_message(error, host, port)) from None
-    return listener
-
-
-def _bind_message(error: OSError, host: str, port: int) -> str:
-    match error.errno:
-        case errno.EADDRINUSE:
-            return f"Port {port} on {host} is in use. Stop the program that uses it, or choose another --port."
-        case errno.EACCES:
-            return f"Port {port} is reserved for privileged users; choose a --port above 1023."
-        case errno.EADDRNOTAVAIL:
-            return f"{host} is not an address of this machine; choose another --host."
-    return f"Cannot listen on {host} port {port}: {error.strerror}."
-
-
-def configure_logging(settings: Settings) -> None:
-    """Log to stderr, without ever blocking. Libraries log warnings only."""
-    handler = LogWriter(2)
-    handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
-    logger = logging.getLogger("onward")
-    logger.handlers[:] = [handler]
-    logger.setLevel(settings.log_level.upper())
-    logger.propagate = False
-    libraries = logging.getLogger("uvicorn")
-    libraries.handlers[:] = [handler]
-    libraries.setLevel(logging.WARNING)
 
 
 class _Server(uvicorn.Server):
@@ -180,7 +140,7 @@ class Service:
             # The settings do not know the models of a cluster.
             names = list(self._backend.health().models) if self._settings.cluster else served_names(self._settings)
             print_or_log(ready_line(names, self._settings, self._listener))
-            systemd.notify(systemd.READY)
+            notify(READY)
             await _wait_for_first(
                 serving,
                 self._stop.wait(),
@@ -231,7 +191,7 @@ class Service:
             self._listener.listen(BACKLOG)
         except OSError as error:
             self._listener.close()
-            raise SetupError(_bind_message(error, self._settings.host, self._settings.port)) from None
+            raise SetupError(bind_error(error, self._settings.host, self._settings.port)) from None
 
     async def _wait_until_started(self, serving: asyncio.Task[None]) -> None:
         while not self._server.started:
@@ -241,7 +201,7 @@ class Service:
 
     async def _drain(self) -> None:
         """Refuse new completions and wait for the running ones. The port stays open, so that /health can report it."""
-        systemd.notify(systemd.STOPPING)
+        notify(STOPPING)
         self._backend.drain()
         if self._app.num_running:
             repeat = "press Ctrl-C again" if self._signal == signal.SIGINT else "send the signal again"
@@ -271,25 +231,6 @@ class Service:
     async def _close_backend(self) -> None:
         await self._backend.aclose()
         await self._app.wait_until_idle()
-
-
-def _ignore_user_signals() -> None:
-    """SIGUSR1 and SIGUSR2, by which other servers reopen their logs, do nothing: the log is standard error."""
-    if sys.platform != "win32":
-        for number in (signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_IGN)
-
-
-def raise_open_files_limit() -> None:
-    """Allow as many open files as the hard limit: the usual soft limit, 1024, is for programs that use select()."""
-    if sys.platform != "win32":
-        import resource
-
-        _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-        except (OSError, ValueError):  # macOS refuses a hard limit that it reports as unlimited
-            log.debug("the limit of open files is unchanged")
 
 
 def _count_requests(count: int) -> str:

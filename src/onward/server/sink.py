@@ -11,8 +11,7 @@ from onward.api.openai.schema_link import LINK
 from onward.api.reply import Event, Reply
 from onward.api.sse import KEEP_ALIVE
 from onward.offload import on_thread
-from onward.server.error_response import convert_error
-from onward.server.exchange import Exchange
+from onward.server.exchange import Exchange, convert_error
 
 EVENT_STREAM = "text/event-stream"
 """Without a charset (behaviour §1)."""

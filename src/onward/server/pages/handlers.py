@@ -19,9 +19,8 @@ from onward.api.routes import Route
 from onward.backends.base import Backend
 from onward.server.exchange import Exchange
 from onward.server.pages.assets import ASSET_ROOT, send_asset
-from onward.server.pages.landing import landing
 from onward.server.pages.layout import HEADERS
-from onward.server.pages.playground import new_nonce, playground_headers, playground_page
+from onward.server.pages.playground import landing, new_nonce, playground_headers, playground_page
 from onward.server.pages.reference import reference_page
 
 Handler = Callable[["Pages", Exchange], Awaitable[None]]

@@ -14,14 +14,12 @@ from onward.api.openai.schema_link import schema_url
 from onward.api.routes import EVENTS, JSON, Route
 from onward.errors import InvalidRequest, NotFound
 from onward.offload import inline_or_on_thread
-from onward.server.disconnect import run_while_connected
 from onward.server.exchange import Exchange
-from onward.server.running import Running
+from onward.server.running import Running, run_while_connected
 from onward.server.sink import EventStream, send_whole
 from onward.server.streams.kept import KeptStreams
 from onward.server.streams.log import StreamLog
-from onward.server.streams.sender import StreamSender
-from onward.server.streams.work import completion_of
+from onward.server.streams.run import StreamSender, completion_of, owner
 
 Work = Coroutine[object, object, None]
 
@@ -123,12 +121,6 @@ ROUTES = (
     ),
     replace(_CANCEL, path=f"/openai{_PATH}", operation=cancel("WithSchema")),
 )
-
-
-def owner(exchange: Exchange) -> str | None:
-    """Return what identifies the key that a request was sent with; a name may belong to another key later. Without
-    keys, the stream's id, 29 random characters, is enough."""
-    return None if exchange.key is None else exchange.key.digest.hex()
 
 
 def _accepts_only_json(exchange: Exchange) -> bool:

@@ -1,4 +1,4 @@
-"""The streams that a server keeps, bounded in time and memory."""
+"""The streams that a server keeps, bounded in time and memory, and their metrics."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from onward.api.openai.response import Completion
 from onward.errors import ApiError, NotFound, RequestCancelled
@@ -200,3 +203,21 @@ class KeptStreams:
                     if self._num_bytes <= enough:
                         return True
         return forgotten
+
+
+class StreamCollector(Collector):
+    """Reads the kept streams on every scrape."""
+
+    def __init__(self, kept: KeptStreams) -> None:
+        self._kept = kept
+
+    def collect(self) -> Iterator[Metric]:
+        kept = self._kept
+        yield GaugeMetricFamily("onward_streams_kept", "Resumable streams that are kept.", kept.num_streams)
+        yield GaugeMetricFamily("onward_streams_kept_bytes", "Memory that kept streams hold.", kept.num_bytes)
+        yield CounterMetricFamily("onward_streams_resumed", "Connections that read on in a stream.", kept.num_resumed)
+        yield CounterMetricFamily(
+            "onward_streams_abandoned",
+            "Resumable streams that were cancelled because no client came back in time, or memory ran out.",
+            kept.num_abandoned,
+        )

@@ -1,24 +1,156 @@
-"""A completion whose stream is kept: its first connection."""
+"""A completion whose stream is kept: a task fills the stream's log, and each connection is sent the log from where its
+client stopped.
+"""
 
 from __future__ import annotations
 
-from onward.api.openai.reply import OpenAIReply
-from onward.api.reply import Reply
-from onward.api.routes import Complete
-from onward.completions.request import CompletionRequest
-from onward.errors import InvalidRequest
-from onward.server.completion_run import Runner
-from onward.server.disconnect import run_while_connected
-from onward.server.exchange import Exchange
-from onward.server.metrics import accept
-from onward.server.streams.handlers import owner
-from onward.server.streams.kept import KeptStreams
-from onward.server.streams.log import StreamLog
-from onward.server.streams.sender import StreamSender
-from onward.server.streams.work import fill
+from contextlib import aclosing
+from functools import partial
 
+import msgspec
+
+from onward.api.openai.error_body import error_event
+from onward.api.openai.fold import FoldedChoices
+from onward.api.openai.reply import OpenAIReply
+from onward.api.openai.response import Chunk, Completion
+from onward.api.reply import Event as ReplyEvent
+from onward.api.reply import Reply, forward
+from onward.api.routes import Complete
+from onward.api.sse import event_id
+from onward.completions.answer import Answer
+from onward.completions.request import CompletionRequest
+from onward.errors import ApiError, InvalidRequest, RequestCancelled
+from onward.offload import on_thread
+from onward.server.exchange import Exchange, convert_error
+from onward.server.metrics import accept
+from onward.server.running import Runner, run_while_connected
+from onward.server.sink import EventStream
+from onward.server.streams.kept import KeptStreams
+from onward.server.streams.log import Event, StreamLog
+
+MAX_SENT_BYTES = 65_536
+"""Small events are sent together up to about this size."""
 PREFERENCE = "resumable"
 """In the header Prefer (RFC 7240), which other servers ignore: as `stream_options.resumable`, where it is possible."""
+
+
+async def fill(log: StreamLog, kept: KeptStreams, answer: Answer, reply: OpenAIReply, request_id: str) -> None:
+    """Append the answer's events, then `[DONE]` or an error, as an ordinary stream would send them. Never raises but
+    CancelledError. `request_id` is that of the request that began the stream, for the server's log."""
+    try:
+        await forward(answer, reply, _LogSink(log, kept, answer, reply, request_id))
+    except RequestCancelled:
+        kept.cancel(log)
+
+
+class _LogSink:
+    """Takes what a reply writes into the log of a stream."""
+
+    def __init__(self, log: StreamLog, kept: KeptStreams, answer: Answer, reply: OpenAIReply, request_id: str) -> None:
+        self._log = log
+        self._kept = kept
+        self._answer = answer
+        self._reply = reply
+        self._request_id = request_id
+
+    async def send(self, events: list[ReplyEvent]) -> None:
+        for event in events:
+            await self._kept.append(self._log, await self._numbered(event))
+
+    async def end(self, events: list[ReplyEvent]) -> None:
+        *others, last = events
+        await self.send(others)
+        completion = self._reply.without_choices(self._answer.counts)
+        self._kept.end(self._log, await self._numbered(last), completion=completion)
+
+    async def fail(self, exception: Exception) -> None:
+        error = convert_error(exception, self._request_id)
+        self._kept.end(self._log, await self._numbered(error_event(error)), error=error)
+
+    async def _numbered(self, event: ReplyEvent) -> Event:
+        """Return an event with its id; the parts of a large one are encoded on a thread."""
+        number = event_id(self._log.last + 1)
+        if isinstance(event, bytes):
+            return (number + event,)
+        encoded = [number]
+        while part := await on_thread(partial(next, event, b"")):
+            encoded.append(part)
+        return tuple(encoded)
+
+
+def completion_of(log: StreamLog) -> Completion:
+    """Fold the events of a log that has ended well, and that keeps all of them, into the completion that a request
+    without `stream` has as its answer (law 1). Long for long streams."""
+    assert log.completion is not None and log.first == 1
+    folded = FoldedChoices()
+    for event in log.kept_events()[:-1]:
+        folded.add(_decode(event).choices)
+    return msgspec.structs.replace(log.completion, choices=folded.choices())
+
+
+def _decode(event: Event) -> Chunk:
+    _, _, data = b"".join(event).partition(b"\ndata: ")
+    return msgspec.json.decode(data, type=Chunk)
+
+
+class StreamSender:
+    """Sends the events of a log after the number `after` to one client, as they come."""
+
+    def __init__(self, exchange: Exchange, log: StreamLog, after: int = 0) -> None:
+        self.events = EventStream(exchange)
+        self._exchange = exchange
+        self._log = log
+        self._after = after
+
+    async def run(self) -> None:
+        """Send all events and end the response. A stream that is cancelled, or that another connection takes over, ends
+        with an error event that has no id.
+
+        Raises ClientDisconnected; the ApiError that ended the stream if nothing was sent before it, so that it becomes
+        the response.
+        """
+        exchange, last = self._exchange, b""
+        try:
+            await self._send_events()
+        except ApiError as error:
+            if not exchange.response_started:
+                raise
+            exchange.record.error = error.type
+            last = error_event(error)
+        await exchange.end_response(last)
+
+    async def _send_events(self) -> None:
+        log, exchange = self._log, self._exchange
+        async with aclosing(log.read(self._after)) as batches:
+            async for events in batches:
+                if log.error is not None and log.last == 1 and not exchange.response_started:
+                    raise log.error
+                await self._send(events)
+        exchange.record.error = log.error.type if log.error is not None else ""
+
+    async def _send(self, events: list[Event]) -> None:
+        """Send small events together, and the parts of a large one one by one, as the client takes them."""
+        waiting: list[bytes] = []
+        num_bytes = 0
+        for event in events:
+            if len(event) == 1:
+                waiting.append(event[0])
+                num_bytes += len(event[0])
+                if num_bytes < MAX_SENT_BYTES:
+                    continue
+            if waiting:
+                await self.events.send(b"".join(waiting))
+                waiting, num_bytes = [], 0
+            if len(event) > 1:
+                await self._send_parts(event)
+        if waiting:
+            await self.events.send(b"".join(waiting))
+
+    async def _send_parts(self, event: Event) -> None:
+        await self.events.start()
+        with self.events.event_in_parts():
+            for part in event:
+                await self._exchange.send_chunk(part)
 
 
 def completing(runner: Runner, kept: KeptStreams) -> Complete:
@@ -79,6 +211,12 @@ class _ResumableRun:
         """Send a comment on an idle stream, once the request was accepted."""
         if self._sender is not None:
             await self._sender.events.send_keep_alive()
+
+
+def owner(exchange: Exchange) -> str | None:
+    """Return what identifies the key that a request was sent with; a name may belong to another key later. Without
+    keys, the stream's id, 29 random characters, is enough."""
+    return None if exchange.key is None else exchange.key.digest.hex()
 
 
 def is_resumable(exchange: Exchange, request: CompletionRequest, kept: KeptStreams) -> bool:

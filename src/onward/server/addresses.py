@@ -1,12 +1,16 @@
-"""Who sent a request that came through a reverse proxy: `X-Forwarded-For`, believed only from known proxies."""
+"""Addresses of clients: behind which proxies (`X-Forwarded-For`), in which network, on this machine or not.
+
+uvicorn's middleware for proxies is not used: it reads the last of several headers only, takes what is no address, and
+follows a list of any length.
+"""
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections.abc import Iterable
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
 MAX_HOPS = 20
 """Trusted proxies in a row that are followed. A client may send a header of thousands of addresses."""
 
@@ -58,3 +62,24 @@ def _without_port(text: str) -> str:
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0] if text.count(":") == 1 else text
+
+
+@functools.lru_cache(4096)
+def network(address: str) -> str:
+    """Return what one client can choose freely as one: an IPv6 address by its first 64 bits, all others as they are."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if parsed.version == 4:
+        return address
+    mapped = parsed.ipv4_mapped
+    return str(mapped) if mapped else str(ipaddress.ip_network((int(parsed), 64), strict=False))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach `host`."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

@@ -1,0 +1,134 @@
+"""Metrics of engines, which are read from their load whenever Prometheus asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.registry import Collector
+
+from onward.backends.base import Backend
+from onward.engine_load import EngineLoad
+
+RECOVERY_REASONS = {"crash": "num_crashes", "hang": "num_hangs", "start": "num_failed_starts"}
+"""Label → field of RecoveryCounts."""
+GAUGES = {
+    "onward_engine_running": ("num_running", "Running sequences."),
+    "onward_engine_waiting": ("num_waiting", "Sequences in the waiting queue."),
+    "onward_kv_blocks": ("num_blocks", "KV blocks in total."),
+    "onward_kv_blocks_used": ("num_used_blocks", "KV blocks held by sequences."),
+    "onward_kv_blocks_cached": ("num_cached_blocks", "KV blocks kept by the prefix cache."),
+}
+COUNTERS = {
+    "onward_engine_preemptions": ("num_preemptions", "Sequences preempted because KV blocks ran out."),
+    "onward_engine_steps": ("num_steps", "Engine steps."),
+    "onward_engine_prefill_tokens": ("num_prefill_tokens", "Prompt tokens computed."),
+    "onward_engine_decode_tokens": ("num_decode_tokens", "Tokens computed while decoding."),
+    "onward_engine_cached_tokens": ("num_cached_tokens", "Prompt tokens that the engine took from the prefix cache."),
+}
+"""Metric → field of EngineLoad and help text."""
+DRAFTS = tuple(
+    (source, outcome) for source in ("prediction", "lookup", "grammar") for outcome in ("accepted", "rejected")
+)
+
+
+def process_metrics(load: dict[str, EngineLoad]) -> Iterator[Metric]:
+    """Yield processor time and memory of each engine's process that runs, by model id."""
+    cpu = CounterMetricFamily(
+        "onward_engine_process_cpu_seconds",
+        "Processor time of the engine's process; begins again after a restart.",
+        labels=["model"],
+    )
+    memory = GaugeMetricFamily(
+        "onward_engine_process_resident_memory_bytes", "Resident memory of the engine's process.", labels=["model"]
+    )
+    for model, now in load.items():
+        if now.process is not None:
+            cpu.add_metric([model], now.process.cpu_seconds)
+            memory.add_metric([model], now.process.resident_bytes)
+    yield from (cpu, memory)
+
+
+def recovery_metrics(load: dict[str, EngineLoad]) -> Iterator[Metric]:
+    """Yield the recovery metrics of all engines, by model id."""
+    restarts = CounterMetricFamily(
+        "onward_engine_restarts",
+        "Engine starts after the first. Reason: crash (the engine ended), hang (it was ended because it did not report "
+        "a step in time), or start (the start before failed).",
+        labels=["model", "reason"],
+    )
+    resumed = CounterMetricFamily(
+        "onward_engine_resumed_requests", "Requests that went on after a restart.", labels=["model"]
+    )
+    poisoned = CounterMetricFamily(
+        "onward_engine_poisoned_requests",
+        "Requests that were ended because engines were lost whenever they computed them.",
+        labels=["model"],
+    )
+    seconds = SummaryMetricFamily(
+        "onward_engine_recovery_seconds", "Time from the loss of an engine until another was ready.", labels=["model"]
+    )
+    for model, now in load.items():
+        counts = now.recoveries
+        for reason, name in RECOVERY_REASONS.items():
+            restarts.add_metric([model, reason], getattr(counts, name))
+        resumed.add_metric([model], counts.num_resumed_requests)
+        poisoned.add_metric([model], counts.num_poisoned_requests)
+        seconds.add_metric([model], counts.num_recoveries, counts.seconds)
+    yield from (restarts, resumed, poisoned, seconds)
+
+
+def address_metrics(load: dict[str, EngineLoad]) -> Iterator[Metric]:
+    """Yield the metrics of models that several servers or replicas compute, by model id."""
+    engines = GaugeMetricFamily("onward_engines", "Servers or replicas that compute the model.", labels=["model"])
+    answering = GaugeMetricFamily(
+        "onward_engines_answering",
+        "Those of them that answer and have not failed repeatedly.",
+        labels=["model"],
+    )
+    moved = CounterMetricFamily(
+        "onward_engine_moved_requests", "Prompts that went on at another one of them.", labels=["model"]
+    )
+    for model, now in load.items():
+        if now.engines is not None:
+            engines.add_metric([model], now.engines.num_engines)
+            answering.add_metric([model], now.engines.num_answering)
+            moved.add_metric([model], now.num_moved)
+    yield from (engines, answering, moved)
+
+
+class LoadCollector(Collector):
+    """Reads `Backend.load` on every scrape. Stateless."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def collect(self) -> Iterator[Metric]:
+        load = self._backend.load()
+        yield from _families(GaugeMetricFamily, GAUGES, load)
+        yield from _families(CounterMetricFamily, COUNTERS, load)
+        yield _drafts(load)
+        yield from recovery_metrics(load)
+        yield from address_metrics(load)
+        yield from process_metrics(load)
+
+
+def _families(
+    family: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    metrics: dict[str, tuple[str, str]],
+    load: dict[str, EngineLoad],
+) -> Iterator[Metric]:
+    for name, (field, help) in metrics.items():
+        metric = family(name, help, labels=["model"])
+        for model, now in load.items():
+            metric.add_metric([model], getattr(now, field))
+        yield metric
+
+
+def _drafts(load: dict[str, EngineLoad]) -> Metric:
+    help = "Draft tokens, from a request's prediction, from lookup in earlier text, or forced by a grammar."
+    made = CounterMetricFamily("onward_draft_tokens", help, labels=["model", "source", "outcome"])
+    for model, now in load.items():
+        for source, outcome in DRAFTS:
+            made.add_metric([model, source, outcome], getattr(now.drafts, f"{source}_{outcome}"))
+    return made
