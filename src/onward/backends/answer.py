@@ -9,7 +9,7 @@ from onward.backends.backlog import Ticket
 from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
 from onward.completions.delta import Delta, TokenCounts
-from onward.engine.events import Decoded, Event, Failed
+from onward.engine.events import Decoded, Event, Failed, Prefilled
 from onward.errors import ApiError, Overloaded, RequestCancelled, RequestRejected, ServerError
 
 WAITED_TOO_LONG = (
@@ -63,20 +63,27 @@ class EmbeddedAnswer:
         if self._ticket.waiting:
             for event in events:
                 self._ticket.start(event.job, event.choice if isinstance(event, Decoded) else 0)
+        stream, failed = self._stream, None
+        generated: list[Prefilled | Decoded] = []
+        for event in events:
+            if isinstance(event, Failed):
+                failed = failed or event
+            else:
+                generated.append(event)
         try:
-            deltas = self._stream.accept(event for event in events if not isinstance(event, Failed))
+            deltas = stream.accept(generated)
         except Exception as error:  # a content filter failed: nothing more may be sent
             self._fail(error)
             return
-        for job, choice in self._stream.take_ended_early():
-            self._cancel_choice(job, choice)
+        if stream.ended_early:
+            for job, choice in stream.take_ended_early():
+                self._cancel_choice(job, choice)
         if deltas:
-            self._ready.put_nowait((deltas, self._stream.counts))
-        failed = next((event for event in events if isinstance(event, Failed)), None)
+            self._ready.put_nowait((deltas, stream.counts))
         if failed is not None:
             self._ready.put_nowait(self._failure(failed))
             self._end(cancel=True)
-        elif self._stream.done:
+        elif stream.done:
             self._end(cancel=False)
 
     def _fail(self, error: Exception) -> None:

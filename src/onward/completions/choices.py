@@ -59,7 +59,7 @@ class ChoiceStream:
         self._filters = filters or ContentFilters()
         self._reasoning_markers = plan.reasoning_markers
         self._reasoning_tokens = 0
-        self._ended_early: list[tuple[int, int]] = []
+        self.ended_early: list[tuple[int, int]] = []
         """Choices that ended here before they did in the engine, which is still generating them (see
         `take_ended_early`)."""
         self._ranks_candidates = request.candidates > request.n
@@ -124,7 +124,7 @@ class ChoiceStream:
 
     def take_ended_early(self) -> list[tuple[int, int]]:
         """Return the choices (job, choice) that have ended here and not in the engine since the last call."""
-        ended, self._ended_early = self._ended_early, []
+        ended, self.ended_early = self.ended_early, []
         return ended
 
     def _decoded(self, state: _PromptState, event: Decoded) -> list[Delta]:
@@ -148,7 +148,7 @@ class ChoiceStream:
             if delta.finish:
                 state.texts[event.choice] = None
                 if not event.finish_reason:
-                    self._ended_early.append((event.job, event.choice))
+                    self.ended_early.append((event.job, event.choice))
         if event.num_accepted_prediction_tokens or event.num_rejected_prediction_tokens:
             self._count_drafts(event, num_completion_tokens, num_used)
         return deltas

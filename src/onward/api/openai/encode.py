@@ -43,22 +43,17 @@ def chunk_parts(chunk: Chunk) -> Iterator[bytes]:
 
 def num_values(choices: list[Choice]) -> int:
     """Return about how many numbers and strings the choices contain, a long text counted as several."""
-    return sum(
-        1
-        + len(choice.text) // 16
-        + _num_logprob_values(choice.logprobs)
-        + _num_token_ids(choice)
-        + len(choice.prompt_logprobs or ()) * _values_per_entry(choice.prompt_logprobs or ())
-        for choice in choices
-    )
-
-
-def _num_token_ids(choice: Choice) -> int:
-    return sum(len(ids) for ids in (choice.token_ids, choice.prompt_token_ids) if isinstance(ids, list))
-
-
-def _num_logprob_values(logprobs: Logprobs | None) -> int:
-    return 0 if logprobs is None else len(logprobs.tokens) * _values_per_token(logprobs)
+    total = 0
+    for choice in choices:  # asked for each chunk of a stream, most of which have a short text alone
+        total += 1 + len(choice.text) // 16
+        if (logprobs := choice.logprobs) is not None:
+            total += len(logprobs.tokens) * _values_per_token(logprobs)
+        for ids in (choice.token_ids, choice.prompt_token_ids):
+            if ids is not msgspec.UNSET:
+                total += len(ids)
+        if (scored := choice.prompt_logprobs) is not msgspec.UNSET:
+            total += len(scored) * _values_per_entry(scored)
+    return total
 
 
 def _values_per_entry(entries: Sequence[dict[int, PromptLogprob] | None]) -> int:

@@ -41,11 +41,11 @@ class OpenAIReply:
         if not self.is_stream:
             self._folded.add(choices)
             return []
-        return self._events(self._chunks.of(choices, counts))
+        return self._events(self._chunks.of(choices, counts), num_values(choices))
 
     async def end(self, counts: TokenCounts) -> list[Event]:
         if self.is_stream:
-            return [*self._events(self._chunks.last(counts)), DONE]
+            return [*self._events(self._chunks.last(counts), 0), DONE]
         completion = self._chunks.whole(self._folded.choices(), counts)
         return [encoded(completion, self._schema)]
 
@@ -53,10 +53,10 @@ class OpenAIReply:
         """Return what the whole answer has besides its choices."""
         return self._chunks.whole([], counts)
 
-    def _events(self, chunks: list[Chunk]) -> list[Event]:
+    def _events(self, chunks: list[Chunk], size: int) -> list[Event]:
         """Return the events of one step: encoded at once, or where they are large, in parts."""
         obfuscate = self._request.include_obfuscation
-        if sum(num_values(chunk.choices) for chunk in chunks) <= MAX_INLINE_SIZE:
+        if size <= MAX_INLINE_SIZE:
             return [chunk_event(chunk, obfuscate=obfuscate) for chunk in chunks]
         return [chunk_event_parts(chunk, obfuscate=obfuscate) for chunk in chunks]
 
