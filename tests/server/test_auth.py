@@ -1,18 +1,148 @@
-"""API keys: which requests are accepted, and what the others get."""
+"""API keys: who may use the server, and how clients that send wrong keys are slowed down."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 
 import pytest
 
 from onward.errors import SetupError
-from onward.server.addresses import is_loopback
+from onward.server import auth
+from onward.server.addresses import is_loopback, network
 from onward.server.app import make_app
-from onward.server.auth import check_exposure, mask_key
+from onward.server.auth import (
+    BURST,
+    MAX_ADDRESSES,
+    MAX_DELAY_SECONDS,
+    RATE_PER_SECOND,
+    WrongKeys,
+    check_exposure,
+    mask_key,
+)
 from onward.server.keys import Keys, collect_keys
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
+
+GENERATED = "sk-" + 8 * "aB-9"
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_first_wrong_keys_are_answered_at_once_and_the_next_ever_later() -> None:
+    clock = Clock()
+    wrong = WrongKeys(clock)
+    delays = [wrong.delay("192.0.2.1") for _ in range(BURST + 4)]
+    assert delays == [0.0] * BURST + [0.5, 1.0, 1.5, 2.0]
+    assert max(delays) == MAX_DELAY_SECONDS
+    assert wrong.seconds_until_accepted("192.0.2.1") == 1 / RATE_PER_SECOND
+    assert wrong.seconds_until_accepted("192.0.2.2") == 0
+    clock.now = 1 / RATE_PER_SECOND
+    assert wrong.seconds_until_accepted("192.0.2.1") == 0
+
+
+def test_an_address_is_forgiven_with_time() -> None:
+    clock = Clock()
+    wrong = WrongKeys(clock)
+    for _ in range(BURST + 4):
+        wrong.delay("192.0.2.1")
+    for _ in range(10_000):
+        wrong.delay("192.0.2.1")
+    clock.now = 10.0
+    assert [wrong.delay("192.0.2.1") for _ in range(BURST)] == [0.0] * BURST
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth, "MAX_ADDRESSES", 50)
+    wrong = WrongKeys(Clock())
+    for index in range(200):
+        wrong.delay(f"host-{index}")
+        wrong.remember(f"host-{index}", b"digest")
+        wrong.remember("busy", b"%d" % index)
+    assert len(wrong._tokens) == 50 < MAX_ADDRESSES
+    assert len(wrong._known) == 50
+    assert wrong.remembers("busy", b"199")
+    assert not wrong.remembers("busy", b"1")
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8::ffff:1%eth0", "2001:db8::/64"),
+        ("/run/socket", "/run/socket"),
+        ("-", "-"),
+    ],
+)
+def test_one_client_is_one_address(address: str, counted: str) -> None:
+    assert network(address) == counted
+
+
+@in_loop
+async def test_a_flood_of_wrong_keys_is_refused_while_valid_keys_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    go = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        await go.wait()
+
+    monkeypatch.setattr("onward.server.auth.asyncio.sleep", sleep)
+    app = make_app(FakeBackend(), settings(api_key=("sk-known", "sk-new", GENERATED)))
+    assert (await completion(app, headers={"api-key": "sk-known"}).done()).status == 200
+    flood = [completion(app, headers={"api-key": f"wrong-{index}"}) for index in range(40)]
+    answered = [call for call in flood if len((await _settled(call)).sent)]
+    statuses = [call.status for call in answered]
+    assert statuses.count(401) == BURST
+    assert statuses.count(429) == 40 - BURST - len(waits)
+    assert 3 <= len(waits) <= 5
+    refused = next(call for call in answered if call.status == 429)
+    assert int(refused.headers["retry-after"]) >= 1
+    assert refused.error["code"] == "rate_limit_exceeded"
+    # Keys that a person chose pass if they were valid at this address before, others are not even compared; those that
+    # `onward key new` made pass always.
+    assert (await completion(app, headers={"api-key": "sk-known"}).done()).status == 200
+    assert (await completion(app, headers={"api-key": "sk-new"}).done()).status == 429
+    assert (await completion(app, headers={"api-key": GENERATED}).done()).status == 200
+    assert (await completion(app, headers={"authorization": f"Bearer {GENERATED}"}).done()).status == 200
+    assert (await completion(app, headers={"api-key": GENERATED[:-1] + "x"}).done()).status == 429
+    go.set()
+    assert {(await call.done()).status for call in flood} == {401, 429}
+
+
+async def _settled(call: Call) -> Call:
+    """Return the call after the event loop has had the time to answer it, if it is answered at once."""
+    for _ in range(20):
+        await asyncio.get_running_loop().run_in_executor(None, lambda: None)
+        if call.ended:
+            break
+    return call
+
+
+@in_loop
+async def test_a_missing_key_is_not_a_wrong_one() -> None:
+    app = make_app(FakeBackend(), settings(api_key=("sk-a",)))
+    for _ in range(3 * BURST):
+        assert (await completion(app).done()).status == 401
+    assert (await completion(app, headers={"api-key": "sk-a"}).done()).status == 200
+
+
+@in_loop
+async def test_health_is_no_way_to_try_keys() -> None:
+    app = make_app(FakeBackend(), settings(api_key=("sk-a",)))
+    for index in range(3 * BURST):
+        call = await Call(app, "GET", "/health", b"", **{"api-key": f"wrong-{index}"}).done()
+        assert call.status == 200
+    call = await Call(app, "GET", "/health", b"", **{"api-key": "sk-a"}).done()
+    assert "models" not in call.json
+
 
 KEYS = ("sk-first-0123456789", "sk-second")
 

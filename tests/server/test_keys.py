@@ -1,4 +1,4 @@
-"""The key file: names, digests, what is refused, and what happens when it changes."""
+"""The keys of the settings and of the key file, and how the file is read again."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import asyncio
 import hashlib
 import logging
 import os
+import signal
+import subprocess
+import sys
 import threading
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
 from onward.errors import SetupError
 from onward.offload import on_thread
 from onward.server import keys as keys_module
 from onward.server.app import make_app
-from onward.server.keys import KeyReload, Keys, collect_keys, file_version
-from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
+from onward.server.keys import KeyReload, Keys, collect_keys, file_version, reload_on_hangup
+from tests.server.conftest import ROOT, Process
+from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings, wait_for
 
 
 def key_file(folder: Path, text: str | bytes) -> Path:
@@ -213,3 +218,63 @@ def test_a_removed_key_is_refused_while_other_work_holds_every_thread(tmp_path: 
 
     asyncio.run(asyncio.wait_for(run(), 20.0))
     assert len(accepted[0]) == 1
+
+
+if sys.platform == "win32":
+    pytest.skip("needs POSIX signals", allow_module_level=True)
+
+
+def status(server: Process, key: str) -> int:
+    return httpx.get(f"{server.url}/v1/models", headers={"authorization": f"Bearer {key}"}).status_code
+
+
+def has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="nohup: the signal is ignored")
+@pytest.mark.skipif(has_terminal(), reason="with a terminal the signal ends the server")
+def test_new_keys_are_accepted_and_old_ones_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("alice = sk-first")
+    path.chmod(0o600)
+    server = Process(f"api_key_file={path}")
+    try:
+        assert (status(server, "sk-first"), status(server, "sk-second")) == (200, 401)
+        path.write_text("bob = sk-second")
+        server.popen.send_signal(signal.SIGHUP)
+        wait_for(lambda: status(server, "sk-second") == 200)
+        assert status(server, "sk-first") == 401
+        path.write_text("a broken line")
+        server.popen.send_signal(signal.SIGHUP)
+        assert status(server, "sk-second") == 200
+        server.popen.send_signal(signal.SIGTERM)
+        assert server.popen.wait(10) == 0
+    finally:
+        said = server.end()
+    assert "the keys were read again: 1 accepted" in said
+    assert "key=bob" in said
+    assert "sk-" not in said
+
+
+def test_hangup_means_reload_only_with_a_key_file_and_without_a_terminal() -> None:
+    assert not reload_on_hangup(settings())
+    code = (
+        "import os, pty, sys\n"
+        "from pathlib import Path\n"
+        "from onward.server.keys import reload_on_hangup\n"
+        "from onward.settings import Settings\n"
+        "given = Settings(api_key_file=Path('/keys'))\n"
+        "os.setsid()\n"
+        "print(reload_on_hangup(given))\n"
+        "leader, follower = pty.openpty()\n"
+        "terminal = os.open(os.ttyname(follower), os.O_RDWR)\n"  # a session leader's first terminal controls it
+        "print(reload_on_hangup(given))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.split() == ["True", "False"]

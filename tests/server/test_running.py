@@ -1,4 +1,4 @@
-"""A client that disconnects: its work is cancelled at once, whatever it was waiting for."""
+"""Work ends with its client's connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""X-Forwarded-For names the client only where a trusted proxy sent it."""
+"""Addresses of clients behind proxies that are trusted, and behind others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits on heads, chunk extensions and trailers, and malformed chunks: in one read and over many."""
+"""Requests within limits, however their bytes arrive."""
 
 from __future__ import annotations
 

@@ -1,0 +1,253 @@
+"""The server process: failing starts, signals, the drain."""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from onward.errors import SetupError
+from onward.server.process import DEAD_ENGINE_EXIT_CODE, bind
+from onward.server.run import ready_line, serve
+from onward.settings import Settings
+from tests.server.conftest import Process
+from tests.server.fakes import FakeBackend, events, settings, wait_for
+
+if sys.platform == "win32":
+    pytest.skip("needs POSIX signals", allow_module_level=True)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """`serve` sets up the process's logging."""
+    loggers = [logging.getLogger(name) for name in ("onward", "uvicorn")]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)
+
+
+class Streaming:
+    """A streaming request in the background that has received its first chunk."""
+
+    def __init__(self, server: Process, prompt: str = "hang") -> None:
+        self.body = b""
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(server.url, prompt), daemon=True)
+        self._thread.start()
+        assert self._started.wait(10)
+
+    def _run(self, url: str, prompt: str) -> None:
+        fields = {"model": "m", "prompt": prompt, "stream": True}
+        with httpx.stream("POST", f"{url}/v1/completions", json=fields, timeout=20) as answer:
+            for chunk in answer.iter_raw():
+                self.body += chunk
+                self._started.set()
+
+    def wait(self) -> list[Any]:
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        return events(self.body)
+
+
+Start = Callable[..., Process]
+
+
+def wait_for_drain(server: Process) -> None:
+    """Wait until `/health` reports that the server is draining."""
+    wait_for(lambda: httpx.get(f"{server.url}/health").json()["status"] == "draining")
+
+
+hangs_up = pytest.mark.skipif(
+    signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="under nohup a server ignores the signal"
+)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=[hangs_up, pytest.mark.slow]),
+    ],
+)
+def test_an_idle_server_ends_at_once_and_its_port_is_free_again(start: Start, number: signal.Signals) -> None:
+    server = start()
+    httpx.get(f"{server.url}/health")
+    server.popen.send_signal(number)
+    assert server.popen.wait(10) == 0
+    bind("127.0.0.1", server.port).close()
+    assert re.fullmatch(r"[-\d]+ [:,\d]+ INFO onward\.server: stopped\n", server.end())
+
+
+def test_a_drain_refuses_new_requests_and_ends_running_ones_with_an_error_event(start: Start) -> None:
+    server = start("drain=0.5")
+    streams = [Streaming(server) for _ in range(4)]
+    server.popen.send_signal(signal.SIGTERM)
+    wait_for_drain(server)
+    refused = httpx.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "x"})
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"] == "1"
+    assert refused.headers["connection"] == "close"
+    for streaming in streams:
+        first, last = streaming.wait()
+        assert first["choices"][0]["text"] == "a"
+        assert last["error"]["type"] == "server_error"
+    assert server.popen.wait(10) == 0
+    said = server.end()
+    assert "draining: 4 requests may run for up to 0.5 s; send the signal again to stop now" in said
+    assert "cancelling 4 requests that did not finish in time" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_server_whose_engine_is_dead_drains_and_ends_with_a_code_of_its_own(start: Start) -> None:
+    """Not zero: systemd's `Restart=on-failure` and the like start it again."""
+    server = start("drain=0.5")
+    streaming = Streaming(server)
+    assert httpx.post(f"{server.url}/v1/completions", json={"model": "m", "prompt": "die"}).status_code == 200
+    assert streaming.wait()[-1]["error"]["type"] == "server_error"
+    assert server.popen.wait(10) == DEAD_ENGINE_EXIT_CODE == 70
+    said = server.end()
+    assert "CRITICAL onward.server: the engine of fake-model:1 is dead: the server ends with exit code 70" in said
+    assert "draining: 1 request may run for up to 0.5 s" in said and said.endswith("stopped\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "again"),
+    [
+        (signal.SIGINT, 130, "press Ctrl-C again"),
+        (signal.SIGTERM, 143, "send the signal again"),
+    ],
+)
+def test_a_second_signal_ends_at_once(start: Start, number: signal.Signals, code: int, again: str) -> None:
+    server = start("drain=300")
+    streaming = Streaming(server)
+    server.popen.send_signal(number)
+    wait_for_drain(server)
+    server.popen.send_signal(number)
+    assert server.popen.wait(10) == code
+    assert "error" in streaming.wait()[-1]
+    said = server.end()
+    assert f"draining: 1 request may run for up to 300 s; {again} to stop now" in said
+    assert said.endswith("stopped\n")
+
+
+def test_a_key_file_that_others_can_read_is_logged_once_with_time_and_level(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("sk-a\n")
+    path.chmod(0o644)
+    said = start(f"api_key_file={path}").end()
+    assert re.fullmatch(r"[-\d]+ [:,\d]+ WARNING onward\.server: the key file .*; run chmod 600 on it\n", said)
+
+
+def no_model(settings: Settings, progress: object) -> FakeBackend:
+    raise SetupError("The model is broken.")
+
+
+def test_a_port_taken_while_the_model_loads_is_reported() -> None:
+    backend = FakeBackend()
+    with bind("127.0.0.1", 0) as other:  # both may be bound while neither listens
+        port = other.getsockname()[1]
+
+        def slow(settings: Settings, progress: object) -> FakeBackend:
+            other.listen()
+            return backend
+
+        with pytest.raises(SetupError, match=f"Port {port} on 127.0.0.1 is in use"):
+            serve(settings(port=port), slow)
+    assert backend.closed
+
+
+def test_a_port_in_use_is_reported_before_the_model_loads() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SetupError) as raised:
+            serve(settings(port=port), no_model)
+    assert str(raised.value) == (
+        f"Port {port} on 127.0.0.1 is in use. Stop the program that uses it, or choose another --port."
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "The model is broken"),
+        ({"host": "0.0.0.0"}, "without a key"),
+        ({"host": "203.0.113.7", "no_auth": True}, "203.0.113.7 is not an address of this machine"),
+        ({"host": "no.such.host.invalid"}, "The host name 'no.such.host.invalid' cannot be resolved"),
+        ({"host": "a" * 64 + ".invalid"}, "cannot be resolved"),
+        ({"api_key_file": Path("/nowhere/keys")}, "cannot be read"),
+    ],
+)
+def test_a_start_that_fails_raises_one_sentence_and_nothing_listens(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        serve(settings(port=0, **given), no_model)
+
+
+def test_nothing_answers_before_the_model_is_loaded() -> None:
+    listener = bind("127.0.0.1", 0)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(listener.getsockname())
+    listener.close()
+
+
+def test_a_privileged_port_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(SetupError, match="reserved for privileged users"):
+        bind("127.0.0.1", 80)
+
+
+@pytest.mark.parametrize(
+    ("host", "place"),
+    [
+        ("::1", "http://[::1]:{}/v1"),
+        ("[::1]", "http://[::1]:{}/v1"),
+        ("localhost", "http://localhost:{}/v1"),
+        ("0.0.0.0", "http://127.0.0.1:{}/v1 and at the other addresses of this machine"),
+        ("::", "http://[::1]:{}/v1 and at the other addresses of this machine"),
+        ("[::]", "http://[::1]:{}/v1 and at the other addresses of this machine"),
+    ],
+)
+def test_the_ready_line_has_a_url_that_works_on_this_machine(host: str, place: str) -> None:
+    with bind(host, 0) as listener:
+        line = ready_line(["a", "b"], settings(host=host), listener)
+        where = place.format(listener.getsockname()[1])
+        page = where.split("/v1")[0]
+        assert line == f"Onward is ready at {where} (models: a, b). Write at {page}; Ctrl-C stops it."
+
+
+@pytest.mark.slow
+@hangs_up
+def test_a_closing_terminal_may_send_sighup_twice(start: Start) -> None:
+    server = start("drain=1")
+    streaming = Streaming(server)
+    server.popen.send_signal(signal.SIGHUP)
+    wait_for_drain(server)
+    server.popen.send_signal(signal.SIGHUP)
+    assert "error" in streaming.wait()[-1]
+    assert server.popen.wait(10) == 0
+    assert "cancelling 1 request that did not finish in time" in server.end()
+
+
+def test_the_limit_of_open_files_is_raised_to_the_hard_limit() -> None:
+    resource = pytest.importorskip("resource")
+    program = "import resource; from onward.server.process import raise_open_files_limit as more; "
+    program += "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128)); more(); "
+    program += "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said == f"{(128, 128)}\n" and resource
