@@ -236,3 +236,46 @@ def test_the_parts_of_the_scheduler_stay_small(file: str, name: str) -> None:
 def test_every_module_says_what_it_is_for() -> None:
     silent = [path for path in FILES if path.stat().st_size and not ast.get_docstring(parsed(path))]
     assert not silent, [str(path.relative_to(SOURCE)) for path in silent]
+
+
+RESULT_ROOMS = ("kernels", "sampling", "checkpoints", "engine", "completions", "runtimes")
+"""Rooms in which numbers arise that reach a logit, a sampled token or a log-probability."""
+MACHINE_DEPENDENT = {
+    f"{module}.{name}"
+    for module in ("math", "np")
+    for name in (
+        "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "logaddexp", "pow", "power", "sin", "cos", "tan",
+        "asin", "acos", "atan", "atan2", "arctan2", "sinh", "cosh", "tanh", "erf", "erfc", "gamma", "lgamma", "cbrt",
+        "hypot", "dot", "matmul", "einsum",
+    )
+}  # fmt: skip
+"""What C libraries, and numpy by the processor, compute with different last bits. Square roots are not among it."""
+MAY_DEPEND = {
+    "sampling/reference.py": "what tests compare the kernels with",
+    "sampling/candidates.py": "what tests compare the kernels with",
+    "sampling/filters.py": "each entry has its numpy form for the reference, beside its kernel",
+    "sampling/chains.py": "a bound of what is sorted, with a margin",
+    "checkpoints/architecture.py": "for OpenVINO's graphs",
+    "checkpoints/adapter.py": "merges for OpenVINO",
+}
+
+
+def test_no_result_depends_on_a_library_of_the_machine() -> None:
+    """Law 2 on any machine: logarithms, powers and the like come from kernels.maths or decimal numbers."""
+    found = {}
+    for path in FILES:
+        if room_of(path) not in RESULT_ROOMS or "openvino" in path.parts:
+            continue
+        used = {ast.unparse(node) for node in ast.walk(parsed(path)) if isinstance(node, ast.Attribute)}
+        powers = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.BinOp) and _may_differ(node)]
+        if used & MACHINE_DEPENDENT or powers:
+            found[path.relative_to(SOURCE).as_posix()] = sorted(used & MACHINE_DEPENDENT) + [
+                ast.unparse(node) for node in powers
+            ]
+    assert found.keys() == MAY_DEPEND.keys(), found
+
+
+def _may_differ(node: ast.BinOp) -> bool:
+    """Whether a node is a sum of products whose order a library chooses, or a power of what is no plain number."""
+    is_power = isinstance(node.op, ast.Pow) and not isinstance(node.left, ast.Constant)
+    return is_power or isinstance(node.op, ast.MatMult)

@@ -60,7 +60,7 @@ def _gemma3(checkpoint: Checkpoint) -> Architecture:
     parameters, common = checkpoint.parameters, _common(checkpoint, activation="gelu_tanh")
     assert common.rope is not None
     is_27b = common.num_layers == 62  # its scale is of hidden size per head; the others' is of the head's size
-    default = (common.hidden / common.num_heads) ** -0.5 if is_27b else 0.0
+    default = 1 / math.sqrt(common.hidden / common.num_heads) if is_27b else 0.0
     found = replace(
         common,
         has_norms_after=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -113,7 +114,7 @@ def metadata_of(config: Config, where: str) -> dict[str, Value]:
     for part, switch in zip(("attention", "feed_forward"), _BIASES[str(kind)], strict=True):
         found[f"{part}.bias"] = switch if isinstance(switch, bool) else bool(stated.get(switch))
     if (scalar := stated.get("query_pre_attn_scalar")) is not None:
-        found["attention.query_scale"] = _number(scalar, where) ** -0.5
+        found["attention.query_scale"] = 1 / math.sqrt(_number(scalar, where))
     return {"general.architecture": architecture, **{f"{architecture}.{name}": value for name, value in found.items()}}
 
 

@@ -1,10 +1,15 @@
-"""Rotary positions as config.json states them (transformers' modeling_rope_utils.py), by GGUF's names."""
+"""Rotary positions as config.json states them (transformers' modeling_rope_utils.py), by GGUF's names.
+
+Logarithms and powers are rounded correctly, from decimal numbers: those of a C library, and of numpy, differ in their
+last bits between machines, and so would every logit.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -18,6 +23,14 @@ ROPE_FACTORS = "rope_freqs.weight"
 """By what frequencies are divided, as a tensor."""
 SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
 """LongRoPE's factors, as tensors: for the context of the first training, and for longer ones."""
+PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899")
+DECIMALS = Context(prec=60)
+"""Raises ArithmeticError for what has no value, such as the logarithm of a negative number."""
+
+
+def log(number: float) -> float:
+    """Return the natural logarithm, correctly rounded. Raises ArithmeticError."""
+    return float(Decimal(number).ln(DECIMALS))
 
 
 def rope_metadata(stated: Mapping[str, Any], sizes: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -76,17 +89,22 @@ def _scaled(
                 return _yarn(scaling, stated)
             case "longrope" | "su":
                 return _long(scaling, stated)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise CheckpointError(f"{where} scales its positions by {kind!r}, but not completely ({error}).") from None
     raise CheckpointError(f"{where} scales its positions by {str(kind)[:40]!r}, which Onward does not compute.")
 
 
 def llama3_factors(scaling: Mapping[str, Any], base: float, rotated: int) -> NDArray[np.float64]:
     """Return by what each frequency is divided, [rotated / 2]: long waves by `factor`, short ones by 1, those between
-    by something between (Llama 3.1's rule). Raises KeyError, TypeError or ValueError for incomplete rules."""
+    by something between (Llama 3.1's rule). Raises KeyError, TypeError, ValueError or
+    ArithmeticError for incomplete and impossible rules."""
     factor, original = float(scaling["factor"]), float(scaling["original_max_position_embeddings"])
     low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
-    waves = 2 * math.pi * base ** (np.arange(0, rotated, 2, dtype=np.float64) / rotated)
+    if not 0 < base < math.inf:
+        raise ValueError("its base is impossible")
+    with localcontext(DECIMALS):
+        step = Decimal(base).ln() * 2 / rotated
+        waves = np.array([float(2 * PI * (step * pair).exp()) for pair in range(rotated // 2)])
     smooth = np.clip((original / waves - low) / (high - low), 0.0, 1.0)
     found: NDArray[np.float64] = 1.0 / ((1.0 - smooth) / factor + smooth)
     return found
@@ -114,7 +132,7 @@ def _yarn(scaling: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
 
 def yarn_magnitude(factor: float, share: float) -> float:
     """Return by what queries and keys are multiplied in a context that is `factor` times as long (the paper's 3.4)."""
-    return 0.1 * share * math.log(factor) + 1.0 if factor > 1 else 1.0
+    return 0.1 * share * log(factor) + 1.0 if factor > 1 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +165,8 @@ class Yarn:
 
     def _pair_that_turns(self, times: float, base: float, rotated: int) -> float:
         """Return which pair of dimensions, as a fraction of an index, turns so many times within the context."""
-        return rotated * math.log(self.original / (times * 2 * math.pi)) / (2 * math.log(base))
+        with localcontext(DECIMALS):
+            return float(rotated * (self.original / (Decimal(times) * 2 * PI)).ln() / (2 * Decimal(base).ln()))
 
 
 def _long(scaling: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,7 +178,7 @@ def _long(scaling: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
     factor = longest / original
     magnitude = scaling.get("attention_factor")
     if magnitude is None:
-        magnitude = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+        magnitude = 1.0 if factor <= 1 else math.sqrt(1 + log(factor) / log(original))
     return {
         "rope.scaling.original_context_length": int(original),
         "rope.scaling.attn_factor": float(magnitude),

@@ -27,7 +27,7 @@ class _Candidate:
     def mean_logprob(self) -> float:
         """Mean log probability of the completion tokens, without end and stop tokens; minus infinity without any."""
         counted = self.logprobs[: self.num_tokens]
-        return sum(counted) / len(counted) if counted else -math.inf
+        return math.fsum(counted) / len(counted) if counted else -math.inf
 
 
 @dataclass(slots=True)

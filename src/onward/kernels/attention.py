@@ -21,18 +21,16 @@ and the two kernels agree: `tile` for several rows of one sequence, `row` for on
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from onward.kernels.attention_shape import BLOCK_TOKENS, LANES, SEGMENT_KEYS, STEP_KEYS, AttentionShape
 from onward.kernels.function import Function
-from onward.kernels.maths import exp2
+from onward.kernels.maths import LOG2_E, exp2
 from onward.kernels.records import ATTEND, CONTEXT
 from onward.kernels.values import F32, I32, I64, Value, vec
 
 V16 = vec(F32, LANES)
-LOG2E = math.log2(math.e)
 MASKED = -3e38
 """A masked score."""
 FLOOR = -1e30
@@ -185,7 +183,7 @@ class Attention:
         f = self.f
         if not self.shape.has_sinks:
             return None
-        return f.load(ATTEND.load(f, self.record, "sinks"), F32, (self.first_head + head) * 4) * LOG2E
+        return f.load(ATTEND.load(f, self.record, "sinks"), F32, (self.first_head + head) * 4) * LOG2_E
 
     def soften(
         self, scores: Value, softmax: Softmax, lines: Value, start: Value, first: Value, last: Value, group: int | None
@@ -232,8 +230,8 @@ class Attention:
     def _capped(self, values: list[Value]) -> list[Value]:
         """Return cap * tanh(score / cap), in units of log2(e)."""
         f = self.f
-        cap = f.splat(ATTEND.load(f, self.record, "cap"), LANES) * LOG2E
-        double = f.const(V16, 2 * LOG2E) / cap
+        cap = f.splat(ATTEND.load(f, self.record, "cap"), LANES) * LOG2_E
+        double = f.const(V16, 2 * LOG2_E) / cap
         powers = [exp2(f, f.min(value * double, 126.0)) for value in values]
         return [cap * (1.0 - f.const(V16, 2.0) / (power + 1.0)) for power in powers]
 

@@ -15,7 +15,7 @@ from onward.kernels.values import I32, I64, Value, like
 _ROUNDING_F32 = 1.5 * 2.0**23
 """Added to a small float32, it leaves the nearest whole number in the low bits."""
 _ROUNDING_F64 = 1.5 * 2.0**52
-_LOG2_E = 1.4426950408889634
+LOG2_E, LN2 = 1.4426950408889634, 0.6931471805599453
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 """ln(2) in two parts: the first has 9 bits, so that its multiples are exact."""
 
@@ -65,7 +65,7 @@ def exp2(f: Function, x: Value) -> Value:
 def exp(f: Function, x: Value) -> Value:
     """Return e**x: relative error below 1.2e-7, exactly 1 at 0, exactly 0 below -87.7, infinity from 88.4 on."""
     clamped = _clamped(f, x, -88.0, 88.5)
-    rounded = f.fma(clamped, _LOG2_E, _ROUNDING_F32)
+    rounded = f.fma(clamped, LOG2_E, _ROUNDING_F32)
     n = rounded - _ROUNDING_F32
     r = f.fma(n, -_LN2_LOW, f.fma(n, -_LN2_HIGH, clamped))
     return f.fma(polynomial(f, r, _EXP), r * r, r + 1.0) * power_of_two(rounded)
@@ -148,7 +148,7 @@ def exp64(f: Function, x: Value) -> Value:
 
     fdlibm's reduction and rational function (Sun Microsystems, e_exp.c).
     """
-    rounded = _clamped(f, x, -709.0, 710.0) * _LOG2_E + _ROUNDING_F64
+    rounded = _clamped(f, x, -709.0, 710.0) * LOG2_E + _ROUNDING_F64
     n = rounded - _ROUNDING_F64
     high, low = x - n * 6.93147180369123816490e-01, n * 1.90821492927058770002e-10
     r = high - low

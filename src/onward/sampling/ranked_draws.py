@@ -15,11 +15,9 @@ slope of the most likely ones, as if they followed Zipf's law, how many have tha
 
 from __future__ import annotations
 
-import math
-
 from onward.kernels.define import kernel
 from onward.kernels.function import Function
-from onward.kernels.maths import exp64, log64
+from onward.kernels.maths import LN2, exp64, log64
 from onward.kernels.structures import Structure, View
 from onward.kernels.values import F32, F64, I64, PTR, Value
 from onward.sampling.chains import CHAIN_DTYPE, ORDER_BITS
@@ -33,7 +31,6 @@ from onward.sampling.vocab_blocks import NEGATIVE_INFINITY
 CHAIN = Structure.of_dtype(CHAIN_DTYPE)
 SLOPE_TOKENS = 100
 """Version 1 reads the slope from this many of the most likely tokens, as llama.cpp does."""
-_LN2 = math.log(2)
 
 
 @kernel([PTR, PTR, PTR, PTR], I64)
@@ -67,7 +64,7 @@ def draw_by_mirostat(
     kept = f.var(I64, 0)
     with f.otherwise(chain.mirostat.eq(2)) as (second, first):
         with second:
-            least = left.mass() * exp64(f, f.min(-chain.mu, 1000.0) * _LN2)
+            least = left.mass() * exp64(f, f.min(-chain.mu, 1000.0) * LN2)
             kept.value = left.num_heavier(least)
         with first:
             kept.value = num_by_slope(f, left.logits, count, left.scale.value, chain.mu, vocab_size)
@@ -75,7 +72,7 @@ def draw_by_mirostat(
     mass = left.mass()
     place = left.draw(mass)
     surprise = left.distance(place).to_f64() + log64(f, mass)
-    chain.set(next_mu=chain.mu - chain.eta * (surprise / _LN2 - chain.tau))
+    chain.set(next_mu=chain.mu - chain.eta * (surprise / LN2 - chain.tau))
     return left.token_at(row_pointer, place)
 
 
@@ -94,7 +91,7 @@ def num_by_slope(f: Function, logits: Value, count: Value, scale: Value, mu: Val
     slope, kept = products.value / f.max(squares.value, 1e-300), f.var(I64, vocab_size)
     with f.otherwise(slope < float("inf")) as (finite, infinite):
         with finite, f.when(slope > 0.0):
-            exponent = (log64(f, _share(f, slope - 1.0, log_size)) + mu * _LN2) / slope
+            exponent = (log64(f, _share(f, slope - 1.0, log_size)) + mu * LN2) / slope
             with f.when(exponent < log_size):
                 kept.value = f.max(exp64(f, exponent).to_i64(), 1)
         with infinite:  # all but the first impossible

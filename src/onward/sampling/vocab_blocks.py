@@ -17,22 +17,21 @@ from collections.abc import Callable
 
 from onward.kernels.define import kernel
 from onward.kernels.function import Function
-from onward.kernels.maths import exp2
+from onward.kernels.maths import LOG2_E, exp2
 from onward.kernels.structures import View
 from onward.kernels.values import F32, F64, I1, I32, I64, PTR, Value, vec
 from onward.sampling.layouts import BLOCK_TOKENS
 from onward.sampling.rows import BLOCK_BYTES, BLOCK_SHIFT, LANES, block_at, block_maximum_at, lanes_of, row_at
 
 NEGATIVE_INFINITY = float("-inf")
-_LOG2_E = 1.4426950408889634
 _ZERO_EXPONENT = -88.1
-"""Weights are exactly 0 from here on: 127 / _LOG2_E and a little."""
+"""Weights are exactly 0 from here on: 127 / LOG2_E and a little."""
 _MASKS = vec(I1, 16)
 
 
 def weights_of(f: Function, logits: Value, maximum: Value, scale: Value) -> Value:
     """Return the weights of 16 logits."""
-    return exp2(f, (logits - maximum) * (scale * _LOG2_E))
+    return exp2(f, (logits - maximum) * (scale * LOG2_E))
 
 
 def places(f: Function, i: Value) -> Value:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from onward.checkpoints.architecture import Architecture
 from onward.kernels.activations import ACTIVATIONS, ActivationName
-from onward.kernels.attention import LOG2E
+from onward.kernels.maths import LOG2_E
 from onward.kernels.memory import Rows
 from onward.kernels.panels import panel_count
 from onward.kernels.products import OUT_BYTES
@@ -117,7 +117,7 @@ class Decoder:
         has_window = layer in found.window_layers
         tables = positions.of_layer(layer)
         scale = found.attention_scale or 1.0 / math.sqrt(found.head_size)
-        tape.rotate(self._queries, self._keys, self._values, self._rotated, tables, cache, scale * LOG2E)
+        tape.rotate(self._queries, self._keys, self._values, self._rotated, tables, cache, scale * LOG2_E)
         tape.attend(self._rotated, cache, self._attended, found.window if has_window else None)
         for form in self._weights.forms(f"blk.{layer}.attn_output"):
             tape.quantise(self._attended, found.num_heads * found.head_size, self._inputs[form], form)

@@ -35,7 +35,7 @@ from onward.runtimes.native.types import expansion_note, form_for
 from onward.runtimes.native.weights import EMBEDDING, POSITION_EMBEDDING, Weights
 from onward.runtimes.options import RuntimeOptions
 
-KERNELS_REVISION = 1
+KERNELS_REVISION = 2
 """Raised with every change of kernels, of a tape, or of how weights are held that may change a bit of a logit."""
 FAST_ACTIVATIONS: ActivationName = "int8"
 """What `fast` multiplies with; `exact` multiplies with float32."""

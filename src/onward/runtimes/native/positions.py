@@ -6,16 +6,15 @@ and sine are polynomials of + and * in float64, which IEEE 754 fixes; the C libr
 
 from __future__ import annotations
 
-from decimal import Context, Decimal, localcontext
+from decimal import Decimal, localcontext
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onward.checkpoints.architecture import Architecture, Rope
+from onward.checkpoints.rope_scaling import DECIMALS, PI
 from onward.kernels.memory import Rows, untouched
 
-_PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899")
-_DIGITS = 60
 _NO_ROTATION = 2
 """Dimensions that the kernels rotate, by no angle, in models without rotation."""
 _STEP_POSITIONS = 512
@@ -75,12 +74,12 @@ class Positions:
 
 def turns_per_position(rope: Rope) -> NDArray[np.uint64]:
     """Return by which fraction of a turn, times 2**64, each pair of dimensions rotates per position."""
-    with localcontext(Context(prec=_DIGITS)):
+    with localcontext(DECIMALS):
         base, scale = Decimal(rope.base).ln(), Decimal(rope.position_scale)
         factors = [Decimal(1)] * (rope.size // 2) if rope.factors is None else [Decimal(float(x)) for x in rope.factors]
         return np.array(
             [
-                int((-base * 2 * pair / rope.size).exp() / scale / factor / (2 * _PI) * 2**64 + Decimal("0.5")) % 2**64
+                int((-base * 2 * pair / rope.size).exp() / scale / factor / (2 * PI) * 2**64 + Decimal("0.5")) % 2**64
                 for pair, factor in enumerate(factors)
             ],
             np.uint64,
@@ -94,7 +93,7 @@ def cosines_and_sines(
     angles = np.arange(first, last, dtype=np.uint64)[:, None] * turns[None]
     quarter = ((angles >> np.uint64(61)) + np.uint64(1)) >> np.uint64(1)  # the nearest quarter turn, 0 to 4
     turned = (angles - (quarter << np.uint64(62))).astype(np.int64).astype(np.float64)
-    rest = turned * float(_PI * 2 / 2**64)  # within an eighth of a turn
+    rest = turned * float(PI * 2 / 2**64)  # within an eighth of a turn
     square = rest * rest
     cosine, sine = _series(square, 0), rest * _series(square, 1)
     quarter &= np.uint64(3)
