@@ -1,23 +1,21 @@
 /** Builds one script and one style sheet with fixed names into the Python package; the server adds a version to their URLs. */
 import { defineConfig } from "vite";
-import { licenses } from "./licenses";
 
 export default defineConfig(({ mode }) => {
   const name = mode === "reference" ? "reference" : "playground";
   return {
-    esbuild: { jsx: "automatic", jsxImportSource: "preact", legalComments: "none" },
     build: {
       outDir: "../src/onward/server/pages/static",
       emptyOutDir: false,
-      target: "es2022",
+      target: ["chrome123", "firefox121", "safari17.5"], // the first with light-dark(), which would be rewritten for older ones
       modulePreload: false,
       copyPublicDir: false,
-      rollupOptions: {
+      license: name === "playground" ? { fileName: "LICENSES.txt" } : false,
+      rolldownOptions: {
         input: name === "reference" ? "src/reference.ts" : "src/main.tsx",
-        output: { entryFileNames: `${name}.js`, assetFileNames: `${name}[extname]`, inlineDynamicImports: true },
+        output: { entryFileNames: `${name}.js`, assetFileNames: `${name}[extname]`, codeSplitting: false, comments: false },
       },
     },
-    plugins: name === "playground" ? [licenses()] : [],
     define: { "process.env.NODE_ENV": JSON.stringify("production") },
   };
 });

@@ -1,21 +1,14 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { ApiError, streamCompletion } from "../src/api/client";
-import { EventParser } from "../src/api/events";
+import { readEvents } from "../src/api/events";
 import { Stopwatch, savedMs } from "../src/core/meter";
 
-describe("EventParser", () => {
-  const text = ": comment\nid: 1\ndata: {\"a\":\ndata: 2}\n\ndata:x\r\n\r\nid: 3\rdata\r\r";
-  const events = [
-    { id: "1", data: '{"a":\n2}' },
-    { id: "1", data: "x" },
-    { id: "3", data: "" },
-  ];
-
-  it.each([1, 2, 3, 7, 1000])("yields the same events from parts of %i characters", (size) => {
-    const parser = new EventParser();
+describe("readEvents", () => {
+  it("keeps the last id, and yields each event as soon as it is whole", async () => {
     const found = [];
-    for (let at = 0; at < text.length; at += size) found.push(...parser.push(text.slice(at, at + size)));
-    expect(found).toEqual(events);
+    const { body: bytes } = body(": comment\nid: 1\nda", "ta: {\ndata: }\n\n", "data: x\r\n\r\nid: 3\ndata: é\n\ndata: cut");
+    for await (const event of readEvents(bytes as ReadableStream<Uint8Array>)) found.push(event);
+    expect(found).toEqual([{ id: "1", data: "{\n}" }, { id: "1", data: "x" }, { id: "3", data: "é" }]);
   });
 });
 

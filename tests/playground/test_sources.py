@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -50,7 +51,9 @@ def test_the_built_files_are_made_of_these_sources(tmp_path: Path) -> None:
 def test_the_licences_of_what_is_built_in_are_shipped() -> None:
     text = (FOLDER / "LICENSES.txt").read_text(encoding="utf-8")
     for name in json.loads((SOURCES / "package.json").read_text(encoding="utf-8"))["dependencies"]:
-        assert f"\n{name} " in text
+        assert re.search(rf"^## {re.escape(name)} - [\d.]+ \([\w.-]+\)$", text, re.MULTILINE), (
+            f"{name} with its SPDX identifier"
+        )
     assert text.count("Permission is hereby granted") >= 5
 
 

@@ -1,10 +1,10 @@
 /** The document: the editor's text, and the tree that it is a path of. */
 import { batch, computed, effect, signal } from "@preact/signals";
+import { createStore, get, set } from "idb-keyval";
 import type { Editor } from "../editor/editor";
 import { add, change, commit, commonLength, EMPTY_TREE, pathTo, prune, textAt, tokensAt, type Tree } from "../core/tree";
 import { fromFile, toFile, withFile } from "../core/tree_file";
 import { announce, notice, showError } from "./page";
-import { load, save } from "./storage";
 
 const NAME = "tree";
 const SAVE_DELAY_MS = 300;
@@ -124,10 +124,11 @@ interface Kept {
 
 /** Restores what this browser has kept, then keeps every change, until the page is opened in another tab. */
 export async function keepDocument(): Promise<void> {
+  const database = createStore("onward", "values");
   const channel = new BroadcastChannel(NAME);
   channel.postMessage("opened");
   try {
-    const kept = (await load(NAME)) as Kept | undefined;
+    const kept = (await get(NAME, database)) as Kept | undefined;
     if (kept) restore(kept);
   } catch {
     notice.value = "This browser keeps nothing for this page: export the tree before you leave.";
@@ -137,7 +138,7 @@ export async function keepDocument(): Promise<void> {
   const keep = () => {
     clearTimeout(timer);
     timer = undefined;
-    save(NAME, { file: toFile(tree.value), current: current.value, text: text.value } satisfies Kept).catch(() => {
+    set(NAME, { file: toFile(tree.value), current: current.value, text: text.value } satisfies Kept, database).catch(() => {
       notice.value = "This browser has no room for the tree: export it before you leave.";
     });
   };
