@@ -38,6 +38,17 @@ class Abandoned(Exception):
     """Nobody waits for the result of this work any more."""
 
 
+def _contained(work: Callable[[], T]) -> T:
+    """Return the result of `work`. What is not an Exception, such as a panic in a Rust library, is raised as a
+    RuntimeError: only a request may fail of it, not whoever waits for everything that ends a process."""
+    try:
+        return work()
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"a library failed: {type(error).__name__}") from error
+
+
 class _Work(Generic[T]):
     """Work on a thread. `is_abandoned` is set by the event loop and read by the thread."""
 
@@ -50,18 +61,19 @@ class _Work(Generic[T]):
         _running.work = self
         self.resumed = time.perf_counter()
         try:
-            return self._function()
+            return _contained(self._function)
         finally:
             _running.work = None
 
 
 async def inline_or_on_thread(size: int, work: Callable[[], T]) -> T:
-    """Return the result of `work`, which runs on a thread where `size` exceeds MAX_INLINE_SIZE. Raises what it does.
+    """Return the result of `work`, which runs on a thread where `size` exceeds MAX_INLINE_SIZE. Raises what it does; a
+    panic in a library as a RuntimeError.
 
     If the caller is cancelled, work that has not started is dropped, and work that has ends at its next `breathe`.
     """
     if size <= MAX_INLINE_SIZE:
-        return work()
+        return _contained(work)
     return await _on(_large() if size >= MIN_QUEUED_SIZE else _medium(), work)
 
 

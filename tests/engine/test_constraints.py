@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.constraints import grammars
+from onward.constraints.errors import GrammarError
 from onward.constraints.grammar import choice_grammar, regex_grammar
 from onward.constraints.json_schema import json_schema_grammar
 from onward.constraints.matcher import Matcher, TokenTrie
@@ -317,3 +318,18 @@ def test_grammars_of_one_client_do_not_hold_those_of_another(monkeypatch: pytest
         release.set()
         loop.mailbox.put(Stop())
         thread.join()
+
+
+def test_a_panic_while_a_grammar_is_compiled_fails_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Panic(BaseException):
+        pass
+
+    def panic(trie: TokenTrie, grammar: str, limits: dict[str, Any]) -> Matcher:
+        raise Panic("index out of bounds")
+
+    monkeypatch.setattr(TokenTrie, "compile", panic)
+    engine = make_engine()
+    for _ in range(2):  # it is remembered
+        with pytest.raises(GrammarError, match="the library that compiles it failed: Panic"):
+            engine.add(make_job(max_tokens=5, grammar=GRAMMARS["open"]))
+    assert engine.idle

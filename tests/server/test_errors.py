@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 
 import pytest
 
+from onward import offload
 from onward.errors import EngineStopped, Overloaded, ServerError
+from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.server import exchange
 from onward.server.app import make_app
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
+from tests.toy_backend import make_backend, running
+
+
+class Panic(BaseException):
+    """As pyo3 raises for a panic in Rust."""
+
 
 URL_ERRORS = [
     ("POST", "/v1/nope", 404, "Invalid URL (POST /v1/nope)", None),
@@ -302,3 +311,30 @@ async def test_an_error_quotes_only_the_beginning_of_long_client_input() -> None
         assert call.status == 400
         assert len(call.body) < 10_000
         assert call.error["message"].endswith("…")
+
+
+@pytest.mark.parametrize("error", [Panic, SystemExit, MemoryError])
+@pytest.mark.parametrize("length", [3, 20_000, 40_000])
+@in_loop
+async def test_a_tokenizer_that_fails_ends_one_request_only(
+    monkeypatch: pytest.MonkeyPatch, length: int, error: type[BaseException]
+) -> None:
+    """On the event loop, on a thread of many, and on the one for large texts, which all go on."""
+    encode = ToyTokenizer.encode
+
+    def failing(tokenizer: ToyTokenizer, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        if "!" in text:
+            raise error("called `Option::unwrap()` on a `None` value")
+        return encode(tokenizer, text, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(ToyTokenizer, "encode", failing)
+    monkeypatch.setattr(offload, "MIN_QUEUED_SIZE", 30_000)
+    async with running(make_backend()) as backend:
+        app = make_app(backend, settings(max_body=8_000_000))
+        for _ in range(4):  # more than there are threads
+            body = json.dumps({"model": "toy", "prompt": "!" * length}).encode()
+            call = await Call(app, "POST", "/tokenize", body).done()
+            assert call.status == 500 and "unwrap" not in call.error["message"]
+        body = json.dumps({"model": "toy", "prompt": "a" * length}).encode()
+        call = await Call(app, "POST", "/tokenize", body).done()
+        assert call.status == 200 and call.json["count"] >= length

@@ -9,6 +9,9 @@ from onward.cli.interrupt import exit_on_interrupt, install_handler
 def main() -> None:
     """Run the command line in `sys.argv`. Raises SystemExit."""
     install_handler()
+    os.environ.setdefault(
+        "OPENBLAS_NUM_THREADS", "1"
+    )  # numpy's, whose threads nothing uses: they take start and memory
     from onward.stdio import escape_what_cannot_be_encoded, replace_closed_streams
 
     escape_what_cannot_be_encoded()
@@ -19,10 +22,10 @@ def main() -> None:
 
         root(prog_name="onward")
     except (MemoryError, RuntimeError, ImportError) as problem:
-        if not _lacks_memory(problem):
-            raise
-        from onward.cli.output.errors import NO_MEMORY
+        from onward.cli.output.errors import NO_MEMORY, lacks_memory
 
+        if not lacks_memory(problem):
+            raise
         print(f"onward: {NO_MEMORY}", file=sys.stderr, flush=True)
         os._exit(1)
     except SystemExit as end:
@@ -30,12 +33,6 @@ def main() -> None:
         if isinstance(end.code, int) and _flush():
             os._exit(end.code)  # ending threads and unloading libraries would take up to 0.5 s
         raise
-
-
-def _lacks_memory(problem: BaseException) -> bool:
-    """Return whether this is how Python says that there is no memory: for objects, for a thread, to map a library."""
-    words = ("can't start new thread", "cannot allocate memory", "failed to map segment")
-    return isinstance(problem, MemoryError) or any(each in str(problem) for each in words)
 
 
 def _flush() -> bool:

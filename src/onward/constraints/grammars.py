@@ -51,6 +51,10 @@ class Grammars:
             return self._compile(grammar, end_tokens)
         except GrammarError as error:
             return error
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # a panic in the library
+            return GrammarError(f"the library that compiles it failed: {type(error).__name__}")
 
     def _known(self, grammar: str, end_tokens: EndTokens) -> Compiled | GrammarError | None:
         with self._lock:

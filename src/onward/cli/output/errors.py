@@ -58,12 +58,24 @@ def report_output_errors() -> Iterator[None]:
     except MemoryError:
         raise _no_memory() from None
     except OSError as problem:  # a full disk, a file without permission
-        if problem.errno == errno.ENOMEM:
+        if lacks_memory(problem):
             raise _no_memory() from None
         silence_stdout()
         words = f"{problem.filename or 'The output'}: {problem.strerror or problem}."
         _print_error("Standard output is closed." if problem.errno == errno.EBADF else words)
         raise click.exceptions.Exit(SETUP) from None
+
+
+def lacks_memory(problem: BaseException | None) -> bool:
+    """Return whether this, or what it followed from, is how Python or a library says that there is no memory: for
+    objects, for a thread, to map a file."""
+    words = ("can't start new thread", "cannot allocate memory", "failed to map segment")
+    while problem is not None:
+        is_said = any(each in str(problem).lower() for each in words)
+        if is_said or isinstance(problem, MemoryError) or getattr(problem, "errno", None) == errno.ENOMEM:
+            return True
+        problem = problem.__context__
+    return False
 
 
 def _no_memory() -> click.exceptions.Exit:

@@ -1,0 +1,102 @@
+"""A server goes on where its machine fails: clocks that jump, a full log disk, a cache that others use too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.processes import served, server_process
+
+JUMPING_CLOCK = """
+import time
+_real, _calls = time.time, 0
+def _jumping():
+    "Forward by ten years, back by ten years, and as it is, by turns."
+    global _calls
+    _calls += 1
+    return _real() + (3e8, -3e8, 0.0)[_calls % 3]
+time.time = _jumping
+time.time_ns = lambda: int(_jumping() * 1e9)
+"""
+BODY = {"model": "toy", "prompt": "Once upon a time", "max_tokens": 24, "temperature": 0, "seed": 1}
+
+
+def post(url: str, key: str = "", **fields: object) -> httpx.Response:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    return httpx.post(f"{url}/v1/completions", json=BODY | fields, headers=headers, timeout=60)
+
+
+def text_of(answer: httpx.Response) -> str:
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["choices"][0]["text"])
+
+
+@pytest.mark.slow
+def test_clocks_that_jump_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every process of the server: time limits, drains and keys that are read again count by another clock."""
+    (tmp_path / "sitecustomize.py").write_text(JUMPING_CLOCK)
+    keys = tmp_path / "keys"
+    first, second = (f"sk-{letter * 32}" for letter in "ab")
+    keys.write_text(first + "\n")
+    keys.chmod(0o600)
+    with served() as url:
+        expected = text_of(post(url))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    with server_process("--api-key-file", str(keys), "--max-wait", "5") as server:
+        assert text_of(post(server.url, first)) == expected
+        stream = post(server.url, first, stream=True).text
+        assert stream.count("data: ") > 2 and stream.rstrip().endswith("data: [DONE]")
+        assert len(text_of(post(server.url, first, regex="[a-z]{3}"))) == 3
+        keys.write_text(second + "\n")
+        deadline = time.monotonic() + 60
+        while (answer := post(server.url, second)).status_code != 200:
+            assert answer.status_code == 401 and time.monotonic() < deadline
+            time.sleep(0.1)
+        assert post(server.url, first).status_code == 401
+        server.popen.send_signal(signal.SIGTERM)
+        assert server.popen.wait(60) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_log_disk_stops_nobody() -> None:
+    command = [sys.executable, "-m", "onward", "serve", "--port", "0", "--model", "toy", "--log-level", "debug"]
+    with Path("/dev/full").open("w") as full:
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=full, text=True)
+    try:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        assert line.startswith("Onward is ready at "), line
+        url = line.split()[4].removesuffix("/v1")
+        assert len({text_of(post(url)) for _ in range(20)}) == 1
+        assert post(url, temperature="warm").status_code == 400
+    finally:
+        server.terminate()
+        assert server.stdout is not None
+        server.stdout.close()
+        assert server.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_servers_that_start_together_share_an_empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled kernels, hashes, tokenizers: written by both at once, and read by both."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def completed(_: int) -> str:
+        with served("--model", "storyteller", model=None) as url:
+            return text_of(post(url, model="storyteller"))
+
+    with ThreadPoolExecutor(3) as executor:
+        texts = set(executor.map(completed, range(3)))
+    assert len(texts) == 1
+    assert any((tmp_path / "onward").rglob("*")), "they have a cache"
+    assert not list((tmp_path / "onward").rglob("*.tmp")), "nothing is left half-written"
+    assert {completed(0)} == texts, "what they left is whole"

@@ -1,0 +1,47 @@
+"""Durations count by a clock that never jumps; the time of day is asked for only where people or files need it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "onward"
+WALL_CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
+USES = {
+    "api/ollama.py": "the `created_at` of an answer",
+    "api/openai/fold.py": "the `created` of an answer",
+    "cli/source/retry.py": "a date in `retry-after`; the delay is bounded",
+    "compose/replica.py": "which of several versions in a cluster started last",
+    "kernels/__init__.py": "whether sources have changed since they were imported, by their times on disk",
+    "kernels/object_cache.py": "how old a file on disk is that a killed process left",
+    "runtimes/openvino/conversion_cache.py": "how old a file on disk is that a killed process left",
+    "sampling/__init__.py": "whether sources have changed since they were imported, by their times on disk",
+}
+"""Modules that ask for the time of day, and what for. A jump of the clock must not matter there."""
+
+
+def wall_clocks(source: str) -> set[str]:
+    """The clocks of WALL_CLOCKS that a module names."""
+    tree = ast.parse(source)
+    names = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    imported = {
+        f"{node.module}.{each.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "time"
+        for each in node.names
+    }
+    return {name for name in names | imported if any(f".{name}".endswith(f".{clock}") for clock in WALL_CLOCKS)}
+
+
+def test_the_time_of_day_is_asked_for_only_where_a_jump_does_not_matter() -> None:
+    found = {
+        path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if wall_clocks(path.read_text("utf-8"))
+    }
+    assert found == set(USES), "count durations by time.monotonic; what needs the time of day has its reason in USES"
+
+
+def test_what_asks_for_the_time_of_day_is_found() -> None:
+    assert wall_clocks("import time\nx = time.time()") == {"time.time"}
+    assert wall_clocks("import datetime\nx = datetime.datetime.now()") == {"datetime.datetime.now"}
+    assert wall_clocks("from time import time_ns") == {"time.time_ns"}
+    assert not wall_clocks("import time\nx = time.monotonic() + time.perf_counter()")
