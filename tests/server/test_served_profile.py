@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from onward.api.openai.parameters import PARAMETERS, known_parameters
+from onward.api.openai.parameters import PARAMETERS, TABLES
 from onward.api.parameter import Profile
 from onward.cli.request.flags import request_flags
 from onward.errors import ApiError
@@ -50,7 +50,7 @@ def is_accepted(fields: dict[str, Any], profile: Profile) -> bool:
 @pytest.mark.parametrize("profile", PROFILES)
 @in_loop
 async def test_law_7_one_declaration_makes_schema_decoder_flags_page_and_reference(profile: Profile) -> None:
-    known = known_parameters(profile)
+    known = TABLES[profile]
     schema = await request_schema(profile)
     assert list(schema["properties"]) == list(known)
     page = (await served(profile, "/docs")).body.decode()

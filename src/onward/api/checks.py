@@ -30,6 +30,8 @@ _PROMPT_FORMS = "one of a string, array of strings, array of integers, or array 
 
 def check_integer(row: Parameter, value: object, path: str, profile: Profile) -> int:
     """Return an integer in range; outside the strict profile, at most the row's cap. Raises InvalidRequest."""
+    if row.takes_whole_floats and type(value) is float and value.is_integer():
+        value = int(value)
     if type(value) is not int:
         raise refusals.wrong_type(path, "an integer", value)
     minimum = INT64_MIN if row.minimum is None else row.minimum

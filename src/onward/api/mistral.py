@@ -11,10 +11,11 @@ from onward.api.errors import ErrorWords
 from onward.api.fields import own, same, unused
 from onward.api.openai.error_body import MAX_FIELD_CHARS
 from onward.api.openai.fold import Identity
+from onward.api.parameter import Table
 from onward.api.reply import OneChoice
 from onward.api.routes import EVENTS, JSON, Exchange, Route, Services
 from onward.api.sse import DONE, KEEP_ALIVE, data_event
-from onward.api.tables import UNLIMITED_TOKENS, Table, check_fields, request_fields, table
+from onward.api.tables import UNLIMITED_TOKENS, request_fields
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest
@@ -22,7 +23,7 @@ from onward.errors import ApiError, InvalidRequest
 Object = dict[str, Any]
 NAME = "mistral"
 
-FIM: Table = table(
+FIM = Table.with_whole_floats(
     same("model", "model", NAME, required=True, help="A model: an id or alias from the models endpoint."),
     own("prompt", "string", NAME, "The text before the completion.", required=True, example="def add(a, b):\n    "),
     same("suffix", "suffix", NAME),
@@ -68,8 +69,7 @@ ERRORS = ErrorWords(body=error_body, event=_error_event)
 
 async def complete(services: Services, exchange: Exchange) -> None:
     """Complete what is between prompt and suffix."""
-    profile = services.profile
-    request = await services.decode(exchange, lambda fields: _request(check_fields(fields, FIM, profile)))
+    request = _request(await services.fields(exchange, FIM))
     await services.complete(exchange, request, FimReply(request))
 
 

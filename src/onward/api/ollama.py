@@ -17,10 +17,10 @@ from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.error_body import MAX_FIELD_CHARS
 from onward.api.openai.extension_parameters import KEEP_ALIVE
 from onward.api.openai.words import openai_error
-from onward.api.parameter import Parameter
+from onward.api.parameter import Table
 from onward.api.reply import OneChoice, Stopwatch
 from onward.api.routes import JSON, LINES, Exchange, Route, Services
-from onward.api.tables import UNLIMITED_TOKENS, Table, check_fields, request_fields, table
+from onward.api.tables import UNLIMITED_TOKENS, request_fields
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.rejections import UnknownModel
 from onward.completions.request import CompletionRequest
@@ -37,7 +37,7 @@ _RUNNER_SWITCHES = (
     "numa", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mmap", "use_mlock", "embedding_only",
 )  # fmt: skip
 
-OPTIONS: tuple[Parameter, ...] = (
+OPTIONS = Table.with_whole_floats(
     own(
         "num_predict", "integer", NAME,
         "Maximum number of tokens to generate; -1, the default, or -2: until the context is full. Never more than fit.",
@@ -69,12 +69,15 @@ OPTIONS: tuple[Parameter, ...] = (
     *(unused(name, "boolean", NAME, _AT_START) for name in _RUNNER_SWITCHES),
 )  # fmt: skip
 
-GENERATE: Table = table(
+GENERATE = Table(
     same("model", "model", NAME, required=True, help="A model's name; `:latest` may follow it."),
     own("prompt", "string", NAME, "The text to continue. Without one, nothing is generated: the model is loaded."),
     same("suffix", "suffix", NAME),
     same("stream", "stream", NAME, default=True, help="Send the completion while it is generated, a line per step."),
-    own("options", "object", NAME, "Ollama's sampling options.", inner=OPTIONS, example={"temperature": 0.7}),
+    own(
+        "options", "object", NAME, "Ollama's sampling options.", inner=tuple(OPTIONS.values()),
+        example={"temperature": 0.7},
+    ),
     own("logprobs", "boolean", NAME, "Return the log probability of every token.", default=False),
     own(
         "top_logprobs", "integer", NAME, "With `logprobs`, also those of this many of the most likely tokens.",
@@ -96,7 +99,7 @@ GENERATE: Table = table(
     only("_debug_render_only", NAME, False, why="There are no prompt templates to render."),
 )  # fmt: skip
 
-SHOW: Table = table(
+SHOW = Table(
     own("model", "string", NAME, "A model's name.", example="storyteller"),
     own("name", "string", NAME, "The older name of `model`.", alias_of="model"),
     unused("verbose", "boolean", NAME, "all that is known is always shown."),
@@ -203,8 +206,7 @@ NEVER = "2318-01-01T00:00:00Z"
 async def generate(services: Services, exchange: Exchange) -> None:
     """Complete a prompt. Without one, say that the model is loaded, which it always is."""
     stopwatch = Stopwatch()
-    profile = services.profile
-    checked = await services.decode(exchange, lambda fields: check_fields(fields, GENERATE, profile))
+    checked = await services.fields(exchange, GENERATE)
     name = checked["model"] or ""
     model = _served_name(services, name)
     if not checked.get("prompt") and not checked.get("suffix"):
@@ -219,8 +221,7 @@ async def generate(services: Services, exchange: Exchange) -> None:
 
 async def show(services: Services, exchange: Exchange) -> None:
     """Describe a model."""
-    profile = services.profile
-    checked = await services.decode(exchange, lambda fields: check_fields(fields, SHOW, profile))
+    checked = await services.fields(exchange, SHOW)
     if not checked.get("model"):
         raise InvalidRequest("model is required", param="model")
     model = services.model(_served_name(services, checked["model"]))

@@ -10,10 +10,9 @@ from onward.api.dialects import DIALECTS
 from onward.api.openai.operations import ref
 from onward.api.openai.response_schema import error_schema, response_schemas
 from onward.api.openai.server_schemas import server_schemas
-from onward.api.parameter import Profile
+from onward.api.parameter import Profile, Table
 from onward.api.request_schema import parameter_schema, request_schema
 from onward.api.routes import Route
-from onward.api.tables import Table
 
 Schema = dict[str, Any]
 

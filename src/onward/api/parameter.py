@@ -1,10 +1,10 @@
-"""`Parameter`: the declaration of one request field, a row of the table in `api.openai.parameters`."""
+"""`Parameter`: the declaration of one request field. `Table`: the fields of a request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 Profile = Literal["strict", "default", "lenient"]
 """How closely a request must follow OpenAI's schema.
@@ -52,7 +52,8 @@ class Parameter:
     the name of the server that uses this field. Where not `has_effect`, the field is checked and has no meaning here,
     as its help says. `unset` is a value with which an alias counts as left out. `converts` returns the value of the
     parameter that an alias stands for, from its own value and the request's other fields by name. `text`: a string may
-    stand for an array: of token ids, separated by commas, or of strings, in JSON.
+    stand for an array: of token ids, separated by commas, or of strings, in JSON. `takes_whole_floats`: 16.0 is an
+    integer.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Parameter:
     unset: object = None
     converts: Callable[[object, Mapping[str, object]], object] | None = None
     text: Literal["commas", "json"] | None = None
+    takes_whole_floats: bool = False
 
     @property
     def nullable(self) -> bool:
@@ -95,3 +97,33 @@ class Parameter:
     def flag(self) -> str:
         """The command line option."""
         return "--" + self.name.replace("_", "-")
+
+
+class Table(dict[str, Parameter]):
+    """The fields of a request by name. `inner`: those of its objects, by the object's name. `defaults`: by the names of
+    `Parameter.field`, those in objects included."""
+
+    def __init__(self, *rows: Parameter) -> None:
+        super().__init__((row.name, row) for row in rows)
+        self.inner = {row.name: Table(*row.inner) for row in rows if row.kind == "object"}
+        self.defaults: dict[str, Any] = {
+            row.field: row.default for row in rows if row.default is not None and row.field is not None
+        }
+        for each in self.inner.values():
+            self.defaults |= each.defaults
+
+    @classmethod
+    def with_whole_floats(cls, *rows: Parameter) -> Table:
+        """Return a table whose integers may be sent as 16.0: llama-server converts every JSON number, pydantic takes
+        whole ones, and Ollama reads its options as Go's float64. Rust's serde, in other servers, does not."""
+        return cls(*(replace(row, takes_whole_floats=True) for row in rows))
+
+    def of_profile(self, profile: Profile) -> Table:
+        """Return the fields that a profile knows: in strict only OpenAI's own, in the others all."""
+        if profile != "strict":
+            return self
+        return Table(*(replace(row, inner=_of_openai(row.inner)) for row in _of_openai(tuple(self.values()))))
+
+
+def _of_openai(rows: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    return tuple(row for row in rows if row.origin == "openai")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from onward.api.openai.parameters import PARAMETERS, known_parameters
-from onward.api.parameter import Parameter, Profile
+from onward.api.openai.parameters import TABLES
+from onward.api.parameter import Parameter, Profile, Table
 
 Schema = dict[str, Any]
 _SCHEMA_TYPES = ["object", "string", "boolean"]
@@ -18,7 +18,7 @@ def request_schema(profile: Profile = "default", *, model_in_path: bool = False)
 
     `model_in_path`: whether the URL names the model, so that the body may omit it.
     """
-    rows = known_parameters(profile, PARAMETERS)
+    rows = dict(TABLES[profile])
     if model_in_path:
         rows["model"] = replace(rows["model"], required=False)
     return {
@@ -174,7 +174,7 @@ def _logit_bias(row: Parameter) -> Schema:
 
 
 def _object(row: Parameter, profile: Profile) -> Schema:
-    inner = known_parameters(profile, row.inner)
+    inner = Table(*row.inner).of_profile(profile)
     required = [name for name, each in inner.items() if each.required]
     return {
         "type": ["object", "null"],

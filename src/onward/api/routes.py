@@ -10,9 +10,9 @@ from typing import Any, Protocol, Self, TypeVar
 from onward.api.body_limits import BodyLimits
 from onward.api.errors import OPENAI_ERRORS, ErrorWords
 from onward.api.openai.decode import decode_object
-from onward.api.parameter import Profile
+from onward.api.parameter import Profile, Table
 from onward.api.reply import Reply
-from onward.api.tables import Table
+from onward.api.tables import check_fields
 from onward.backends.base import Backend
 from onward.completions.limits import RequestLimits
 from onward.completions.rejections import UnknownModel
@@ -101,6 +101,10 @@ class Services:
             return check(fields)
 
         return await inline_or_on_thread(len(body), decoded)
+
+    async def fields(self, exchange: Exchange, rows: Table) -> dict[str, Any]:
+        """Return the checked fields of a body. Raises InvalidRequest."""
+        return await self.decode(exchange, lambda fields: check_fields(fields, rows, self.profile))
 
     def model(self, name: str | None) -> ListedModel:
         """Return a listed model, by default the first. Raises UnknownModel."""

@@ -12,10 +12,10 @@ import msgspec
 import onward
 from onward.api.fields import only, own, same, unused
 from onward.api.openai.fold import Identity
-from onward.api.parameter import Parameter
+from onward.api.parameter import Parameter, Table
 from onward.api.reply import OneChoice
 from onward.api.routes import JSON, Exchange, Route, Services
-from onward.api.tables import Table, check_fields, request_fields, table
+from onward.api.tables import request_fields
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.errors import InvalidRequest
@@ -36,7 +36,7 @@ SEGMENTS: tuple[Parameter, ...] = (
     only("edit_history", NAME, {}, why="Suggestions of the next edit do not exist here."),
 )
 
-COMPLETION: Table = table(
+COMPLETION = Table(
     own("segments", "object", NAME, "The text around the cursor, and snippets of others.", inner=SEGMENTS,
         example={"prefix": "def fib(n):\n    ", "suffix": "\n"}),
     same("temperature", "temperature", NAME, default=0.1),
@@ -62,8 +62,7 @@ SNIPPETS = ("relevant_snippets_from_recently_opened_files", "relevant_snippets_f
 
 async def complete(services: Services, exchange: Exchange) -> None:
     """Complete what is between two texts, or a prompt."""
-    profile = services.profile
-    checked = await services.decode(exchange, lambda fields: check_fields(fields, COMPLETION, profile))
+    checked = await services.fields(exchange, COMPLETION)
     exchange.record.user = checked.get("user") or "-"
     has_crlf = CRLF in (checked.get("prefix") or "") + (checked.get("suffix") or "")
     await services.complete(exchange, _request(checked, has_crlf=has_crlf), TabbyReply(has_crlf=has_crlf))

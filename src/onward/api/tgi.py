@@ -16,11 +16,11 @@ from onward.api.fields import only, own, refused, same
 from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.error_body import MAX_FIELD_CHARS
 from onward.api.openai.words import openai_error
-from onward.api.parameter import Parameter
+from onward.api.parameter import Parameter, Table
 from onward.api.reply import OneChoice
 from onward.api.routes import EVENTS, JSON, Exchange, Route, Services
 from onward.api.sse import KEEP_ALIVE, data_event
-from onward.api.tables import UNLIMITED_TOKENS, Table, check_fields, request_fields, table
+from onward.api.tables import UNLIMITED_TOKENS, check_fields, request_fields
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.rejections import ContextExceeded
 from onward.completions.request import CompletionRequest
@@ -63,11 +63,11 @@ PARAMETERS: tuple[Parameter, ...] = (
     ),
 )  # fmt: skip
 
-GENERATE: Table = table(
+GENERATE = Table(
     own("inputs", "string", NAME, "The text to continue.", required=True, example="Once upon a time"),
     own("parameters", "object", NAME, "How to continue it.", inner=PARAMETERS, example={"max_new_tokens": 20}),
 )
-COMPATIBLE: Table = table(
+COMPATIBLE = Table(
     *GENERATE.values(),
     own("stream", "boolean", NAME, "Send the completion while it is generated, as server-sent events.", default=False),
 )

@@ -11,8 +11,9 @@ import click
 import pytest
 
 from onward.api.openai.decode import check_request
-from onward.api.openai.parameters import PARAMETERS, Parameter, Profile, known_parameters
+from onward.api.openai.parameters import PARAMETERS, TABLES
 from onward.api.openapi import openapi
+from onward.api.parameter import Parameter, Profile
 from onward.cli.commands import completions
 from onward.server.app import ROUTES
 
@@ -74,7 +75,7 @@ def test_law_7_the_schema_of_each_profile_has_the_names_types_defaults_and_limit
     profile: Profile,
 ) -> None:
     schemas = properties(profile)
-    known = known_parameters(profile)
+    known = TABLES[profile]
     expected = [
         (path, row)
         for path, row in ROWS

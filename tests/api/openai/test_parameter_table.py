@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from onward.api.openai.decode import check_request
-from onward.api.openai.parameters import BY_NAME, PARAMETERS, Parameter, known_parameters
+from onward.api.openai.parameters import BY_NAME, PARAMETERS, TABLES
+from onward.api.parameter import Parameter
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError
 from tests import samplers
@@ -73,12 +74,12 @@ def test_an_alias_refers_to_a_field_of_the_request() -> None:
 
 
 def test_the_strict_profile_has_only_openais_fields() -> None:
-    assert set(known_parameters("strict")) == OPENAI
-    assert set(known_parameters("strict", BY_NAME["stream_options"].inner)) == {
+    assert set(TABLES["strict"]) == OPENAI
+    assert set(TABLES["strict"].inner["stream_options"]) == {
         "include_usage",
         "include_obfuscation",
     }
-    assert set(known_parameters("default")) == set(known_parameters("lenient")) == set(BY_NAME)
+    assert set(TABLES["default"]) == set(TABLES["lenient"]) == set(BY_NAME)
 
 
 @pytest.mark.parametrize("row", PARAMETERS, ids=lambda row: row.name)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.api.openai.error_body import error_envelope, error_event
-from onward.api.openai.parameters import PARAMETERS, Profile
+from onward.api.openai.parameters import PARAMETERS
+from onward.api.parameter import Profile
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest
 from tests.api.openai.decoding import decode_request

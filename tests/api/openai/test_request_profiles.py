@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from onward.api.openai.parameters import PARAMETERS, Profile
+from onward.api.openai.parameters import PARAMETERS
+from onward.api.parameter import Profile
 from onward.completions.request import CompletionRequest
 from onward.errors import InvalidRequest
 from tests.api.openai.decoding import decode_request

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from onward.api.openai.encode import encode_completion
 from onward.api.openai.error_body import error_envelope
-from onward.api.openai.parameters import PARAMETERS, Parameter, Profile
+from onward.api.openai.parameters import PARAMETERS
 from onward.api.openai.response import (
     Choice,
     Chunk,
@@ -28,6 +28,7 @@ from onward.api.openai.response import (
 )
 from onward.api.openai.response_schema import completion_schema, error_schema
 from onward.api.openapi import openapi
+from onward.api.parameter import Parameter, Profile
 from onward.api.refusals import no_model
 from onward.api.request_schema import request_schema
 from onward.api.sse import Decoder, chunk_event

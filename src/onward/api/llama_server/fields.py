@@ -6,8 +6,8 @@ from typing import Any
 
 from onward.api.fields import only, own, same, unused
 from onward.api.openai.sampler_parameters import SAMPLER_NAMES
-from onward.api.parameter import Parameter, Profile
-from onward.api.tables import Table, check_fields, table
+from onward.api.parameter import Parameter, Profile, Table
+from onward.api.tables import check_fields
 
 NAME = "llama-server"
 UNLIMITED = -1
@@ -152,12 +152,12 @@ _FRONT_ENDS: tuple[Parameter, ...] = (
 """What front ends such as SillyTavern send to llama-server beside its own fields, which ignores it. Here other names of
 its fields act, and of what does not exist here the values are accepted that turn it off."""
 
-COMPLETION: Table = table(
+COMPLETION = Table.with_whole_floats(
     same("prompt", "prompt", NAME, required=True, help="A string or an array of token ids; or an array of one."),
     *_COMMON,
     *_FRONT_ENDS,
 )
-INFILL: Table = table(
+INFILL = Table.with_whole_floats(
     own("input_prefix", "string", NAME, "The text before the cursor.", example="def add(a, b):\n", default=""),
     own("input_suffix", "string", NAME, "The text after the cursor.", example="\n", default=""),
     own(

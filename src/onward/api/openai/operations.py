@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onward.api.openai.parameters import known_parameters
+from onward.api.openai.parameters import TABLES
 from onward.api.parameter import Profile
 from onward.api.request_schema import request_schema
 from onward.api.routes import Node
@@ -160,7 +160,7 @@ def _complete(operation: str, profile: Profile, *, linked: bool = False) -> Node
 
 def _request_body(schema: Node, profile: Profile) -> Node:
     """Return a body of this schema, with the examples that the profile accepts."""
-    known = known_parameters(profile).keys()
+    known = TABLES[profile].keys()
     examples = {name: {"value": value} for name, value in _REQUEST_EXAMPLES.items() if value.keys() <= known}
     return {"required": True, "content": {"application/json": {"schema": schema, "examples": examples}}}
 

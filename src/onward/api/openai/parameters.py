@@ -8,14 +8,9 @@ from __future__ import annotations
 
 from onward.api.openai.extension_parameters import EXTENSION_PARAMETERS
 from onward.api.openai.openai_parameters import OPENAI_PARAMETERS
-from onward.api.parameter import Kind, Origin, Parameter, Profile
-
-__all__ = ["BY_NAME", "PARAMETERS", "Kind", "Origin", "Parameter", "Profile", "known_parameters"]
+from onward.api.parameter import Parameter, Profile, Table
 
 PARAMETERS: tuple[Parameter, ...] = (*OPENAI_PARAMETERS, *EXTENSION_PARAMETERS)
-BY_NAME: dict[str, Parameter] = {parameter.name: parameter for parameter in PARAMETERS}
-
-
-def known_parameters(profile: Profile, among: tuple[Parameter, ...] = PARAMETERS) -> dict[str, Parameter]:
-    """Return the parameters of a profile by name: in strict only OpenAI's own, in the others all."""
-    return {row.name: row for row in among if profile != "strict" or row.origin == "openai"}
+BY_NAME = Table(*PARAMETERS)
+TABLES: dict[Profile, Table] = {"strict": BY_NAME.of_profile("strict"), "default": BY_NAME, "lenient": BY_NAME}
+"""What a profile knows."""

@@ -9,7 +9,7 @@ import shlex
 from typing import Any
 
 import onward
-from onward.api.openai.parameters import known_parameters
+from onward.api.openai.parameters import TABLES
 from onward.api.parameter import Parameter, Profile
 from onward.server.pages.assets import version
 from onward.server.pages.layout import COMMON_HEADERS, sample
@@ -98,7 +98,7 @@ def controls(profile: Profile) -> list[dict[str, Any]]:
     """Return what the settings panel shows of each parameter: those of the profile, without other servers' names."""
     return [
         _control(row, profile)
-        for row in known_parameters(profile).values()
+        for row in TABLES[profile].values()
         if row.name not in _OWN_CONTROLS and row.alias_of is None and row.dialect is None and row.field is not None
     ]
 
