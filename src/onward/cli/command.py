@@ -1,8 +1,9 @@
-"""What every command is built from: context settings, groups, and commands that take the global flags."""
+"""What every command is built from: context settings, arguments, groups, commands that take the global flags."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import click
@@ -18,6 +19,27 @@ CONTEXT: dict[str, Any] = {
     "token_normalize_func": lambda token: token.replace("_", "-"),
 }
 """Settings of every command. Flags may be written with underscores, as in OpenAI's old command line."""
+
+
+def text_of(argument: str) -> str:
+    """Return the text of a command line's argument. Where the locale has no UTF-8, Python keeps bytes as surrogates."""
+    if argument.isascii():
+        return argument
+    try:
+        return os.fsencode(argument).decode()
+    except UnicodeError:
+        return argument
+
+
+class Argument(click.Argument):
+    """click describes arguments from 8.5 on; this class does so in every supported version."""
+
+    def __init__(self, name: str, description: str, **attributes: Any) -> None:
+        super().__init__([name], **attributes)
+        self.help = description
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        return " ".join(self.get_usage_pieces(ctx)), self.help or ""
 
 
 class Group(click.Group):
@@ -72,3 +94,20 @@ def session_command(
         *(connection_options() if can_connect else []),
     ]
     return click.Command(name, callback=run, help=help, params=every, context_settings=CONTEXT)
+
+
+def command_context(command: click.Command, path: str, **more: Any) -> click.Context:
+    """Return a context with the names of --help that commands have: click keeps the option that it makes first."""
+    return click.Context(command, info_name=path, help_option_names=CONTEXT["help_option_names"], **more)
+
+
+def subcommands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield the commands below a group that are not hidden, each after its path, such as `onward models show`."""
+    context = command_context(group, path)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group) and not command.hidden:
+            yield from subcommands(command, f"{path} {name}")
+        elif not command.hidden:
+            yield f"{path} {name}", command

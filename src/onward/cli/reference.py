@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import click
 
+from onward.cli.command import command_context, subcommands
 from onward.cli.commands.completions import RequestCommand
 from onward.cli.output.errors import DOCUMENTED
 from onward.cli.root import root
-from onward.cli.walk import command_context, subcommands
 
 INTRODUCTION = """# The command line
 

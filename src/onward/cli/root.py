@@ -28,9 +28,9 @@ COMMANDS = {
     "key": ("onward.cli.commands.key", "Make API keys for a server: `key new`."),
     "config": ("onward.cli.commands.config", "Show the settings and where each one comes from."),
     "doctor": ("onward.cli.commands.doctor", "Check this machine: what works, what is missing, what to do."),
-    "completion": ("onward.cli.commands.completion", "Print a shell completion script."),
+    "completion": ("onward.cli.commands.help", "Print a shell completion script."),
     "help": ("onward.cli.commands.help", "Show help for a command."),
-    "version": ("onward.cli.commands.version", "Show the version."),
+    "version": ("onward.cli.commands.help", "Show the version."),
     "api": ("onward.cli.commands.api", "OpenAI's old spelling: `api completions.create`."),
 }
 """Name → (module that defines its `command`, line in the help)."""
@@ -96,9 +96,9 @@ def _check_folder() -> None:
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from onward.cli.commands.version import show
+        from onward.cli.commands.help import show_version
 
-        show()
+        show_version()
         ctx.exit()
 
 

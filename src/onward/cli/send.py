@@ -13,13 +13,11 @@ from typing import Any, Protocol
 from onward.api.openai.decode import check_request
 from onward.cli.interrupt import keep_line, run
 from onward.cli.output.formats import NO_MATCH, render, transform_matches
-from onward.cli.output.live import LiveText
-from onward.cli.output.loading import loading
-from onward.cli.output.stats import Stats
+from onward.cli.output.live import LiveText, Stats
+from onward.cli.output.progress import loading
 from onward.cli.output.terminal import Style, style_of, warn
 from onward.cli.session import Output, Session
-from onward.cli.source.base import Document, Source
-from onward.cli.source.errors import RemoteError
+from onward.cli.source.base import Document, RemoteError, Source
 from onward.cli.source.open import open_source
 
 

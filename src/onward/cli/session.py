@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from onward.settings import Resolved
+
+_ANNOUNCED = "onward.cli.session"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,3 +106,15 @@ def _custom_headers(lines: str) -> dict[str, str]:
     """Parse `Name: value`, one header per line. Raises UsageError."""
     pairs = (line.partition(":") for line in lines.splitlines() if ":" in line)
     return {name.strip(): _header_value(name, value) or "" for name, _, value in pairs if name.strip()}
+
+
+def announce(resolved: Resolved) -> None:
+    """Print one line on stderr, also where it is not a terminal, and once per command: what onward.toml of the current
+    folder, which nobody named, was used for."""
+    line = resolved.announcement
+    context = click.get_current_context(silent=True)
+    if line is None or (context is not None and context.meta.get(_ANNOUNCED)):
+        return
+    if context is not None:
+        context.meta[_ANNOUNCED] = True
+    click.echo(f"onward: {line}.", err=True)

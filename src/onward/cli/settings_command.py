@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from onward import values
-from onward.cli.argument import Argument
+from onward.cli.command import Argument
 from onward.cli.completers import model_names
 from onward.errors import SetupError
 from onward.settings import GROUPS, Group, Option, Resolved, home_folder, options, resolve

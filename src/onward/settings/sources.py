@@ -1,6 +1,10 @@
 """Where settings come from: flags, ONWARD_* environment variables, onward.toml, keyword arguments.
 
 Precedence: flags > environment > file > defaults. `resolve` also returns the origin of each value.
+
+onward.toml of the current folder may be another's, since nobody named it. It is read only if it belongs to the user or
+to the system. Commands that a person runs in any folder let it choose neither code, nor where files are written, nor
+what is downloaded; `onward serve`, which it is made for, does.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ import difflib
 import json
 import logging
 import os
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,18 +22,52 @@ from pathlib import Path
 from onward.errors import SetupError
 from onward.settings.declared import Settings, options
 from onward.settings.folders import home_folder
-from onward.settings.found_file import FOUND_FILE, LIMITED, REMEDY, check_code, check_owner
 from onward.settings.names import is_openai_name
 from onward.settings.option import Option
+
+log = logging.getLogger("onward.settings")
+
+FOUND_FILE = "onward.toml"
+LIMITED = frozenset({"cache_dir"})
+"""Settings that a file found in the current folder does not choose for commands other than `onward serve`."""
+REMEDY = f"pass --config {FOUND_FILE}, or set ONWARD_CONFIG={FOUND_FILE}, to use it"
 
 CONFIG_ENVIRONMENT = "ONWARD_CONFIG"
 OTHER_VARIABLES = frozenset({CONFIG_ENVIRONMENT, "ONWARD_BASE_URL", "ONWARD_ORG_ID", "ONWARD_PROJECT_ID"})
 """Variables that are not settings: the path of the settings file, and what the command line sends to other servers."""
-
-log = logging.getLogger("onward.settings")
-
-
 MAX_FILE_BYTES = 1_000_000
+
+Given = dict[str, tuple[str | list[str], str]]
+"""Text (or texts) and origin, by field name."""
+
+
+def check_owner(path: Path) -> None:
+    """Raise SetupError if others than the user and the system can have written a file that was found, not named."""
+    if os.name != "posix":
+        return
+    try:
+        found = path.stat()
+    except OSError:
+        return  # reading it says why
+    if found.st_uid not in (0, os.geteuid()):
+        raise SetupError(f"The settings file {path} in this folder belongs to another user; {REMEDY}.")
+    if found.st_mode & stat.S_IWOTH:
+        raise SetupError(
+            f"The settings file {path} in this folder can be written by every user; run chmod o-w on it, or {REMEDY}."
+        )
+
+
+def check_code(settings: Settings, origins: Mapping[str, str]) -> None:
+    """Raise SetupError if a file that was found, not named, chooses code to run. It is not ignored: it may have been
+    meant to keep text from being shown."""
+    if origins["content_filter"] != FOUND_FILE:
+        return
+    for each in settings.content_filter:
+        if each.entry_point is not None:
+            raise SetupError(
+                f"The content filter {each.name!r} of {FOUND_FILE} in this folder would run code, which only a "
+                f"settings file that was named may choose; {REMEDY}."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +118,7 @@ def resolve(
     file named by --config. Reads the environment (`os.environ` if `environ` is None) and at most one file. Logs a
     warning for each unknown ONWARD_* variable. Raises SetupError.
 
-    `limits_found_file`: onward.toml of the current folder chooses neither code nor folders; see `found_file`.
+    `limits_found_file`: onward.toml of the current folder chooses neither code nor folders.
     """
     environ = os.environ if environ is None else environ
     if config is None and environ.get(CONFIG_ENVIRONMENT):
@@ -106,10 +145,6 @@ def _warn_of_unknown_variables(environ: Mapping[str, str]) -> None:
         if name.startswith("ONWARD_") and name not in {*known, *OTHER_VARIABLES}:
             close = difflib.get_close_matches(name, known, n=1)
             log.warning("%s is not a setting and is ignored%s", name, f"; did you mean {close[0]}?" if close else "")
-
-
-Given = dict[str, tuple[str | list[str], str]]
-"""Text (or texts) and origin, by field name."""
 
 
 def _from_flags(flags: Mapping[str, str | list[str]]) -> Given:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onward.cli.batch.counts import Counts
-from onward.cli.batch.progress import BAR_CELLS, bar
+from onward.cli.batch.progress import BAR_CELLS, Counts, bar
 
 
 def test_a_bar_before_the_first_line() -> None:

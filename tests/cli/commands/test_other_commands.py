@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.cli.commands import tokenize
-from onward.cli.output.words import pluralize
+from onward.cli.output.terminal import pluralize
 from onward.cli.root import COMMANDS
 from onward.settings import options
 from onward.text.rendering import render_token

@@ -12,7 +12,7 @@ import pytest
 
 from onward.cli.session import Connection
 from onward.cli.source.http import HttpSource
-from onward.cli.source.retry import retry_delay
+from onward.cli.source.transport import retry_delay
 
 from ..conftest import create, onward
 from ..scripted import (

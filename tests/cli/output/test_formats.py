@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from onward.cli.output.cells import width
 from onward.cli.output.formats import render
-from onward.cli.output.live import LiveText
-from onward.cli.output.logprobs import alternatives, coloured_text
-from onward.cli.output.stats import Stats
-from onward.cli.output.terminal import Style, visible
+from onward.cli.output.live import LiveText, Stats, alternatives, coloured_text
+from onward.cli.output.terminal import Style, text_width, visible
 from onward.cli.request.yaml12 import load
 
 VALUE = {"choices": [{"text": "é\x1b[31m\n", "index": 0, "logprobs": None}], "usage": {"total_tokens": 3}}
@@ -57,7 +54,7 @@ def test_pretty_is_a_box_of_paths_and_values() -> None:
 
 def test_pretty_wraps_long_values_and_aligns_wide_characters() -> None:
     text = render({"a": "x" * 150, "名前": "日本\nline"}, format="pretty")
-    assert {width(line) for line in text.split("\n")} == {100}
+    assert {text_width(line) for line in text.split("\n")} == {100}
     assert text.count("x") == 150
     assert re.search(r"│ 名前 │ 日本 +│\n│      │ line +│", text)
     assert render(1, format="pretty") == "╭──┬───╮\n│  │ 1 │\n╰──┴───╯"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from onward.cli.source import http, stream
-from onward.cli.source.retry import next_delay
 from onward.cli.source.stream import resume_window
+from onward.cli.source.transport import next_delay
 
 from ..conftest import create, onward
 from ..scripted import DONE, STREAM_HEAD, Scripted, answer, scripted

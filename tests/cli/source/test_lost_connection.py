@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from onward.cli.session import Connection
-from onward.cli.source.base import Document
-from onward.cli.source.errors import ConnectionFailed
+from onward.cli.source.base import ConnectionFailed, Document
 from onward.cli.source.http import HttpSource
 from onward.cli.source.stream import resume_window
 from tests.server.conftest import Process

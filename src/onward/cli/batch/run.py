@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from onward.api.ids import request_id
-from onward.cli.batch.counts import Counts
 from onward.cli.batch.journal import Journal, record_id
 from onward.cli.batch.lines import Checked, InvalidLine, Line, check_lines, opened_input, read_lines
-from onward.cli.batch.progress import Progress, print_summary
+from onward.cli.batch.progress import Counts, Progress, print_summary
 from onward.cli.interrupt import run
 from onward.cli.output.errors import error_object
 from onward.cli.output.terminal import note
 from onward.cli.session import Session
-from onward.cli.source.base import Source
-from onward.cli.source.errors import ConnectionFailed, RemoteError
+from onward.cli.source.base import ConnectionFailed, RemoteError, Source
 from onward.cli.source.open import open_source, unknown_models
 from onward.errors import ApiError, EngineStopped, InvalidRequest, ModelNotFound, Overloaded, SetupError
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from onward.cli.argument import Argument
-from onward.cli.command import CONTEXT, Group, session_command
+from onward.cli.command import CONTEXT, Argument, Group, session_command
 from onward.cli.completers import model_names
 from onward.cli.output.errors import REQUEST, report_errors
 from onward.cli.session import Session
@@ -31,8 +30,7 @@ number, and its custom_id is null if it could not be read.
 
 
 def run(session: Session, source: Path, output: Path, errors: Path | None, concurrency: int, model: str | None) -> None:
-    from onward.cli.batch.counts import Counts
-    from onward.cli.batch.progress import print_unfinished
+    from onward.cli.batch.progress import Counts, print_unfinished
     from onward.cli.batch.run import Batch, run_batch
     from onward.cli.interrupt import raise_on_interrupt
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onward.cli.argument import Argument
-from onward.cli.command import CONTEXT, Group, session_command
-from onward.cli.output.emit import emit, table
+from onward.cli.command import CONTEXT, Argument, Group, session_command
+from onward.cli.output.formats import emit, table
 from onward.cli.session import Session
 from onward.errors import SetupError
 

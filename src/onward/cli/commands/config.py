@@ -9,7 +9,7 @@ import click
 
 from onward import values
 from onward.cli.command import CONTEXT, Group, session_command
-from onward.cli.output.emit import emit, table
+from onward.cli.output.formats import emit, table
 from onward.cli.session import Session
 from onward.settings import Option, options, resolve
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from onward.cli.argument import Argument
-from onward.cli.command import session_command
+from onward.cli.command import Argument, session_command
 from onward.cli.completers import model_names
-from onward.cli.output.emit import bytes_in_words, emit
-from onward.cli.output.loading import loading
+from onward.cli.output.formats import bytes_in_words, emit
+from onward.cli.output.progress import loading
 from onward.cli.session import Session
 
 HELP = (

@@ -16,9 +16,8 @@ from typing import Literal
 import click
 
 from onward.cli.command import session_command
-from onward.cli.output.emit import bytes_in_words, emit
-from onward.cli.output.terminal import Style, style_of
-from onward.cli.output.words import pluralize
+from onward.cli.output.formats import bytes_in_words, emit
+from onward.cli.output.terminal import Style, pluralize, style_of
 from onward.cli.session import Session
 from onward.errors import SetupError
 from onward.machine import available_memory, cpu_quota

@@ -1,14 +1,22 @@
-"""`onward help [COMMAND]…`, the same as `onward [COMMAND]… --help`."""
+"""`onward help`, `onward version` and `onward completion`: what onward says about itself, and to shells."""
 
 from __future__ import annotations
 
 import click
 
-from onward.cli.argument import Argument
-from onward.cli.command import CONTEXT
+from onward.cli.command import CONTEXT, Argument
+
+SHELLS = ("bash", "zsh", "fish")
+_COMPLETION_HELP = """Print a shell script that completes onward's commands, flags and values.
+
+\b
+bash:  onward completion bash > ~/.local/share/bash-completion/completions/onward
+zsh:   onward completion zsh > "${fpath[1]}/_onward"
+fish:  onward completion fish > ~/.config/fish/completions/onward.fish
+"""
 
 
-def show(names: tuple[str, ...]) -> None:
+def show_help(names: tuple[str, ...]) -> None:
     context = click.get_current_context().find_root()
     for name in names:
         context = _inner(context, name)
@@ -37,10 +45,45 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
     return [name for name in group.list_commands(inner) if name.startswith(incomplete)]
 
 
-command = click.Command(
+_help = click.Command(
     "help",
-    callback=show,
+    callback=show_help,
     help="Show help for a command, such as `onward help completions create`; without a command, for onward.",
     params=[Argument("names", "Command and subcommand.", nargs=-1, metavar="[COMMAND]...", shell_complete=_complete)],
     context_settings=CONTEXT,
 )
+
+
+def show_version() -> None:
+    import onward
+
+    click.echo(f"onward {onward.__version__}")
+
+
+_version = click.Command(
+    "version", callback=show_version, help="Show the version. Same as --version, -v and -V.", context_settings=CONTEXT
+)
+
+
+def show_script(shell: str) -> None:
+    from click.shell_completion import get_completion_class
+
+    root = click.get_current_context().find_root().command
+    completion = get_completion_class(shell)
+    assert completion is not None
+    source = completion(root, {}, "onward", "_ONWARD_COMPLETE")
+    click.echo(source.source_template % source.source_vars())
+
+
+_completion = click.Command(
+    "completion",
+    callback=show_script,
+    help=_COMPLETION_HELP,
+    params=[Argument("shell", "Shell to print the script for.", type=click.Choice(SHELLS))],
+    context_settings=CONTEXT,
+)
+
+
+def command(name: str) -> click.Command:
+    """Return the command of a name."""
+    return {"help": _help, "version": _version}.get(name, _completion)

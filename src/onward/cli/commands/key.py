@@ -9,8 +9,7 @@ import sys
 import click
 
 from onward import values
-from onward.cli.argument import Argument
-from onward.cli.command import CONTEXT, Group
+from onward.cli.command import CONTEXT, Argument, Group
 
 NUM_RANDOM_BYTES = 24
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from onward.cli.command import CONTEXT
-from onward.cli.walk import command_context, subcommands
+from onward.cli.command import CONTEXT, command_context, subcommands
 
 HELP = """Write the manual page into DIR/man1: onward.1.gz, and with --text also onward.1.
 

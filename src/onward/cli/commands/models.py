@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onward.cli.argument import Argument
-from onward.cli.command import CONTEXT, Group, session_command
-from onward.cli.commands import models_cache, models_catalogue, pull
+from onward.cli.command import CONTEXT, Argument, Group, session_command
+from onward.cli.commands import models_cache, pull
+from onward.cli.commands.pull import described, entry_of, rm, search
 from onward.cli.completers import model_names
-from onward.cli.output.emit import bytes_in_words, emit, table
-from onward.cli.output.words import pluralize
+from onward.cli.output.formats import bytes_in_words, emit, table
+from onward.cli.output.terminal import pluralize
 from onward.cli.session import Session
 
 if TYPE_CHECKING:
@@ -35,15 +35,6 @@ def list_models(session: Session) -> None:
         {"object": "list", "data": found},
         lambda: f"{table(['MODEL', 'SOURCE', 'SIZE', 'PATH'], rows)}\n{_total(found)}",
     )
-
-
-def entry_of(model: ResolvedModel) -> dict[str, Any]:
-    """Return what is listed of a model on this machine."""
-    from onward.models.registry import OWNER, owner
-
-    owned_by = owner(model.id) if model.source == "hub" else OWNER
-    common = {"id": model.id, "object": "model", "created": model.created, "owned_by": owned_by}
-    return {**common, "source": model.source, "bytes": model.size_bytes, "path": str(model.path)}
 
 
 def _total(found: list[dict[str, Any]]) -> str:
@@ -71,7 +62,7 @@ def _local(name: str, compare_tokenizer: str | None) -> dict[str, Any]:
     cache_dir = _cache_dir()
     known = catalogue().get(name)
     if compare_tokenizer is None and known and known.wheels is not None and pulled_path(known, cache_dir) is None:
-        return {**models_catalogue.described(known), "fetch": f"onward pull {name}"}
+        return {**described(known), "fetch": f"onward pull {name}"}
     found = resolve(name, allow_download=False, cache_dir=cache_dir)
     facts = found.format.facts(found.path)
     shown = {**entry_of(found), "format": found.format.name, **facts, "problems": found.format.problems(found.path)}
@@ -192,8 +183,8 @@ command = Group(
             context_settings=CONTEXT | {"ignore_unknown_options": True},
         ),
         "pull": pull.command("pull"),
-        "search": models_catalogue.search,
-        "rm": models_catalogue.rm,
+        "search": search,
+        "rm": rm,
         "cache": models_cache.command,
     },
     help="List, show, search and download models.",

@@ -9,8 +9,8 @@ import click
 
 from onward import values
 from onward.cli.command import session_command
-from onward.cli.output.emit import bytes_in_words, emit, table
-from onward.cli.output.words import pluralize
+from onward.cli.output.formats import bytes_in_words, emit, table
+from onward.cli.output.terminal import pluralize
 from onward.cli.session import Session
 from onward.errors import ModelNameError
 

@@ -1,25 +1,100 @@
-"""`onward pull`, also `onward models pull`: downloads a model by one word or a hub's name."""
+"""`onward pull`, also `onward models pull`, and `models search` and `rm`: what one word or a hub's name fetches."""
 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from onward.cli.argument import Argument
-from onward.cli.command import session_command
+from onward.cli.command import Argument, session_command
 from onward.cli.completers import catalogue_names
-from onward.cli.output.emit import bytes_in_words, emit
+from onward.cli.output.formats import bytes_in_words, emit, table
 from onward.cli.session import Session
 
+if TYPE_CHECKING:
+    from onward.models.catalogue import Entry
+if TYPE_CHECKING:
+    from onward.models.resolve import ResolvedModel
+
+_TITLES = ["NAME", "SIZE", "CONTEXT", "LICENCE", "GOOD FOR"]
 HELP = (
     "Download a model: a name that `onward models search` lists, or a name on the hub (org/name, org/name@revision, "
     "and for a GGUF file org/name:Q4_K_M). An interrupted download resumes where it stopped; checksums are verified."
 )
 
 
+def search_models(session: Session, words: tuple[str, ...]) -> None:
+    from onward.models.catalogue import search
+
+    found = [described(each) for each in search(" ".join(words))]
+    rows = [[each["id"], each["size"], str(each["context"]), each["licence"], each["good_for"]] for each in found]
+    emit(
+        session.output,
+        {"object": "list", "data": found},
+        lambda: (
+            f"{table(_TITLES, rows)}\nFetch one: onward pull {found[0]['id']}"
+            if found
+            else "No model of the catalogue has all these words: `onward models search` lists all of them."
+        ),
+    )
+
+
+def described(entry: Entry) -> dict[str, Any]:
+    """Return what is shown of an entry that was not fetched."""
+    return {
+        "id": entry.name,
+        "title": entry.title,
+        "good_for": entry.good_for,
+        "size": entry.size,
+        "context": entry.context,
+        "licence": entry.licence,
+        "terms": entry.terms,
+        "source": "package index" if entry.wheels else f"hub: {entry.hub}",
+    }
+
+
+def remove_model(session: Session, name: str) -> None:
+    from onward.models.catalogue import catalogue
+    from onward.models.pull import remove
+    from onward.models.registry import did_you_mean
+    from onward.settings import resolve
+
+    entry = catalogue().get(name)
+    if entry is None or entry.wheels is None:
+        where = f"models from the hub are in its own cache: `hf cache rm {entry.hub}`." if entry else ""
+        hint = where or f"`onward models list` shows where a model is.{did_you_mean(name, list(catalogue()))}"
+        raise click.UsageError(f"Only models that `onward pull` took from a package index are removed; {hint}")
+    is_removed = remove(entry, resolve(limits_found_file=True).settings.cache_dir)
+    emit(
+        session.output,
+        {"id": name, "object": "model", "deleted": is_removed},
+        lambda: f"Removed {name}" if is_removed else f"{name} was not on this machine",
+    )
+
+
+search = session_command(
+    "search",
+    search_models,
+    "List the models of the catalogue, those in which all words occur. `onward pull NAME` fetches one, and so does "
+    "`onward serve --model NAME`.",
+    [Argument("words", "Such as: code, base, small, Apache.", metavar="[WORDS]...", required=False, nargs=-1)],
+    can_connect=False,
+    example="data.0.id",
+)
+
+rm = session_command(
+    "rm",
+    remove_model,
+    "Remove a model that `onward pull` took from a package index. Its conversion stays until `onward models cache` "
+    "removes it.",
+    [Argument("name", "A name of the catalogue.", metavar="NAME", shell_complete=catalogue_names)],
+    can_connect=False,
+    example="deleted",
+)
+
+
 def pull_model(session: Session, name: str, accept_licence: bool) -> None:
-    from onward.cli.commands.models import entry_of
     from onward.models.catalogue import catalogue
     from onward.models.pull import pulled_path
     from onward.models.resolve import resolve
@@ -44,6 +119,15 @@ def pull_model(session: Session, name: str, accept_licence: bool) -> None:
             f"Try it: onward completions create --model {name} 'Once upon a time'"
         ),
     )
+
+
+def entry_of(model: ResolvedModel) -> dict[str, Any]:
+    """Return what is listed of a model on this machine."""
+    from onward.models.registry import OWNER, owner
+
+    owned_by = owner(model.id) if model.source == "hub" else OWNER
+    common = {"id": model.id, "object": "model", "created": model.created, "owned_by": owned_by}
+    return {**common, "source": model.source, "bytes": model.size_bytes, "path": str(model.path)}
 
 
 def _asked(title: str, terms: str) -> bool:

@@ -11,12 +11,10 @@ from typing import Any
 
 import click
 
-from onward.cli.argument import Argument
-from onward.cli.command import session_command
+from onward.cli.command import Argument, session_command
 from onward.cli.completers import model_names
-from onward.cli.output.emit import emit, table
-from onward.cli.output.terminal import style_of, visible, warn
-from onward.cli.output.words import pluralize
+from onward.cli.output.formats import emit, table
+from onward.cli.output.terminal import pluralize, style_of, visible, warn
 from onward.cli.session import Session
 
 HELP = """Score texts: how likely a model finds each of their tokens.
@@ -77,11 +75,9 @@ class _Asked:
         self, texts: Sequence[Any], model: str | None, write: Callable[[dict[str, Any]], None], *, before: int = 0
     ) -> None:
         """Score `texts` and pass each record to `write`, in order. `before`: texts that earlier runs have scored."""
-        from onward.cli.batch.counts import Counts
-        from onward.cli.batch.progress import Progress
+        from onward.cli.batch.progress import Counts, Progress
         from onward.cli.interrupt import run
-        from onward.cli.score.run import score_texts
-        from onward.cli.score.scoring import Options
+        from onward.cli.score.scoring import Options, score_texts
         from onward.cli.source.open import open_source
 
         name, settings = self._model(model)
@@ -109,7 +105,7 @@ class _Asked:
 
 def _to_stdout(asked: _Asked, texts: Sequence[Any], model: str | None, as_csv: bool) -> None:
     """Write the records to standard output: a table for people, JSON lines for programs, or CSV; sums to stderr."""
-    from onward.cli.score.run import Totals
+    from onward.cli.score.scoring import Totals
     from onward.cli.score.writers import stream_writer, utf8_stdout
 
     totals, rows = Totals(), list[list[str]]()
@@ -138,7 +134,7 @@ def _to_stdout(asked: _Asked, texts: Sequence[Any], model: str | None, as_csv: b
 
 
 def _to_csv(asked: _Asked, texts: Sequence[Any], model: str | None, output: Path) -> None:
-    from onward.cli.score.run import Totals
+    from onward.cli.score.scoring import Totals
     from onward.cli.score.writers import new_csv, stream_writer
 
     totals = Totals()
@@ -155,7 +151,7 @@ def _to_csv(asked: _Asked, texts: Sequence[Any], model: str | None, output: Path
 
 def _to_file(asked: _Asked, texts: Sequence[Any], model: str | None, output: Path) -> None:
     """Append JSON lines to a file, after those of earlier runs."""
-    from onward.cli.score.run import Totals
+    from onward.cli.score.scoring import Totals
     from onward.cli.score.writers import Results, check_fingerprint, pending
 
     totals = Totals()

@@ -14,7 +14,7 @@ def run(resolved: Resolved) -> None:
     from onward.compose import compose, spare_process
 
     with spare_process(resolved.settings) as spare:
-        from onward.cli.output.loading import loading
+        from onward.cli.output.progress import loading
         from onward.server.run import serve
 
         composing = partial(compose, own_process=True, spare=spare)

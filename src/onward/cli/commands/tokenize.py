@@ -13,15 +13,12 @@ from typing import Any
 
 import click
 
-from onward.cli.argument import Argument, text_of
-from onward.cli.command import session_command
+from onward.cli.command import Argument, session_command, text_of
 from onward.cli.completers import model_names
-from onward.cli.found_file import announce
-from onward.cli.output.emit import emit
-from onward.cli.output.terminal import style_of, visible
-from onward.cli.output.words import pluralize
+from onward.cli.output.formats import emit
+from onward.cli.output.terminal import pluralize, style_of, visible
 from onward.cli.request.contents import STDIN_NAMES, Stdin, embed
-from onward.cli.session import Session
+from onward.cli.session import Session, announce
 from onward.text.rendering import render_token
 
 _BACKGROUNDS = ("48;5;24", "48;5;58", "48;5;53", "48;5;22", "48;5;94")

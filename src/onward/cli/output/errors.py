@@ -15,7 +15,7 @@ from onward.cli.hints import known_flags
 from onward.cli.interrupt import EXIT_CODE as INTERRUPTED
 from onward.cli.output.terminal import style_of, visible
 from onward.cli.session import Session
-from onward.cli.source.errors import ConnectionFailed, RemoteError
+from onward.cli.source.base import ConnectionFailed, RemoteError
 from onward.errors import ApiError, HubUnreachable, ModelNameError, SetupError
 from onward.network import without_secrets
 from onward.stdio import silence_stdout

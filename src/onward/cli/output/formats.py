@@ -1,20 +1,20 @@
-"""Results as text, in each output format."""
+"""Results as text, in each output format: documents for programs, and tables for people."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from onward.cli.output import cells
+import click
+
 from onward.cli.output.gjson import MISSING, find
-from onward.cli.output.terminal import Style, columns, visible
+from onward.cli.output.terminal import Style, columns, pad, style_of, text_width, visible, warn, wrap
 
 _TOKENS = re.compile(r'(?P<text>"(?:\\.|[^"\\])*")(?P<colon>:)?|(?P<word>true|false|null)|(?P<number>-?\d[\d.eE+-]*)')
 _KEY, _TEXT, _NUMBER, _WORD = "34;1", "32", "36", "35"
-
-
 BOX_COLUMNS = 100
 """Width of a box where there is no terminal."""
 MIN_VALUE_COLUMNS = 10
@@ -88,15 +88,15 @@ def _pretty(value: Any, _: str | None, colour: bool) -> str:
     leaves = [(visible(path), leaf) for path, leaf in _leaves(value, "")]
     texts = [visible(leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)) for _, leaf in leaves]
     available = columns(sys.stdout) if colour else BOX_COLUMNS
-    path_width = max(cells.width(path) for path, _ in leaves)
+    path_width = max(text_width(path) for path, _ in leaves)
     room = max(MIN_VALUE_COLUMNS, available - path_width - len("│  │  │"))
-    wrapped = [list(cells.wrap(text, room)) for text in texts]
-    value_width = max(cells.width(line) for lines in wrapped for line in lines)
+    wrapped = [list(wrap(text, room)) for text in texts]
+    value_width = max(text_width(line) for lines in wrapped for line in lines)
     rows = []
     for (path, _), lines in zip(leaves, wrapped, strict=True):
         for shown, line in zip([path, *[""] * (len(lines) - 1)], lines, strict=True):
-            key = Style(colour)(cells.pad(shown, path_width), _KEY)
-            rows.append(f"│ {key} │ {cells.pad(line, value_width)} │")
+            key = Style(colour)(pad(shown, path_width), _KEY)
+            rows.append(f"│ {key} │ {pad(line, value_width)} │")
     over, under = "─" * (path_width + 2), "─" * (value_width + 2)
     return "\n".join([f"╭{over}┬{under}╮", *rows, f"╰{over}┴{under}╯"])
 
@@ -133,3 +133,43 @@ _FORMATS = {
     "pretty": _pretty,
     "text": _text,
 }
+
+
+def emit(output: Any, value: Any, as_text: Callable[[], str]) -> None:
+    """Write one result. `output` is a session's Output; `as_text` renders the result for people."""
+    plain = output.transform is None and not output.raw_strings
+    if plain and (output.format == "text" or (output.format == "auto" and sys.stdout.isatty())):
+        click.echo(as_text(), color=True)
+        return
+    if not transform_matches(value, output.transform):
+        warn(NO_MATCH)
+    text = render(
+        value,
+        format="json" if output.format == "text" else output.format,
+        transform=output.transform,
+        raw_strings=output.raw_strings,
+        terminal=sys.stdout.isatty(),
+        colour=style_of(sys.stdout).on,
+    )
+    click.echo(text, color=True)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table with columns as wide as their widest cell and dimmed headings."""
+    rows = [[visible(cell) for cell in row] for row in rows]
+    widths = [max(text_width(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
+
+    def line(row: Sequence[str]) -> str:
+        return "  ".join(pad(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+    return "\n".join([style_of(sys.stdout).dim(line(headings)), *map(line, rows)])
+
+
+def bytes_in_words(count: int) -> str:
+    """Return a size such as `12 B`, `3.4 kB` or `56.7 MB`, in powers of 1000."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

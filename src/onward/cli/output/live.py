@@ -1,14 +1,121 @@
-"""Completions on a terminal: dimmed prompts, text as it arrives, several choices one after another."""
+"""Completions on a terminal: dimmed prompts, text as it arrives, several choices one after another, tokens coloured by
+probability; then counts and speed.
+"""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from onward.cli.output.logprobs import alternatives, coloured_text
-from onward.cli.output.terminal import Style, visible
-from onward.cli.output.words import pluralize
+from onward.cli.output.terminal import Style, pluralize, visible
+
+_SHADES = ((0.9, "38;5;40"), (0.6, "38;5;112"), (0.3, "38;5;220"), (0.1, "38;5;208"), (0.0, "38;5;196"))
+"""(minimum probability, colour): from green for likely to red for unlikely tokens."""
+LEGEND = "≥90% ≥60% ≥30% ≥10% <10%"
+_MAX_TOKEN_WIDTH = 24
+
+
+@dataclass(slots=True)
+class Stats:
+    """Starts timing when it is created. Times are in seconds on a monotonic clock."""
+
+    clock: Any = time.monotonic
+    started: float = field(init=False)
+    first: float | None = None
+    ended: float = field(init=False)
+    usage: dict[str, Any] | None = None
+    finish_reasons: list[str] = field(default_factory=list)
+    streamed: bool = False
+
+    def __post_init__(self) -> None:
+        self.started = self.ended = self.clock()
+
+    def add(self, document: dict[str, Any]) -> None:
+        """Add a chunk or a whole completion."""
+        self.ended = self.clock()
+        choices = document.get("choices") or []
+        if self.first is None and choices:
+            self.first = self.ended
+        self.usage = document.get("usage") or self.usage
+        self.finish_reasons += [each["finish_reason"] for each in choices if each.get("finish_reason")]
+
+    def summary(self) -> str:
+        """Return one line: tokens, speed, time to the first token, cached tokens."""
+        parts: list[str] = []
+        if self.usage is None:
+            parts.append("token counts not reported (add --stream-options.include-usage)")
+        else:
+            cached = (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+            prompt = f"prompt {pluralize(self.usage.get('prompt_tokens') or 0, 'token')}"
+            parts.append(prompt if cached is None else f"{prompt} ({cached} cached)")
+            parts.append(f"completion {pluralize(self.usage.get('completion_tokens') or 0, 'token')}")
+            if (speed := self._speed()) is not None:
+                parts.append(f"{speed:.1f} tok/s")
+        if self.streamed and self.first is not None:
+            parts.append(f"first token after {self.first - self.started:.2f} s")
+        parts.append(f"total {self.ended - self.started:.2f} s")
+        if self.finish_reasons:
+            parts.append("finish reason: " + ", ".join(dict.fromkeys(self.finish_reasons)))
+        return " · ".join(parts)
+
+    def _speed(self) -> float | None:
+        """Return tokens per second: of decoding if the first token was timed, otherwise of the whole request."""
+        tokens = (self.usage or {}).get("completion_tokens") or 0
+        start = self.first if self.streamed and self.first is not None else self.started
+        timed_tokens = tokens - 1 if start is self.first and start != self.started else tokens
+        elapsed = self.ended - start
+        return timed_tokens / elapsed if timed_tokens > 0 and elapsed > 0 else None
+
+
+def coloured_text(text: str, logprobs: dict[str, Any] | None, style: Style) -> str:
+    """Return `text` in the colours of its tokens; plain where the tokens do not add up to it."""
+    tokens = (logprobs or {}).get("tokens") or []
+    if not style.on or "".join(tokens) != text:
+        return visible(text)
+    scores = (logprobs or {}).get("token_logprobs") or []
+    return "".join(
+        visible(token) if score is None else style(visible(token), _shade(score))
+        for token, score in zip(tokens, scores, strict=False)
+    )
+
+
+def alternatives(logprobs: dict[str, Any], style: Style) -> str:
+    """Return one line per token: its probability, then the alternatives, most likely first."""
+    tokens = logprobs.get("tokens") or []
+    scores = logprobs.get("token_logprobs") or []
+    tops = logprobs.get("top_logprobs") or [None] * len(tokens)
+    width = min(_MAX_TOKEN_WIDTH, max((len(_shown(token)) for token in tokens), default=0))
+    lines = [_legend(style)]
+    for token, score, top in zip(tokens, scores, tops, strict=False):
+        others = sorted((top or {}).items(), key=lambda pair: -pair[1])
+        listed = "  ".join(f"{_shown(other)} {_percent(value)}" for other, value in others if other != token)
+        name = f"{_shown(token):<{width}}"
+        lines.append(
+            f"{name if score is None else style(name, _shade(score))} {_percent(score):>6}  {style.dim(listed)}"
+        )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _legend(style: Style) -> str:
+    words = LEGEND.split()
+    return " ".join(style(word, code) for word, (_, code) in zip(words, _SHADES, strict=True)) if style.on else ""
+
+
+def _shade(score: float) -> str:
+    probability = math.exp(min(0.0, score))
+    return next(code for least, code in _SHADES if probability >= least)
+
+
+def _percent(score: float | None) -> str:
+    return "–" if score is None else f"{100 * math.exp(min(0.0, score)):.1f}%"
+
+
+def _shown(token: str) -> str:
+    """Return a token with visible white space."""
+    return visible(token.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣"))
 
 
 @dataclass(slots=True)

@@ -1,15 +1,19 @@
-"""Terminals: colours, remarks on stderr, and text without control characters."""
+"""Terminals: colours, remarks on stderr, text without control characters, and how many cells it takes."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
 DEFAULT_COLUMNS = 80
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+MAX_EXCERPT_LENGTH = 40
 
 
 def wants_colour(stream: IO[Any]) -> bool:
@@ -77,3 +81,46 @@ def note(text: str, *, keeps_line: bool = False) -> None:
     current line, which has output."""
     if sys.stderr.isatty():
         print(("\n" if keeps_line else "\r\x1b[K") + style_of(sys.stderr).dim(text), file=sys.stderr, flush=True)
+
+
+def text_width(text: str) -> int:
+    """Return the number of cells of a text without tabs, newlines and control characters."""
+    return len(text) if text.isascii() else sum(map(_cells, text))
+
+
+def pad(text: str, cells: int) -> str:
+    """Return the text with spaces up to this width."""
+    return text + " " * (cells - text_width(text))
+
+
+def cut(text: str, cells: int) -> str:
+    """Return the longest beginning that is at most this wide."""
+    return next(wrap(text, cells), "")
+
+
+def wrap(text: str, cells: int) -> Iterator[str]:
+    """Yield the lines of a text, each at most this wide (but at least one character); tabs become spaces."""
+    for line in text.expandtabs(8).split("\n"):
+        start = used = 0
+        for end, character in enumerate(line):
+            used += _cells(character)
+            if used > cells and end > start:
+                yield line[start:end]
+                start, used = end, _cells(character)
+        yield line[start:]
+
+
+def _cells(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def pluralize(number: int, noun: str) -> str:
+    """Return `1 line` or `2,000 lines`; `noun` is singular and takes an s."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def excerpt(text: str) -> str:
+    """Return the beginning of a text, to name it in a sentence."""
+    return visible(text if len(text) <= MAX_EXCERPT_LENGTH else text[:MAX_EXCERPT_LENGTH] + "…")

@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from onward.api.openai.parameters import BY_NAME
-from onward.cli.argument import text_of
-from onward.cli.output.terminal import warn
-from onward.cli.output.words import excerpt
+from onward.cli.command import text_of
+from onward.cli.output.terminal import excerpt, warn
 from onward.cli.request.contents import Stdin
 from onward.cli.request.flags import body_of
 from onward.cli.request.values import value_of

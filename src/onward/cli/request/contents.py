@@ -12,8 +12,7 @@ from typing import Any
 
 import click
 
-from onward.cli.output.terminal import warn
-from onward.cli.output.words import excerpt
+from onward.cli.output.terminal import excerpt, warn
 
 STDIN_NAMES = ("-", "/dev/stdin", "/dev/fd/0")
 POLL_SECONDS = 0.01

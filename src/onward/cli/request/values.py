@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeGuard
 
 from onward.api.parameter import Parameter
-from onward.cli.output.terminal import warn
-from onward.cli.output.words import excerpt
+from onward.cli.output.terminal import excerpt, warn
 from onward.cli.request.contents import STDIN_NAMES, Stdin, embed
 from onward.cli.request.yaml12 import NotYaml, load
 

@@ -17,11 +17,24 @@ import onward
 from onward.cli.interrupt import raise_on_interrupt
 from onward.cli.output.terminal import note
 from onward.cli.session import Connection
-from onward.cli.source.base import Document, TokenizedText, TokenizerFacts
-from onward.cli.source.errors import ConnectionFailed, RemoteError, remote_error, too_large
-from onward.cli.source.retry import next_delay, retry_delay
+from onward.cli.source.base import (
+    ConnectionFailed,
+    Document,
+    RemoteError,
+    TokenizedText,
+    TokenizerFacts,
+    remote_error,
+    too_large,
+)
 from onward.cli.source.stream import PREFERENCE, ChunkStream, parse_document, parse_object, resume_window
-from onward.cli.source.transport import MAX_ANSWER_BYTES, MAX_ERROR_BYTES, TIMEOUT, connection_failed
+from onward.cli.source.transport import (
+    MAX_ANSWER_BYTES,
+    MAX_ERROR_BYTES,
+    TIMEOUT,
+    connection_failed,
+    next_delay,
+    retry_delay,
+)
 from onward.network import AsyncTransport, without_secrets
 
 PROBE_SECONDS = 10.0

@@ -13,8 +13,8 @@ from onward.api.openai.fold import fold_chunks, fold_whole
 from onward.api.openai.response import Chunk, Completion
 from onward.api.openai.words import openai_words
 from onward.backends.base import Backend
-from onward.cli.found_file import announce
-from onward.cli.output.loading import loading
+from onward.cli.output.progress import loading
+from onward.cli.session import announce
 from onward.cli.source.base import Document, TokenizedText, TokenizerFacts
 from onward.compose import compose
 from onward.errors import HubUnreachable, ModelNameError

@@ -10,8 +10,7 @@ import httpx
 import msgspec
 
 from onward.api.sse import Decoder, EventTooLong
-from onward.cli.source.base import Document
-from onward.cli.source.errors import ConnectionFailed, RemoteError, stream_error, too_large
+from onward.cli.source.base import ConnectionFailed, Document, RemoteError, stream_error, too_large
 from onward.cli.source.transport import MAX_ANSWER_BYTES, connection_failed
 from onward.network import without_secrets
 

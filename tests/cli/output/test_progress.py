@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from onward.cli.output import progress_line
-from onward.cli.output.loading import loading, with_bar
+from onward.cli.output import progress
+from onward.cli.output.progress import loading, with_bar
 
 
 def test_stages_are_a_line_that_is_removed_from_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress_line, "INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr(progress, "INTERVAL_SECONDS", 0.001)
     with loading() as show:
         show("Loading storyteller")
         while "Loading storyteller …" not in terminal.getvalue():
@@ -40,7 +40,7 @@ def test_stages_are_silent_where_there_is_neither(capsys: pytest.CaptureFixture[
 def test_a_long_stage_is_cut_to_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(sys, "stderr", terminal)
-    line = progress_line.ProgressLine(lambda: "x" * 200)
+    line = progress.ProgressLine(lambda: "x" * 200)
     line.draw()
     line.remove()
     assert max(len(written) for written in terminal.getvalue().split("\r\x1b[K")) == 79

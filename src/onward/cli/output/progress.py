@@ -1,17 +1,52 @@
-"""Progress of slow work: its stage and the seconds so far, on one line of a terminal."""
+"""Progress of slow work on one line of a terminal, which a thread rewrites while the work runs."""
 
 from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from onward.cli.output.progress_line import ProgressLine
+from onward.cli.interrupt import progress_line
+from onward.cli.output.terminal import columns, cut
+
+INTERVAL_SECONDS = 0.1
+_CLEAR_LINE = "\r\x1b[K"
 
 _PERCENT = re.compile(r"(.*): (\d+) %")
 _BAR_CELLS = 20
+
+
+class ProgressLine:
+    """Writes `text()` to stderr every 0.1 s, cut to the width of the terminal, until it is removed."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        self._text = text
+        self._removed = threading.Event()
+        self._writer = threading.Thread(target=self._rewrite, daemon=True)
+        self._writer.start()
+
+    def draw(self) -> None:
+        """Write the line now."""
+        self._write(cut(self._text(), columns(sys.stderr) - 1))
+
+    def remove(self) -> None:
+        """Clear the line and end the thread."""
+        self._removed.set()
+        self._writer.join()
+        self._write("")
+
+    def _rewrite(self) -> None:
+        while not self._removed.wait(INTERVAL_SECONDS):
+            self.draw()
+
+    @staticmethod
+    def _write(text: str) -> None:
+        with progress_line:
+            sys.stderr.write(_CLEAR_LINE + text)
+            sys.stderr.flush()
 
 
 def _ignore(stage: str) -> None:
