@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tests.runtimes.tiny_ir import Shape, write_folder
+from tests.runtimes.openvino.tiny_ir import Shape, write_folder
 
 from benchmarks import measure
 from benchmarks.random_model import HIDDEN_SIZE, LOGIT_DEVIATION, VOCAB_SIZE, tokenizer

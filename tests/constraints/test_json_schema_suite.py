@@ -21,7 +21,7 @@ import onward
 from onward.constraints.errors import GrammarError
 from onward.constraints.grammar import check
 from onward.constraints.json_schema import json_schema_grammar
-from tests.constraints.test_json_schemas import accepts
+from tests.constraints.test_json_schema import accepts
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from onward.checkpoints.gguf import read_gguf
 from onward.errors import HubUnreachable
 from onward.runtimes.gguf_format import GGUFFormat
 from tests.checkpoints.reference import Reference
-from tests.checkpoints.test_logits import log_softmax
+from tests.checkpoints.test_architectures import log_softmax
 from tests.real_models.fetch import MODELS, fetch
 
 pytestmark = pytest.mark.slow

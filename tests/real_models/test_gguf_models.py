@@ -18,7 +18,7 @@ from onward.errors import HubUnreachable
 from onward.runtimes.gguf_format import GGUFFormat
 from onward.runtimes.options import RuntimeOptions
 from tests.checkpoints.reference import Reference
-from tests.checkpoints.test_logits import log_softmax
+from tests.checkpoints.test_architectures import log_softmax
 from tests.real_models.fetch import MODELS, fetch
 
 pytestmark = pytest.mark.slow

@@ -89,3 +89,27 @@ def test_memory_that_cannot_be_executed_is_a_finding(root: Path, monkeypatch: py
         monkeypatch.setattr(executable_memory, name, lambda: "Permission denied")
     found = finding("Kernels")
     assert found["state"] == "bad" and "cannot be made executable" in str(found["advice"])
+
+
+def test_the_doctor_looks_at_machine_model_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    text = onward("doctor", "--format", "text").stdout
+    for subject in ("Python", "openvino", "Processor", "storyteller", "Settings", "Cache", "Port"):
+        assert subject in text
+    assert "unset OPENAI_BASE_URL to run in this process" in text
+
+
+def test_the_doctor_finds_a_missing_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("onward.models.resolve.built_in_folder", lambda name: tmp_path / name)
+    result = onward("doctor")
+    assert result.exit_code == 1
+    found = {each["subject"]: each for each in json.loads(result.stdout)["findings"]}
+    assert found["storyteller"]["state"] == "bad"
+
+
+def test_the_doctor_mentions_format_text_and_ignores_a_broken_url(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "--format text" in onward("doctor", "--help").stdout
+    monkeypatch.setenv("OPENAI_BASE_URL", "localhost:8000")
+    assert "unset OPENAI_BASE_URL" in onward("doctor", "--format", "text").stdout

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.cli.output.terminal import cut, pad, text_width, wrap
+from onward.cli.output.terminal import cut, pad, pluralize, text_width, wrap
 
 from ..conftest import create
 from ..scripted import DONE, STREAM_HEAD, chunk, error, scripted, slow_stream, waiting_stream
@@ -169,3 +169,8 @@ def test_wrapping_loses_nothing_and_no_line_is_too_wide(text: str, cells: int) -
     assert "".join(lines) == text
     assert all(text_width(line) <= cells for line in lines)
     assert text.startswith(cut(text, cells))
+
+
+@pytest.mark.parametrize(("number", "words"), [(0, "0 lines"), (1, "1 line"), (2, "2 lines"), (2000, "2,000 lines")])
+def test_counts_are_pluralized(number: int, words: str) -> None:
+    assert pluralize(number, "line") == words

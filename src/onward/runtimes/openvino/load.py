@@ -155,7 +155,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _facts(core: ov.Core, model: ov.Model, options: RuntimeOptions, group: int | None) -> list[str]:
-    """Return what results depend on besides the files. Not on the number of threads: see tests/runtimes."""
+    """Return what results depend on besides the files. Not on the number of threads: tests of determinism compare."""
     abilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     processor = [str(core.get_property("CPU", "FULL_DEVICE_NAME")), *sorted(abilities)]
     if (limit := processor_limit()) is not None:

@@ -1,0 +1,163 @@
+"""LoRA adapters: merged weights compute what the float64 reference computes with W + scale · B · A."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import onward
+from onward.compose import compose
+from onward.errors import ModelFolderError, SetupError
+from onward.models.resolve import resolve, with_adapter
+from onward.runtimes.gguf_format import GGUFFormat
+from onward.runtimes.options import RuntimeName
+from onward.runtimes.safetensors_format import SafetensorsFormat
+from onward.settings import Settings
+from tests.checkpoints.hugging_face import hugging_face_name, hugging_face_rows, safetensors_bytes, write_folder
+from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.test_architectures import check_logits
+from tests.checkpoints.tiny import tiny
+
+RUNTIMES: tuple[RuntimeName, ...] = ("openvino", "native")
+Arrays = dict[str, NDArray[np.float32]]
+RANK = 4
+
+
+def changes(tensors: Arrays, kind: str) -> dict[str, tuple[Any, Any]]:
+    """A and B for every linear layer, by GGUF's names."""
+    random = np.random.default_rng(7)
+    found = {}
+    for name, weights in tensors.items():
+        if name.startswith("blk.") and weights.ndim == 2:
+            rows, inputs = weights.shape
+            low = 0.3 * random.normal(size=(RANK, inputs)) / math.sqrt(inputs)
+            found[name] = low.astype(np.float32), random.normal(size=(rows, RANK)).astype(np.float32)
+    return found
+
+
+def tuned(tensors: Arrays, pairs: dict[str, tuple[Any, Any]], scale: float) -> Arrays:
+    return tensors | {name: tensors[name] + np.float32(scale) * (high @ low) for name, (low, high) in pairs.items()}
+
+
+def write_peft(folder: Path, kind: str, pairs: dict[str, tuple[Any, Any]], metadata: Any, **config: Any) -> Path:
+    folder.mkdir(parents=True)
+    stored = {}
+    for name, (low, high) in pairs.items():
+        module = "base_model.model." + hugging_face_name(name, kind).removesuffix(".weight")
+        stored[f"{module}.lora_A.weight"] = low
+        stored[f"{module}.lora_B.weight"] = hugging_face_rows(name, high, kind, metadata)
+    (folder / "adapter_model.safetensors").write_bytes(safetensors_bytes(stored))
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": RANK, "lora_alpha": 6, **config}))
+    return folder
+
+
+def gguf(path: Path, metadata: Any, tensors: Arrays) -> Path:
+    return write_gguf(path, metadata, {name: floats(array) for name, array in tensors.items()})
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "phi3", "gpt2", "gptneox", "cohere2"])
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_folder_of_peft_changes_a_folder_and_a_file(name: str, is_file: bool, tmp_path: Path) -> None:
+    metadata, tensors = tiny(name) if is_file else write_folder(tmp_path / "m", name)
+    pairs = changes(tensors, name)
+    adapter = write_peft(tmp_path / "a", name, pairs, metadata)
+    path = gguf(tmp_path / "m.gguf", metadata, tensors) if is_file else tmp_path / "m"
+    kind = GGUFFormat() if is_file else SafetensorsFormat()
+    expected = tuned(tensors, pairs, 6 / RANK)
+    for runtime in RUNTIMES:
+        check_logits(kind, path, metadata, expected, cache=tmp_path, adapter=adapter, runtime=runtime)
+
+
+def test_a_scale_by_the_root_of_the_rank(tmp_path: Path) -> None:
+    metadata, tensors = write_folder(tmp_path / "m", "llama")
+    pairs = changes(tensors, "llama")
+    adapter = write_peft(tmp_path / "a", "llama", pairs, metadata, use_rslora=True)
+    expected = tuned(tensors, pairs, 6 / math.sqrt(RANK))
+    for runtime in RUNTIMES:
+        check_logits(
+            SafetensorsFormat(), tmp_path / "m", metadata, expected, cache=tmp_path, adapter=adapter, runtime=runtime
+        )
+
+
+def write_gguf_adapter(path: Path, pairs: dict[str, tuple[Any, Any]], **changed: Any) -> Path:
+    metadata = {
+        "general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora",
+        "adapter.lora.alpha": 8.0, **changed,
+    }  # fmt: skip
+    stored = {
+        f"{name}.lora_{side}": each for name, both in pairs.items() for side, each in zip("ab", both, strict=True)
+    }
+    return gguf(path, metadata, stored)
+
+
+def test_a_gguf_file_changes_a_file_and_a_folder(tmp_path: Path) -> None:
+    metadata, tensors = write_folder(tmp_path / "m", "llama")
+    pairs = changes(tensors, "llama")
+    adapter = write_gguf_adapter(tmp_path / "a.gguf", pairs)
+    expected = tuned(tensors, pairs, 8 / RANK)
+    path = gguf(tmp_path / "m.gguf", metadata, tensors)
+    for runtime in RUNTIMES:
+        check_logits(GGUFFormat(), path, metadata, expected, cache=tmp_path, adapter=adapter, runtime=runtime)
+    check_logits(SafetensorsFormat(), tmp_path / "m", metadata, expected, cache=tmp_path, adapter=adapter)
+
+
+@pytest.mark.slow
+def test_adapters_are_served_beside_their_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONWARD_CACHE_DIR", str(tmp_path / "cache"))
+    metadata, tensors = tiny("llama")
+    base = gguf(tmp_path / "base.gguf", metadata, tensors)
+    write_gguf_adapter(tmp_path / "a.gguf", changes(tensors, "llama"))
+    with onward.Onward(model=str(base), lora=(f"tuned={tmp_path / 'a.gguf'}",), kv_memory="8MB") as client:
+        assert [each.id for each in client.models.list()][:2] == ["base", "tuned"]
+        request = {"prompt": "abc", "max_tokens": 12, "temperature": 0}
+        answers = [client.completions.create(model=name, **request) for name in ("base", "tuned")]  # type: ignore[call-overload]
+    assert answers[0].choices[0].text != answers[1].choices[0].text
+    assert answers[0].system_fingerprint != answers[1].system_fingerprint
+    assert resolve(f"{base}+{tmp_path / 'a.gguf'}").id == "base+a.gguf"
+    with pytest.raises(SetupError, match="--lora base=… has the name of a model"):
+        compose(Settings(model=(str(base),), lora=(("base", str(tmp_path / "a.gguf")),)))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"peft_type": "IA3"}, "'IA3' adapter; Onward merges LORA"),
+        ({"use_dora": True}, "DoRA"),
+        ({"modules_to_save": ["lm_head"]}, "whole layers beside the adapter"),
+        ({"bias": "all"}, "has biases"),
+        ({"lora_alpha": "much"}, "not a number"),
+    ],
+)
+def test_what_is_not_merged_is_refused_by_name(config: dict[str, Any], words: str, tmp_path: Path) -> None:
+    metadata, tensors = write_folder(tmp_path / "m", "llama")
+    write_peft(tmp_path / "a", "llama", changes(tensors, "llama"), metadata, **config)
+    with pytest.raises(ModelFolderError, match=words):
+        resolve(f"{tmp_path / 'm'}+{tmp_path / 'a'}")
+
+
+def test_adapters_of_other_models_are_refused(tmp_path: Path) -> None:
+    metadata, tensors = tiny("llama")
+    base = gguf(tmp_path / "base.gguf", metadata, tensors)
+    pairs = changes(tensors, "llama")
+
+    def refused(words: str, pairs: dict[str, tuple[Any, Any]], **changed: Any) -> None:
+        adapter = write_gguf_adapter(tmp_path / "a.gguf", pairs, **changed)
+        with pytest.raises(ModelFolderError, match=words):
+            resolve(f"{base}+{adapter}")
+
+    refused("made for 'qwen2', not for 'llama'", pairs, **{"general.architecture": "qwen2"})
+    refused("is not a LoRA adapter, but a model", pairs, **{"general.type": "model"})
+    refused("was made for another model", {name: (low[:, :-2], high) for name, (low, high) in pairs.items()})
+    refused("changes 'blk.9.attn_q.weight', which", {"blk.9.attn_q.weight": pairs["blk.0.attn_q.weight"]})
+    with pytest.raises(ModelFolderError, match=r"not a LoRA adapter: pass a folder with adapter_config\.json"):
+        resolve(f"{base}+{tmp_path}")
+    with pytest.raises(ModelFolderError, match="nowhere does not exist: pass a folder with"):
+        with_adapter(resolve(str(base)), tmp_path / "nowhere")
+    with pytest.raises(ModelFolderError, match=r"storyteller is OpenVINO IR\. Merge it before the export"):
+        resolve(f"storyteller+{tmp_path / 'a.gguf'}")

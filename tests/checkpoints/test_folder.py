@@ -1,0 +1,192 @@
+"""Folders of safetensors files: the same log-probabilities as the reference's, and sentences for what is broken."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import onward
+from onward.checkpoints.rope_scaling import rope_metadata
+from onward.checkpoints.safetensors import read_safetensors
+from onward.errors import CheckpointError, ModelFolderError
+from onward.models.check import check_model
+from onward.models.resolve import resolve
+from onward.runtimes.safetensors_format import SafetensorsFormat
+from tests.checkpoints.hugging_face import CONFIGS, safetensors_bytes, write_folder
+from tests.checkpoints.making import FUZZ, with_bytes
+from tests.checkpoints.test_architectures import check_logits
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_log_probabilities_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
+    check_logits(SafetensorsFormat(), tmp_path / "m", *write_folder(tmp_path / "m", name), cache=tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["F16", "BF16"])
+def test_half_precision_is_read_as_it_is(dtype: str, tmp_path: Path) -> None:
+    check_logits(
+        SafetensorsFormat(), tmp_path / "m", *write_folder(tmp_path / "m", "llama", dtype=dtype), cache=tmp_path
+    )
+
+
+def test_several_files_are_one_model(tmp_path: Path) -> None:
+    made = write_folder(tmp_path / "m", "gpt2", num_files=3)
+    (tmp_path / "m/consolidated.safetensors").write_bytes(b"another copy of the weights, which the list does not name")
+    check_logits(SafetensorsFormat(), tmp_path / "m", *made, cache=tmp_path)
+
+
+def test_llama_3_scales_its_positions(tmp_path: Path) -> None:
+    metadata, tensors = write_folder(tmp_path / "m", "llama")
+    scaling = {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }  # fmt: skip
+    change(tmp_path / "m", rope_scaling=scaling)
+    waves = 2 * np.pi * 5000.0 ** (np.arange(0, 16, 2) / 16)
+    smooth = (32 / waves - 1) / 3
+    between = 1 / ((1 - smooth) / 8 + smooth)  # as in Llama 3.1's own code, by cases
+    tensors["rope_freqs.weight"] = np.where(waves < 32 / 4, 1, np.where(waves > 32, 8, between)).astype(np.float32)
+    check_logits(SafetensorsFormat(), tmp_path / "m", metadata, tensors, cache=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stated", "magnitude"),
+    [({}, 0.1 * np.log(4) + 1), ({"mscale": 1.0, "mscale_all_dim": 1.0}, 1.0), ({"attention_factor": 2}, 2.0)],
+)
+def test_yarn_states_its_magnitude_in_three_ways(stated: dict[str, float], magnitude: float) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, **stated}
+    found = rope_metadata({"rope_scaling": scaling, "max_position_embeddings": 512}, {}, "config.json")
+    assert found["rope.scaling.yarn_attn_factor"] == pytest.approx(magnitude)
+
+
+def test_a_folder_is_served_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONWARD_CACHE_DIR", str(tmp_path / "cache"))
+    write_folder(tmp_path / "Tiny-0.5B", "llama")
+    found = resolve(str(tmp_path / "Tiny-0.5B"))
+    assert (found.id, found.format.name) == ("Tiny-0.5B", "safetensors")
+    facts = found.format.facts(found.path)
+    assert (facts["context_length"], facts["kind"], facts["runtime"]) == (512, "llama", "native")
+    with onward.Onward(model=str(found.path), kv_memory="8MB") as client:
+        assert client.completions.create(prompt="abc", max_tokens=3).usage.completion_tokens == 3
+
+
+def change(folder: Path, **changed: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"model_type": "mixtral"}, "model_type 'mixtral'.*It computes cohere2"),
+        ({"model_type": None}, "model_type 'None'"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised by 'gptq'.*as a GGUF file"),
+        ({"num_local_experts": 8}, "mixture of experts"),
+        ({"hidden_act": "relu"}, "activation 'relu'"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "'dynamic'"),
+        ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0] * 8}}, "not completely"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 0.5}}, "YaRN, but its numbers are impossible"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": "much"}}, "not completely"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "not completely"),
+        ({"rope_scaling": [1]}, "not an object"),
+        ({"scale_attn_weights": False}, "attention without a scale"),
+        ({"num_attention_heads": 0}, "cannot compute"),
+        ({"num_attention_heads": "four"}, "cannot compute"),
+        ({"num_hidden_layers": 1}, "does not compute for 'llama'"),
+        ({"num_hidden_layers": 3}, "no tensor 'blk.2"),
+        ({"hidden_size": 32}, "has the shape"),
+        ({"max_position_embeddings": 1e40}, "cannot compute"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_by_name(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
+    write_folder(tmp_path, "llama")
+    change(tmp_path, **changed)
+    with pytest.raises(ModelFolderError, match=words):
+        check_model(tmp_path)
+
+
+def _file(header: object, content: bytes = bytes(64)) -> bytes:
+    head = json.dumps(header).encode()
+    return struct.pack("<Q", len(head)) + head + content
+
+
+def _entry(**changed: Any) -> dict[str, Any]:
+    return {"t": {"dtype": "F32", "shape": [2, 8], "data_offsets": [0, 64], **changed}}
+
+
+BROKEN: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "is empty"),
+    "cut off": (b"\1\2\3", "cut off after 3 bytes"),
+    "endless header": (struct.pack("<Q", 2**62), "a header of"),
+    "not JSON": (struct.pack("<Q", 4) + b"{{{{", "no tensors"),
+    "deep": (struct.pack("<Q", 200_000) + b"[" * 200_000, "no tensors"),
+    "a list": (_file([1]), "no tensors"),
+    "integers": (_file(_entry(dtype="I8")), "the type 'I8'"),
+    "behind the end": (_file(_entry(data_offsets=[32, 96])), "not within the file"),
+    "backwards": (_file(_entry(data_offsets=[64, 0])), "not within the file"),
+    "negative": (_file(_entry(shape=[-2, -8])), "an impossible shape"),
+    "one number": (_file(_entry(shape=[])), "of 64 bytes instead of 4"),
+    "many axes": (_file(_entry(shape=[1] * 9)), "an impossible shape"),
+    "another size": (_file(_entry(shape=[3, 8])), "64 bytes instead of 96"),
+    "endless": (_file(_entry(shape=[2**40, 2**40])), "instead of"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_broken_is_a_sentence(name: str, tmp_path: Path) -> None:
+    content, words = BROKEN[name]
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=words) as caught:
+        read_safetensors(path)
+    assert str(path) in str(caught.value)
+
+
+def test_files_that_are_missing_are_sentences(tmp_path: Path) -> None:
+    write_folder(tmp_path, "llama", num_files=2)
+    index = tmp_path / "model.safetensors.index.json"
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(ModelFolderError, match=r"no model-00002-of-00002\.safetensors"):
+        check_model(tmp_path)
+    index.write_text(json.dumps({"weight_map": {"a": "../../etc/passwd"}}))
+    with pytest.raises(ModelFolderError, match="does not list the files"):
+        check_model(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(ModelFolderError, match=r"no tokenizer\.json"):
+        check_model(tmp_path)
+
+
+WHOLE = safetensors_bytes({"a": np.ones((4, 8), np.float32), "b": np.ones(3, np.float32)})
+
+
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], None]:
+    """Reads bytes as a file, and all tensors; only CheckpointError may be raised."""
+    path = tmp_path_factory.mktemp("fuzz") / "m.safetensors"
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        try:
+            found = read_safetensors(path)
+        except CheckpointError:
+            return
+        for tensor in found.values():
+            tensor.floats()
+
+    return read
+
+
+@FUZZ
+@given(changes=st.dictionaries(st.integers(0, len(WHOLE) - 1), st.integers(0, 255), max_size=8))
+def test_a_file_with_other_bytes_anywhere_never_crashes(
+    changes: dict[int, int], reading: Callable[[bytes], None]
+) -> None:
+    reading(with_bytes(WHOLE, changes))

@@ -1,0 +1,210 @@
+"""Constraints that no server may be ended or held by, posted to one; a request that is fine is answered behind each.
+
+Right values: the JSON Schema specification (draft 2020-12, mathematical numbers) for what a text must be; 400 with
+`param` where a schema is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.server.app import make_app
+from tests.server.fakes import Call, in_loop, settings
+from tests.toy_backend import make_backend, running
+
+ROOT = Path(__file__).parents[2]
+MIN64, MAX64 = -(2**63), 2**63 - 1
+EXACT: list[tuple[dict[str, Any], str]] = [
+    ({"const": MIN64}, str(MIN64)),
+    ({"const": 2**53 + 1}, "9007199254740993"),
+    ({"enum": [2**64 - 1]}, "18446744073709551615"),
+    ({"const": -(2**53) - 1, "type": "integer"}, "-9007199254740993"),
+    ({"const": [2**60 + 1, "x"], "title": "a list"}, '[1152921504606846977,"x"]'),
+    ({"type": "integer", "minimum": MIN64, "maximum": MIN64}, str(MIN64)),
+    ({"type": "integer", "minimum": 2**70, "maximum": 2**70}, str(2**70)),
+    ({"type": "integer", "exclusiveMinimum": 10**18, "exclusiveMaximum": 10**18 + 2}, str(10**18 + 1)),
+    ({"type": "integer", "minimum": -1e19, "maximum": -1e19}, "-10000000000000000000"),
+    (
+        {
+            "type": "object",
+            "properties": {"a": {"const": 1}},
+            "required": ["a"],
+            "additionalProperties": False,
+            "patternProperties": {"^a$": {"type": "integer"}},
+        },
+        '{"a":1}',
+    ),
+    ({"type": "string", "minLength": 0.0, "maxLength": 0.0}, '""'),
+]
+"""Schemas with one text, without white space."""
+
+RANGES = [(MIN64, MAX64), (-(10**20), -(10**19)), (0, 2**64 - 1), (2**53, 2**53 + 10), (-12, 2**53 + 1)]
+
+REFUSED: list[tuple[object, str]] = [
+    ({"properties": {"a": {"const": MIN64}}}, str(MIN64)),
+    ({"properties": {"a": {"const": 2**53 + 1}}}, "9007199254740993"),
+    ({"type": "array", "items": {"enum": [1, 2**64 - 1]}}, "18446744073709551615"),
+    ({"properties": {"a": {"type": "integer", "minimum": -1e30, "maximum": -1e29}}}, "minimum: -1e+30"),
+    ({"properties": {"a": {"type": "integer", "minimum": MIN64}}}, str(MIN64)),
+    ({"type": "number", "exclusiveMaximum": 10**18}, str(10**18)),
+    ({"type": "integer", "multipleOf": 2**31}, "2147483648"),
+    ({"type": "integer", "multipleOf": 2**32 - 1}, "4294967295"),
+    ({"type": "integer", "multipleOf": 500_000_000}, "500000000"),
+    ({"type": "number", "multipleOf": 0.07}, "0.07"),
+    ({"type": "integer", "multipleOf": 0}, "not greater than 0"),
+    ({"allOf": [{"type": "integer", "multipleOf": 65537}, {"multipleOf": 65536}]}, "65536, 65537"),
+    ({"type": "object", "minProperties": 3}, "minProperties: 3"),
+    ({"$ref": "#"}, "matches no text"),
+    ({"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}, "matches no text"),
+    ({"type": "integer", "minimum": 2**60, "maximum": 2**59}, "matches no text"),
+    ('{"const": 1e400}', "beyond the range"),
+    ("[" * 100_000, "at most"),
+    ("{", "not JSON"),
+    ('{"items":' * 5_000 + "{}" + "}" * 5_000, "nested too deeply"),
+    ("[" * 30_000, "nested too deeply"),
+]
+"""Schemas, objects or texts, and a part of the message."""
+
+
+def _chain(keyword: str, length: int) -> dict[str, Any]:
+    """References that lead from one definition to the next."""
+
+    def link(index: int) -> dict[str, Any]:
+        ref = {"$ref": f"#/$defs/d{index + 1}"}
+        inner: Any = [ref] if keyword == "prefixItems" else {"a": ref} if keyword == "properties" else ref
+        return {keyword: inner}
+
+    return {"$ref": "#/$defs/d0", "$defs": {f"d{n}": link(n) for n in range(length)} | {f"d{length}": {}}}
+
+
+async def complete(app: Any, **fields: Any) -> Call:
+    body = {"model": "toy", "prompt": "x", "max_tokens": 60, "temperature": 0} | fields
+    return await Call(app, "POST", "/v1/completions", json.dumps(body).encode()).done()
+
+
+@in_loop
+async def test_numbers_and_names_are_exact() -> None:
+    async with running(make_backend()) as backend:
+        app = make_app(backend, settings())
+        for schema, text in EXACT:
+            call = await complete(app, json_schema=schema, disable_any_whitespace=True)
+            assert call.status == 200, (schema, call.body)
+            assert json.loads(call.body)["choices"][0]["text"] == text, schema
+
+
+@in_loop
+async def test_an_integer_is_within_its_bounds_however_large() -> None:
+    async with running(make_backend()) as backend:
+        app = make_app(backend, settings())
+        for low, high in RANGES:
+            schema = {"type": "integer", "minimum": low, "maximum": high}
+            call = await complete(app, json_schema=schema, temperature=1.5, seed=3, n=8)
+            for choice in json.loads(call.body)["choices"]:
+                assert low <= int(choice["text"]) <= high
+
+
+@in_loop
+async def test_what_cannot_be_exact_or_is_too_deep_is_refused_by_name() -> None:
+    chains: list[tuple[object, str]] = [
+        (_chain(keyword, length), "nested too deeply")
+        for keyword, length in (("prefixItems", 825), ("properties", 868), ("items", 1012))
+    ]
+    async with running(make_backend()) as backend:
+        app = make_app(backend, settings(max_body=10_000_000))
+        for schema, words in [*REFUSED, *chains]:
+            call = await complete(app, json_schema=schema)
+            assert call.status == 400, schema
+            assert call.error["param"] == "json_schema"
+            assert words in call.error["message"], (schema, call.error["message"])
+
+
+ENTRIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "response_format": (
+        "/v1/completions",
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"const": MIN64}}}},
+    ),
+    "guided_json": ("/v1/completions", {"guided_json": {"const": MIN64}}),
+    "structured_outputs": ("/v1/completions", {"structured_outputs": {"json": {"const": MIN64}}}),
+    "lark": ("/v1/completions", {"grammar": f'start: %json {{"const": {MIN64}}}'}),
+    "lark in a list": ("/v1/completions", {"grammar": f'start: "x" %json {{"items": {{"const": {MIN64}}}}}'}),
+    "ollama": ("/api/generate", {"stream": False, "format": {"const": MIN64}}),
+    "text-generation-inference": (
+        "/generate",
+        {"inputs": "x", "parameters": {"max_new_tokens": 30, "grammar": {"type": "json", "value": {"const": MIN64}}}},
+    ),
+    "llama-server": ("/completion", {"n_predict": 30, "json_schema": {"const": MIN64}}),
+}
+
+
+@in_loop
+async def test_no_way_in_leads_to_a_crash() -> None:
+    async with running(make_backend()) as backend:
+        app = make_app(backend, settings())
+        for path, fields in ENTRIES.values():
+            body = fields if "inputs" in fields else {"model": "toy", "prompt": "x", "max_tokens": 30} | fields
+            call = await Call(app, "POST", path, json.dumps(body).encode()).done()
+            assert call.status in (200, 400, 422), (path, call.body)
+            assert call.status != 200 or str(MIN64) in call.body.decode()
+            assert (await complete(app, regex="[a-c]{3}")).status == 200
+
+
+CHAIN = "start: r0\n" + "".join(f"r{index}: r{index + 1}\n" for index in range(2673)) + 'r2673: "a"'
+
+
+@pytest.mark.slow
+def test_what_takes_too_long_is_refused_while_others_are_answered() -> None:
+    async def test() -> None:
+        async with running(make_backend()) as backend:
+            app = make_app(backend, settings())
+            for constraint in ({"regex": "a?" * 30_000}, {"json_schema": {"multipleOf": 1_000_003}}):
+                held = asyncio.create_task(complete(app, **constraint))
+                assert (await complete(app, regex="[a-c]{3}")).status == 200
+                first = await held
+                assert first.status == 400 and "make it simpler" in first.error["message"]
+                again = await complete(app, **constraint)
+                assert again.error == first.error
+
+    asyncio.run(test())
+
+
+@in_loop
+async def test_rules_that_lead_too_deep_are_refused() -> None:
+    async with running(make_backend()) as backend:
+        app = make_app(backend, settings())
+        call = await complete(app, grammar=CHAIN)
+        assert call.status == 400 and call.error["param"] == "grammar"
+        assert "nested too deeply" in call.error["message"]
+
+
+def test_a_process_that_must_not_die_never_loads_the_library() -> None:
+    """A server without a process for its engine, as the Python API: grammars of every notation are answered."""
+    program = """
+import asyncio, sys
+from onward.api.openai.fold import fold_whole
+from tests.toy_backend import make_backend, running
+from onward.api.openai.decode import check_request
+
+async def main():
+    async with running(make_backend(in_disposable_process=True)) as backend:
+        for fields in (
+            {"regex": "[a-c]{3}"}, {"choice": ["a", "b"]}, {"json_schema": {"type": "integer"}},
+            {"grammar": 'root ::= "a" [b-d]*'}, {"grammar": 'start: "a" /b+/'}, {"json_schema": {"const": 2**53 + 1}},
+        ):
+            request = check_request({"model": "toy", "prompt": "x", "max_tokens": 20, **fields})
+            whole = await fold_whole(await backend.complete(request), request)
+            assert whole.choices[0].text, fields
+    assert "llguidance" not in sys.modules
+
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,34 @@
+"""Logits have the committed hashes, on every machine and in every form of the kernels."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from onward.kernels import targets
+from onward.kernels.targets import runnable_forms
+from tests.laws.golden import FILE, NAMES, PRECISIONS, Precision, logits_hash
+
+GOLDEN = json.loads(FILE.read_text())
+CHANGED = "Kernels have other bits. If that is meant, raise KERNELS_REVISION and run `python -m tests.laws.golden`."
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_logits_have_the_same_bits_everywhere(name: str, precision: Precision, tmp_path: Path) -> None:
+    assert logits_hash(name, precision, tmp_path) == GOLDEN[f"{name} {precision}"], CHANGED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", sorted(runnable_forms()))
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gptneox"])
+def test_every_form_has_the_same_bits(name: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, target = targets.host, runnable_forms()[form]
+    for module in list(sys.modules.values()):
+        if getattr(module, "host", None) is real:
+            monkeypatch.setattr(module, "host", lambda: target)
+    for precision in PRECISIONS:
+        assert logits_hash(name, precision, tmp_path) == GOLDEN[f"{name} {precision}"]

@@ -1,0 +1,367 @@
+"""The native runtime: log-probabilities of the float64 reference, and the same bits however a step is cut."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import onward
+from onward.checkpoints.tensor import Tensor
+from onward.checkpoints.types import TENSOR_TYPES
+from onward.engine.model import Model, Row
+from onward.errors import MemoryTooSmall, SetupError
+from onward.kernels import self_test
+from onward.machine import AvailableMemory
+from onward.runtimes.base import LoadedModel
+from onward.runtimes.gguf_format import GGUFFormat
+from onward.runtimes.options import RuntimeOptions
+from tests.checkpoints.making import CODEBOOK_SCALES, NUMBERS, Stored, floats, random_blocks, write_gguf
+from tests.checkpoints.making import SCALES as BLOCK_SCALES
+from tests.checkpoints.reference import Reference
+from tests.checkpoints.test_architectures import OF_FOLDERS
+from tests.checkpoints.tiny import ARCHITECTURES, tiny
+from tests.processes import served
+
+SCALES = {
+    "Q4_0": (1 / 64,), "Q4_1": (1 / 64, -7.5 / 64), "Q5_0": (1 / 128,), "Q5_1": (1 / 128, -15.5 / 128), "Q8_0": (1e-3,),
+    "Q2_K": (4e-3, 6e-3), "Q3_K": (6e-4,), "Q4_K": (2e-4, 1.5e-3), "Q5_K": (1e-4, 1.6e-3), "Q6_K": (6e-5,),
+    "IQ4_NL": (1e-3,), "IQ4_XS": (5e-5,), "IQ2_XS": (1e-3,), "F16": (), "BF16": (),
+}  # fmt: skip
+"""By type: scales with which random integers make weights of a usual size. Types with kernels, and three of
+those that are expanded."""
+NUM_TOKENS = 70
+OPTIONS = RuntimeOptions(runtime="native", threads=1, kv_memory=4_000_000)
+Bits = bytes
+
+
+def log_softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    found: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return found
+
+
+def write(folder: Path, name: str) -> Path:
+    metadata, tensors = tiny(name)
+    return write_gguf(folder / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+
+
+def load(path: Path, **changes: Any) -> LoadedModel:
+    return GGUFFormat().load(path, replace(OPTIONS, **changes), lambda line: None)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Iterator[Callable[..., Model]]:
+    """Loads tiny models; closes them."""
+    made: list[Model] = []
+
+    def make(name: str = "llama", **changes: Any) -> Model:
+        path = tmp_path / "m.gguf"
+        made.append(load(path if path.exists() else write(tmp_path, name), **changes).model)
+        return made[-1]
+
+    yield make
+    for model in made:
+        model.close()
+
+
+def tokens_of(model: Model, count: int = NUM_TOKENS, seed: int = 3) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(0, model.vocab_size, count)]
+
+
+def whole(model: Model, tokens: list[int]) -> NDArray[np.float32]:
+    """All logits of a sequence, evaluated at once in the first blocks."""
+    row = Row(0, tokens, 0, range(model.shape.blocks_for(len(tokens))), len(tokens))
+    return model.evaluate([row]).copy()
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in OF_FOLDERS])
+def test_log_probabilities_are_those_of_the_reference(name: str, models: Callable[..., Model]) -> None:
+    metadata, tensors = tiny(name)
+    model = models(name, precision="exact")
+    tokens = tokens_of(model)
+    expected = log_softmax(Reference(metadata, tensors).logits(tokens))
+    assert expected.min() < -8  # the model has opinions: nearly equal logits would agree with anything
+    assert np.abs(log_softmax(whole(model, tokens)) - expected).max() < 1e-4
+
+
+def usual_blocks(kind: str, rows: int, inputs: int, seed: int) -> Stored:
+    if kind == "F16":
+        values = np.random.default_rng(seed).normal(size=(rows, inputs)).astype(np.float16) / np.float16(16)
+        return "F16", (rows, inputs), values.tobytes()
+    if kind == "BF16":
+        wide = np.random.default_rng(seed).normal(size=(rows, inputs)).astype("<f4") / np.float32(16)
+        return kind, (rows, inputs), np.ascontiguousarray(wide.view("<u2")[:, 1::2]).tobytes()
+    name, shape, data = random_blocks(kind, rows, inputs, seed)
+    blocks = np.frombuffer(bytearray(data), np.uint8).reshape(-1, TENSOR_TYPES[NUMBERS[kind]].block_bytes)
+    for place, scale in zip((BLOCK_SCALES | CODEBOOK_SCALES)[kind], SCALES[kind], strict=True):
+        blocks[:, place : place + 2] = np.array([scale], "<f2").view(np.uint8)
+    return name, shape, blocks.tobytes()
+
+
+@pytest.mark.parametrize("kind", SCALES)
+def test_weights_of_each_type_are_what_the_file_states(kind: str, tmp_path: Path) -> None:
+    """A model whose matrices are quantised computes what one with their float32 values does."""
+    metadata, tensors = tiny("qwen2")
+    hidden = 256
+    metadata |= {"qwen2.embedding_length": hidden, "qwen2.feed_forward_length": 256}
+    stored: dict[str, Stored] = {}
+    values: dict[str, NDArray[np.float32]] = {}
+    for name, array in tensors.items():
+        if array.ndim == 1:
+            length = hidden if "norm" in name else hidden // 2 if name.endswith(("k.bias", "v.bias")) else hidden
+            spread = np.linspace(0.5, 1.5, length) / (10 if "bias" in name else 1)
+            values[name] = spread.astype(np.float32)
+            stored[name] = floats(values[name])
+            continue
+        rows = len(array) if name in ("token_embd.weight", "output.weight") else hidden
+        rows = hidden // 2 if ".attn_k." in name or ".attn_v." in name else rows
+        stored[name] = usual_blocks(kind, rows, hidden, seed=len(name))
+        data = np.frombuffer(stored[name][2], np.uint8)
+        values[name] = Tensor(name, (rows, hidden), TENSOR_TYPES[NUMBERS[kind]], data).floats()
+    path = write_gguf(tmp_path / "m.gguf", metadata, stored)
+    model = load(path, precision="exact").model
+    try:
+        tokens = tokens_of(model, 20)
+        expected = log_softmax(Reference(metadata, values).logits(tokens))
+        assert expected.std() > 0.3
+        assert np.abs(log_softmax(whole(model, tokens)) - expected).max() < 1e-4
+    finally:
+        model.close()
+
+
+@pytest.mark.parametrize("name", ["gemma3", "olmo2", "gptneox", "cohere2", "gpt2"])
+def test_fast_is_near_exact_and_no_cut_of_a_step_changes_a_bit(name: str, models: Callable[..., Model]) -> None:
+    fast, exact = models(name), models(name, precision="exact")
+    tokens = tokens_of(fast)
+    difference = np.abs(log_softmax(whole(fast, tokens)) - log_softmax(whole(exact, tokens)))
+    assert 0 < difference.mean() < 0.2
+    for model in (fast, exact):
+        expected = whole(model, tokens)
+        found = [model.evaluate([Row(0, [token], at, [5, 1, 3], 1)]).copy() for at, token in enumerate(tokens)]
+        assert np.concatenate(found).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("precision", ["fast", "exact"])
+def test_no_cut_of_a_step_changes_a_bit(precision: str, models: Callable[..., Model]) -> None:
+    model = models("qwen2", precision=precision)
+    tokens = tokens_of(model)
+    expected = whole(model, tokens).tobytes()
+    blocks = [7, 3, 5]
+
+    def pieces(sizes: list[int]) -> Bits:
+        found, start = [], 0
+        for size in sizes:
+            found.append(model.evaluate([Row(0, tokens[start : start + size], start, blocks, size)]).copy())
+            start += size
+        return np.concatenate(found).tobytes()
+
+    assert pieces([1] * NUM_TOKENS) == expected
+    assert pieces([3, 32, 1, 34]) == expected
+
+
+def test_rows_of_other_sequences_change_no_bit(models: Callable[..., Model]) -> None:
+    model = models()
+    tokens = tokens_of(model, 40)
+    expected = whole(model, tokens)
+    others = [Row(index, tokens_of(model, 9 + index, index), 0, [10 + index], 1) for index in range(1, 12)]
+    mixed = model.evaluate([*others[:5], Row(0, tokens, 0, [30, 31], 40), *others[5:]])
+    assert mixed[5:45].tobytes() == expected.tobytes()
+    later = tokens_of(model, 1, 8)
+    alone = model.evaluate([Row(0, later, 40, [30, 31], 1)]).copy()
+    among = model.evaluate([*others, Row(0, later, 40, [30, 31], 1)])
+    assert among[-1:].tobytes() == alone.tobytes()
+
+
+def test_drafts_have_the_bits_of_one_step_per_token(models: Callable[..., Model]) -> None:
+    model = models()
+    tokens = tokens_of(model, 10)
+    expected = whole(model, tokens)
+    blocks = [4]
+    model.evaluate([Row(0, tokens[:6], 0, blocks, 0)])
+    drafts = [Row(0, [token], 6 + index, blocks, 1) for index, token in enumerate(tokens[6:])]
+    assert model.evaluate(drafts).tobytes() == expected[6:].tobytes()
+
+
+def test_a_step_of_more_rows_than_the_memory_holds_takes_several_turns(models: Callable[..., Model]) -> None:
+    model = models()
+    tokens = tokens_of(model, 400)
+    expected = whole(model, tokens)
+    rows = [Row(index, tokens, 0, range(13 * index, 13 * index + 13), 2) for index in range(4)]
+    found = model.evaluate(rows)
+    assert found.shape == (8, model.vocab_size)
+    assert found.tobytes() == np.concatenate([expected[-2:]] * 4).tobytes()
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4])
+def test_the_number_of_threads_changes_no_bit(threads: int, models: Callable[..., Model]) -> None:
+    one, several = models(), models(threads=threads)
+    tokens = tokens_of(one, 100)
+    for _ in range(3):
+        assert whole(several, tokens).tobytes() == whole(one, tokens).tobytes()
+
+
+def test_threads_that_come_late_change_no_bit(models: Callable[..., Model]) -> None:
+    """Many more threads than processors, and steps of changing sizes: some threads still walk the step before."""
+    alone, many = models(threads=1), models(threads=12)
+    random = np.random.default_rng(8)
+    for step in range(60):
+        count = int(random.integers(1, 30))
+        tokens = tokens_of(alone, count, seed=step)
+        row = Row(1, tokens, 0, [0], int(random.integers(0, count + 1)))
+        assert alone.evaluate([row]).tobytes() == many.evaluate([row]).tobytes()
+
+
+def test_a_copied_block_is_the_block(models: Callable[..., Model]) -> None:
+    model = models()
+    tokens = tokens_of(model, 33)
+    expected = whole(model, tokens)
+    model.copy_block(0, 9)
+    assert model.evaluate([Row(1, tokens[32:], 32, [9, 12], 1)]).tobytes() == expected[32:].tobytes()
+
+
+def test_only_wanted_rows_have_logits(models: Callable[..., Model]) -> None:
+    model = models()
+    tokens = tokens_of(model, 20)
+    expected = whole(model, tokens)
+    found = model.evaluate([Row(0, tokens, 0, [0], 2), Row(1, tokens, 0, [1], 0), Row(2, tokens, 0, [2], 1)])
+    assert found.tobytes() == np.concatenate((expected[-2:], expected[-1:])).tobytes()
+
+
+def test_what_is_outside_of_the_memory_is_refused(models: Callable[..., Model]) -> None:
+    model = models()
+    size, context = model.vocab_size, model.context_length
+    blocks = list(range(context // 32))
+    for row in (
+        Row(0, [size], 0, [0], 1),
+        Row(0, [-1], 0, [0], 1),
+        Row(0, [1], 0, [model.blocks], 1),
+        Row(0, [1], 0, [-1], 1),
+        Row(0, [1], 32, [0], 1),
+        Row(0, [1], context, [*blocks, 0], 1),
+    ):
+        with pytest.raises(RuntimeError, match=r"vocabulary|cache|blocks|context"):
+            model.evaluate([row])
+    model.close()
+    model.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        model.evaluate([Row(0, [1], 0, [0], 1)])
+
+
+def test_a_machine_that_computes_otherwise_says_so_and_has_another_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, found = write(tmp_path, "llama"), []
+    for expected in (self_test.EXPECTED, "0123456789abcdef"):
+        monkeypatch.setattr(self_test, "EXPECTED", expected)
+        loaded = load(path)
+        found.append((loaded.fingerprint, [note for note in loaded.notes if "other numbers" in note]))
+        loaded.model.close()
+    assert found[0][0] != found[1][0] and [len(notes) for _, notes in found] == [0, 1]
+
+
+def test_the_fingerprint_is_of_weights_and_precision_alone(tmp_path: Path) -> None:
+    path = write(tmp_path, "llama")
+    found = {}
+    cases: dict[str, dict[str, Any]] = {"one": {}, "threads": {"threads": 2}, "exact": {"precision": "exact"}}
+    for name, changes in cases.items():
+        loaded = load(path, **changes)
+        loaded.model.close()
+        found[name] = loaded.fingerprint
+    assert found["one"] == found["threads"] != found["exact"]
+
+
+def test_float_weights_are_rounded_as_asked(models: Callable[..., Model]) -> None:
+    usual, in_8_bits, in_4_bits = models(), models(weights="int8"), models(weights="int4")
+    tokens = tokens_of(usual)
+    assert whole(in_8_bits, tokens).tobytes() == whole(usual, tokens).tobytes()
+    difference = np.abs(log_softmax(whole(in_4_bits, tokens)) - log_softmax(whole(usual, tokens)))
+    assert 0 < difference.mean() < 2
+
+
+def test_exact_weights_cannot_be_rounded(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="leave out one"):
+        load(write(tmp_path, "llama"), precision="exact", weights="int8")
+
+
+def test_weights_that_do_not_fit_are_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.runtimes.native.load.available_memory", lambda: AvailableMemory(100_000))
+    with pytest.raises(MemoryTooSmall, match=r"m\.gguf take .* KiB of memory, but 98 KiB are free"):
+        load(write(tmp_path, "llama"), precision="exact")
+
+
+def test_weights_that_are_quantised_are_not_rounded_again(tmp_path: Path) -> None:
+    metadata, tensors = tiny("llama")
+    stored = {name: floats(array) for name, array in tensors.items()}
+    stored["blk.0.attn_q.weight"] = random_blocks("Q8_0", 64, 64)
+    with pytest.raises(SetupError, match="quantised already"):
+        load(write_gguf(tmp_path / "m.gguf", metadata, stored), weights="int8")
+
+
+def test_it_is_the_usual_runtime_of_what_it_computes(tmp_path: Path) -> None:
+    """`onward models show` says which runtime a file has, and why not the native one."""
+    shown = GGUFFormat().facts(write(tmp_path, "llama"))
+    assert shown["runtime"] == "native"
+
+
+def test_weights_that_grow_have_a_note(tmp_path: Path) -> None:
+    metadata, tensors = tiny("llama")
+    stored = {name: floats(array) for name, array in tensors.items()}
+    stored["blk.0.ffn_down.weight"] = random_blocks("IQ4_NL", 64, 96)
+    loaded = load(write_gguf(tmp_path / "m.gguf", metadata, stored))
+    loaded.model.close()
+    assert any(note.startswith("Weights of type IQ4_NL are computed in 8 bits, exactly") for note in loaded.notes)
+
+
+@pytest.mark.slow
+def test_a_server_computes_with_it(tmp_path: Path) -> None:
+    path = write(tmp_path, "llama")
+
+    def complete(url: str, seed: int) -> dict[str, Any]:
+        body = {"model": "m", "prompt": "abc hello", "max_tokens": 20, "seed": seed, "temperature": 1.0, "logprobs": 2}
+        request = urllib.request.Request(
+            f"{url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return {key: found[key] for key in ("choices", "system_fingerprint")}
+
+    answers = []
+    for threads in ("1", "2"):
+        with served("--runtime", "native", "--threads", threads, "--model", str(path), model=None) as url:
+            answers.append([complete(url, seed) for seed in (1, 2, 1)])
+    assert answers[0] == answers[1]
+    assert answers[0][0] == answers[0][2] != answers[0][1]
+
+
+def test_mixed_requests_have_the_same_bytes_alone_and_under_load(tmp_path: Path) -> None:
+    """Texts, seeds, lengths, several choices and scores: one after the other on one thread, and together on three."""
+    path = str(write(tmp_path, "qwen2"))
+    random = np.random.default_rng(0)
+    requests: list[dict[str, Any]] = []
+    for index in range(100):
+        letters = random.integers(0, 26, int(random.integers(1, 120)))
+        request: dict[str, Any] = {
+            "prompt": "".join(chr(97 + letter) for letter in letters),
+            "max_tokens": int(random.integers(1, 24)),
+            "seed": index,
+            "temperature": float(random.choice([0.0, 0.7, 1.3])),
+            "n": int(random.integers(1, 4)),
+        }
+        requests.append(request | ({"logprobs": 3, "echo": True} if index % 5 == 0 else {}))
+
+    async def answers(threads: int, *, together: bool) -> list[str]:
+        async with onward.AsyncOnward(model=path, runtime="native", threads=threads, kv_memory="8MB") as client:
+            calls = [client.completions.create(**request) for request in requests]
+            found = await asyncio.gather(*calls) if together else [await call for call in calls]
+            return [str(answer.choices) for answer in found]
+
+    assert asyncio.run(answers(3, together=True)) == asyncio.run(answers(1, together=False))

@@ -1,0 +1,34 @@
+"""No kernel reads or writes behind the memory that it was given."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoints.making import floats, write_gguf
+from tests.checkpoints.tiny import tiny
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="mprotect as Linux has it"),
+]
+
+
+def run(argument: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.runtimes.native.guarded", argument]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", ["llama, untied", "gemma3", "phi3", "gpt2", "cohere2", "olmo2"])
+def test_no_kernel_leaves_its_memory(name: str, tmp_path: Path) -> None:
+    metadata, tensors = tiny(name)
+    path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+    ran = run(str(path))
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_guards_are_there() -> None:
+    assert run("--overrun").returncode < 0
