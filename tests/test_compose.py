@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from onward.api.openai.decode import check_request
-from onward.api.openai.fold import fold_whole
+from onward.api.openai.errors import openai_words
+from onward.api.openai.reply import fold_whole
 from onward.api.openai.response import Completion
-from onward.api.openai.words import openai_words
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.request import CompletionRequest
 from onward.compose import compose, engine, load_tokenizer

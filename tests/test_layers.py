@@ -97,7 +97,7 @@ FORBIDDEN = {
 
 ALLOWED = {
     ("cli/commands/serve.py", "onward.server.run"),
-    ("api/openai/sampler_parameters.py", "onward.sampling.filters"),
+    ("api/extension_parameters.py", "onward.sampling.filters"),
     *((f"kernels/{name}.py", "numpy") for name in ("records", "memory", "tape", "machine")),
 }
 """Files that may import what is forbidden to their rooms: the command that serves runs the server; the table of filters

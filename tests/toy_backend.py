@@ -10,9 +10,9 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import pytest
 
 from onward.api.openai.decode import check_request
-from onward.api.openai.fold import fold_chunks, fold_whole
+from onward.api.openai.errors import openai_words
+from onward.api.openai.reply import fold_chunks, fold_whole
 from onward.api.openai.response import Chunk, Completion
-from onward.api.openai.words import openai_words
 from onward.backends.backlog import Backlog
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.plan import ServedModel

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.api.body_limits import MIN_COUNTED_BYTES, NUM_OTHER_ITEMS, BodyLimits
-from onward.api.openai.decode import decode_object
+from onward.api.body import MIN_COUNTED_BYTES, NUM_OTHER_ITEMS, BodyLimits, decode_object
 from onward.errors import InvalidRequest
 
 PADDING = b" " * MIN_COUNTED_BYTES

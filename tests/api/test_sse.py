@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onward.api.openai.encode import MIN_OBFUSCATED_BYTES, chunk_event
 from onward.api.openai.response import (
     Choice,
     Chunk,
@@ -19,7 +20,7 @@ from onward.api.openai.response import (
     PromptTokensDetails,
     Usage,
 )
-from onward.api.sse import DONE, KEEP_ALIVE, MIN_OBFUSCATED_BYTES, Decoder, chunk_event
+from onward.api.sse import DONE, KEEP_ALIVE, Decoder
 from tests.examples import examples
 
 

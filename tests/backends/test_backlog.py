@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.api.openai.decode import check_request
-from onward.api.openai.fold import fold_whole
+from onward.api.openai.reply import fold_whole
 from onward.backends.backlog import JOB_BYTES, TOKEN_BYTES, UNKNOWN_RETRY_SECONDS, Backlog, Ticket
 from onward.completions.request import CompletionRequest
 from onward.engine.job import Job

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.choices import LogprobsBuilder
 from onward.api.openai.decode import check_request
-from onward.api.openai.fold import fold_whole
-from onward.api.openai.logprobs import LogprobsBuilder
+from onward.api.openai.reply import fold_whole
 from onward.api.openai.response import Completion
 from onward.backends.base import Backend
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel

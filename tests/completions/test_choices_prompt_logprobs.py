@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.choices import ChoiceParts
 from onward.api.openai.decode import check_request
-from onward.api.openai.parts import ChoiceParts
 from onward.api.openai.response import Choice, Completion, PromptLogprob
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.choices import ChoiceStream

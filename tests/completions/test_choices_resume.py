@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from onward.api.openai.choices import ChoiceParts, usage_of
 from onward.api.openai.decode import check_request
-from onward.api.openai.fold import FoldedChoices
-from onward.api.openai.parts import ChoiceParts, usage_of
+from onward.api.openai.reply import FoldedChoices
 from onward.completions.choices import ChoiceStream
 from onward.completions.delta import Delta
 from onward.completions.filters import ContentFilters, make_filters

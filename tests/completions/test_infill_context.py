@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from onward.api.openai.decode import check_request
-from onward.api.openai.words import openai_words
+from onward.api.openai.errors import openai_words
 from onward.completions.infill import Infill, find_infill
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan

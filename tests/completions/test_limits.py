@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onward.api.openai.decode import check_request
-from onward.api.openai.words import openai_words
+from onward.api.openai.errors import openai_words
 from onward.completions.infill import Infill
 from onward.completions.limits import RequestLimits
 from onward.completions.plan import Plan, ServedModel, plan

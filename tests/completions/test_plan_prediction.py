@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onward.api.openai.choices import usage_of as usage_of_counts
 from onward.api.openai.decode import check_request
-from onward.api.openai.fold import FoldedChoices
-from onward.api.openai.parts import usage_of as usage_of_counts
+from onward.api.openai.reply import FoldedChoices
 from onward.api.openai.response import Completion, Usage
 from onward.backends.embedded import EmbeddedBackend
 from onward.completions.choices import ChoiceStream

@@ -187,7 +187,7 @@ def test_a_process_that_must_not_die_never_loads_the_library() -> None:
     """A server without a process for its engine, as the Python API: grammars of every notation are answered."""
     program = """
 import asyncio, sys
-from onward.api.openai.fold import fold_whole
+from onward.api.openai.reply import fold_whole
 from tests.toy_backend import make_backend, running
 from onward.api.openai.decode import check_request
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onward.api.openai.decode import check_request
-from onward.api.openai.fold import FoldedChoices
+from onward.api.openai.reply import FoldedChoices
 from onward.api.openai.response import Chunk, Completion
 from onward.backends.embedded import EmbeddedBackend
 from onward.errors import EngineStopped, ServerError

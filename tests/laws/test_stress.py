@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from onward.api.openai.fold import FoldedChoices
+from onward.api.openai.reply import FoldedChoices
 from onward.api.openai.response import Choice
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose

@@ -46,17 +46,11 @@ SOURCE = Path(onward.__file__).parent
 DECLARATION = {
     "sampling/filters.py",
     "completions/request.py",
-    "api/openai/sampler_parameters.py",
+    "api/extension_parameters.py",
     "client/parameters.py",
 }
-OTHERS = {
-    "engines/upstreams/llama_server.py",
-    "api/openai/extension_parameters.py",
-    "api/openai/front_end_parameters.py",
-    "sampling/self_test.py",
-}
-"""Modules that say which samplers another server has, or what it calls them, as those of dialects do; and the
-self-test, which draws with one of them."""
+OTHERS = {"engines/upstreams/llama_server.py", "sampling/self_test.py"}
+"""What says which samplers another server has, as tables of `api` do; and the self-test, which draws with one."""
 
 
 def names_in(path: Path) -> set[str]:
@@ -80,8 +74,8 @@ def test_a_sampler_is_named_where_it_is_declared_and_by_what_is_about_another_se
     found: dict[str, set[str]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
         place = path.relative_to(SOURCE).as_posix()
-        is_dialect = place.startswith("api/") and not place.startswith("api/openai/")
-        if place not in OTHERS and not is_dialect and (here := names & names_in(path)):
+        is_of_others = place in OTHERS or (place.startswith("api/") and place not in DECLARATION)
+        if not is_of_others and (here := names & names_in(path)):
             found[place] = here
     assert set(found) == DECLARATION, found
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from onward.api.openai import completions, tokens
+from onward.api import tokens
+from onward.api.openai import routes as completions
 from onward.server.app import make_app
 from tests.server.fakes import Call, FakeBackend, completion, in_loop, settings
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from onward.api import refusals
-from onward.api.openai.sampler_parameters import LOGIT_EDITS
+from onward.api.extension_parameters import LOGIT_EDITS
 from onward.api.parameter import Parameter, Profile
 from onward.api.schema_checks import (
     check_json_format,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from onward.api.openai.error_body import error_event, error_response
-from onward.api.openai.words import openai_error
+from onward.api.openai.errors import error_event, error_response, openai_error
 from onward.errors import ApiError, RequestRejected, ServerError
 
 

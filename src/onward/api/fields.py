@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onward.api.openai.constraint_parameters import CONSTRAINT_PARAMETERS
-from onward.api.openai.openai_parameters import OPENAI_PARAMETERS
-from onward.api.openai.own_extensions import OWN_EXTENSIONS
-from onward.api.openai.sampler_parameters import SAMPLER_PARAMETERS
-from onward.api.openai.token_parameters import TOKEN_PARAMETERS
+from onward.api.core_parameters import OPENAI_PARAMETERS
+from onward.api.extension_parameters import EXTENSION_PARAMETERS
 from onward.api.parameter import Kind, Parameter
 
-OWN_PARAMETERS = (*OWN_EXTENSIONS, *TOKEN_PARAMETERS, *SAMPLER_PARAMETERS, *CONSTRAINT_PARAMETERS)
-_BY_NAME = {parameter.name: parameter for parameter in (*OPENAI_PARAMETERS, *OWN_PARAMETERS)}
+_BY_NAME = {parameter.name: parameter for parameter in (*OPENAI_PARAMETERS, *EXTENSION_PARAMETERS)}
 
 
 def same(name: str, parameter: str, dialect: str, *, default: object = None, **changes: object) -> Parameter:

@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
+from onward.api.decoder import UNLIMITED_TOKENS, request_fields
 from onward.api.errors import ErrorWords
 from onward.api.fields import own, same, unused
-from onward.api.openai.error_body import MAX_FIELD_CHARS
-from onward.api.openai.fold import Identity
+from onward.api.openai.errors import MAX_FIELD_CHARS
+from onward.api.openai.reply import Identity
 from onward.api.parameter import Table
 from onward.api.reply import OneChoice
 from onward.api.routes import EVENTS, JSON, Exchange, Route, Services
 from onward.api.sse import DONE, KEEP_ALIVE, data_event
-from onward.api.tables import UNLIMITED_TOKENS, request_fields
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest
 from onward.errors import ApiError, InvalidRequest

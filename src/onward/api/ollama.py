@@ -11,16 +11,15 @@ from typing import Any
 import msgspec
 
 import onward
+from onward.api.decoder import UNLIMITED_TOKENS, request_fields
 from onward.api.errors import ErrorWords
 from onward.api.fields import only, own, refused, same, unused
 from onward.api.numbers import most_likely, wire_number
-from onward.api.openai.error_body import MAX_FIELD_CHARS
-from onward.api.openai.extension_parameters import KEEP_ALIVE
-from onward.api.openai.words import openai_error
+from onward.api.openai.errors import MAX_FIELD_CHARS, openai_error
+from onward.api.openai.parameters import KEEP_ALIVE
 from onward.api.parameter import Table
 from onward.api.reply import OneChoice, Stopwatch
 from onward.api.routes import JSON, LINES, Exchange, Route, Services
-from onward.api.tables import UNLIMITED_TOKENS, request_fields
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.rejections import UnknownModel
 from onward.completions.request import CompletionRequest

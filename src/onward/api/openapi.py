@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from onward.api.dialects import DIALECTS
-from onward.api.openai.operations import ref
-from onward.api.openai.response_schema import error_schema, response_schemas
-from onward.api.openai.server_schemas import server_schemas
+from onward.api.openai.response import error_schema, response_schemas
+from onward.api.operations import ref, server_schemas
 from onward.api.parameter import Profile, Table
 from onward.api.request_schema import parameter_schema, request_schema
 from onward.api.routes import Route

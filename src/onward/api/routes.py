@@ -7,12 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar
 
-from onward.api.body_limits import BodyLimits
+from onward.api.body import BodyLimits, decode_object
+from onward.api.decoder import check_fields
 from onward.api.errors import OPENAI_ERRORS, ErrorWords
-from onward.api.openai.decode import decode_object
 from onward.api.parameter import Profile, Table
 from onward.api.reply import Reply
-from onward.api.tables import check_fields
 from onward.backends.base import Backend
 from onward.completions.limits import RequestLimits
 from onward.completions.rejections import UnknownModel

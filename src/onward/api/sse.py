@@ -1,69 +1,29 @@
-"""Server-sent events: the encoder of chunks, and a decoder for clients and tests (behaviour §4)."""
+"""Server-sent events: what streams of all APIs are made of, and a decoder for clients and tests (behaviour §4)."""
 
 from __future__ import annotations
 
 import codecs
-import secrets
-from collections.abc import Iterator
 
 import msgspec
-
-from onward.api.openai.encode import chunk_parts
-from onward.api.openai.response import Chunk
 
 DONE = b"data: [DONE]\n\n"
 """The last event of a stream. The body ends right after it (behaviour W3)."""
 KEEP_ALIVE = b": keep-alive\n\n"
 """A comment, ignored by clients, that prevents time-outs of silent streams (behaviour W5)."""
 
-MIN_OBFUSCATED_BYTES = 256
-"""Size of the smallest obfuscated event."""
 _ENCODER = msgspec.json.Encoder()
-_FIELD_NAME = b"data: "
-_FIELD, _CLOSE, _END = b',"obfuscation":"', b'"}', b"\n\n"
-
-
-def chunk_event(chunk: Chunk, *, obfuscate: bool = False) -> bytes:
-    """Return a chunk as one event.
-
-    With `obfuscate`, a random string pads it to 256, 512, 1024, … bytes, so that its size does not reveal the length of
-    its text; `chunk.obfuscation` must then be UNSET.
-    """
-    event = _FIELD_NAME + _ENCODER.encode(chunk)
-    if not obfuscate:
-        return event + _END
-    return event[:-1] + _padding(len(event) - 1) + _END
+DATA = b"data: "
+EVENT_END = b"\n\n"
 
 
 def data_event(value: object) -> bytes:
     """Return any value that msgspec encodes as one event."""
-    return _FIELD_NAME + _ENCODER.encode(value) + _END
+    return DATA + _ENCODER.encode(value) + EVENT_END
 
 
 def event_id(number: int) -> bytes:
     """Return the line that precedes the `data` of an event that a client can resume after, by `Last-Event-ID`."""
     return b"id: %d\n" % number
-
-
-def chunk_event_parts(chunk: Chunk, *, obfuscate: bool = False) -> Iterator[bytes]:
-    """Yield the event that `chunk_event` returns, in parts, for one of many megabytes. The chunk is consumed (see
-    `encode.chunk_parts`)."""
-    waiting = _FIELD_NAME
-    num_bytes = 0
-    for part in chunk_parts(chunk):
-        if num_bytes:
-            yield waiting
-            waiting = b""
-        waiting += part
-        num_bytes += len(part)
-    yield (waiting[:-1] + _padding(len(_FIELD_NAME) + num_bytes - 1) if obfuscate else waiting) + _END
-
-
-def _padding(num_bytes: int) -> bytes:
-    """Return what follows an event of `num_bytes` without its last brace."""
-    length = num_bytes + len(_FIELD) + len(_CLOSE) + len(_END)
-    bucket = max(MIN_OBFUSCATED_BYTES, 1 << (length - 1).bit_length())
-    return _FIELD + secrets.token_urlsafe(bucket - length)[: bucket - length].encode() + _CLOSE
 
 
 class EventTooLong(ValueError):

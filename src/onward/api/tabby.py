@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 import onward
+from onward.api.decoder import request_fields
 from onward.api.fields import only, own, same, unused
-from onward.api.openai.fold import Identity
+from onward.api.openai.reply import Identity
 from onward.api.parameter import Parameter, Table
 from onward.api.reply import OneChoice
 from onward.api.routes import JSON, Exchange, Route, Services
-from onward.api.tables import request_fields
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.errors import InvalidRequest

@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack, overload
 
-from onward.api.openai.catalogue import model_object
 from onward.api.openai.decode import check_request
-from onward.api.openai.fold import fold_chunks, fold_whole
-from onward.api.openai.models import Model, ModelList
-from onward.api.openai.response import Chunk, Completion
-from onward.api.openai.words import openai_words
+from onward.api.openai.errors import openai_words
+from onward.api.openai.reply import fold_chunks, fold_whole
+from onward.api.openai.response import Chunk, Completion, Model, ModelList
+from onward.api.openai.routes import model_object
 from onward.backends.base import Backend
 from onward.client.parameters import CreateParams, ModelOptions
 from onward.completions.answer import Answer

@@ -10,8 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from onward.api.openai.models import Model
-from onward.api.openai.response import Chunk, Completion
+from onward.api.openai.response import Chunk, Completion, Model
 from onward.client.awaiting import (
     AsyncCompletions,
     AsyncModels,

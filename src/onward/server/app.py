@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from onward.api import tokens
 from onward.api.dialects import DIALECTS, served_dialects
 from onward.api.ids import request_id
-from onward.api.openai import catalogue, completions, tokens
+from onward.api.openai import routes as openai
 from onward.api.routes import Services
 from onward.backends.base import Backend
 from onward.errors import RequestCancelled
@@ -29,10 +30,10 @@ from onward.server.streams.run import completing
 from onward.settings import Settings
 
 ROUTES = (
-    *completions.ROUTES,
+    *openai.COMPLETIONS,
     *streams.ROUTES,
-    *completions.MODEL_ROUTES,
-    *catalogue.ROUTES,
+    *openai.COMPLETIONS_OF_MODELS,
+    *openai.CATALOGUE,
     *tokens.ROUTES,
     *page_routes.SCHEMA_ROUTES,
     *monitoring_routes.ROUTES,
@@ -81,7 +82,7 @@ class App:
         monitoring = Monitoring(backend, self._metrics, self._authenticator.accepts)
         self._routes = Routes(
             [
-                (services, (*completions.ROUTES, *completions.MODEL_ROUTES, *catalogue.ROUTES, *tokens.ROUTES)),
+                (services, (*openai.COMPLETIONS, *openai.COMPLETIONS_OF_MODELS, *openai.CATALOGUE, *tokens.ROUTES)),
                 (Streams(kept, self._running, settings.keep_alive), streams.ROUTES),
                 (monitoring, monitoring_routes.ROUTES),
                 *((services, DIALECTS[name]) for name in served),

@@ -11,7 +11,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from onward.api.ids import request_id
-from onward.api.openai.error_body import error_envelope
+from onward.api.openai.errors import error_envelope
 from onward.errors import ApiError, SetupError
 from onward.server.app import COMMON_HEADERS, App
 from onward.server.exchange import BODY_ERROR, Message, Receive, Scope, Send

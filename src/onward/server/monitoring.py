@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from onward.api.openai.answer_examples import HEALTH, METRICS
-from onward.api.openai.operations import get, health
+from onward.api.operations import get, health
 from onward.api.routes import JSON, Route
 from onward.backends.base import Backend, Health
 from onward.server.exchange import Exchange
@@ -44,8 +43,11 @@ class Monitoring:
         await exchange.respond(200, self._metrics.render(), PROMETHEUS_TEXT)
 
 
+_METRICS = 'onward_requests_total{model="storyteller",status="200"} 1.0\n'
+_HEALTH = {"status": "ready", "detail": "", "models": {"storyteller": {"status": "ready", "detail": ""}}}
+
 ROUTES = (
-    Route("GET", "/health", Monitoring.health, public=True, operation=health(), example={JSON: HEALTH}),
+    Route("GET", "/health", Monitoring.health, public=True, operation=health(), example={JSON: _HEALTH}),
     Route(
         "GET",
         "/live",
@@ -59,7 +61,7 @@ ROUTES = (
         "/metrics",
         Monitoring.metrics,
         operation=get("metrics", "Counters in Prometheus text format.", "text/plain"),
-        example={"text/plain": METRICS},
+        example={"text/plain": _METRICS},
     ),
 )
 """/metrics names models and reveals traffic, so it needs a key where keys are set."""

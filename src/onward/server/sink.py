@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from onward.api.openai.schema_link import LINK
+from onward.api.openai.routes import LINK
 from onward.api.reply import Event, Reply
 from onward.api.sse import KEEP_ALIVE
 from onward.offload import on_thread

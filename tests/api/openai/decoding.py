@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from onward.api.openai.decode import check_request, decode_object
+from onward.api.body import decode_object
+from onward.api.openai.decode import check_request
 from onward.api.parameter import Profile
 from onward.completions.request import CompletionRequest
 

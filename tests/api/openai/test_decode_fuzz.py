@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.api.openai.error_body import error_envelope, error_event
+from onward.api.openai.errors import error_envelope, error_event
 from onward.api.openai.parameters import PARAMETERS
 from onward.api.parameter import Profile
 from onward.completions.request import CompletionRequest

@@ -7,8 +7,8 @@ import secrets
 
 import pytest
 
+from onward.api.extension_parameters import SAMPLERS
 from onward.api.openai.decode import check_request
-from onward.api.openai.sampler_parameters import SAMPLERS
 from onward.completions import request as request_module
 from onward.completions.request import CompletionRequest
 from tests.api.openai.decoding import decode_request

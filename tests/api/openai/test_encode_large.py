@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.api.openai.encode import MIN_PART_BYTES, chunk_parts, completion_parts, encode_completion, num_values
+from onward.api.openai.encode import (
+    MIN_PART_BYTES,
+    chunk_event,
+    chunk_event_parts,
+    chunk_parts,
+    completion_parts,
+    encode_completion,
+    num_values,
+)
 from onward.api.openai.response import (
     Choice,
     Chunk,
@@ -20,7 +28,6 @@ from onward.api.openai.response import (
     PromptTokensDetails,
     Usage,
 )
-from onward.api.sse import chunk_event, chunk_event_parts
 
 USAGE = Usage(
     prompt_tokens=1,

@@ -8,7 +8,7 @@ import pytest
 
 from onward import errors
 from onward.api.errors import api_error
-from onward.api.openai.error_body import error_envelope, error_event
+from onward.api.openai.errors import error_envelope, error_event
 from onward.completions import rejections
 from onward.errors import (
     ApiError,

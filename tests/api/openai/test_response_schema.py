@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.api.openai.encode import encode_completion
-from onward.api.openai.error_body import error_envelope
+from onward.api.openai.encode import chunk_event, encode_completion
+from onward.api.openai.errors import error_envelope
 from onward.api.openai.parameters import PARAMETERS
 from onward.api.openai.response import (
     Choice,
@@ -25,13 +25,14 @@ from onward.api.openai.response import (
     Logprobs,
     PromptTokensDetails,
     Usage,
+    completion_schema,
+    error_schema,
 )
-from onward.api.openai.response_schema import completion_schema, error_schema
 from onward.api.openapi import openapi
 from onward.api.parameter import Parameter, Profile
 from onward.api.refusals import no_model
 from onward.api.request_schema import request_schema
-from onward.api.sse import Decoder, chunk_event
+from onward.api.sse import Decoder
 from onward.errors import ApiError
 from onward.server.app import ROUTES
 from tests.api.openai.decoding import decode_request

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from onward.api.openai.decode import check_request
-from onward.api.openai.fold import fold_whole
+from onward.api.openai.errors import openai_words
+from onward.api.openai.reply import fold_whole
 from onward.api.openai.response import Completion
-from onward.api.openai.words import openai_words
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.plan import ServedModel
 from onward.engine.client import EngineState

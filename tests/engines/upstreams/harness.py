@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from onward.api.openai.decode import check_request
-from onward.api.openai.fold import fold_whole
+from onward.api.openai.errors import openai_words
+from onward.api.openai.reply import fold_whole
 from onward.api.openai.response import Completion
-from onward.api.openai.words import openai_words
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
 from onward.settings import Settings

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from onward.api.openai.decode import check_request
-from onward.api.openai.fold import fold_chunks
+from onward.api.openai.reply import fold_chunks
 from onward.backends.embedded import EmbeddedBackend
 from onward.compose import compose
 from onward.constraints.errors import GrammarError

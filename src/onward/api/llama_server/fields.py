@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from onward.api.decoder import check_fields
+from onward.api.extension_parameters import SAMPLER_NAMES
 from onward.api.fields import only, own, same, unused
-from onward.api.openai.sampler_parameters import SAMPLER_NAMES
 from onward.api.parameter import Parameter, Profile, Table
-from onward.api.tables import check_fields
 
 NAME = "llama-server"
 UNLIMITED = -1

@@ -11,8 +11,7 @@ import msgspec
 
 from onward.api.errors import ErrorWords
 from onward.api.numbers import most_likely, wire_number
-from onward.api.openai.error_body import MAX_FIELD_CHARS
-from onward.api.openai.words import openai_error
+from onward.api.openai.errors import MAX_FIELD_CHARS, openai_error
 from onward.api.reply import Event, Stopwatch
 from onward.api.sse import KEEP_ALIVE, data_event
 from onward.completions.answer import Answer

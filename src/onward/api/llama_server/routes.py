@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 import onward
+from onward.api.decoder import UNLIMITED_TOKENS, request_fields
 from onward.api.llama_server.fields import COMPLETION, INFILL, UNLIMITED, check_llama_request
 from onward.api.llama_server.reply import ERRORS, LlamaOptions, LlamaReply
 from onward.api.parameter import Table
 from onward.api.reply import Stopwatch
 from onward.api.routes import EVENTS, JSON, Exchange, Route, Services
-from onward.api.tables import UNLIMITED_TOKENS, request_fields
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.errors import InvalidRequest, Overloaded
 

@@ -6,19 +6,14 @@ between fields. What depends on the model (token ids, context length, suffix) is
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
 from collections.abc import Mapping
 from dataclasses import replace
 
-import msgspec
-
 from onward.api import refusals
-from onward.api.body_limits import DEFAULT_LIMITS, BodyLimits
 from onward.api.checks import check_fields_together, unicode_text
-from onward.api.malformed_json import malformed_json
+from onward.api.decoder import check_fields
 from onward.api.openai.parameters import TABLES
 from onward.api.parameter import Profile, Table
-from onward.api.tables import check_fields
 from onward.completions.request import CompletionRequest
 
 
@@ -28,20 +23,6 @@ def _without_model(rows: Table) -> Table:
 
 
 _TABLES = {profile: _without_model(rows) for profile, rows in TABLES.items()}
-
-
-def decode_object(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> dict[str, object]:
-    """Return the fields of a JSON object; the last of repeated keys wins, a byte order mark is skipped. Raises
-    InvalidRequest."""
-    body = body.removeprefix(BOM_UTF8)
-    limits.check(body)
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise malformed_json(body, error) from None
-    if type(value) is not dict:
-        raise refusals.not_an_object(value)
-    return value
 
 
 def check_request(

@@ -1,18 +1,23 @@
-"""Encodes completions as JSON bodies: small ones at once, large ones in parts."""
+"""Encodes completions as JSON bodies and chunks as events: small ones at once, large ones in parts."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from onward.api.openai.response import Choice, Chunk, Completion, Logprobs, PromptLogprob
+from onward.api.sse import DATA, EVENT_END
 
 MIN_PART_BYTES = 131_072
 """Parts are at least as large, except for the last one."""
 _SLICE_VALUES = 4096
 """Numbers and strings that are encoded at once. A slice takes a millisecond at most."""
+MIN_OBFUSCATED_BYTES = 256
+"""Size of the smallest obfuscated event."""
+_FIELD, _CLOSE = b',"obfuscation":"', b'"}'
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -39,6 +44,39 @@ def chunk_parts(chunk: Chunk) -> Iterator[bytes]:
     """Yield a chunk's JSON on one line, in parts; the chunk is consumed, as in `completion_parts`."""
     head = _ENCODER.encode(msgspec.structs.replace(chunk, choices=[]))
     yield from _joined(_with_choices(head, chunk.choices, _Layout(is_indented=False)))
+
+
+def chunk_event(chunk: Chunk, *, obfuscate: bool = False) -> bytes:
+    """Return a chunk as one event.
+
+    With `obfuscate`, a random string pads it to 256, 512, 1024, … bytes, so that its size does not reveal the length of
+    its text; `chunk.obfuscation` must then be UNSET.
+    """
+    event = DATA + _ENCODER.encode(chunk)
+    if not obfuscate:
+        return event + EVENT_END
+    return event[:-1] + _padding(len(event) - 1) + EVENT_END
+
+
+def chunk_event_parts(chunk: Chunk, *, obfuscate: bool = False) -> Iterator[bytes]:
+    """Yield the event that `chunk_event` returns, in parts, for one of many megabytes. The chunk is consumed (see
+    `chunk_parts`)."""
+    waiting = DATA
+    num_bytes = 0
+    for part in chunk_parts(chunk):
+        if num_bytes:
+            yield waiting
+            waiting = b""
+        waiting += part
+        num_bytes += len(part)
+    yield (waiting[:-1] + _padding(len(DATA) + num_bytes - 1) if obfuscate else waiting) + EVENT_END
+
+
+def _padding(num_bytes: int) -> bytes:
+    """Return what follows an event of `num_bytes` without its last brace."""
+    length = num_bytes + len(_FIELD) + len(_CLOSE) + len(EVENT_END)
+    bucket = max(MIN_OBFUSCATED_BYTES, 1 << (length - 1).bit_length())
+    return _FIELD + secrets.token_urlsafe(bucket - length)[: bucket - length].encode() + _CLOSE
 
 
 def num_values(choices: list[Choice]) -> int:

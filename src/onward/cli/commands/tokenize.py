@@ -44,7 +44,7 @@ def tokenize(session: Session, text: str | None, model: str | None, special: boo
 
 def _local(model: str | None, text: str, special: bool) -> dict[str, Any]:
     """Tokenize in this process, without loading the weights. Raises SetupError."""
-    from onward.api.openai.words import openai_words
+    from onward.api.openai.errors import openai_words
     from onward.compose import load_tokenizer
     from onward.settings import resolve
 

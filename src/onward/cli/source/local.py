@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from onward.api.openai.decode import check_request
-from onward.api.openai.fold import fold_chunks, fold_whole
+from onward.api.openai.errors import openai_words
+from onward.api.openai.reply import fold_chunks, fold_whole
 from onward.api.openai.response import Chunk, Completion
-from onward.api.openai.words import openai_words
 from onward.backends.base import Backend
 from onward.cli.output.progress import loading
 from onward.cli.session import announce

@@ -10,10 +10,10 @@ import msgspec
 
 import onward
 from onward.api.dialects import DIALECTS
-from onward.api.openai.operations import Operation, get
-from onward.api.openai.response_schema import completion_schema
-from onward.api.openai.schema_link import SCHEMA_PATH, public_url
+from onward.api.openai.response import completion_schema
+from onward.api.openai.routes import SCHEMA_PATH, public_url
 from onward.api.openapi import openapi
+from onward.api.operations import Operation, get
 from onward.api.parameter import Profile
 from onward.api.routes import Route
 from onward.backends.base import Backend

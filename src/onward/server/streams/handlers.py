@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import msgspec
 
-from onward.api.openai.answer_examples import COMPLETION, DELETED, LINKED, RESUMED
-from onward.api.openai.operations import STREAM_ID, cancel, resume
 from onward.api.openai.reply import encoded
-from onward.api.openai.schema_link import schema_url
+from onward.api.openai.routes import CHUNK, COMPLETION, LINKED, schema_url
+from onward.api.operations import STREAM_ID, cancel, resume
 from onward.api.routes import EVENTS, JSON, Route
 from onward.errors import InvalidRequest, NotFound
 from onward.offload import inline_or_on_thread
@@ -97,16 +96,18 @@ class Streams:
         await send_whole(exchange, encoded(completion, schema_url(exchange) if exchange.with_schema else None))
 
 
+_RESUMED = f"id: 2\n{CHUNK}id: 3\ndata: [DONE]\n\n"
+_DELETED = {"id": COMPLETION["id"], "object": "text_completion.deleted", "deleted": True}
 _PATH = "/v1/completions/{id}"
 _RESUME = Route(
     "GET",
     _PATH,
     Streams.resume,
     operation=resume(),
-    example={JSON: COMPLETION, EVENTS: RESUMED},
+    example={JSON: COMPLETION, EVENTS: _RESUMED},
     parameters=(STREAM_ID,),
 )
-_CANCEL = Route("DELETE", _PATH, Streams.cancel, operation=cancel(), example={JSON: DELETED}, parameters=(STREAM_ID,))
+_CANCEL = Route("DELETE", _PATH, Streams.cancel, operation=cancel(), example={JSON: _DELETED}, parameters=(STREAM_ID,))
 ROUTES = (
     _RESUME,
     _RESUME.also("/completions/{id}"),
@@ -117,7 +118,7 @@ ROUTES = (
         path=f"/openai{_PATH}",
         handler=Streams.resume_with_schema,
         operation=resume("WithSchema"),
-        example={JSON: LINKED, EVENTS: RESUMED},
+        example={JSON: LINKED, EVENTS: _RESUMED},
     ),
     replace(_CANCEL, path=f"/openai{_PATH}", operation=cancel("WithSchema")),
 )

@@ -9,9 +9,8 @@ from functools import partial
 
 import msgspec
 
-from onward.api.openai.error_body import error_event
-from onward.api.openai.fold import FoldedChoices
-from onward.api.openai.reply import OpenAIReply
+from onward.api.openai.errors import error_event
+from onward.api.openai.reply import FoldedChoices, OpenAIReply
 from onward.api.openai.response import Chunk, Completion
 from onward.api.reply import Event as ReplyEvent
 from onward.api.reply import Reply, forward

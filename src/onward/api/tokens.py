@@ -1,7 +1,5 @@
 """/tokenize, /detokenize and /tokenizer_info, in the shapes that evaluation harnesses expect (behaviour §14): vLLM's
-fields, and those of llama-server on the same path.
-
-Also below /m/NAME, for clients that cannot name a model there."""
+fields, and those of llama-server on the same path. Also below /m/NAME, for clients that cannot name a model there."""
 
 from __future__ import annotations
 
@@ -12,13 +10,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from onward.api import refusals
+from onward.api import operations, refusals
+from onward.api.body import decode_object
 from onward.api.dialects import served_dialects
-from onward.api.openai import operations
-from onward.api.openai.answer_examples import TOKENIZER, TOKENS
-from onward.api.openai.completions import check_content_type
-from onward.api.openai.decode import decode_object
-from onward.api.openai.operations import MODEL_ID, MODEL_QUERY, get
+from onward.api.openai.routes import check_content_type
+from onward.api.operations import MODEL_ID, MODEL_QUERY, get
 from onward.api.routes import JSON, Exchange, Node, Route, Services
 from onward.errors import InvalidRequest
 from onward.offload import inline_or_on_thread
@@ -209,6 +205,21 @@ async def _decode(services: Services, exchange: Exchange, arguments: Callable[[d
     return await inline_or_on_thread(len(body), lambda: arguments(decode_object(body, services.body_limits)))
 
 
+_TOKENS: Node = {"count": 2, "max_model_len": 1024, "tokens": [788, 617], "token_strs": None}
+_TOKENIZER: Node = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "bos_token": "<|endoftext|>",
+    "bos_token_id": 0,
+    "eos_token": "<|endoftext|>",
+    "eos_token_id": 0,
+    "add_bos_token": False,
+    "additional_special_tokens": ["<|endoftext|>"],
+    "vocab_size": 8192,
+    "model_max_length": 1024,
+    "infill": True,
+}
+
+
 def _routes(root: str, suffix: str, in_path: tuple[Node, ...], in_query: tuple[Node, ...]) -> tuple[Route, ...]:
     """Return the routes below `root`, whose operations end in `suffix`."""
     about = get(
@@ -223,7 +234,7 @@ def _routes(root: str, suffix: str, in_path: tuple[Node, ...], in_query: tuple[N
             f"{root}/tokenize",
             tokenize,
             operation=operations.tokenize(suffix),
-            example={JSON: TOKENS},
+            example={JSON: _TOKENS},
             parameters=in_path,
         ),
         Route(
@@ -239,7 +250,7 @@ def _routes(root: str, suffix: str, in_path: tuple[Node, ...], in_query: tuple[N
             f"{root}/tokenizer_info",
             info,
             operation=about,
-            example={JSON: TOKENIZER},
+            example={JSON: _TOKENIZER},
             parameters=in_path or in_query,
         ),
     )

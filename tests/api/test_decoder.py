@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from onward.api.decoder import check_fields
 from onward.api.fields import own, refused, same, unused
 from onward.api.parameter import Profile, Table
-from onward.api.tables import check_fields
 from onward.errors import InvalidRequest
 
 TABLE = Table(

@@ -1,17 +1,60 @@
-"""Counts what a large body contains before any of it is built: a parser holds the interpreter lock until it is done.
+"""A request body as JSON: what is wrong with one that is none, and how much one may contain.
 
-Sixteen megabytes of `[[1],[1],…]` are four million lists, and building them stops every thread for seconds. The count
-needs none of them, and lets other threads run between its steps.
+A parser holds the interpreter lock until it is done: sixteen megabytes of `[[1],[1],…]` are four million lists, and
+building them stops every thread for seconds. So values are counted before any is built; the count lets other threads
+run between its steps.
 """
 
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 
-from onward.api.malformed_json import malformed_json
-from onward.errors import InvalidRequest
+import msgspec
+
+from onward.api import refusals
+from onward.errors import InvalidRequest, UnreadableBody
 from onward.offload import breathe
+
+_AT_BYTE = re.compile(r"JSON is malformed: (.*) \(byte (\d+)\)")
+"""A message of msgspec.DecodeError. The byte is the offending one, or the one behind it."""
+_REASONS = {
+    "Input data was truncated": "it ends before the JSON is complete",
+    "Number out of range": "it contains a number that is out of range",
+}
+
+
+def malformed_json(body: bytes, exception: Exception) -> UnreadableBody:
+    """Return the error for a body that msgspec could not decode, with the reason and the position.
+
+    `exception` is msgspec's DecodeError, a UnicodeDecodeError or a RecursionError.
+    """
+    return UnreadableBody(f"We could not parse the JSON body of your request: {_reason(body, exception)}.")
+
+
+def _reason(body: bytes, exception: Exception) -> str:
+    if not body.strip():
+        return "it is empty"
+    if isinstance(exception, RecursionError):
+        return "its arrays and objects are nested too deeply"
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:  # msgspec counts from the beginning of the string
+        return f"it is not valid UTF-8 at {_position(body, error.start)}"
+    if match := _AT_BYTE.fullmatch(str(exception)):
+        reason = match[1].replace("keys must be strings", "keys must be strings in double quotes")
+        return f"{reason} near {_position(body, int(match[2]))}"
+    return next((reason for start, reason in _REASONS.items() if str(exception).startswith(start)), "it is not JSON")
+
+
+def _position(body: bytes, index: int) -> str:
+    """Return line and column of the byte at `index`, both from 1; the column counts code points."""
+    before = body[:index]
+    line_start = before.rfind(b"\n") + 1
+    line = before.count(b"\n") + 1
+    return f"line {line}, column {len(before[line_start:].decode(errors='replace')) + 1}"
+
 
 MIN_COUNTED_BYTES = 262_144
 """Smaller bodies are parsed at once: 6 ms at worst, measured for arrays of one number."""
@@ -82,3 +125,17 @@ def _too_many(counted: str, allowed: str) -> InvalidRequest:
         f"The body of this request has more than {counted}; this server accepts up to {allowed} per request. Send "
         "several requests."
     )
+
+
+def decode_object(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> dict[str, object]:
+    """Return the fields of a JSON object; the last of repeated keys wins, a byte order mark is skipped. Raises
+    InvalidRequest."""
+    body = body.removeprefix(BOM_UTF8)
+    limits.check(body)
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed_json(body, error) from None
+    if type(value) is not dict:
+        raise refusals.not_an_object(value)
+    return value

@@ -1,4 +1,4 @@
-"""OpenAI's fields of a completion request (behaviour §2)."""
+"""OpenAI's fields of a completion request (behaviour §2), for which every API here has its names."""
 
 from __future__ import annotations
 
