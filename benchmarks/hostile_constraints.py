@@ -18,6 +18,13 @@ def _rules(length: int) -> str:
     return "start: r0\n" + "".join(f"r{index}: r{index + 1}\n" for index in range(length)) + f'r{length}: "a"'
 
 
+def _empty_rules(count: int) -> str:
+    """Rules that may all be empty, in front of a letter that must come next."""
+    names = [f"n{index}" for index in range(count)]
+    rules = "".join(f'{name}: ""|"b"\n' for name in names)
+    return f'start: ("x"|"y") s{{50}} "z"\ns: "a" {" ".join(names)}\n{rules}'
+
+
 HOSTILE_CONSTRAINTS: dict[str, Fields] = {
     "a const of 64 bits": {"json_schema": {"const": -(2**63)}},
     "bounds of 64 bits": {
@@ -35,6 +42,11 @@ HOSTILE_CONSTRAINTS: dict[str, Fields] = {
     "groups inside of groups": {"grammar": "root ::= " + "(" * 5000 + '"a"' + ")" * 5000},
     "an ambiguous grammar": {"grammar": 'start: e\ne: e e | e e e | /[a-z ]/ | "(" e ")"'},
     "an ambiguous grammar in GBNF": {"grammar": 'root ::= root root | "a" | "aa" | ""'},
+    "a forced text of ambiguous counts": {
+        "grammar": 'start: ("x"|"y") q{200} "z"\nq: p | p p\np: "a" | "a" "a" | "a" "a" "a"'
+    },
+    "a forced text between empty rules": {"grammar": _empty_rules(2500)},
+    "a long forced text": {"regex": "[xy]" + "abcdefg" * 9_000},
     "many optional letters": {"regex": "a?" * 30_000},
     "many repeated letters": {"regex": "a*" * 20_000},
     "repetitions of repetitions": {"regex": "((a{100}){100}){100}"},
