@@ -10,7 +10,7 @@ WALL_CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "
 USES = {
     "api/ollama.py": "the `created_at` of an answer",
     "api/openai/fold.py": "the `created` of an answer",
-    "cli/source/retry.py": "a date in `retry-after`; the delay is bounded",
+    "cli/source/transport.py": "a date in `retry-after`; the delay is bounded",
     "compose/replica.py": "which of several versions in a cluster started last",
     "kernels/__init__.py": "whether sources have changed since they were imported, by their times on disk",
     "kernels/object_cache.py": "how old a file on disk is that a killed process left",

@@ -303,13 +303,19 @@ def _error(failed: Failed, constraint: str) -> ApiError | RequestRejected:
         case "lost":
             return EngineStopped.lost()
         case "crashed":
-            return ServerError(final=True)
+            return _caused(ServerError(final=True), failed)
         case "rejected":
-            return ServerError()
+            return _caused(ServerError(), failed)
         case "poisoned":
             return ServerError(POISONED, final=True)
         case "constraint":
             return InvalidConstraint(constraint, failed.reason)
+
+
+def _caused(error: ServerError, failed: Failed) -> ServerError:
+    """Return the error with its cause, for logs and for whoever runs the model."""
+    error.__cause__ = RuntimeError(failed.reason)
+    return error
 
 
 def _id(tokenizer: Tokenizer, literal: str | None) -> int | None:

@@ -15,5 +15,8 @@ def home_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the default folder for downloads and compiled models: $XDG_CACHE_HOME/onward, or ~/.cache/onward."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or home_folder() / ".cache") / "onward"
+    """Return the default folder for downloads and compiled models: $XDG_CACHE_HOME/onward, or ~/.cache/onward. A path
+    that is not absolute is ignored, as the XDG Base Directory Specification says: it would be a folder of wherever one
+    happens to be."""
+    stated = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (stated if stated.is_absolute() else home_folder() / ".cache") / "onward"

@@ -13,6 +13,7 @@ import pytest
 from onward.cli.session import Connection
 from onward.cli.source.http import HttpSource
 from onward.cli.source.transport import retry_delay
+from onward.runtimes.toy.model import ToyModel
 
 from ..conftest import create, onward
 from ..scripted import (
@@ -338,3 +339,21 @@ def test_stats_ask_a_server_for_the_usage_of_a_stream() -> None:
     assert [each.fields["stream_options"] for each in server.requests] == [
         {"include_usage": True}, {"include_usage": False},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "said"),
+    [
+        (MemoryError(), 1, "onward: There is not enough memory. Close other programs"),
+        (RuntimeError("index out of bounds"), 5, "the engine crashed: index out of bounds"),
+    ],
+)
+def test_an_engine_of_this_process_that_fails_says_why(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, code: int, said: str
+) -> None:
+    def failing(model: ToyModel, *arguments: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(ToyModel, "evaluate", failing)
+    result = create("--model", "toy", "Once")
+    assert result.exit_code == code and said in result.stderr, result.stderr

@@ -69,12 +69,12 @@ def report_output_errors() -> Iterator[None]:
 def lacks_memory(problem: BaseException | None) -> bool:
     """Return whether this, or what it followed from, is how Python or a library says that there is no memory: for
     objects, for a thread, to map a file."""
-    words = ("can't start new thread", "cannot allocate memory", "failed to map segment")
+    words = ("can't start new thread", "cannot allocate memory", "failed to map segment", "the memory does not suffice")
     while problem is not None:
         is_said = any(each in str(problem).lower() for each in words)
         if is_said or isinstance(problem, MemoryError) or getattr(problem, "errno", None) == errno.ENOMEM:
             return True
-        problem = problem.__context__
+        problem = problem.__cause__ or problem.__context__
     return False
 
 
@@ -105,6 +105,8 @@ def report_errors(session: Session) -> Iterator[None]:
         _print_error(str(problem), _connection_advice(session))
         raise click.exceptions.Exit(CONNECTION) from None
     except (ApiError, RemoteError) as problem:
+        if problem.status >= 500 and lacks_memory(problem):  # of this process
+            raise _no_memory() from None
         _print_api_error(problem, session)
         raise click.exceptions.Exit(REQUEST if problem.status < 500 else SERVER) from None
 
@@ -175,4 +177,6 @@ def _advice(problem: ApiError | RemoteError, session: Session) -> str:
             return "The server has moved: set --base-url to its new address."
         case status if status >= 500 and session.connection.base_url:
             return "See the server's log for details. The request was retried where a retry could help."
+        case status if status >= 500 and problem.__cause__ is not None:
+            return str(problem.__cause__)
     return "`onward completions create --help` lists every flag." if problem.param else ""
