@@ -7,17 +7,19 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from onward.kernels.attention_kernels import attention_scratch_bytes, emit_attention
-from onward.kernels.attention_shape import BLOCK_TOKENS, AttentionShape
+from onward.kernels.attention_kernels import attention_scratch_bytes, emit_attention, emit_merge
+from onward.kernels.attention_plan import AttentionPlan, row_tiles
+from onward.kernels.attention_shape import BLOCK_TOKENS, SEGMENT_KEYS, AttentionShape
 from onward.kernels.code import Functions
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
 from onward.kernels.memory import address, untouched
 from onward.kernels.operations import claim
 from onward.kernels.records import ATTEND, COMPLETED_OFFSET, CONTEXT, CONTEXT_WORDS, OWN
-from onward.kernels.tape import attention_tiles
 from onward.kernels.targets import host
 from onward.kernels.values import I64, PTR
 from tests.kernels.definition import attention_line
@@ -28,7 +30,11 @@ SHAPES = {
     "one head": AttentionShape(1, 1, 16, 16),
     "groups of three": AttentionShape(6, 2, 32, 32, is_wide=True),
     "padded heads": AttentionShape(8, 1, 24, 24),
+    "windows and sinks": AttentionShape(4, 2, 16, 16, has_window=True, has_sinks=True),
 }
+PLAIN = [name for name in SHAPES if not SHAPES[name].has_window]
+"""Those that the definition has."""
+WINDOW = 1100
 POSITIONS = {
     "a prompt": [*range(70)],
     "its later part": [*range(90, 140)],
@@ -37,10 +43,11 @@ POSITIONS = {
 
 
 def write(shape: AttentionShape, module: Module, isa: Isa) -> None:
-    operation = emit_attention(module, isa, shape, claim)
-    f = Function(module, "attend", [PTR, PTR, I64, PTR], exported=True)
-    f.call(operation, f.args)
-    f.ret()
+    for name, emit in (("attend", emit_attention), ("merge", emit_merge)):
+        operation = emit(module, isa, shape, claim)
+        f = Function(module, name, [PTR, PTR, I64, PTR], exported=True)
+        f.call(operation, f.args)
+        f.ret()
 
 
 @cache
@@ -72,29 +79,36 @@ class Step:
             rows[:, slot, : shape.head_size] = self.values[position]
 
     def run(self, compiled_code: Functions, threads: int = 1) -> NDArray[np.float32]:
-        """The operation on one thread, with tiles as for so many."""
+        """Both operations on one thread, planned for so many."""
         shape, count = self.shape, len(self.positions)
         out = np.zeros((count, shape.num_heads, shape.head_size), np.float32)
         tables = np.full(count, address(self.table), np.int64)
-        tiles = attention_tiles(shape, tables, self.positions, threads)
+        plan = AttentionPlan(shape, count, int(self.positions.max()) + 1, threads)
+        plan.make(tables, self.positions)
+        self.num_merged = plan.num_merged
         scratch = untouched(
             max(attention_scratch_bytes(shape, form.isa) for form in (host(), *executable_forms().values()))
         )
-        counter, own = np.zeros(8, np.int64), np.zeros(8, np.int64)
-        OWN.set(own, counter=address(counter), step=0, total=0, is_last=0)
+        counters, own = np.zeros((2, 8), np.int64), np.zeros(8, np.int64)
+        sinks = np.linspace(-1, 1, shape.num_heads, dtype=np.float32)
         record = ATTEND.record(
             0, has_barrier=False, queries=address(self.queries), query_stride=shape.query_stride,
-            cache=address(self.cache), target=address(out), target_stride=out[0].nbytes, window=0, cap=0.0, sinks=0,
+            cache=address(self.cache), target=address(out), target_stride=out[0].nbytes, window=WINDOW, cap=0.0,
+            sinks=address(sinks),
         )  # fmt: skip
         context = np.zeros(CONTEXT_WORDS, np.int64)
         CONTEXT.set(
             context, rows=count, threads=threads, positions=address(self.positions), tables=address(tables),
-            scratch=address(scratch), scratch_stride=scratch.nbytes, tiles=address(tiles), num_tiles=len(tiles),
+            scratch=address(scratch), scratch_stride=scratch.nbytes, num_tiles=plan.num_tiles,
+            tile_heads=plan.tile_heads, num_merged=plan.num_merged, **plan.addresses(),
         )  # fmt: skip
         p, i = ctypes.c_void_p, ctypes.c_int64
-        attend = compiled_code.function("attend", [p, p, i, p])
-        attend(address(record), address(context), 0, address(own))
-        assert counter[COMPLETED_OFFSET // 8] == own[2] > 0 and own[3] == 1
+        for name, counter in zip(("attend", "merge"), counters, strict=True):
+            OWN.set(own, counter=address(counter), step=0, total=0, is_last=0)
+            operation = compiled_code.function(name, [p, p, i, p])
+            operation(address(record), address(context), 0, address(own))
+            assert counter[COMPLETED_OFFSET // 8] == own[2]
+        assert counters[0, COMPLETED_OFFSET // 8] > 0
         return out
 
     def expected(self) -> NDArray[np.float32]:
@@ -109,7 +123,7 @@ class Step:
         return out
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_attention_has_the_bits_of_its_definition(name: str, positions: str) -> None:
     step = Step(SHAPES[name], POSITIONS[positions][:: 1 if name == "one head" else 5])
@@ -132,8 +146,51 @@ def test_no_cut_into_tiles_changes_a_bit() -> None:
     )
 
 
+@pytest.mark.parametrize("threads", [2, 3, 8])
+@pytest.mark.parametrize("positions", [[5000], [12, 700, 4444], [*range(2500, 2509)], [*range(1020, 1050), 3100]])
+@pytest.mark.parametrize("name", ["groups of three", "windows and sinks"])
+def test_segments_computed_apart_are_the_whole(name: str, positions: list[int], threads: int) -> None:
+    step = Step(SHAPES[name], positions)
+    alone = step.run(code(name, "host"))
+    assert step.num_merged == 0
+    assert step.run(code(name, "host"), threads).tobytes() == alone.tobytes()
+    assert step.num_merged > 0
+
+
+def planned(shape: AttentionShape, positions: list[int], threads: int, context: int = 1 << 17) -> AttentionPlan:
+    plan = AttentionPlan(shape, len(positions), context, threads)
+    plan.make(np.arange(len(positions)), np.array(positions, np.int64))
+    return plan
+
+
+@given(st.lists(st.integers(0, 40_000), min_size=1, max_size=40), st.integers(1, 9), st.sampled_from([1, 2, 8]))
+def test_a_plan_has_every_segment_of_every_row_once(positions: list[int], threads: int, heads: int) -> None:
+    shape = AttentionShape(8, heads, 16, 16)
+    plan = planned(shape, positions, threads)
+    found: dict[int, list[tuple[int, int]]] = {}
+    for first, rows, begin, end in plan.tiles.tolist():
+        assert rows == 1
+        found.setdefault(first, []).append((begin, end))
+    assert sorted(found) == list(range(len(positions)))
+    for row, parts in found.items():
+        assert (len(parts) > 1) == (row in plan.merged.tolist())
+        needed = positions[row] // SEGMENT_KEYS + 1
+        ends = [0, *(end for _, end in parts)]
+        assert [begin for begin, _ in parts] == ends[:-1] and ends[-1] >= needed
+
+
+def test_a_long_sequence_among_short_ones_is_shared() -> None:
+    plan = planned(AttentionShape(4, 4, 16, 16), [10, 100_000, *range(20)], 2)
+    assert max(end - begin for first, _, begin, end in plan.tiles.tolist() if first == 1) <= 98 // 8 + 1
+
+
+def test_memory_of_segments_is_bounded() -> None:
+    plan = planned(AttentionShape(32, 8, 128, 128), [100_000] * 64, 16, 1 << 20)
+    assert plan.num_tiles >= 64 and plan.partial_bytes <= 64 << 20
+
+
 def test_tiles_are_runs_of_consecutive_positions_of_one_sequence() -> None:
     shape = AttentionShape(2, 1, 16, 16)
     tables = np.array([1, 1, 1, 2, 2, 2, 2], np.int64)
     positions = np.array([4, 5, 9, 10, 11, 12, 3], np.int64)
-    assert attention_tiles(shape, tables, positions, 1).tolist() == [[0, 2], [2, 1], [3, 3], [6, 1]]
+    assert row_tiles(shape, tables, positions, 1) == [(0, 2), (2, 1), (3, 3), (6, 1)]

@@ -27,7 +27,7 @@ from typing import Any
 from onward.kernels.attention_shape import BLOCK_TOKENS, LANES, SEGMENT_KEYS, STEP_KEYS, AttentionShape
 from onward.kernels.function import Function
 from onward.kernels.maths import LOG2_E, exp2
-from onward.kernels.records import ATTEND, CONTEXT
+from onward.kernels.records import ALL_SEGMENTS, ATTEND, CONTEXT, TILE
 from onward.kernels.values import F32, I32, I64, Value, vec
 
 V16 = vec(F32, LANES)
@@ -132,7 +132,7 @@ class Attention:
     def __init__(
         self, f: Function, shape: AttentionShape, record: Value, context: Value, row: Value, kv_head: Value
     ) -> None:
-        self.f, self.shape, self.record = f, shape, record
+        self.f, self.shape, self.record, self._context = f, shape, record, context
         self.position = f.load(CONTEXT.load(f, context, "positions"), I64, row * 8)
         self._table = f.load_pointer(CONTEXT.load(f, context, "tables"), row * 8)
         cache = ATTEND.load(f, record, "cache")
@@ -160,13 +160,23 @@ class Attention:
             return f.i64(0)
         return f.max(self.position - ATTEND.load(f, self.record, "window") + 1, 0) >> 6
 
-    def segments(self, end: Value, use: Callable[[Value, Value], None]) -> None:
-        """Emit `use(first step, last step)` for each segment of the keys before `end`."""
+    def partial(self, row: Value, head: Value, segment: Value) -> Value:
+        """Return where a segment's sums of a row and a head are kept, both counted from the first, until they are
+        merged: a line of float32, then its maximum and its sum of weights."""
+        f, shape = self.f, self.shape
+        slot = f.load(CONTEXT.load(f, self._context, "slots"), I64, (self._row + row) * 8) + segment
+        line = slot * shape.num_heads + self.first_head + head
+        return f.at(CONTEXT.load(f, self._context, "partials"), line * shape.partial_bytes)
+
+    def segments(self, end: Value, begin: Value, stop: Value, use: Callable[[Value, Value, Value], None]) -> None:
+        """Emit `use(segment, first step, last step)` for those of the segments `begin` to `stop` that have keys before
+        `end` which the first row sees."""
         f, first = self.f, self.first_step()
         steps = (end + (STEP_KEYS - 1)) >> 6
-        with f.loop(first // SEGMENT_STEPS, (steps + (SEGMENT_STEPS - 1)) // SEGMENT_STEPS) as segment:
-            begin = segment * SEGMENT_STEPS
-            use(f.max(begin, first), f.min(begin + SEGMENT_STEPS, steps))
+        begin = f.max(first // SEGMENT_STEPS, begin)
+        with f.loop(begin, f.min((steps + (SEGMENT_STEPS - 1)) // SEGMENT_STEPS, stop)) as segment:
+            start = segment * SEGMENT_STEPS
+            use(segment, f.max(start, first), f.min(start + SEGMENT_STEPS, steps))
 
     def keys_and_values(self, block: Value) -> tuple[Value, Value]:
         """Return pointers to the first head's keys and values of a block of the table."""
@@ -256,6 +266,103 @@ class Attention:
         if size % LANES:
             with f.loop(size // LANES * LANES, size) as d:
                 f.store(f.load(sums, F32, d * 4) * inverse + 0.0, target, d * 4)
+
+
+class Lines:
+    """What both kernels do with a tile's lines: compute segments, and merge them or keep them until they are merged.
+
+    `place`: the tile (records.TILE); `lines`: how many there are; `memory`: buffers of the segment and of all.
+    """
+
+    def __init__(self, f: Function, attention: Attention, place: Value, lines: Value, memory: Any) -> None:
+        self.f, self.attention, self.lines, self.memory = f, attention, lines, memory
+        self.shape = attention.shape
+        self.row_bytes = self.shape.padded * 4
+        self._first, self._last = (TILE.load(f, place, name) for name in ("first_segment", "last_segment"))
+
+    def rows_and_heads(self, line: Value) -> tuple[Value, Value]:
+        """Return a line's row and head, counted from the first."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Emit the state before any key."""
+        raise NotImplementedError
+
+    def compute(self, first: Value, last: Value) -> None:
+        """Emit a segment's sums, of steps `first` to `last`."""
+        raise NotImplementedError
+
+    def run(self, end: Value) -> None:
+        """Emit all: the tile's segments of the keys before `end`; the results, if it has all segments."""
+        f = self.f
+        is_part = self._last < ALL_SEGMENTS
+        self.begin()
+
+        def segment(number: Value, first: Value, last: Value) -> None:
+            self.compute(first, last)
+            with f.otherwise(is_part) as (part, whole):
+                with part:
+                    self._keep(number)
+                with whole:
+                    self._merge()
+
+        self.attention.segments(end, self._first, self._last, segment)
+        with f.when(is_part.eq(0)):
+            self.write()
+
+    def run_merge(self, end: Value) -> None:
+        """Emit the results from segments that were kept."""
+        self.begin()
+
+        def segment(number: Value, first: Value, last: Value) -> None:
+            self._recall(number)
+            self._merge()
+
+        self.attention.segments(end, self.f.i64(0), self.f.i64(ALL_SEGMENTS), segment)
+        self.write()
+
+    def write(self) -> None:
+        f, memory = self.f, self.memory
+        with f.loop(0, self.lines) as i:
+            total = f.load(memory.softmax.all_sum, F32, i * 4)
+            target = self.attention.target_of(*self.rows_and_heads(i))
+            self.attention.write(f.at(memory.all_sums, i * self.row_bytes), total, target)
+
+    def _merge(self) -> None:
+        f, memory = self.f, self.memory
+        memory.softmax.merge(self.lines)
+        with f.loop(0, self.lines) as i:
+            before, own = (f.load(each, F32, i * 4) for each in (memory.softmax.scale, memory.softmax.spare))
+            before, own = f.splat(before, LANES), f.splat(own, LANES)
+            with f.loop(i * self.row_bytes, (i + 1) * self.row_bytes, HEAD_VECTOR) as at:
+                merged = scaled_sum(f, f.load(memory.all_sums, V16, at), before, f.load(memory.sums, V16, at), own)
+                f.store(merged, memory.all_sums, at)
+
+    def _keep(self, segment: Value) -> None:
+        f = self.f
+        with f.loop(0, self.lines) as i:
+            kept = self.attention.partial(*self.rows_and_heads(i), segment)
+            with f.loop(0, self.row_bytes, HEAD_VECTOR) as at:
+                f.store(f.load(self.memory.sums, V16, i * self.row_bytes + at), kept, at)
+            for place, array in self._numbers():
+                f.store(f.load(array, F32, i * 4), kept, place)
+
+    def _recall(self, segment: Value) -> None:
+        f = self.f
+        with f.loop(0, self.lines) as i:
+            kept = self.attention.partial(*self.rows_and_heads(i), segment)
+            with f.loop(0, self.row_bytes, HEAD_VECTOR) as at:
+                f.store(f.load(kept, V16, at), self.memory.sums, i * self.row_bytes + at)
+            for place, array in self._numbers():
+                f.store(f.load(kept, F32, place), array, i * 4)
+
+    def _numbers(self) -> list[tuple[int, Value]]:
+        """Return where a line's maximum and sum of weights are kept, and their arrays."""
+        return [(self.row_bytes, self.memory.softmax.maximum), (self.row_bytes + 4, self.memory.softmax.sum)]
+
+    def clear(self, buffer: Value, num_bytes: Value) -> None:
+        with self.f.loop(0, num_bytes, HEAD_VECTOR) as at:
+            self.f.store(self.f.const(V16, 0.0), buffer, at)
 
 
 def scaled_sum(f: Function, old: Value, factor: Value, own: Value, own_factor: Value) -> Value:

@@ -1,4 +1,4 @@
-"""The two kernels of attention, and the operation that hands out their work. See `attention` for the order of sums."""
+"""The two kernels of attention, and the operations that hand out their work. See `attention` for the order of sums."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from onward.kernels.attention import (
     V16,
     Attention,
     Grid,
+    Lines,
     Softmax,
-    scaled_sum,
 )
 from onward.kernels.attention_shape import BLOCK_TOKENS, LANES, STEP_KEYS, AttentionShape, Registers
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
-from onward.kernels.records import CONTEXT
+from onward.kernels.records import CONTEXT, TILE, TILE_BYTES
 from onward.kernels.values import F32, I64, PTR, Value
 
 BLOCK_VECTORS = BLOCK_TOKENS // LANES
@@ -70,59 +70,43 @@ def attention_scratch_bytes(shape: AttentionShape, isa: Isa) -> int:
 
 
 def _emit_tile(module: Module, isa: Isa, shape: AttentionShape) -> Any:
-    """Emit (record, context, first row, rows, kv head, scratch)."""
-    f = Function(module, "attend_tile", [PTR, PTR, I64, I64, I64, PTR], inline=False)
-    record, context, row, rows, kv_head, scratch = f.args
-    _Tile(f, isa, shape, Attention(f, shape, record, context, row, kv_head), rows, scratch).emit()
+    """Emit (record, context, tile, kv head, scratch)."""
+    f = Function(module, "attend_tile", [PTR, PTR, PTR, I64, PTR], inline=False)
+    record, context, place, kv_head, scratch = f.args
+    row, rows = TILE.load(f, place, "first_row"), TILE.load(f, place, "rows")
+    tile = _Tile(f, isa, Attention(f, shape, record, context, row, kv_head), place, rows, scratch)
+    tile.run(tile.end)
     return f.ret()
 
 
-class _Tile:
-    def __init__(
-        self, f: Function, isa: Isa, shape: AttentionShape, attention: Attention, rows: Value, scratch: Value
-    ) -> None:
-        self.f, self.shape, self.attention, self.rows = f, shape, attention, rows
+class _Tile(Lines):
+    def __init__(self, f: Function, isa: Isa, attention: Attention, place: Value, rows: Value, scratch: Value) -> None:
+        shape = attention.shape
+        super().__init__(f, attention, place, rows * shape.group, _TileMemory(f, shape, isa, _Memory(f, scratch).take))
+        self.rows = rows
         self.registers = Registers.of(isa)
-        self.memory = _TileMemory(f, shape, isa, _Memory(f, scratch).take)
-        self.row_bytes = shape.padded * 4
-        self.lines = rows * shape.group
         self.groups = (self.lines + (self.registers.lines - 1)) // self.registers.lines
         self.end = attention.position + rows
 
-    def emit(self) -> None:
+    def rows_and_heads(self, line: Value) -> tuple[Value, Value]:
+        return line // self.shape.group, line % self.shape.group
+
+    def begin(self) -> None:
         f, memory, group = self.f, self.memory, self.shape.group
         total = self.groups * (self.registers.lines * self.row_bytes)
         for buffer in (memory.queries, memory.all_sums):
-            self._clear(buffer, total)
+            self.clear(buffer, total)
         with f.loop(0, self.rows) as i, f.loop(0, group * self.row_bytes, HEAD_VECTOR) as at:
             query = f.load(self.attention.queries, V16, i * self.shape.query_stride + at)
             f.store(query, memory.queries, i * (group * self.row_bytes) + at)
         with f.loop(0, self.groups * self.registers.lines) as i:
             memory.softmax.begin(i, self.attention.sink(i % group))
-        self.attention.segments(self.end, self._segment)
-        with f.loop(0, self.rows) as i, f.loop(0, group) as g:
-            line = i * group + g
-            total_weight = f.load(memory.softmax.all_sum, F32, line * 4)
-            target = self.attention.target_of(i, g)
-            self.attention.write(f.at(memory.all_sums, line * self.row_bytes), total_weight, target)
 
-    def _clear(self, buffer: Value, num_bytes: Value) -> None:
-        with self.f.loop(0, num_bytes, HEAD_VECTOR) as at:
-            self.f.store(self.f.const(V16, 0.0), buffer, at)
-
-    def _segment(self, first: Value, last: Value) -> None:
-        f, memory = self.f, self.memory
-        self._clear(memory.sums, self.groups * (self.registers.lines * self.row_bytes))
-        memory.softmax.begin_segment(self.groups * self.registers.lines)
-        with f.loop(first, last) as step:
+    def compute(self, first: Value, last: Value) -> None:
+        self.clear(self.memory.sums, self.groups * (self.registers.lines * self.row_bytes))
+        self.memory.softmax.begin_segment(self.groups * self.registers.lines)
+        with self.f.loop(first, last) as step:
             self._step(step)
-        memory.softmax.merge(self.lines)
-        with f.loop(0, self.lines) as i:
-            before, own = (f.load(each, F32, i * 4) for each in (memory.softmax.scale, memory.softmax.spare))
-            before, own = f.splat(before, LANES), f.splat(own, LANES)
-            with f.loop(i * self.row_bytes, (i + 1) * self.row_bytes, HEAD_VECTOR) as at:
-                merged = scaled_sum(f, f.load(memory.all_sums, V16, at), before, f.load(memory.sums, V16, at), own)
-                f.store(merged, memory.all_sums, at)
 
     def _step(self, step: Value) -> None:
         f = self.f
@@ -214,55 +198,39 @@ def _store(f: Function, grid: Grid, place: Value, stride: int) -> None:
 
 
 def _emit_row(module: Module, isa: Isa, shape: AttentionShape) -> Any:
-    """Emit (record, context, row, first kv head, end, scratch)."""
-    f = Function(module, "attend_row", [PTR, PTR, I64, I64, I64, PTR], inline=False)
-    record, context, row, kv_head, end, scratch = f.args
-    _Row(f, isa, shape, Attention(f, shape, record, context, row, kv_head), end - kv_head, scratch).emit()
+    """Emit (record, context, tile, first kv head, end, scratch), for a tile of one row."""
+    f = Function(module, "attend_row", [PTR, PTR, PTR, I64, I64, PTR], inline=False)
+    record, context, place, kv_head, end, scratch = f.args
+    attention = Attention(f, shape, record, context, TILE.load(f, place, "first_row"), kv_head)
+    _Row(f, isa, attention, place, end - kv_head, scratch).run(attention.position + 1)
     return f.ret()
 
 
-class _Row:
-    def __init__(
-        self, f: Function, isa: Isa, shape: AttentionShape, attention: Attention, heads: Value, scratch: Value
-    ) -> None:
-        self.f, self.shape, self.attention, self.heads = f, shape, attention, heads
-        self.memory = _RowMemory(f, shape, _Memory(f, scratch).take)
+class _Row(Lines):
+    def __init__(self, f: Function, isa: Isa, attention: Attention, place: Value, heads: Value, scratch: Value) -> None:
+        shape = attention.shape
+        super().__init__(f, attention, place, heads * shape.group, _RowMemory(f, shape, _Memory(f, scratch).take))
+        self.heads = heads
         held = Registers.of(isa).lines * Registers.of(isa).vectors
         self.width = max(
             w for w in (1, 2, 4) if w == 1 or (w * shape.group <= held and shape.padded % (LANES * w) == 0)
         )
-        self.row_bytes = shape.padded * 4
-        self.lines = heads * shape.group
         self.last_block = attention.position // BLOCK_TOKENS
 
-    def emit(self) -> None:
+    def rows_and_heads(self, line: Value) -> tuple[Value, Value]:
+        return self.f.i64(0), line
+
+    def begin(self) -> None:
         f, memory = self.f, self.memory
         with f.loop(0, self.lines) as i:
             memory.softmax.begin(i, self.attention.sink(i))
-        self._clear(memory.all_sums)
-        self.attention.segments(self.attention.position + 1, self._segment)
-        with f.loop(0, self.lines) as i:
-            total = f.load(memory.softmax.all_sum, F32, i * 4)
-            target = self.attention.target_of(f.i64(0), i)
-            self.attention.write(f.at(memory.all_sums, i * self.row_bytes), total, target)
+        self.clear(memory.all_sums, self.lines * self.row_bytes)
 
-    def _clear(self, buffer: Value) -> None:
-        with self.f.loop(0, self.lines * self.row_bytes, HEAD_VECTOR) as at:
-            self.f.store(self.f.const(V16, 0.0), buffer, at)
-
-    def _segment(self, first: Value, last: Value) -> None:
-        f, memory = self.f, self.memory
-        self._clear(memory.sums)
-        memory.softmax.begin_segment(self.lines)
-        with f.loop(first, last) as step:
+    def compute(self, first: Value, last: Value) -> None:
+        self.clear(self.memory.sums, self.lines * self.row_bytes)
+        self.memory.softmax.begin_segment(self.lines)
+        with self.f.loop(first, last) as step:
             self._step(step)
-        memory.softmax.merge(self.lines)
-        with f.loop(0, self.lines) as i:
-            before = f.splat(f.load(memory.softmax.scale, F32, i * 4), LANES)
-            own = f.splat(f.load(memory.softmax.spare, F32, i * 4), LANES)
-            with f.loop(i * self.row_bytes, (i + 1) * self.row_bytes, HEAD_VECTOR) as at:
-                merged = scaled_sum(f, f.load(memory.all_sums, V16, at), before, f.load(memory.sums, V16, at), own)
-                f.store(merged, memory.all_sums, at)
 
     def _block(self, index: Value) -> tuple[Value, Value]:
         """Return keys and values of a block, or of the last one."""
@@ -330,24 +298,35 @@ class _Row:
 
 
 def emit_attention(module: Module, isa: Isa, shape: AttentionShape, claim: Any) -> Any:
-    """Emit the operation: (record, context, thread, counter). A piece is a tile and a key-value head."""
+    """Emit the operation: (record, context, thread, counter). A piece is a tile and one key-value head, or all."""
     tile = _emit_tile(module, isa, shape)
     row = _emit_row(module, isa, shape)
     f = Function(module, "operation_attend", [PTR, PTR, I64, PTR], inline=False)
     record, context, thread, counter = f.args
     scratch = f.at(CONTEXT.load(f, context, "scratch"), thread * CONTEXT.load(f, context, "scratch_stride"))
     count, heads = CONTEXT.load(f, context, "num_tiles"), shape.num_kv_heads
-    # with tiles enough for all threads, a thread takes all heads of one, which read the same blocks
-    is_plenty = count >= CONTEXT.load(f, context, "threads") * 4
-    chunk = f.select(is_plenty, f.i64(heads), f.i64(1))
-    with claim(f, counter, count * heads, chunk) as (first, last):
+    with claim(f, counter, count * heads, CONTEXT.load(f, context, "tile_heads")) as (first, last):
         # the last tile has the longest context: it goes first
-        place = f.at(CONTEXT.load(f, context, "tiles"), (count - 1 - first // heads) * 16)
-        first_row, rows = f.load(place, I64), f.load(place, I64, 8)
-        is_row = rows.eq(1)
+        place = f.at(CONTEXT.load(f, context, "tiles"), (count - 1 - first // heads) * TILE_BYTES)
+        is_row = TILE.load(f, place, "rows").eq(1)
         with f.when(is_row):
             head = first % heads
-            f.call(row, [record, context, first_row, head, head + last - first, scratch])
+            f.call(row, [record, context, place, head, head + last - first, scratch])
         with f.when(is_row.eq(0)), f.loop(first, last) as piece:
-            f.call(tile, [record, context, first_row, rows, piece % heads, scratch])
+            f.call(tile, [record, context, place, piece % heads, scratch])
+    return f.ret()
+
+
+def emit_merge(module: Module, isa: Isa, shape: AttentionShape, claim: Any) -> Any:
+    """Emit the operation behind it: the results of rows whose segments several threads computed, in their order. A
+    piece is a row and a key-value head."""
+    f = Function(module, "operation_merge", [PTR, PTR, I64, PTR], inline=False)
+    record, context, thread, counter = f.args
+    scratch = f.at(CONTEXT.load(f, context, "scratch"), thread * CONTEXT.load(f, context, "scratch_stride"))
+    count, heads = CONTEXT.load(f, context, "num_merged"), shape.num_kv_heads
+    with claim(f, counter, count * heads, f.i64(1)) as (piece, _):
+        row = f.load(CONTEXT.load(f, context, "merged"), I64, piece // heads * 8)
+        attention = Attention(f, shape, record, context, row, piece % heads)
+        lines = _Row(f, isa, attention, CONTEXT.load(f, context, "tiles"), f.i64(1), scratch)
+        lines.run_merge(attention.position + 1)
     return f.ret()

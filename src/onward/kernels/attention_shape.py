@@ -77,6 +77,11 @@ class AttentionShape:
         return self.num_heads * self.padded * 4
 
     @property
+    def partial_bytes(self) -> int:
+        """Bytes of what is kept of a segment, for one row and head."""
+        return self.padded * 4 + 64
+
+    @property
     def tile_rows(self) -> int:
         """Query rows of a tile at most: about 192 lines."""
         return max(8, min(64, 192 // self.group))

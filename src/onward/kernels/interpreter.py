@@ -16,7 +16,7 @@ from typing import Any
 from llvmlite import ir
 
 from onward.kernels.activations import ActivationName
-from onward.kernels.attention_kernels import attention_scratch_bytes, emit_attention
+from onward.kernels.attention_kernels import attention_scratch_bytes, emit_attention, emit_merge
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.function import Function, Module
 from onward.kernels.isa import Isa
@@ -49,7 +49,7 @@ from onward.kernels.values import I64, PTR, VOID, Value
 from onward.kernels.waiting import FUTEX_WAIT, FUTEX_WAKE
 from onward.kernels.weight_types import WEIGHT_TYPES
 
-END, NORM_CODE, QUANTISE_CODE, UNIT_CODE, ROTATE_CODE, ATTEND_CODE, NORM_HEADS_CODE = range(7)
+END, NORM_CODE, QUANTISE_CODE, UNIT_CODE, ROTATE_CODE, ATTEND_CODE, NORM_HEADS_CODE, MERGE_CODE = range(8)
 _FIRST_EMBED, _FIRST_PRODUCT = 16, 64
 SLEEPERS_OFFSET = 64
 """Behind a number that threads wait for, how many of them sleep."""
@@ -61,6 +61,8 @@ MAX_GROUP = 8
 """Records up to a barrier."""
 BARRIER_SPINS, IDLE_SPINS = 2000, 2000
 """How often a thread looks before it sleeps: some 50 microseconds."""
+STEP_FIELDS = ("rows", "num_logit_rows", "num_tiles", "tile_heads", "num_merged")
+"""Fields of the context that each step states."""
 _ALL = 2**31 - 1
 
 
@@ -104,6 +106,7 @@ class Kernels:
             NORM_HEADS_CODE: emit_norm_heads(module, self.attention),
             ROTATE_CODE: emit_rotate(module, self.attention),
             ATTEND_CODE: emit_attention(module, isa, self.attention, claim),
+            MERGE_CODE: emit_merge(module, isa, self.attention, claim),
             **{self.embed_code(name): emit_embed(module, isa, name) for name in self.embeddings},
             **{self.product_code(kind): emit_product_operation(module, isa, kind) for kind in self.products},
         }
@@ -215,18 +218,18 @@ def _emit_walk(module: Module, operations: Mapping[int, Any], finish: Any, wake:
 
 
 def _emit_step(module: Module, walk: Any, wake: Any) -> None:
-    """Emit step(control, context, rows, rows with logits, tiles): begin a step, and walk the tape as thread 0.
+    """Emit step(control, context, STEP_FIELDS): begin a step, and walk the tape as thread 0.
 
     Counters are those of the step before anything else changes that a thread which comes late may read.
     """
-    f = Function(module, "step", [PTR, PTR, I64, I64, I64], exported=True)
-    control, context, rows, logit_rows, tiles = f.args
+    f = Function(module, "step", [PTR, PTR] + [I64] * len(STEP_FIELDS), exported=True)
+    control, context, *fields = f.args
     step = (f.load_acquire(control) + 1) & PIECE_MASK
     counters = CONTEXT.load(f, context, "counters")
     with f.loop(0, CONTEXT.load(f, context, "num_records")) as index:
         f.store_release(0, f.at(counters, index * COUNTER_BYTES + COMPLETED_OFFSET))
         f.store_release(step << STEP_SHIFT, f.at(counters, index * COUNTER_BYTES))
-    for name, value in (("rows", rows), ("num_logit_rows", logit_rows), ("num_tiles", tiles)):
+    for name, value in zip(STEP_FIELDS, fields, strict=True):
         f.store_release(value, f.at(context, CONTEXT.offset(name)))
     f.call(wake, [context, control])
     f.call(walk, [f.load_pointer(control, CONTROL_TAPE), context, f.i64(0), step])

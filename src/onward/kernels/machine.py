@@ -9,8 +9,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.kernels.attention_plan import AttentionPlan
+from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.code import Code
-from onward.kernels.interpreter import COMPLETION_WORDS, CONTROL_QUIT, CONTROL_TAPE, CONTROL_WORDS
+from onward.kernels.interpreter import COMPLETION_WORDS, CONTROL_QUIT, CONTROL_TAPE, CONTROL_WORDS, STEP_FIELDS
 from onward.kernels.memory import address, untouched
 from onward.kernels.records import CONTEXT, CONTEXT_WORDS, COUNTER_BYTES, OWN_BYTES
 from onward.kernels.waiting import waiting
@@ -24,15 +26,18 @@ class Machine:
     One caller at a time. Close it before the memory that the tape points to is freed.
     """
 
-    def __init__(self, code: Code, tape: NDArray[np.int64], *, rows: int, threads: int, scratch_bytes: int) -> None:
-        """`rows`: the most rows of a step; `scratch_bytes`: per thread."""
-        self._tape, self._threads = tape, threads
+    def __init__(
+        self, code: Code, tape: NDArray[np.int64], attention: AttentionShape, *, rows: int, positions: int,
+        threads: int, scratch_bytes: int,
+    ) -> None:  # fmt: skip
+        """`rows`: the most rows of a step; `positions`: of a sequence; `scratch_bytes`: per thread."""
+        self._tape = tape
         self._counters = np.zeros((len(tape), COUNTER_BYTES // 8), np.int64)
         self._completion, self._control = np.zeros(COMPLETION_WORDS, np.int64), np.zeros(CONTROL_WORDS, np.int64)
         self._own = np.zeros((threads, OWN_BYTES // 8), np.int64)
         self._scratch = untouched(threads * scratch_bytes)
         self.tokens, self.positions, self.tables, self.logit_rows = (np.zeros(rows, np.int64) for _ in range(4))
-        self._tiles = np.zeros((rows, 2), np.int64)
+        self._plan = AttentionPlan(attention, rows, positions, threads)
         self._context = np.zeros(CONTEXT_WORDS, np.int64)
         how = waiting()
         CONTEXT.set(
@@ -40,23 +45,24 @@ class Machine:
             completion=address(self._completion), threads_own=address(self._own),
             tokens=address(self.tokens), positions=address(self.positions), tables=address(self.tables),
             logit_rows=address(self.logit_rows), num_logit_rows=0, scratch=address(self._scratch),
-            scratch_stride=scratch_bytes, tiles=address(self._tiles), num_tiles=0, wait=how.wait,
-            wait_number=how.wait_number, wake=how.wake, wake_number=how.wake_number,
+            scratch_stride=scratch_bytes, wait=how.wait, wait_number=how.wait_number, wake=how.wake,
+            wake_number=how.wake_number, num_tiles=0, tile_heads=1, num_merged=0, **self._plan.addresses(),
         )  # fmt: skip
         self._control[CONTROL_TAPE // 8] = address(tape)
         self._pointers = address(self._control), address(self._context)
-        self._step = code.function("step", [POINTER, POINTER, INTEGER, INTEGER, INTEGER])
+        self._step = code.function("step", [POINTER, POINTER] + [INTEGER] * len(STEP_FIELDS))
         work = code.function("work", [POINTER, POINTER, INTEGER])
         self._workers = [_started(work, (*self._pointers, number)) for number in range(1, threads)]
 
-    @property
-    def threads(self) -> int:
-        return self._threads
+    def plan(self, rows: int) -> None:
+        """Share the attention of the first rows of `positions` and `tables` among the threads."""
+        self._plan.make(self.tables[:rows], self.positions[:rows])
 
-    def step(self, rows: int, logit_rows: int, tiles: NDArray[np.int64]) -> None:
-        """Walk the tape for the first rows of `tokens`, `positions`, `tables` and `logit_rows`. Releases the GIL."""
-        self._tiles[: len(tiles)] = tiles
-        self._step(*self._pointers, rows, logit_rows, len(tiles))
+    def step(self, rows: int, logit_rows: int) -> None:
+        """Walk the tape for the first rows of `tokens`, `positions`, `tables`, as planned, and of `logit_rows`.
+        Releases the GIL."""
+        plan = self._plan
+        self._step(*self._pointers, rows, logit_rows, plan.num_tiles, plan.tile_heads, plan.num_merged)
 
     def close(self) -> None:
         """End the threads. May be called again."""
@@ -64,7 +70,7 @@ class Machine:
             return
         self._control[CONTROL_QUIT // 8] = 1
         self._control[CONTROL_TAPE // 8] = address(_NOTHING)
-        self._step(*self._pointers, 0, 0, 0)
+        self._step(*self._pointers, *[0] * len(STEP_FIELDS))
         for worker in self._workers:
             worker.join()
         self._workers = []

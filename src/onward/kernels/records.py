@@ -106,14 +106,23 @@ CONTEXT = Layout(
     0, rows="integer", threads="integer", counters="pointer", num_records="integer", completion="pointer",
     threads_own="pointer", tokens="pointer",
     positions="pointer", tables="pointer", logit_rows="pointer", num_logit_rows="integer", scratch="pointer",
-    scratch_stride="integer", tiles="pointer", num_tiles="integer", wait="pointer", wait_number="integer",
-    wake="pointer", wake_number="integer",
+    scratch_stride="integer", tiles="pointer", num_tiles="integer", tile_heads="integer", merged="pointer",
+    num_merged="integer", slots="pointer", partials="pointer", wait="pointer", wait_number="integer", wake="pointer",
+    wake_number="integer",
 )  # fmt: skip
 """What the records of a step share. Arrays by row: `tokens`, `positions` int64, `tables` pointers to int32 block
 tables. `completion`: a number that is raised when an operation is complete. `threads_own`: OWN of each thread,
-OWN_BYTES apart. `logit_rows`: int64, the rows whose logits are wanted. `tiles`: see attention. `scratch`: of the first
-thread, the next one's `scratch_stride` bytes behind. `wait`, `wake`: see waiting."""
-CONTEXT_WORDS = 24
+OWN_BYTES apart. `logit_rows`: int64, the rows whose logits are wanted. `tiles`: TILE of attention, whose pieces have
+`tile_heads` key-value heads; `merged`: int64, the rows that several tiles share, whose segments lie in `partials` from
+their `slots` on. `scratch`: of the first thread, the next one's `scratch_stride` bytes behind. `wait`, `wake`: see
+waiting."""
+CONTEXT_WORDS = 32
+
+TILE = Layout(0, first_row="integer", rows="integer", first_segment="integer", last_segment="integer")
+"""Rows of one sequence at successive positions, and which segments of its keys a thread computes of them."""
+TILE_BYTES = 32
+ALL_SEGMENTS = 1 << 30
+"""The last segment of a tile that has all."""
 
 OWN = Layout(0, counter="pointer", step="integer", total="integer", is_last="integer")
 """Of one thread: the counter of the record that it computes, and the step that it believes in. What `claim` found: how

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.kernels.activations import ACTIVATIONS, ActivationName
-from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.interpreter import (
     ATTEND_CODE,
     MAX_GROUP,
+    MERGE_CODE,
     NORM_CODE,
     NORM_HEADS_CODE,
     QUANTISE_CODE,
@@ -28,7 +28,18 @@ from onward.kernels.memory import Rows, Vector, address
 from onward.kernels.operations import FORMS, UNITS
 from onward.kernels.panels import panel_count
 from onward.kernels.products import OUT_BYTES, ProductKind
-from onward.kernels.records import ATTEND, EMBED, NORM, NORM_HEADS, PRODUCT, QUANTISE, RECORD_WORDS, ROTATE, UNIT
+from onward.kernels.records import (
+    ATTEND,
+    EMBED,
+    HEADER,
+    NORM,
+    NORM_HEADS,
+    PRODUCT,
+    QUANTISE,
+    RECORD_WORDS,
+    ROTATE,
+    UNIT,
+)
 from onward.kernels.weight_types import GROUP, WEIGHT_TYPES
 
 CLAIM_BYTES = 49_152
@@ -249,6 +260,9 @@ class TapeBuilder:
             cap=0.0, sinks=0,
         )  # fmt: skip
         self._append(record, queries, cache, target)
+        record = record.copy()
+        HEADER.set(record, operation=MERGE_CODE)
+        self._append(record, queries, cache, target)
 
     def products(
         self,
@@ -283,16 +297,3 @@ class TapeBuilder:
                 of_logit_rows=of_logit_rows, claim=max(1, claim), scale=scale,
             )  # fmt: skip
             self._append(record, weights, source, target, bias)
-
-
-def attention_tiles(
-    shape: AttentionShape, tables: NDArray[np.int64], positions: NDArray[np.int64], threads: int
-) -> NDArray[np.int64]:
-    """Return int64 [tiles, 2]: first row and rows of each tile of a step, runs of one block table and of consecutive
-    positions, cut so that every thread has some. No cut changes a bit."""
-    count = len(positions)
-    rows = min(shape.tile_rows, max(8, count * shape.num_kv_heads // (4 * threads)))
-    is_cut = (tables[1:] != tables[:-1]) | (positions[1:] != positions[:-1] + 1)
-    starts = [0, *(np.flatnonzero(is_cut) + 1).tolist(), count]
-    found = [(first, min(rows, end - first)) for begin, end in pairwise(starts) for first in range(begin, end, rows)]
-    return np.array(found, np.int64).reshape(-1, 2)

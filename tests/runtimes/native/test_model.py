@@ -209,6 +209,30 @@ def test_the_number_of_threads_changes_no_bit(threads: int, models: Callable[...
         assert whole(several, tokens).tobytes() == whole(one, tokens).tobytes()
 
 
+@pytest.mark.parametrize("name", ["qwen2", "gemma3"])
+def test_a_long_sequence_has_the_same_bits_on_any_number_of_threads(name: str, tmp_path: Path) -> None:
+    """Its segments are shared among threads, while it is prefilled and decoded, alone and among others."""
+    metadata, tensors = tiny(name)
+    metadata[f"{name}.context_length"] = 4096
+    if name == "gemma3":
+        metadata["gemma3.attention.sliding_window"] = 1500
+    path = write_gguf(tmp_path / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+    found = []
+    for threads in (1, 2, 3, 4):
+        model = load(path, threads=threads, kv_memory=16_000_000).model
+        tokens, blocks = tokens_of(model, 2300), range(100)
+        try:
+            logits = [model.evaluate([Row(0, tokens[:2250], 0, blocks, 3)]).copy()]
+            logits.append(model.evaluate([Row(0, tokens[2250:2260], 2250, blocks, 10)]).copy())
+            for at in range(2260, 2270):
+                others = [Row(1, tokens[: at % 4 + 1], 0, [110], 1)] * (at % 3)
+                logits.append(model.evaluate([*others, Row(0, tokens[at : at + 1], at, blocks, 1)])[-1:].copy())
+        finally:
+            model.close()
+        found.append(np.concatenate(logits).tobytes())
+    assert found == [found[0]] * 4
+
+
 def test_threads_that_come_late_change_no_bit(models: Callable[..., Model]) -> None:
     """Many more threads than processors, and steps of changing sizes: some threads still walk the step before."""
     alone, many = models(threads=1), models(threads=12)

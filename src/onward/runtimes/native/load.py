@@ -96,10 +96,11 @@ def _load(
     logits = decoder.write(positions, Cache(cache))
     longest = max(found.hidden, found.num_heads * found.head_size, found.feed_forward)
     machine = Machine(
-        code, tape.finish(), rows=MAX_ROWS, threads=threads, scratch_bytes=kernels.scratch_bytes(isa, longest)
-    )
+        code, tape.finish(), shape, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
+        scratch_bytes=kernels.scratch_bytes(isa, longest),
+    )  # fmt: skip
     model = NativeModel(
-        machine, shape, cache, positions, logits, vocab_size=weights.matrix(weights.output_name()).rows,
+        machine, cache, positions, logits, vocab_size=weights.matrix(weights.output_name()).rows,
         context_length=plan.context_length, blocks=plan.blocks, keep=(tape, weights, checkpoint),
     )  # fmt: skip
     note = expansion_note(

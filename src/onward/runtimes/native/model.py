@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.engine.model import Hook, Row, StepShape, nothing
-from onward.kernels.attention_shape import BLOCK_TOKENS, AttentionShape
+from onward.kernels.attention_shape import BLOCK_TOKENS
 from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows, address
-from onward.kernels.tape import attention_tiles
 from onward.runtimes.native.positions import Positions
 
 STEP_SHAPE = StepShape(
@@ -28,7 +27,6 @@ class NativeModel:
     def __init__(
         self,
         machine: Machine,
-        shape: AttentionShape,
         cache: Sequence[Rows],
         positions: Positions,
         logits: Rows,
@@ -41,7 +39,6 @@ class NativeModel:
         """`keep`: what owns the memory that the tape points to."""
         self.vocab_size, self.context_length, self.blocks = vocab_size, context_length, blocks
         self.shape = STEP_SHAPE
-        self._attention = shape
         self._parts: tuple[Machine, object] | None = (machine, keep)
         self._cache = [rows.memory[: rows.count * rows.stride].reshape(rows.count, rows.stride) for rows in cache]
         self._positions = positions
@@ -63,9 +60,9 @@ class NativeModel:
     def _turn(self, rows: Sequence[Row], before_compute: Hook) -> NDArray[np.float32]:
         machine = self._open()
         count, outputs = self._fill(machine, rows)
-        tiles = attention_tiles(self._attention, machine.tables[:count], machine.positions[:count], machine.threads)
+        machine.plan(count)
         before_compute()
-        machine.step(count, outputs, tiles)
+        machine.step(count, outputs)
         logits = self._logits[:outputs]
         return logits if logits.flags.c_contiguous else np.ascontiguousarray(logits)
 

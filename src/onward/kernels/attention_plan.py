@@ -1,0 +1,106 @@
+"""How a step's attention is shared among threads: tiles of rows, and of long sequences tiles of segments too.
+
+No plan changes a bit: whoever computes a segment, segments are merged in their order (see attention).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.kernels.attention_shape import SEGMENT_KEYS, AttentionShape
+from onward.kernels.memory import address, untouched
+from onward.kernels.records import ALL_SEGMENTS, TILE_BYTES
+
+PIECES = 4
+"""Pieces of work per thread at least, where the work can be cut."""
+_MAX_PARTIAL_BYTES = 64 << 20
+_MIN_TILE_ROWS = 8
+_TILE_WORDS = TILE_BYTES // 8
+
+
+class AttentionPlan:
+    """Plans for steps of up to `rows` rows at the first `positions` positions. Owns what kernels read of a plan, and
+    the memory of segments that are not merged yet; one step at a time."""
+
+    def __init__(self, shape: AttentionShape, rows: int, positions: int, threads: int) -> None:
+        self._shape, self._threads = shape, threads
+        self._merged, self._slots = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        slot_bytes = shape.num_heads * shape.partial_bytes
+        segments = -(-positions // SEGMENT_KEYS)
+        wanted = PIECES * threads * _MIN_TILE_ROWS * segments
+        self._num_slots = 0 if segments == 1 else max(segments, min(wanted, _MAX_PARTIAL_BYTES // slot_bytes))
+        self._partials = untouched(self._num_slots * slot_bytes)
+        self._tiles = np.zeros((rows + self._num_slots, _TILE_WORDS), np.int64)
+        self.num_tiles, self.tile_heads, self.num_merged = 0, 1, 0
+
+    def addresses(self) -> dict[str, int]:
+        """Return where kernels find a plan, by the names of CONTEXT."""
+        return {
+            "tiles": address(self._tiles), "merged": address(self._merged), "slots": address(self._slots),
+            "partials": address(self._partials),
+        }  # fmt: skip
+
+    @property
+    def tiles(self) -> NDArray[np.int64]:
+        """int64 [tiles, words of TILE]"""
+        return self._tiles[: self.num_tiles]
+
+    @property
+    def merged(self) -> NDArray[np.int64]:
+        """Rows that several tiles share, int64."""
+        return self._merged[: self.num_merged]
+
+    @property
+    def partial_bytes(self) -> int:
+        return self._partials.nbytes
+
+    def make(self, tables: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
+        """Plan a step: `tables`, where each row's block table is, and `positions`, int64 [rows]."""
+        cut = row_tiles(self._shape, tables, positions, self._threads)
+        ends = [int(positions[first]) + rows for first, rows in cut]
+        segments = [-(-end // SEGMENT_KEYS) for end in ends]
+        # with pieces enough for all threads, one has all heads of a tile, which read the same blocks
+        is_plenty = sum(segments) >= PIECES * self._threads
+        self.tile_heads = self._shape.num_kv_heads if is_plenty else 1
+        self.num_merged = 0
+        if self._threads == 1 or max(segments) == 1:
+            self._tiles[: len(cut)] = [(first, rows, 0, ALL_SEGMENTS) for first, rows in cut]
+            self.num_tiles = len(cut)
+            return
+        work = sum(rows * end for (_, rows), end in zip(cut, ends, strict=True))
+        largest = work * (self._shape.num_kv_heads // self.tile_heads) // (PIECES * self._threads)
+        tiles: list[tuple[int, int, int, int]] = []
+        used = 0
+        for (first, rows), count in zip(cut, segments, strict=True):
+            parts = self._parts(count, largest // (rows * SEGMENT_KEYS))
+            if len(parts) == 1 or used + rows * count > self._num_slots:
+                tiles.append((first, rows, 0, ALL_SEGMENTS))
+                continue
+            tiles += [(first, rows, begin, end) for begin, end in parts]
+            self._slots[first : first + rows] = used + count * np.arange(rows)
+            self._merged[self.num_merged : self.num_merged + rows] = range(first, first + rows)
+            self.num_merged += rows
+            used += rows * count
+        self._tiles[: len(tiles)] = tiles
+        self.num_tiles = len(tiles)
+
+    @staticmethod
+    def _parts(segments: int, largest: int) -> list[tuple[int, int]]:
+        """Cut so many segments into parts of nearly equal size, of at most `largest` segments, but at least one."""
+        count = -(-segments // max(1, largest))
+        return list(pairwise(segments * part // count for part in range(count + 1)))
+
+
+def row_tiles(
+    shape: AttentionShape, tables: NDArray[np.int64], positions: NDArray[np.int64], threads: int
+) -> list[tuple[int, int]]:
+    """Return first row and rows of each tile of a step: runs of one block table and of consecutive positions, cut so
+    that every thread has some."""
+    count = len(positions)
+    rows = min(shape.tile_rows, max(_MIN_TILE_ROWS, count * shape.num_kv_heads // (PIECES * threads)))
+    is_cut = (tables[1:] != tables[:-1]) | (positions[1:] != positions[:-1] + 1)
+    starts = [0, *(np.flatnonzero(is_cut) + 1).tolist(), count]
+    return [(first, min(rows, end - first)) for begin, end in pairwise(starts) for first in range(begin, end, rows)]
