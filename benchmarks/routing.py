@@ -22,9 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from onward.routing.prefix import BLOCK_TOKENS, prefix_keys
-from onward.routing.ring import Ring
-from onward.routing.router import Router
+from onward.routing.router import BLOCK_TOKENS, Ring, Router, prefix_keys
 
 ROWS = 16
 """Requests that a replica computes at a time."""

@@ -16,8 +16,8 @@ from onward.api.openai.response import Chunk, Completion
 from onward.backends.backlog import Backlog
 from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.plan import ServedModel
+from onward.engine.pacing import StepCost
 from onward.engine.step import Engine
-from onward.engine.step_cost import StepCost
 from onward.engine.thread import EngineThread
 from onward.models.registry import ListedModel
 from onward.runtimes.toy.model import ToyModel

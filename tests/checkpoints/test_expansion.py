@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onward.checkpoints.blocks import unpack
-from onward.checkpoints.codebooks import codebook_floats
+from onward.checkpoints.blocks import codebook_floats, unpack
 from onward.checkpoints.expansion import EXPANDED_BYTES, EXPANDED_TYPES, expanded
 from onward.checkpoints.types import TENSOR_TYPES
 

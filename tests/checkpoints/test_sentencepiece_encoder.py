@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.checkpoints.character_map import CharacterMap
-from onward.checkpoints.normalization import Normalizer, Rules
+from onward.checkpoints.normalization import CharacterMap, Normalizer, Rules
 from onward.checkpoints.sentencepiece import read_sentence_piece
 from onward.checkpoints.sentencepiece_encoder import SentencePieceEncoder, needs_encoder
 from onward.errors import CheckpointError

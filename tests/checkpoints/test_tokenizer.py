@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.checkpoints.merges import merges_of_scores
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.pretokenizers import PRE_TOKENIZERS
-from onward.checkpoints.tokenizer import tokenizer_files
+from onward.checkpoints.tokenizer import merges_of_scores, tokenizer_files
 from onward.errors import CheckpointError
 from onward.runtimes.tokenizer import HuggingFaceTokenizer, TokenizerContent
 from tests.checkpoints.making import letters_tokenizer

@@ -8,10 +8,9 @@ from itertools import cycle, product
 import pytest
 
 from onward.engine.job import Job
-from onward.engine.pacing import MAX_PREFILL_STEPS, PrefillPacer
+from onward.engine.pacing import MAX_PREFILL_STEPS, PrefillPacer, StepCost
 from onward.engine.scheduler import ScheduledSequence
 from onward.engine.step import Engine
-from onward.engine.step_cost import StepCost
 from onward.runtimes.toy.model import STEP_SHAPE
 
 from .harness import all_ended, finished_jobs, make_engine, make_job, run

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.engine.drafter import MAX_DRAFT_TOKENS, Draft, Drafter, Index, Prediction, Track
+from onward.engine.pacing import StepCost
 from onward.engine.scheduler import SchedulerOutput
 from onward.engine.sequence import Sequence as EngineSequence
 from onward.engine.speculation import (
@@ -21,7 +22,6 @@ from onward.engine.speculation import (
     choose_drafts,
 )
 from onward.engine.step import Engine
-from onward.engine.step_cost import StepCost
 from onward.runtimes.toy.tokenizer import END
 from onward.text.assembler import TextRules
 from tests.examples import examples

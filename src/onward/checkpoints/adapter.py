@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, PAIRED_IN_GGUF, arranged
+from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, PAIRED_IN_GGUF, arranged, gguf_name
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.folder import read_object, with_kinds_apart
 from onward.checkpoints.gguf import read_gguf
@@ -22,7 +22,6 @@ from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.paths import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from onward.checkpoints.safetensors import read_safetensors
 from onward.checkpoints.tensor import Tensor
-from onward.checkpoints.tensor_names import gguf_name
 from onward.checkpoints.types import FLOAT32
 from onward.errors import CheckpointError
 

@@ -1,6 +1,7 @@
 """From ggml's blocks to integers and scales (ggml/src/ggml-quants.c): weight = scale × integer - bias, per group.
 
-Everything here is numpy over many blocks at once: uint8 [rows, bytes per row] in, [rows, …] out.
+Everything here is numpy over many blocks at once: uint8 [rows, bytes per row] in, [rows, …] out. Blocks whose bits
+stand for vectors of a table are read by llama.cpp's own package, which has the tables.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from onward.checkpoints.types import TensorType
 Bytes = NDArray[Any]
 """uint8, which numpy's types lose in arithmetic."""
 Floats = NDArray[np.float32]
+
+Unpacked = tuple[NDArray[np.int8] | NDArray[np.uint8], Floats, Floats | None]
+"""Of n blocks: values [n, weights], scales [n, groups], biases [n, groups] or None."""
+
+_IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+"""What the 4-bit numbers of IQ4 types stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +60,6 @@ def unpack(kind: TensorType, rows: Bytes, inputs: int) -> Groups:
     return Groups(
         values.reshape(rows.shape[0], inputs), scales.reshape(shape), None if biases is None else biases.reshape(shape)
     )
-
-
-Unpacked = tuple[NDArray[np.int8] | NDArray[np.uint8], Floats, Floats | None]
-"""Of n blocks: values [n, weights], scales [n, groups], biases [n, groups] or None."""
 
 
 def _half(blocks: Bytes, offset: int) -> Floats:
@@ -156,10 +159,6 @@ def _q6_k(blocks: Bytes) -> Unpacked:
     return _signed(values, 32), _half(blocks, 208) * scales, None
 
 
-_IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
-"""What the 4-bit numbers of IQ4 types stand for."""
-
-
 def _iq4_nl(blocks: Bytes) -> Unpacked:
     return _IQ4_VALUES[_nibbles(blocks[:, 2:])], _half(blocks, 0), None
 
@@ -187,3 +186,11 @@ _UNPACK: dict[str, Callable[[Bytes], Unpacked]] = {
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
 }
+
+
+def codebook_floats(kind: TensorType, rows: NDArray[np.uint8], inputs: int) -> NDArray[np.float32]:
+    """Return the rows, [rows, bytes per row], as float32 [rows, inputs]."""
+    from gguf import GGMLQuantizationType, quants  # here: few files need it, and it takes a tenth of a second
+
+    found: Any = quants.dequantize(np.ascontiguousarray(rows), GGMLQuantizationType[kind.name])
+    return np.asarray(found, np.float32).reshape(len(rows), inputs)

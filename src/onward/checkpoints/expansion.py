@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.checkpoints.blocks import unpack
-from onward.checkpoints.codebooks import codebook_floats
+from onward.checkpoints.blocks import codebook_floats, unpack
 from onward.checkpoints.types import CODEBOOK_TYPES, TensorType
 
 GROUP = 32

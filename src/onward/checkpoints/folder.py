@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, arranged
+from onward.checkpoints.arrange import PAIRED_IN_FOLDERS, SKIPPED, arranged, gguf_name
 from onward.checkpoints.config import is_tied, metadata_of
 from onward.checkpoints.mapped import mapped
 from onward.checkpoints.parameters import Parameters
@@ -18,7 +18,6 @@ from onward.checkpoints.paths import CONFIG, INDEX, SAFETENSORS, WHOLE
 from onward.checkpoints.rope_scaling import factor_lists
 from onward.checkpoints.safetensors import MAX_ENTRIES, read_safetensors
 from onward.checkpoints.tensor import Tensor, vector
-from onward.checkpoints.tensor_names import SKIPPED, gguf_name
 from onward.errors import CheckpointError
 
 MAX_JSON_BYTES = 32_000_000

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from onward.checkpoints.character_map import CharacterMap
 from onward.checkpoints.cursor import Value
-from onward.checkpoints.normalization import SPACE, Rules
-from onward.checkpoints.token_kinds import BYTE, NORMAL, USER_DEFINED
+from onward.checkpoints.normalization import SPACE, CharacterMap, Rules
+from onward.checkpoints.types import BYTE, NORMAL, USER_DEFINED
 from onward.errors import CheckpointError
 
 MAX_MODEL_BYTES = 64_000_000

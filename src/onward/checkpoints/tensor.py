@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.checkpoints.blocks import Groups, unpack
-from onward.checkpoints.codebooks import codebook_floats
+from onward.checkpoints.blocks import Groups, codebook_floats, unpack
 from onward.checkpoints.types import CODEBOOK_TYPES, FLOAT32, TensorType
 
 

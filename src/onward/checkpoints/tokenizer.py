@@ -8,12 +8,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from onward.checkpoints.merges import merges_of_scores
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.pretokenizers import DEFAULT, PRE_TOKENIZERS, PreTokenizer
-from onward.checkpoints.token_kinds import CONTROL, NORMAL, UNKNOWN
+from onward.checkpoints.types import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from onward.checkpoints.vocabulary import BYTE_LEVEL, SENTENCE_PIECE, Vocabulary
 from onward.errors import CheckpointError
+
+_USABLE = frozenset({NORMAL, USER_DEFINED, UNUSED})
+MAX_SPLIT_CHARACTERS = 512
+"""Longer tokens are not split into pairs: no known vocabulary has one, and the work grows with the square."""
 
 _SPACE = "▁"
 MAX_CHARACTERS = 4_000_000
@@ -27,6 +30,35 @@ TOKENS = "onward_tokens"
 they have, or a text."""
 SPECIAL_IDS = "onward_special_tokens"
 """In the same file: those of them that are special."""
+
+_SENTENCE_PIECE_DECODER: dict[str, Any] = {
+    "type": "Sequence",
+    "decoders": [
+        {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ],
+}
+
+
+def merges_of_scores(tokens: list[Any], kinds: list[Any], scores: list[Any]) -> list[list[str]]:
+    """Return all pairs of tokens that make a third one, those of higher scores first.
+
+    SentencePiece merges, of all neighbours whose union is a token, the pair whose union has the highest score. BPE
+    merges the pair that comes first in its list: the same, if the list is sorted by the union's score. Pairs of one
+    union are sorted by their ids.
+    """
+    usable = {text: token for token, (text, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind in _USABLE}
+    found: list[tuple[float, int, int, str, str]] = []
+    for text, token in usable.items():
+        if not 1 < len(text) <= MAX_SPLIT_CHARACTERS or kinds[token] == USER_DEFINED:
+            continue
+        for cut in range(1, len(text)):
+            left, right = text[:cut], text[cut:]
+            if left in usable and right in usable:
+                found.append((-scores[token], usable[left], usable[right], left, right))
+    found.sort(key=lambda pair: pair[:3])
+    return [[left, right] for *_, left, right in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +215,6 @@ def _words(vocabulary: Vocabulary) -> dict[str, Any]:
     unknown = vocabulary.special("unknown_token_id")
     model = {"type": "WordLevel", "vocab": vocabulary.ids, "unk_token": vocabulary.tokens[unknown or 0]}
     return {"normalizer": None, "pre_tokenizer": None, "decoder": _SENTENCE_PIECE_DECODER, "model": model}
-
-
-_SENTENCE_PIECE_DECODER: dict[str, Any] = {
-    "type": "Sequence",
-    "decoders": [
-        {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-    ],
-}
 
 
 def _sentence_piece(vocabulary: Vocabulary) -> dict[str, Any]:

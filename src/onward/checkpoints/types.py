@@ -1,8 +1,24 @@
-"""The types of tensors in GGUF files (ggml's `ggml_type`), and how many bytes a block of weights takes."""
+"""Types in GGUF files: of tensors (ggml's `ggml_type`), with the bytes that a block of weights takes, and of tokens."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+CODEBOOK_TYPES = frozenset(
+    {"IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0", "MXFP4"}
+)
+"""Types whose bits stand for vectors of a table, or for something else that has no integers to compute with."""
+UNSUPPORTED_TYPES: dict[int, str] = {
+    9: "Q8_1", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 40: "NVFP4", 41: "Q1_0",
+}  # fmt: skip
+"""Names of the types that are known and not read."""
+FILE_TYPES: dict[int, str] = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
+    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 25: "IQ4_NL", 30: "IQ4_XS",
+    32: "BF16",
+}  # fmt: skip
+"""Names of whole files, which mix types, by `general.file_type` (llama.cpp's `llama_ftype`)."""
 
 
 class TensorType(NamedTuple):
@@ -14,6 +30,7 @@ class TensorType(NamedTuple):
 
 
 FLOAT32, FLOAT16, BFLOAT16 = TensorType("F32", 1, 4), TensorType("F16", 1, 2), TensorType("BF16", 1, 2)
+
 TENSOR_TYPES: dict[int, TensorType] = {
     0: FLOAT32,
     1: FLOAT16,
@@ -42,24 +59,8 @@ TENSOR_TYPES: dict[int, TensorType] = {
     35: TensorType("TQ2_0", 256, 66),
     39: TensorType("MXFP4", 32, 17),
 }
+
 """By number in the file (ggml/include/ggml.h)."""
-
-CODEBOOK_TYPES = frozenset(
-    {"IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0", "MXFP4"}
-)
-"""Types whose bits stand for vectors of a table, or for something else that has no integers to compute with."""
-UNSUPPORTED_TYPES: dict[int, str] = {
-    9: "Q8_1", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 40: "NVFP4", 41: "Q1_0",
-}  # fmt: skip
-"""Names of the types that are known and not read."""
-
-
-FILE_TYPES: dict[int, str] = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
-    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 25: "IQ4_NL", 30: "IQ4_XS",
-    32: "BF16",
-}  # fmt: skip
-"""Names of whole files, which mix types, by `general.file_type` (llama.cpp's `llama_ftype`)."""
 
 
 def type_name(number: int) -> str:

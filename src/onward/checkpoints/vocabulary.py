@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from onward.checkpoints.parameters import Parameters
-from onward.checkpoints.token_kinds import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
+from onward.checkpoints.types import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from onward.errors import CheckpointError
 
 BYTE_LEVEL, SENTENCE_PIECE = "gpt2", "llama"

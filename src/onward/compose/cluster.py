@@ -20,6 +20,7 @@ from onward.engines.cluster.transport import ReplicaLost
 from onward.errors import SetupError
 from onward.models.resolve import ResolvedModel, resolve
 from onward.runtimes.base import Progress
+from onward.runtimes.vocabulary import vocabulary_digest
 from onward.settings import Settings
 
 if TYPE_CHECKING:
@@ -71,7 +72,6 @@ def _refuse_settings(settings: Settings) -> None:
 def _connect(
     application: str, settings: Settings, progress: Progress, on_failure: ExitStack
 ) -> tuple[ResolvedModel, Tokenizer, ClusterEngine]:
-    from onward.compose.replica import vocabulary_digest
     from onward.engines.cluster.ray_transport import RayTransport
 
     progress(f"Waiting for a replica of {application.removeprefix(PREFIX)}")

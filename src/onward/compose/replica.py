@@ -6,8 +6,7 @@ import logging
 import os
 import time
 from contextlib import ExitStack
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from ray import serve
@@ -19,9 +18,7 @@ from onward.engines.cluster.config import ModelConfig
 from onward.engines.cluster.deployment import DEPLOYMENT, deployment_options
 from onward.engines.cluster.messages import PROTOCOL, ReplicaInfo
 from onward.engines.cluster.replica import EngineReplica
-
-if TYPE_CHECKING:
-    from onward.engine.model import Vocabulary
+from onward.runtimes.vocabulary import vocabulary_digest
 
 log = logging.getLogger("onward.engine")
 
@@ -57,10 +54,3 @@ class OnwardReplica(EngineReplica):
         """Called by Ray Serve when the replica has been drained."""
         if hasattr(self, "_engine"):
             self.stop()
-
-
-def vocabulary_digest(vocabulary: Vocabulary) -> str:
-    """Return a digest of the bytes of all tokens, of what is special, and of what ends a text."""
-    from onward.runtimes.vocabulary import PackedVocabulary
-
-    return blake2b(PackedVocabulary.create(vocabulary).encode(), digest_size=16).hexdigest()

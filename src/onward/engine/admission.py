@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from onward.engine.cache import Copy, KVCache
 from onward.engine.prefix_tree import Node
-from onward.engine.returning import ReturningSequences
-from onward.engine.rows import Reclaim, RowLedger
+from onward.engine.rows import Reclaim, ReturningSequences, RowLedger
 from onward.engine.sequence import Sequence
 from onward.engine.waiting import NEVER, WaitingQueue
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-Source = Literal["prediction", "lookup", "grammar"]
+from onward.engine_load import DraftSource
 
 MAX_DRAFT_TOKENS = 48
 """Maximum tokens of one draft."""
@@ -40,7 +40,7 @@ class Proposal(NamedTuple):
 
     tokens: list[int]
     probabilities: list[float]
-    source: Source
+    source: DraftSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Draft:
     """Drafted tokens, at least one, that a step evaluates after a choice's newest token."""
 
     tokens: list[int]
-    source: Source
+    source: DraftSource
 
 
 class Track:

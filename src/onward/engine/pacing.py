@@ -1,9 +1,24 @@
-"""Pacing: how many prompt tokens a step prefills beside decodes, so that no decoding sequence waits long."""
+"""Pacing: what steps cost, and how many prompt tokens a step prefills along with decodes, so that none waits long."""
 
 from __future__ import annotations
 
 from onward.engine.model import StepShape
-from onward.engine.step_cost import StepCost
+
+COST_EWMA_WEIGHT = 0.06
+"""Weight of the newest step in the moving averages over all steps."""
+CHANGE_EWMA_WEIGHT = 0.2
+"""Weight of the newest step in the cost of a change of rows, and in the moving averages over decode-only steps."""
+PRIOR_ROW_FRACTION = 0.1
+"""Cost of one more decode row as a fraction of a step of one row, before it was measured."""
+PRIOR_CHANGE_FRACTION = 0.5
+"""Extra cost of a step with another number of rows than the one before (a runtime prepares its kernels again), as a
+fraction of a step of one row, before it was measured."""
+MAX_OUTLIER_RATIO = 3.0
+"""A step counts as at most this many times longer or shorter than expected: other processes may have delayed it."""
+PRIOR_ROW_VARIANCE = 4.0
+"""Variance of the rows of recent steps at which the measured cost of a row outweighs PRIOR_ROW_FRACTION."""
+PRIOR_TOKEN_VARIANCE = 256.0
+"""The same for prompt tokens and the estimate of their cost before."""
 
 MAX_STEP_STRETCH = 1.2
 """Time that a step may spend on prefill, as a fraction of a decode-only step: about as much as it spends on decode.
@@ -15,6 +30,142 @@ LONG_PROMPT_STRETCH = 1.0
 MAX_PREFILL_STEPS = 32
 """After this many successive steps with prompt tokens, one only decodes: if all steps were alike, their durations would
 not show what decode and what prefill costs, and a wrong estimate would never be corrected."""
+
+
+class StepCost:
+    """A linear model of the duration of a step, in seconds: a base, a cost per decode row and per prompt token, and an
+    extra cost if the number of rows differs from that of the step before.
+
+    Fitted to recent steps by least squares; where those hardly vary, the estimates stay close to the priors. Engine
+    thread only.
+    """
+
+    def __init__(self) -> None:
+        self.rows_before = 0
+        """Rows of the last step if it was decode-only, else 0."""
+        self.num_prefill_steps = 0
+        """Successive steps with prompt tokens up to the last one; 0 after a decode-only step."""
+        self._rows = self._tokens = self._seconds = 0.0
+        """Moving averages of decode rows, prompt tokens and seconds."""
+        self._rows_rows = self._rows_tokens = self._tokens_tokens = self._rows_seconds = self._tokens_seconds = 0.0
+        """Their moving covariances."""
+        self._decode_only_rows = self._decode_only_seconds = 0.0
+        """Moving averages over decode-only steps."""
+        self._change: float | None = None
+        self._prior_token: float | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a step has been observed."""
+        return self._seconds > 0.0
+
+    @property
+    def row(self) -> float:
+        """Seconds that one more decode row adds."""
+        return self._slopes()[0]
+
+    @property
+    def prompt_token(self) -> float:
+        """Seconds that one more prompt token adds."""
+        return self._slopes()[1]
+
+    @property
+    def change(self) -> float:
+        """Extra seconds of a decode-only step whose number of rows is not `rows_before`."""
+        return PRIOR_CHANGE_FRACTION * self.decode(1) if self._change is None else self._change
+
+    def decode(self, num_rows: int) -> float:
+        """Return the expected seconds of a decode-only step, by all recent steps."""
+        return self._expected(num_rows, 0)
+
+    def decode_only(self, num_rows: float) -> float:
+        """As `decode`, but by decode-only steps alone: the additional time of other steps counts as prefill."""
+        if not self._decode_only_seconds:
+            return self._expected(num_rows, 0)
+        expected = self._decode_only_seconds + self.row * (num_rows - self._decode_only_rows)
+        return max(expected, 0.1 * self._decode_only_seconds)
+
+    @property
+    def prefill_token(self) -> float:
+        """Seconds per prompt token of recent steps; attention makes it higher the longer their prompts are."""
+        if self._tokens < 1.0:
+            return self.prompt_token
+        return max(self.prompt_token, (self._seconds - self.decode_only(self._rows)) / self._tokens)
+
+    def observe(self, num_prompt_tokens: int, num_rows: int, seconds: float) -> None:
+        """Update the model with a step of so many prompt tokens and decode rows that took `seconds`."""
+        before, self.rows_before = self.rows_before, 0 if num_prompt_tokens else num_rows
+        self.num_prefill_steps = self.num_prefill_steps + 1 if num_prompt_tokens else 0
+        if not num_prompt_tokens:
+            self._fit_decode_only(num_rows, seconds)
+        if not self.is_known:
+            self._rows, self._tokens, self._seconds = float(num_rows), float(num_prompt_tokens), seconds
+        elif num_prompt_tokens or before == num_rows:
+            self._fit(num_rows, num_prompt_tokens, seconds)
+        elif not before:
+            self._fit(num_rows, 0, seconds - (self._change or 0.0))
+        else:
+            self._fit_change(num_rows, seconds)
+
+    def _fit_decode_only(self, num_rows: int, seconds: float) -> None:
+        """Update the averages over decode-only steps. While prompts are prefilled these are rare, so outliers are
+        limited.
+
+        The first may be as short as it is: what is expected of it was estimated from steps with prompt tokens.
+        """
+        weight = 1.0
+        if self.is_known:
+            expected = self.decode_only(num_rows)
+            seconds = min(seconds, expected * MAX_OUTLIER_RATIO)
+            if self._decode_only_seconds:
+                weight, seconds = CHANGE_EWMA_WEIGHT, max(seconds, expected / MAX_OUTLIER_RATIO)
+        self._decode_only_rows += weight * (num_rows - self._decode_only_rows)
+        self._decode_only_seconds += weight * (seconds - self._decode_only_seconds)
+
+    def _fit_change(self, num_rows: int, seconds: float) -> None:
+        """Update the model with a decode-only step after one with another number of rows. Outliers are limited."""
+        expected, change = self.decode(num_rows), self.change
+        extra = min(max(seconds - expected, 0.0), 2.0 * expected)
+        self._fit(num_rows, 0, seconds - change)
+        self._change = change + CHANGE_EWMA_WEIGHT * (extra - change)
+
+    def _fit(self, num_rows: int, num_tokens: int, seconds: float) -> None:
+        """Update the moving averages and covariances. Outliers are limited."""
+        expected = self._expected(num_rows, num_tokens)
+        seconds = min(max(seconds, expected / MAX_OUTLIER_RATIO), expected * MAX_OUTLIER_RATIO)
+        more_rows, more_tokens = num_rows - self._rows, num_tokens - self._tokens
+        more_seconds = seconds - self._seconds
+        self._rows += COST_EWMA_WEIGHT * more_rows
+        self._tokens += COST_EWMA_WEIGHT * more_tokens
+        self._seconds += COST_EWMA_WEIGHT * more_seconds
+        old, new = 1 - COST_EWMA_WEIGHT, COST_EWMA_WEIGHT * (1 - COST_EWMA_WEIGHT)
+        self._rows_rows = old * self._rows_rows + new * more_rows * more_rows
+        self._rows_tokens = old * self._rows_tokens + new * more_rows * more_tokens
+        self._tokens_tokens = old * self._tokens_tokens + new * more_tokens * more_tokens
+        self._rows_seconds = old * self._rows_seconds + new * more_rows * more_seconds
+        self._tokens_seconds = old * self._tokens_seconds + new * more_tokens * more_seconds
+        if self._tokens_tokens > PRIOR_TOKEN_VARIANCE:
+            self._prior_token = self.prompt_token
+
+    def _expected(self, num_rows: float, num_tokens: float) -> float:
+        """Return the seconds that the model predicts."""
+        row, token = self._slopes()
+        seconds = self._seconds + row * (num_rows - self._rows) + token * (num_tokens - self._tokens)
+        return max(seconds, 0.1 * self._seconds)
+
+    def _slopes(self) -> tuple[float, float]:
+        """Return seconds per decode row and per prompt token: least squares, priors weighted by their variances."""
+        width = 1.0 + PRIOR_ROW_FRACTION * (max(0.0, self._rows - 1.0) + self._tokens)
+        prior_row = self._seconds * PRIOR_ROW_FRACTION / width
+        prior_token = prior_row if self._prior_token is None else self._prior_token
+        rows, tokens = self._rows_rows + PRIOR_ROW_VARIANCE, self._tokens_tokens + PRIOR_TOKEN_VARIANCE
+        by_rows = self._rows_seconds + PRIOR_ROW_VARIANCE * prior_row
+        by_tokens = self._tokens_seconds + PRIOR_TOKEN_VARIANCE * prior_token
+        both = self._rows_tokens
+        determinant = rows * tokens - both * both
+        row = (by_rows * tokens - by_tokens * both) / determinant
+        token = (by_tokens * rows - by_rows * both) / determinant
+        return max(row, 0.1 * prior_row), max(token, 0.1 * prior_token)
 
 
 class PrefillPacer:

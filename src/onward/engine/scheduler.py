@@ -19,8 +19,7 @@ from onward.engine.cache import Copy, KVCache
 from onward.engine.drafter import Draft
 from onward.engine.job import Job
 from onward.engine.model import Row, StepShape
-from onward.engine.returning import ReturningSequences
-from onward.engine.rows import Reclaim, RowLedger
+from onward.engine.rows import Reclaim, ReturningSequences, RowLedger
 from onward.engine.sequence import Sequence, hash_blocks
 from onward.engine.waiting import WaitingQueue
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence as ReadOnly
 from itertools import accumulate
 
 from onward.engine.drafter import Draft, Proposal
+from onward.engine.pacing import StepCost
 from onward.engine.sequence import Sequence
-from onward.engine.step_cost import StepCost
 
 MAX_STEP_DRAFT_TOKENS = 96
 """Maximum draft tokens per step."""

@@ -15,17 +15,15 @@ from onward.engine.admission import SHORT_PROMPT_TOKENS
 from onward.engine.cache import Copy, KVCache
 from onward.engine.choice_end import ChoiceEnd
 from onward.engine.constraints import Constraints, LoadTokenizer
-from onward.engine.counters import Counters
 from onward.engine.drafter import Draft, Drafter
 from onward.engine.events import Decoded, EngineFinishReason, Event, Failed, FailureKind, Prefilled
 from onward.engine.job import Job
 from onward.engine.model import Hook, Model, Row, Vocabulary, nothing
-from onward.engine.pacing import PrefillPacer
+from onward.engine.pacing import PrefillPacer, StepCost
 from onward.engine.scheduler import ScheduledSequence, Scheduler
 from onward.engine.sequence import Sequence
 from onward.engine.speculation import Speculation
-from onward.engine.step_cost import StepCost
-from onward.engine_load import EngineLoad
+from onward.engine_load import Counters, EngineLoad
 from onward.sampling.choice import ChoiceSampler
 from onward.sampling.masks import Mask
 from onward.sampling.outputs import FAILURES, Sampled

@@ -11,7 +11,7 @@ from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 from typing import Protocol
 
-from onward.ipc.signals import server_signals_blocked
+from onward.ipc.worker_end import server_signals_blocked
 
 _HINTS = {
     "SIGKILL": "memory runs out",

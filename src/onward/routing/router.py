@@ -1,19 +1,32 @@
 """Prefix affinity with bounded load: a job goes where its prefix is cached, unless that replica has too much to do.
 
-A prompt's first block has a place on a ring of replicas (`Ring`), so that faces that know nothing of each other send
-the same prefix to the same replica. Where that replica is full, the next on the ring takes the job (consistent hashing
-with bounded loads, Mirrokni, Thorup and Zadimoghaddam, 2016), and the router remembers where each prefix went, as the
-replicas' own caches do: the next prompt with that prefix goes to the replica that knows the longest part of it.
+A prompt's first block has a place on a ring of replicas (`Ring`: consistent hashing, by which a replica that joins or
+leaves moves only its share of the keys), so that faces that know nothing of each other send the same prefix to the same
+replica. Where that replica is full, the next on the ring takes the job (consistent hashing with bounded loads,
+Mirrokni, Thorup and Zadimoghaddam, 2016), and the router remembers where each prefix went, as the replicas' own caches
+do: the next prompt with that prefix goes to the replica that knows the longest part of it.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from hashlib import blake2b
 from itertools import chain
 from math import ceil
 
-from onward.routing.ring import Ring
+BLOCK_TOKENS = 32
+"""Tokens of a KV block: only whole blocks are shared by engines."""
+MAX_KEYS = 32
+"""Keys of one prompt: more would distinguish only prompts that agree in their first 1,024 tokens."""
+
+NUM_POINTS = 64
+"""Points of each replica on the ring: shares differ by about one eighth."""
+FEW = 8
+"""Replicas that join or leave one by one. More of them make the ring anew, which is faster then."""
 
 LOAD_FACTOR = 1.25
 """How much above the mean load a replica may be before others are preferred."""
@@ -23,6 +36,82 @@ MAX_REMEMBERED = 65_536
 """Prefixes that are remembered: about 15 MB. Those used longest ago are forgotten, as in the replicas' own caches."""
 MAX_HOLDERS = 4
 """Replicas that are remembered for a prefix."""
+
+
+def prefix_keys(tokens: Sequence[int]) -> tuple[int, ...]:
+    """Return a key of 64 bits for each beginning of a prompt that ends with a whole block, the shortest first.
+
+    A prompt of less than a block has one key, of all its tokens. Equal keys mean equal beginnings, for all purposes of
+    routing. Takes about 1 µs per key.
+    """
+    digest = blake2b(digest_size=8)
+    keys: list[int] = []
+    for start in range(0, min(len(tokens), MAX_KEYS * BLOCK_TOKENS), BLOCK_TOKENS):
+        block = tokens[start : start + BLOCK_TOKENS]
+        if len(block) < BLOCK_TOKENS and keys:
+            break
+        digest.update(array("q", block).tobytes())
+        keys.append(int.from_bytes(digest.digest(), "little"))
+    return tuple(keys) or (0,)
+
+
+class Ring:
+    """Replicas on a ring of 64-bit keys. Immutable. The same in every process that knows the same names.
+
+    4,000 replicas take 4 MB and about a second to make; one that joins or leaves some milliseconds.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = frozenset(names)
+        points = sorted((point, name) for name in self.names for point in _points(name))
+        self._points = array("Q", (point for point, _ in points))
+        self._owners = [name for _, name in points]
+
+    def changed(self, names: Iterable[str]) -> Ring:
+        """Return the ring of these names."""
+        wanted = frozenset(names)
+        if wanted == self.names:
+            return self
+        joined, left = wanted - self.names, self.names - wanted
+        if len(joined) + len(left) > FEW:
+            return Ring(wanted)
+        ring = copy(self)
+        ring.names, ring._points, ring._owners = wanted, self._points[:], self._owners[:]
+        for name in left:
+            ring._remove(name)
+        for name in joined:
+            for point in _points(name):
+                index = bisect_left(ring._points, point)
+                ring._points.insert(index, point)
+                ring._owners.insert(index, name)
+        return ring
+
+    def walk(self, key: int) -> Iterator[str]:
+        """Yield every replica once, in the order in which they follow the key."""
+        start = bisect_right(self._points, key)
+        seen: set[str] = set()
+        for index in range(len(self._owners)):
+            name = self._owners[(start + index) % len(self._owners)]
+            if name not in seen:
+                seen.add(name)
+                yield name
+            if len(seen) == len(self.names):
+                return
+
+    def _remove(self, name: str) -> None:
+        for point in _points(name):
+            index = bisect_left(self._points, point)
+            while self._owners[index] != name:  # another one has the same point
+                index += 1
+            del self._points[index], self._owners[index]
+
+
+def _points(name: str) -> list[int]:
+    return [_point(f"{name}#{index}") for index in range(NUM_POINTS)]
+
+
+def _point(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 class Router:

@@ -15,8 +15,8 @@ from onward.checkpoints.cursor import Value
 from onward.checkpoints.parameters import Parameters
 from onward.checkpoints.sentencepiece import ADVICE, MAX_MODEL_BYTES, SentencePieces, read_sentence_piece
 from onward.checkpoints.sentencepiece_encoder import SentencePieceEncoder, needs_encoder
-from onward.checkpoints.token_kinds import CONTROL, NORMAL, USER_DEFINED
 from onward.checkpoints.tokenizer import TokenizerFiles, tokenizer_files
+from onward.checkpoints.types import CONTROL, NORMAL, USER_DEFINED
 from onward.errors import CheckpointError, ModelFolderError
 from onward.runtimes.files import (
     ADDED_TOKENS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from hashlib import blake2b
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -59,3 +60,8 @@ class PackedVocabulary:
 
     def is_special(self, token: int) -> bool:
         return token in self._special
+
+
+def vocabulary_digest(vocabulary: Vocabulary) -> str:
+    """Return a digest of the bytes of all tokens, of what is special, and of what ends a text."""
+    return blake2b(PackedVocabulary.create(vocabulary).encode(), digest_size=16).hexdigest()

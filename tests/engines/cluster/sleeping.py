@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from ray import serve
 
-from onward.compose.replica import vocabulary_digest
 from onward.engine.step import Engine
 from onward.engine.thread import EngineThread
 from onward.engines.cluster.config import ModelConfig
@@ -18,6 +17,7 @@ from onward.engines.cluster.messages import PROTOCOL, ReplicaInfo
 from onward.engines.cluster.replica import EngineReplica
 from onward.runtimes.toy.model import ToyModel
 from onward.runtimes.toy.tokenizer import ToyTokenizer
+from onward.runtimes.vocabulary import vocabulary_digest
 from onward.sampling.sampler import Sampler
 
 

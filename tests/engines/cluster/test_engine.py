@@ -19,8 +19,9 @@ from onward.backends.embedded import EmbeddedBackend, EmbeddedModel
 from onward.completions.plan import ServedModel
 from onward.engine.client import EngineState
 from onward.engine_load import EngineCounts
-from onward.engines.cluster import channels, flight, outbox
+from onward.engines.cluster import channels, flight
 from onward.engines.cluster import engine as cluster_engine
+from onward.engines.cluster import replica as replica_module
 from onward.engines.cluster.engine import ClusterEngine
 from onward.engines.cluster.flight import GROUP_CHOICES, POLICY
 from onward.engines.cluster.members import Members
@@ -45,8 +46,8 @@ REQUESTS: list[dict[str, Any]] = [
 @pytest.fixture(autouse=True)
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams have many items, so that replicas are lost between many of them."""
-    monkeypatch.setattr(outbox, "FRAME_SECONDS", 0.002)
-    monkeypatch.setattr(outbox, "URGENT_SECONDS", 0.001)
+    monkeypatch.setattr(replica_module, "FRAME_SECONDS", 0.002)
+    monkeypatch.setattr(replica_module, "URGENT_SECONDS", 0.001)
 
 
 @asynccontextmanager
@@ -152,7 +153,7 @@ def test_a_replica_that_falls_silent_loses_its_requests_and_gets_no_new_ones(
 ) -> None:
     """Its connection stands, and nothing comes."""
     monkeypatch.setattr(channels, "TICK_SECONDS", 0.05)
-    monkeypatch.setattr(outbox, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(replica_module, "HEARTBEAT_SECONDS", 0.02)
 
     async def run() -> None:
         async with cluster(LocalReplica("a", is_slow=True), LocalReplica("b", is_slow=True)) as (backend, transport, _):

@@ -6,7 +6,7 @@ from onward.engine.client import EngineInfo
 from onward.engine.job import Job
 from onward.engine_load import EngineLoad
 from onward.engines.book import JobBook
-from onward.engines.cluster.autoscaling import CALLS, replicas_for_calls
+from onward.engines.cluster.deployment import CALLS, replicas_for_calls
 from onward.engines.cluster.flight import Flight, Placement
 from onward.engines.cluster.members import Member
 from onward.engines.cluster.messages import PROTOCOL, ReplicaInfo

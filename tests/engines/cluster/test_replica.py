@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from onward.engine.job import Job
-from onward.engines.cluster.autoscaling import CALLS
+from onward.engines.cluster.deployment import CALLS
 from onward.engines.cluster.messages import LoadReport, Route, encode_jobs
 from onward.sampling.params import SamplingParams
 from onward.text.assembler import TextRules

@@ -18,9 +18,8 @@ from onward.compose import compose
 from onward.constraints.errors import GrammarError
 from onward.engines.upstreams import pool
 from onward.engines.upstreams.base import Segment, UpstreamError
-from onward.engines.upstreams.choice import ChoiceRun
+from onward.engines.upstreams.choice import ChoiceRun, UpstreamGrammars
 from onward.engines.upstreams.engine import UpstreamEngine
-from onward.engines.upstreams.grammars import UpstreamGrammars
 from onward.engines.upstreams.llama_server import LlamaServer, request_body
 from onward.errors import EngineStopped, InvalidRequest, ServerError, SetupError
 from onward.runtimes.toy.tokenizer import END

@@ -43,8 +43,7 @@ from onward.constraints.process.messages import (
 from onward.constraints.reasons import shown_reason
 from onward.constraints.tokens import LibraryTokens
 from onward.ipc.frames import BrokenFrame, FrameReader, write_frame
-from onward.ipc.signals import ignore_server_signals
-from onward.ipc.worker_end import prefer_as_oom_victim, take_connection
+from onward.ipc.worker_end import ignore_server_signals, prefer_as_oom_victim, take_connection
 from onward.sampling.masks import pack_mask
 
 CHECK_SECONDS = 2.0

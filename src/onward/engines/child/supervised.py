@@ -19,9 +19,8 @@ from onward.engine.events import FailureKind
 from onward.engine.job import Job
 from onward.engine_load import EngineLoad, RecoveryCounts
 from onward.engines.child.dispatch import Dispatch
-from onward.engines.child.hang import HangWatch
 from onward.engines.child.link import EngineLink, Launch, StepReport
-from onward.engines.child.recovery import Incident, LoadHistory, RestartPolicy
+from onward.engines.child.recovery import HangWatch, Incident, LoadHistory, RestartPolicy
 from onward.errors import EngineStopped, ModelFolderError, SetupError
 
 log = logging.getLogger("onward.engine")

@@ -1,4 +1,6 @@
-"""The process of an engine: the other end of `child`. Its main thread is the engine's, a second one reads commands."""
+"""The process of an engine: the other end of `child`. Its main thread is the engine's, a second one reads commands, and
+a third one sends large scores.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from onward.engine.client import EngineInfo
+from onward.engine.events import Event, Prefilled
 from onward.engine.loop import EngineLoop, Mail
 from onward.engine_load import ProcessUsage
 from onward.engines.child.link import StepReport
@@ -29,18 +33,94 @@ from onward.engines.child.messages import (
     Upward,
     decode_downward,
     encode,
+    split_report,
 )
-from onward.engines.child.reports import ReportSender
 from onward.errors import ModelFolderError, SetupError
 from onward.ipc.frames import BrokenFrame, FrameReader, write_frame
-from onward.ipc.signals import ignore_server_signals
-from onward.ipc.worker_end import die_with_parent, prefer_as_oom_victim, take_connection
+from onward.ipc.worker_end import die_with_parent, ignore_server_signals, prefer_as_oom_victim, take_connection
 from onward.machine import resident_bytes
 
 if TYPE_CHECKING:  # it imports the sampler, which the loader does beside other work
     from onward.engine.step import Engine
 
 log = logging.getLogger("onward.engine")
+
+MAX_WAITING = 256
+"""Steps whose scores may wait; then the engine waits too."""
+Send = Callable[[StepReport], None]
+"""Sends one report, and may wait while the server does not read."""
+EXIT_CRASHED = 70
+"""EX_SOFTWARE of sysexits.h."""
+EXIT_ORPHANED = 1
+USAGE_SECONDS = 1.0
+"""How long a measurement of what the process uses is reported."""
+_TRACEBACKS = logging.Formatter()
+
+
+class ReportSender:
+    """Sends the events of each job in order. Scores of prompts, and what follows them in the same job, are sent on a
+    thread of its own, which starts when it is first needed; the events of other jobs overtake them.
+
+    `report` belongs to the engine's thread. `failed` is called on the other thread if `send` raises there.
+    """
+
+    def __init__(self, send: Send, failed: Callable[[BaseException], None]) -> None:
+        self._send = send
+        self._failed = failed
+        self._lock = threading.Lock()
+        """Held while a report is sent, so that the last one that is sent says whether the engine is idle."""
+        self._waiting: queue.Queue[list[Event]] = queue.Queue(MAX_WAITING)
+        self._delayed_jobs: set[int] = set()
+        """Jobs with events in the queue, or that had some since it was empty."""
+        self._latest: StepReport | None = None
+        """That of the latest step, with the engine's load, and whether it is idle."""
+        self._thread: threading.Thread | None = None
+
+    def report(self, report: StepReport) -> None:
+        """Send the report of a step."""
+        if not self._waiting.unfinished_tasks:
+            self._delayed_jobs.clear()
+        for event in report.events:
+            if isinstance(event, Prefilled) and event.scores:
+                self._delayed_jobs.add(event.job)
+        self._latest = report
+        if self._delayed_jobs:
+            report = self._delay(report)
+        with self._lock:
+            self._send(replace(report, is_idle=False) if self._waiting.unfinished_tasks else report)
+
+    def flush(self) -> None:
+        """Wait until everything has been sent."""
+        self._waiting.join()
+
+    def _delay(self, report: StepReport) -> StepReport:
+        """Queue the events of delayed jobs; return the report without them."""
+        delayed = [event for event in report.events if event.job in self._delayed_jobs]
+        if delayed:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="onward-scores", daemon=True)
+                self._thread.start()
+            self._waiting.put(delayed)
+        return replace(report, events=[event for event in report.events if event.job not in self._delayed_jobs])
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._send_delayed(self._waiting.get())
+        except BaseException as error:
+            self._failed(error)
+
+    def _send_delayed(self, events: list[Event]) -> None:
+        """Send events in parts, so that the reports of steps need not wait long for the lock."""
+        assert self._latest is not None
+        *parts, last = split_report(StepReport(events, self._latest.load))
+        for part in parts:
+            with self._lock:
+                self._send(part)
+        with self._lock:
+            is_idle = self._latest.is_idle and self._waiting.unfinished_tasks == 1
+            self._send(replace(last, load=self._latest.load, is_idle=is_idle))
+            self._waiting.task_done()
 
 
 class Description(Protocol):
@@ -56,14 +136,8 @@ class Description(Protocol):
 
 
 Load = Callable[[Description, Callable[[str], None]], "tuple[Engine, EngineInfo]"]
-"""Loads an engine. The second argument receives a sentence per stage. Raises SetupError."""
 
-EXIT_CRASHED = 70
-"""EX_SOFTWARE of sysexits.h."""
-EXIT_ORPHANED = 1
-USAGE_SECONDS = 1.0
-"""How long a measurement of what the process uses is reported."""
-_TRACEBACKS = logging.Formatter()
+"""Loads an engine. The second argument receives a sentence per stage. Raises SetupError."""
 
 
 def run_worker(load: Load) -> int:

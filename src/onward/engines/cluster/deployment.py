@@ -1,4 +1,4 @@
-"""What Ray Serve is asked for: an application per model, each with one deployment of replicas."""
+"""What Ray Serve is asked for: an application per model, each with one deployment of replicas, and how many of them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ DEPLOYMENT = "Engine"
 IMPORT_PATH = "onward.compose.replica:build"
 """The builder of an application; its arguments are a ModelConfig as an object of JSON."""
 REPLICA_ROUTER = "onward.engines.cluster.replica_router:ReplicaRouter"
-AUTOSCALING = "onward.engines.cluster.autoscaling:replicas_for_calls"
+AUTOSCALING = f"{__name__}:replicas_for_calls"
 MAX_CALLS = 10_000
 """Batches of calls that a replica takes: its engine queues them. Which one has room is decided where calls are made."""
 STATS_SECONDS = 1.0
 """How often replicas report their load."""
 LOAD_PER_ROW = 0.7
 """Calls per row of a replica above which another one is started."""
+
+CALLS = "onward_calls"
+"""What replicas report: calls that have not ended. Ray's own counts are those of its calls, which hold several."""
 
 
 def application_name(model: str) -> str:
@@ -83,3 +86,12 @@ def serve_config(models: Sequence[ModelConfig]) -> dict[str, Any]:
             for model in models
         ],
     }
+
+
+def replicas_for_calls(context: Any) -> tuple[float, dict[str, Any]]:
+    """Return the replicas that all calls need, not rounded. A replica that has not reported yet has no calls.
+
+    `context`: an `AutoscalingContext` of Ray Serve, which applies the limits and delays to the result.
+    """
+    calls = (context.aggregated_metrics or {}).get(CALLS, {})
+    return sum(calls.values()) / context.config.get_target_ongoing_requests(), {}

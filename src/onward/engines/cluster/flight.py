@@ -12,8 +12,7 @@ from onward.engine.job import Job
 from onward.engines.book import JobBook
 from onward.engines.cluster.members import Member
 from onward.engines.losses import Losses, LossPolicy
-from onward.routing.prefix import prefix_keys
-from onward.routing.router import Router
+from onward.routing.router import Router, prefix_keys
 
 GROUP_CHOICES = 16
 """Choices from which the prompts of one request are spread over replicas: fewer are computed in about the time of

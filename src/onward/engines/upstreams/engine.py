@@ -23,8 +23,7 @@ from onward.engines.loop_client import LoopClient
 from onward.engines.losses import Losses, LossPolicy
 from onward.engines.upstreams.answers import check_scores, checked
 from onward.engines.upstreams.base import Part, Upstream, UpstreamError
-from onward.engines.upstreams.choice import ChoiceRun
-from onward.engines.upstreams.grammars import UpstreamGrammars
+from onward.engines.upstreams.choice import ChoiceRun, UpstreamGrammars
 from onward.engines.upstreams.pool import Address, Check, Place, Pool
 from onward.errors import SetupError
 from onward.sampling.outputs import Sampled

@@ -16,8 +16,7 @@ from onward.engine.client import EngineState
 from onward.engine_load import EngineCounts
 from onward.engines.upstreams.base import Traits, Upstream, UpstreamError, UpstreamInfo
 from onward.errors import SetupError
-from onward.routing.prefix import prefix_keys
-from onward.routing.router import Router
+from onward.routing.router import Router, prefix_keys
 
 log = logging.getLogger("onward.engine")
 

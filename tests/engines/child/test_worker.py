@@ -1,4 +1,4 @@
-"""Reports of an engine: scores of prompts are sent beside its thread, and nothing else waits behind them."""
+"""Reports of an engine: scores of prompts are sent on a thread of their own, and nothing else waits behind them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onward.engine.events import Decoded, Event, Prefilled
 from onward.engine_load import EngineLoad
 from onward.engines.child import messages
 from onward.engines.child.link import StepReport
-from onward.engines.child.reports import ReportSender
+from onward.engines.child.worker import ReportSender
 from onward.sampling.outputs import Sampled
 
 PATIENCE_SECONDS = 20

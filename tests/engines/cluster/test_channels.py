@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from onward.engines.cluster import batches
-from onward.engines.cluster.batches import Batches
+from onward.engines.cluster import channels
+from onward.engines.cluster.channels import Batches
 from onward.engines.cluster.messages import Calls, Route
 from onward.engines.cluster.transport import ReplicaLost
 
 
 class Replica:
-    """Implements `batches.Caller`; calls end when `ended` is set, badly if there is a `failure`."""
+    """Implements `channels.Caller`; calls end when `ended` is set, badly if there is a `failure`."""
 
     def __init__(self) -> None:
         self.begun: list[list[int]] = []
@@ -37,7 +37,7 @@ class Replica:
 
 
 def begin(monkeypatch: pytest.MonkeyPatch) -> tuple[Replica, Batches, list[tuple[int, str]]]:
-    monkeypatch.setattr(batches, "BATCH_SECONDS", 0.02)
+    monkeypatch.setattr(channels, "BATCH_SECONDS", 0.02)
     replica, failures = Replica(), list[tuple[int, str]]()
     return replica, Batches(replica, Route("a", "face"), lambda call, why: failures.append((call, str(why)))), failures
 
@@ -96,7 +96,7 @@ def test_a_loss_reaches_all_calls_of_its_batch(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_call_whose_end_does_not_arrive_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "END_SECONDS", 0.01)
+    monkeypatch.setattr(channels, "END_SECONDS", 0.01)
 
     async def run() -> None:
         replica, calls, failures = begin(monkeypatch)

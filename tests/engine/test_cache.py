@@ -1,8 +1,10 @@
 """The block pool: references, idle blocks and what is evicted first."""
 
+from __future__ import annotations
+
 import pytest
 
-from onward.engine.blocks import BlockPool
+from onward.engine.cache import BlockPool
 
 
 def make_pool(count: int = 4) -> tuple[BlockPool, list[int]]:
