@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 
@@ -12,21 +13,8 @@ from onward.api.parameter import Parameter
 from onward.completions.request import CompletionRequest
 from onward.settings import options
 
-OWN = {
-    "llama-server": {
-        "input_prefix", "input_suffix", "input_extra", "n_predict", "n_indent", "t_max_predict_ms", "n_probs",
-        "return_tokens", "timings_per_token", "response_fields", "samplers", "prompt",
-    },
-    "ollama": {"num_predict", "logprobs", "top_logprobs", "prompt"},
-    "mistral": {"max_tokens", "prompt"},
-    "tabby": {
-        "prefix", "declarations", "relevant_snippets_from_changed_files",
-        "relevant_snippets_from_recently_opened_files",
-        "raw_prompt",
-    },
-    "tgi": {"max_new_tokens", "do_sample", "return_full_text", "details", "top_n_tokens", "inputs"},
-}  # fmt: skip
-"""Fields that the dialect's own code reads; a test of the dialect shows what each does."""
+OWN = {name: import_module(f"tests.api.test_{name.replace('-', '_')}").OWN_FIELDS for name in DIALECTS}
+"""Fields that the dialect's own code reads; its test shows what each does."""
 
 
 def flat(rows: Iterator[Parameter]) -> Iterator[Parameter]:

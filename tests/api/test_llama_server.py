@@ -23,6 +23,12 @@ from tests.api.served import events, openai_text, post, toy_app
 from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
 from tests.toy_backend import let_steps_count_the_same, on_toy
 
+OWN_FIELDS = {
+    "input_extra", "input_prefix", "input_suffix", "n_indent", "n_predict", "n_probs", "prompt",
+    "response_fields", "return_tokens", "samplers", "t_max_predict_ms", "timings_per_token",
+}  # fmt: skip
+"""Fields that this dialect's own code reads; each has a test here."""
+
 PLAIN = {"temperature": 0, "n_predict": 12}
 """The toy model repeats patterns of its prompt; greedy sampling."""
 PROMPT = "ab ab ab ab"

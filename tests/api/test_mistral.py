@@ -8,6 +8,9 @@ from onward.server.app import make_app
 from tests.api.served import events, openai_text, post, toy_app
 from tests.server.fakes import FakeBackend, delta, in_loop, settings
 
+OWN_FIELDS = {"max_tokens", "prompt"}
+"""Fields that this dialect's own code reads; each has a test here."""
+
 PATH = "/v1/fim/completions"
 FIELDS: dict[str, Any] = {"model": "toy", "prompt": "ab ab ab ab", "suffix": " end", "temperature": 0, "max_tokens": 12}
 

@@ -12,6 +12,9 @@ from onward.server.app import make_app
 from tests.api.served import openai_text, post, toy_app
 from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
 
+OWN_FIELDS = {"logprobs", "num_predict", "prompt", "top_logprobs"}
+"""Fields that this dialect's own code reads; each has a test here."""
+
 PROMPT = "ab ab ab ab"
 OPTIONS = {"temperature": 0, "num_predict": 12}
 

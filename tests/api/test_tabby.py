@@ -11,6 +11,12 @@ from onward.server.app import make_app
 from tests.api.served import openai_text, post, toy_app
 from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
 
+OWN_FIELDS = {
+    "declarations", "prefix", "raw_prompt", "relevant_snippets_from_changed_files",
+    "relevant_snippets_from_recently_opened_files",
+}  # fmt: skip
+"""Fields that this dialect's own code reads; each has a test here."""
+
 PATH = "/tabby/v1/completions"
 
 

@@ -11,6 +11,9 @@ from onward.server.app import make_app
 from tests.api.served import events, openai_text, post, toy_app
 from tests.server.fakes import Call, FakeBackend, delta, in_loop, settings
 
+OWN_FIELDS = {"details", "do_sample", "inputs", "max_new_tokens", "return_full_text", "top_n_tokens"}
+"""Fields that this dialect's own code reads; each has a test here."""
+
 PROMPT = "ab ab ab ab"
 GREEDY: dict[str, Any] = {"max_new_tokens": 12, "details": True}
 

@@ -1,19 +1,16 @@
-"""The APIs of other servers that are served beside OpenAI's, by the names that the setting `dialects` has for them."""
+"""The APIs of other servers that are served in addition to OpenAI's, by the names that the setting `dialects` has."""
 
 from __future__ import annotations
 
-from onward.api import mistral, ollama, tabby, tgi
-from onward.api.llama_server import routes as llama_server
+from importlib import import_module
+
 from onward.api.routes import Route
+from onward.settings import declared
 
 DIALECTS: dict[str, tuple[Route, ...]] = {
-    "llama-server": llama_server.ROUTES,
-    "ollama": ollama.ROUTES,
-    "mistral": mistral.ROUTES,
-    "tabby": tabby.ROUTES,
-    "tgi": tgi.ROUTES,
+    name: import_module(f"onward.api.{name.replace('-', '_')}").ROUTES for name in declared.DIALECTS
 }
-"""The routes of each. An API is one module, or a folder, and a line here."""
+"""The routes of each, which are its module's."""
 
 
 def served_dialects(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from onward.api.openai.errors import MAX_FIELD_CHARS
 from onward.api.openai.reply import Identity
 from onward.api.parameter import Table
 from onward.api.reply import OneChoice
-from onward.api.routes import EVENTS, JSON, Exchange, Route, Services
+from onward.api.routes import EVENTS, JSON, Exchange, Route, Services, with_words
 from onward.api.sse import DONE, KEEP_ALIVE, data_event
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.request import CompletionRequest
@@ -148,7 +148,8 @@ _STREAM_EXAMPLE = (
     '"choices":[{"index":0,"delta":{"content":" a"},"finish_reason":null}]}\n\ndata: [DONE]\n\n'
 )
 
-ROUTES = (
+ROUTES = with_words(
+    ERRORS,
     Route(
         "POST",
         "/v1/fim/completions",
@@ -157,7 +158,6 @@ ROUTES = (
         "Complete what is between two texts.",
         body=FIM,
         stream=EVENTS,
-        words=ERRORS,
         example={JSON: _EXAMPLE, EVENTS: _STREAM_EXAMPLE},
     ),
 )

@@ -19,7 +19,7 @@ from onward.api.openai.errors import MAX_FIELD_CHARS, openai_error
 from onward.api.openai.parameters import KEEP_ALIVE
 from onward.api.parameter import Table
 from onward.api.reply import OneChoice, Stopwatch
-from onward.api.routes import JSON, LINES, Exchange, Route, Services
+from onward.api.routes import JSON, LINES, Exchange, Route, Services, with_words
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.rejections import UnknownModel
 from onward.completions.request import CompletionRequest
@@ -327,7 +327,8 @@ _LINES_EXAMPLE = (
 
 _MODEL_EXAMPLE: dict[str, Any] = {"name": "storyteller", "model": "storyteller", "details": {"family": "onward"}}
 
-ROUTES = (
+ROUTES = with_words(
+    ERRORS,
     Route(
         "POST",
         "/api/generate",
@@ -336,7 +337,6 @@ ROUTES = (
         "Continue a prompt.",
         body=GENERATE,
         stream=LINES,
-        words=ERRORS,
         example={JSON: _EXAMPLE, LINES: _LINES_EXAMPLE},
     ),
     Route(
@@ -346,7 +346,6 @@ ROUTES = (
         "ollamaShow",
         "Describe a model.",
         body=SHOW,
-        words=ERRORS,
         example={JSON: {"details": {"family": "onward"}, "capabilities": ["completion", "insert"]}},
     ),
     Route(
@@ -355,7 +354,6 @@ ROUTES = (
         tags,
         "ollamaTags",
         "List the models.",
-        words=ERRORS,
         example={JSON: {"models": [_MODEL_EXAMPLE]}},
     ),
     Route(
@@ -364,7 +362,6 @@ ROUTES = (
         processes,
         "ollamaProcesses",
         "List the models that are loaded.",
-        words=ERRORS,
         example={JSON: {"models": [{**_MODEL_EXAMPLE, "context_length": 1024}]}},
     ),
     Route(
@@ -373,7 +370,6 @@ ROUTES = (
         version,
         "ollamaVersion",
         "Return the server's version.",
-        words=ERRORS,
         example={JSON: {"version": "0.1.0"}},
     ),
 )

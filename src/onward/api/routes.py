@@ -4,7 +4,7 @@ the router are made from it."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, TypeVar
 
 from onward.api.body import BodyLimits, decode_object
@@ -142,3 +142,8 @@ class Route:
     def also(self, path: str) -> Route:
         """Return another URL of this route, which is not described."""
         return Route(self.method, path, self.handler, words=self.words, public=self.public)
+
+
+def with_words(words: ErrorWords, *routes: Route) -> tuple[Route, ...]:
+    """Return the routes of an API whose errors have these words."""
+    return tuple(replace(route, words=words) for route in routes)

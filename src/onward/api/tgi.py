@@ -18,7 +18,7 @@ from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.errors import MAX_FIELD_CHARS, openai_error
 from onward.api.parameter import Parameter, Table
 from onward.api.reply import OneChoice
-from onward.api.routes import EVENTS, JSON, Exchange, Route, Services
+from onward.api.routes import EVENTS, JSON, Exchange, Route, Services, with_words
 from onward.api.sse import KEEP_ALIVE, data_event
 from onward.completions.delta import Delta, TokenCounts
 from onward.completions.rejections import ContextExceeded
@@ -305,7 +305,8 @@ _STREAM_EXAMPLE = (
     'data: {"index":1,"token":{"id":617,"text":" upon","logprob":-0.1,"special":false},"generated_text":null}\n\n'
 )
 
-ROUTES = (
+ROUTES = with_words(
+    ERRORS,
     Route(
         "POST",
         "/generate",
@@ -313,7 +314,6 @@ ROUTES = (
         "tgiGenerate",
         "Continue a prompt.",
         body=GENERATE,
-        words=ERRORS,
         example={JSON: {"generated_text": " upon a time"}},
     ),
     Route(
@@ -324,7 +324,6 @@ ROUTES = (
         "Continue a prompt as a stream.",
         body=GENERATE,
         stream=EVENTS,
-        words=ERRORS,
         example={JSON: {"generated_text": " upon a time"}, EVENTS: _STREAM_EXAMPLE},
     ),
     Route(
@@ -335,7 +334,6 @@ ROUTES = (
         "Continue a prompt, as a stream or not.",
         body=COMPATIBLE,
         stream=EVENTS,
-        words=ERRORS,
         example={JSON: [{"generated_text": " upon a time"}], EVENTS: _STREAM_EXAMPLE},
     ),
     Route(
@@ -344,7 +342,6 @@ ROUTES = (
         info,
         "tgiInfo",
         "Describe the server.",
-        words=ERRORS,
         example={JSON: {"model_id": "storyteller", "max_total_tokens": 1024, "router": "onward", "version": "0.1.0"}},
     ),
 )

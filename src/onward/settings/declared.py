@@ -12,6 +12,9 @@ from onward.settings.folders import cache_folder
 from onward.settings.option import Option, as_option, option
 from onward.values import ContentFilterSetting
 
+DIALECTS = ("llama-server", "ollama", "mistral", "tabby", "tgi")
+"""The APIs of other servers that can be served: each is a module of `onward.api`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -128,7 +131,7 @@ class Settings:
         is_server_only=True,
     )  # fmt: skip
     dialects: tuple[str, ...] = option(
-        ("all",), "Network", values.choice("all", "none", "llama-server", "ollama", "mistral", "tabby", "tgi"),
+        ("all",), "Network", values.choice("all", "none", *DIALECTS),
         "Completion APIs of other servers that are served beside OpenAI's, for editors and programs that know only "
         "those. all, none, or names. Repeatable.",
         metavar="NAME", is_repeatable=True,

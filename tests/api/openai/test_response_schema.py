@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onward.api.dialects import DIALECTS
 from onward.api.openai.encode import chunk_event, encode_completion
 from onward.api.openai.errors import error_envelope
 from onward.api.openai.parameters import PARAMETERS
@@ -218,9 +219,7 @@ def test_the_document_has_every_route() -> None:
         "/openai/v1/completions", "/openai/v1/models", "/openai/v1/models/{id}",
         "/openai/schemas/Completion.json", "/tokenize", "/detokenize", "/tokenizer_info",
         "/m/{id}/v1/completions", "/m/{id}/tokenize", "/m/{id}/detokenize", "/m/{id}/tokenizer_info",
-        "/completion", "/infill", "/props", "/slots",
-        "/api/generate", "/api/show", "/api/tags", "/api/ps", "/api/version",
-        "/v1/fim/completions", "/tabby/v1/completions", "/tabby/v1/health", "/generate", "/generate_stream", "/info",
+        *(route.path for routes in DIALECTS.values() for route in routes),
         "/health", "/live", "/metrics", "/openapi.json", "/docs", "/", "/tokenizer",
     }  # fmt: skip
 

@@ -1,1 +1,3 @@
-"""llama.cpp's own API (tools/server, 0c1e57098): the endpoints that llama.vim, llama.vscode and others call."""
+"""The API of llama.cpp's server, with the routes that `api.dialects` looks for."""
+
+from onward.api.llama_server.routes import ROUTES as ROUTES

@@ -12,7 +12,7 @@ from onward.api.llama_server.fields import COMPLETION, INFILL, UNLIMITED, check_
 from onward.api.llama_server.reply import ERRORS, LlamaOptions, LlamaReply
 from onward.api.parameter import Table
 from onward.api.reply import Stopwatch
-from onward.api.routes import EVENTS, JSON, Exchange, Route, Services
+from onward.api.routes import EVENTS, JSON, Exchange, Route, Services, with_words
 from onward.completions.request import CompletionRequest, InfillContext
 from onward.errors import InvalidRequest, Overloaded
 
@@ -175,7 +175,8 @@ _EXAMPLE: dict[str, Any] = {
 
 _STREAM_EXAMPLE = 'data: {"index":0,"content":" upon","stop":false}\n\ndata: {"index":0,"content":"","stop":true}\n\n'
 
-ROUTES = (
+ROUTES = with_words(
+    ERRORS,
     Route(
         "POST",
         "/completion",
@@ -184,7 +185,6 @@ ROUTES = (
         "Continue a prompt.",
         body=COMPLETION,
         stream=EVENTS,
-        words=ERRORS,
         example={JSON: _EXAMPLE, EVENTS: _STREAM_EXAMPLE},
     ),
     Route(
@@ -195,7 +195,6 @@ ROUTES = (
         "Complete what is between two texts.",
         body=INFILL,
         stream=EVENTS,
-        words=ERRORS,
         example={JSON: _EXAMPLE, EVENTS: _STREAM_EXAMPLE},
     ),
     Route(
@@ -204,7 +203,6 @@ ROUTES = (
         props,
         "llamaProps",
         "Describe the server and a model.",
-        words=ERRORS,
         example={
             JSON: {"default_generation_settings": {"n_ctx": 1024}, "total_slots": 64, "model_alias": "storyteller"}
         },
@@ -215,7 +213,6 @@ ROUTES = (
         slots,
         "llamaSlots",
         "List the rows of the batch.",
-        words=ERRORS,
         example={JSON: [{"id": 0, "n_ctx": 1024, "is_processing": False}]},
     ),
 )
