@@ -2,15 +2,17 @@
 import { render } from "preact";
 import "./style.css";
 import { loadModels } from "./state/access";
-import { openPermalink } from "./state/actions";
+import { openPermalink, recall } from "./state/actions";
 import { keepDocument } from "./state/document";
 import { start } from "./state/start";
-import { dialog } from "./state/page";
+import { dialog, followKeyboard } from "./state/page";
 import { App } from "./views/App";
 
 async function main(): Promise<void> {
   const listed = loadModels();
   await keepDocument(); // a few milliseconds; the editor begins with what was kept
+  recall();
+  followKeyboard();
   const root = document.getElementById("app");
   if (root) render(<App />, root);
   if (!(await listed) && start.requiresKey) dialog.value = "key";

@@ -11,6 +11,10 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator
 
 from tests.playground.browser import PATIENCE_MS
 
+IN_MENU = frozenset({"Same again", "Fill in", "Rewrite", "Score", "Side by side", "Share", "Copy as", "New"})
+"""What the toolbar's menu has."""
+PHONE = {"viewport": {"width": 400, "height": 800}, "has_touch": True, "is_mobile": True}
+
 expect.set_options(timeout=PATIENCE_MS)
 
 
@@ -51,7 +55,32 @@ class Playground:
         return self.page.get_by_role("textbox", name="Document")
 
     def button(self, name: str) -> Locator:
+        """A button of the page; the toolbar's menu is opened for those that are in it."""
+        if name in IN_MENU and not self.page.locator(".menu:popover-open").count():
+            self.page.get_by_role("button", name="More", exact=True).click()
         return self.page.get_by_role("button", name=name, exact=False).first
+
+    def tab(self, name: str) -> Playground:
+        """Show a panel; on a small screen, the sheet of panels first."""
+        tab = self.page.get_by_role("tab", name=name)
+        if not tab.is_visible():
+            self.page.get_by_role("button", name="Panels", exact=True).click()
+        tab.click()
+        return self
+
+    def close_panels(self) -> Playground:
+        """Put the sheet of panels away, where it is over the document."""
+        close = self.page.get_by_role("button", name="Close the panels")
+        if close.is_visible():
+            close.click()
+        return self
+
+    def colour(self, by: str) -> Playground:
+        """Colour tokens by `Probability` or `Surprise`, or not: `Plain`."""
+        self.page.get_by_role("button", name="Probabilities").click()
+        self.page.get_by_text(by, exact=True).click()
+        self.page.keyboard.press("Escape")
+        return self
 
     def write(self, text: str) -> Playground:
         """Replace the document."""
@@ -63,11 +92,11 @@ class Playground:
 
     def set(self, name: str, value: str) -> Playground:
         """Change a setting."""
-        self.page.get_by_role("tab", name="Settings").click()
+        self.tab("Settings")
         self.page.get_by_role("searchbox", name="Find a setting").fill(name)
         self.page.locator(f"#write-{name}").fill(value)
         self.page.get_by_role("searchbox", name="Find a setting").fill("")
-        return self
+        return self.close_panels()
 
     def generate(self) -> Playground:
         self.editor.focus()
@@ -99,7 +128,7 @@ class Playground:
 
     @property
     def notice(self) -> Locator:
-        return self.page.locator(".notice")
+        return self.page.locator(".notice p")
 
     def announced(self, text: str) -> None:
         expect(self.page.locator("[role=status][aria-live]")).to_contain_text(text)
@@ -110,6 +139,6 @@ class Playground:
 
 def open_context(browser: Browser, **options: Any) -> BrowserContext:
     """Return a new profile: nothing is stored in it."""
-    context = browser.new_context(**options)
+    context = browser.new_context(**({"viewport": {"width": 1280, "height": 800}} | options))
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     return context

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,7 +15,7 @@ pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install
 from playwright.sync_api import expect
 
 from tests.playground.browser import SOURCES
-from tests.playground.pages import Playground, open_context
+from tests.playground.pages import PHONE, Playground, open_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,21 @@ def generated(playground: Playground) -> None:
 
 def with_tree(playground: Playground) -> None:
     playground.generate()
-    playground.page.get_by_role("tab", name="Tree").click()
+    playground.tab("Tree")
+
+
+def versions(playground: Playground) -> None:
+    playground.set("n", "3").set("max_tokens", "24").generate()
+    playground.button("Side by side").click()
+
+
+def menu(playground: Playground) -> None:
+    playground.generate()
+    playground.page.get_by_role("button", name="More", exact=True).click()
+
+
+def probabilities(playground: Playground) -> None:
+    playground.generate().colour("Probability")
 
 
 def with_alternatives(playground: Playground) -> None:
@@ -60,6 +74,7 @@ def tokens(playground: Playground) -> None:
 
 
 def settings(playground: Playground) -> None:
+    playground.tab("Settings")
     for summary in playground.page.locator(".settings summary").all():
         summary.click()
     playground.page.locator("#write-temperature").fill("9")
@@ -84,34 +99,29 @@ def reference(playground: Playground) -> None:
 
 
 VIEWS = [
-    generated, with_tree, with_alternatives, surprised, compared, tokens, settings, help_dialog, copy_dialog, failed,
-    reference,
+    generated, probabilities, menu, versions, with_tree, with_alternatives, surprised, compared, tokens, settings,
+    help_dialog, copy_dialog, failed, reference,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "device"), [("light", {}), ("dark", PHONE)], ids=["light-1280", "dark-400"])
 @pytest.mark.parametrize("show", VIEWS, ids=lambda show: show.__name__)
-def test_axe_finds_no_violation(browser: Browser, site: str, show: Callable[[Playground], None], scheme: str) -> None:
+def test_axe_finds_no_violation(
+    browser: Browser, site: str, show: Callable[[Playground], None], scheme: str, device: dict[str, Any]
+) -> None:
+    """Nor is anything wider than the screen."""
     if not AXE.is_file():
         pytest.skip("needs axe-core: run `npm ci` in playground/")
-    context = open_context(browser, color_scheme=scheme, reduced_motion="reduce")
+    context = open_context(browser, color_scheme=scheme, reduced_motion="reduce", **device)
     playground = Playground(context.new_page(), site).open()
     show(playground)
+    width = playground.page.evaluate("document.documentElement.scrollWidth")
     playground.page.evaluate(AXE.read_text(encoding="utf-8"))
     found = playground.page.evaluate("axe.run().then(({violations}) => violations)")
     seen = [(each["id"], [node["html"][:150] for node in each["nodes"][:3]]) for each in found]
     context.close()
     assert not seen
-
-
-@pytest.mark.parametrize("show", [generated, with_tree, surprised, compared, tokens, settings, help_dialog, reference],
-                         ids=lambda show: show.__name__)  # fmt: skip
-def test_nothing_is_wider_than_400_pixels(browser: Browser, site: str, show: Callable[[Playground], None]) -> None:
-    context = open_context(browser, viewport={"width": 400, "height": 800})
-    playground = Playground(context.new_page(), site).open()
-    show(playground)
-    assert playground.page.evaluate("document.documentElement.scrollWidth") <= 400
-    context.close()
+    assert width <= (400 if device else 1280)
 
 
 def test_the_colours_follow_the_system_or_ones_choice(browser: Browser, site: str) -> None:
@@ -119,12 +129,14 @@ def test_the_colours_follow_the_system_or_ones_choice(browser: Browser, site: st
     playground = Playground(context.new_page(), site).open()
     background = "getComputedStyle(document.body).backgroundColor"
     dark = playground.page.evaluate(background)
-    playground.page.get_by_label("Colours").select_option("light")
+    playground.page.get_by_role("button", name="Page").click()
+    playground.page.get_by_label("Theme").select_option("light")
     light = playground.page.evaluate(background)
     assert dark != light
     playground.open()
     assert playground.page.evaluate(background) == light
-    playground.page.get_by_label("Colours").select_option("dark")
+    playground.page.get_by_role("button", name="Page").click()
+    playground.page.get_by_label("Theme").select_option("dark")
     assert playground.page.evaluate(background) == dark
     context.close()
 
@@ -156,24 +168,46 @@ def test_every_control_is_reached_by_tab(playground: Playground) -> None:
     page = playground.page
     playground.generate()
     page.get_by_label("Model").focus()
+    assert {"Another", "Undo", "Redo", "Probabilities", "More", "Version after"} <= reached_by_tab(playground, 20)
+    page.get_by_role("button", name="More", exact=True).focus()
+    page.keyboard.press("Enter")
+    wanted = {"Same again", "Fill in", "Rewrite", "Score", "Share", "Copy as…", "New"}
+    reached = reached_by_tab(playground, 12)
+    assert all(any(name.startswith(each) for name in reached) for each in wanted), reached
+    page.keyboard.press("Escape")
+    expect(page.locator(".menu:popover-open")).to_have_count(0)
+    page.get_by_role("button", name="Page").focus()
+    page.keyboard.press("Enter")
+    assert {"Help and keys ?", "API reference"} <= reached_by_tab(playground, 4)
+
+
+def reached_by_tab(playground: Playground, presses: int) -> set[str]:
+    """Return the names of what gets the focus."""
+    name = "(document.activeElement.ariaLabel || document.activeElement.textContent).trim()"
     reached = set()
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        reached.add(page.evaluate("(document.activeElement.ariaLabel || document.activeElement.textContent).trim()"))
-    wanted = {
-        "Same again",
-        "Another",
-        "Undo",
-        "Redo",
-        "Fill in",
-        "Rewrite",
-        "Score",
-        "New",
-        "Share",
-        "Copy as…",
-        "Help",
-    }
-    assert wanted <= reached
+    for _ in range(presses):
+        playground.page.keyboard.press("Tab")
+        reached.add(playground.page.evaluate(name))
+    return reached
+
+
+@pytest.mark.parametrize("device", [{}, PHONE], ids=["1280", "400"])
+def test_the_toolbar_never_moves(browser: Browser, site: str, device: dict[str, Any]) -> None:
+    context = open_context(browser, **device)
+    playground = Playground(context.new_page(), site).open()
+    primary = playground.page.locator(".foot .toolbar .primary")
+    place = primary.bounding_box()
+    playground.click("Continue")
+    assert primary.bounding_box() == place
+    playground.set("max_tokens", "5000").click("Continue")
+    expect(playground.page.get_by_role("alert")).to_be_visible()
+    assert primary.bounding_box() == place
+    playground.colour("Probability")
+    assert primary.bounding_box() == place
+    playground.write("A line.\n" * 200)
+    assert primary.bounding_box() == place
+    assert place and 0 < place["y"] < 800 - place["height"]
+    context.close()
 
 
 def test_screen_readers_hear_what_happens(playground: Playground) -> None:

@@ -35,7 +35,7 @@ def test_what_is_filled_in_is_accepted_by_enter(playground: Playground) -> None:
     playground.page.keyboard.press("Enter")
     expect(playground.page.get_by_text("Keep the text that was filled in?")).to_have_count(0)
     assert playground.text == filled
-    playground.page.get_by_role("tab", name="Tree").click()
+    playground.tab("Tree")
     expect(playground.page.locator(".node.on-path")).to_have_count(3)
 
 

@@ -57,7 +57,7 @@ def test_hostile_text_is_shown_as_text(playground: Playground, name: str) -> Non
         assert playground.text == "Say: " + text
     assert playground.page.evaluate("window.hacked") is None
     for panel in ("Tree", "Candidates"):
-        playground.page.get_by_role("tab", name=panel).click()
+        playground.tab(panel)
     playground.page.get_by_role("navigation").get_by_role("button", name="Compare").click()
     playground.page.locator(".compare .primary").click()
     expect(playground.page.locator(".result").first).to_contain_text(text[:3].strip() or "lone")
@@ -106,12 +106,12 @@ def test_a_tree_of_strange_nodes_is_shown_and_kept_without_an_error(
     node: dict[str, object] = {"id": 1, "parent": None, "origin": "generated", "text": "abcdef", **HOSTILE_NODES[name]}
     file = tmp_path / "tree.json"
     file.write_text(json.dumps({"format": "onward-tree", "version": 1, "nodes": [node]}), encoding="utf-8")
-    playground.page.get_by_role("tab", name="Tree").click()
+    playground.tab("Tree")
     playground.page.get_by_label("Import").set_input_files(file)
     expect(playground.notice).to_contain_text("imported")
     playground.page.locator(".node").last.click()
     for panel in ("Candidates", "Tree"):
-        playground.page.get_by_role("tab", name=panel).click()
+        playground.tab(panel)
     playground.page.wait_for_timeout(1000)  # it is stored a moment later
     playground.page.reload()
     expect(playground.page.locator(".editor .cm-content").first).to_contain_text(str(node["text"])[:4])

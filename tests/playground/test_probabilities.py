@@ -23,15 +23,20 @@ SHADED = (
 
 def open_alternatives(playground: Playground) -> None:
     """Put the pointer on the second generated token."""
+    playground.colour("Probability")
     playground.page.locator(".editor .generated").nth(1).hover()
     expect(playground.page.locator(".alternatives")).to_be_visible()
 
 
 def test_tokens_are_coloured_by_probability_with_a_legend(playground: Playground) -> None:
     playground.generate()
+    expect(playground.page.locator(SHADED)).to_have_count(0)
+    playground.colour("Probability")
     expect(playground.page.get_by_role("list", name="Legend")).to_contain_text("≥ 80%")
     assert playground.page.locator(SHADED).count() > 0
-    playground.page.get_by_text("Plain").click()
+    playground.open()
+    assert playground.page.locator(SHADED).count() > 0, "what was chosen is kept"
+    playground.colour("Plain")
     expect(playground.page.locator(SHADED)).to_have_count(0)
     expect(playground.page.get_by_role("list", name="Legend")).to_have_count(0)
 
@@ -41,9 +46,8 @@ def test_a_pointer_on_a_token_shows_alternatives_with_percentages(playground: Pl
     open_alternatives(playground)
     shown = playground.page.locator(".alternatives li")
     assert shown.count() >= 5
-    shares = [
-        float(re.sub("[<%]", "", text)) for text in playground.page.locator(".alternatives li span").all_inner_texts()
-    ]
+    texts = playground.page.locator(".alternatives .choice span").all_inner_texts()
+    shares = [float(re.sub("[<%]", "", text)) for text in texts]
     assert shares == sorted(shares, reverse=True) and sum(shares) <= 101
 
 
@@ -53,12 +57,12 @@ def test_choosing_an_alternative_branches_there_and_goes_on(playground: Playgrou
     before = playground.text
     first = playground.page.locator(".editor .generated").first.inner_text()
     open_alternatives(playground)
-    other = playground.page.locator(".alternatives li button:enabled").nth(2)
+    other = playground.page.locator(".alternatives .choice:enabled").nth(2)
     chosen = other.locator("code").inner_text().replace("·", " ").replace("↵", "\n")
     playground.during(other.click)
     assert playground.text.startswith(prompt + first + chosen)
     assert playground.text != before
-    playground.page.get_by_role("tab", name="Tree").click()
+    playground.tab("Tree")
     assert playground.page.locator(".node").count() >= 4, "what was there before the branch is still in the tree"
 
 
@@ -115,7 +119,7 @@ def test_prompt_tokens_have_alternatives_too_once_scored(playground: Playground)
 
 
 def test_probabilities_behind_an_edit_are_not_shown(playground: Playground) -> None:
-    playground.write("The fox")
+    playground.colour("Probability").write("The fox")
     playground.generate()
     assert playground.page.locator(SHADED).count() > 0
     playground.page.keyboard.press("Control+Home")
@@ -124,3 +128,26 @@ def test_probabilities_behind_an_edit_are_not_shown(playground: Playground) -> N
     assert playground.page.locator(".editor .generated").count() > 0
     playground.page.keyboard.press("Control+z")
     assert playground.page.locator(SHADED).count() > 0
+
+
+def test_a_token_is_banned_and_favoured_and_the_biases_are_listed_and_removed(playground: Playground) -> None:
+    playground.set("max_tokens", "8").set("temperature", "0").generate()
+    banned = playground.page.locator(".editor .generated").nth(1).inner_text()
+    open_alternatives(playground)
+    playground.page.locator(".alternatives .weights").get_by_role("button", name="Ban").click()
+    expect(playground.notice).to_contain_text("is banned from now on")
+    biases = playground.page.get_by_role("list", name="Biased tokens").get_by_role("listitem")
+    expect(biases).to_have_count(1)
+    body = playground.request_of(lambda: playground.click("Another"))
+    assert list(body["logit_bias"].values()) == [-100]
+    assert playground.page.locator(".editor .generated").nth(1).inner_text() != banned
+    open_alternatives(playground)
+    playground.page.locator(".alternatives .ban:enabled").nth(2).click()
+    expect(biases).to_have_count(2)
+    biases.first.get_by_role("spinbutton").fill("-3")
+    biases.first.get_by_role("spinbutton").press("Tab")
+    playground.button("Remove the bias of").click()
+    expect(biases).to_have_count(1)
+    playground.page.get_by_role("button", name="Remove the bias of").click()
+    expect(biases).to_have_count(0)
+    assert "logit_bias" not in playground.request_of(playground.generate)

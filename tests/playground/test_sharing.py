@@ -85,7 +85,7 @@ def test_the_document_that_was_open_is_kept_when_a_link_is_opened(playground: Pl
     playground.page.wait_for_timeout(500)
     playground.page.goto("about:blank")
     playground.open(link)
-    playground.page.get_by_role("tab", name="Tree").click()
+    playground.tab("Tree")
     expect(playground.page.locator(".node", has_text="Something of my own")).to_be_visible()
 
 

@@ -10,11 +10,9 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'onward[browser]'")
 
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator
-
     from tests.playground.pages import Playground
 
 pytestmark = pytest.mark.slow
@@ -22,8 +20,14 @@ pytestmark = pytest.mark.slow
 
 def tree(playground: Playground) -> Locator:
     """Open the tree; return its rows."""
-    playground.page.get_by_role("tab", name="Tree").click()
+    playground.tab("Tree")
     return playground.page.locator(".node")
+
+
+def change(row: Locator, action: str) -> None:
+    """Choose from the menu of a node."""
+    row.get_by_role("button", name="Change").click()
+    row.get_by_role("button", name=action).click()
 
 
 def test_trying_again_loses_nothing(playground: Playground) -> None:
@@ -50,6 +54,63 @@ def test_several_candidates_are_shown_side_by_side_and_chosen_from(playground: P
     cards.nth(2).get_by_role("button").click()
     assert playground.text == prompt + text
     expect(cards.nth(2)).to_have_class("on-path")
+    playground.button("Side by side").click()
+    wide = playground.page.get_by_role("dialog", name="Versions side by side").locator("li")
+    expect(wide).to_have_count(3)
+    tops = [box["y"] for box in map(Locator.bounding_box, wide.all()) if box]
+    assert len(set(tops)) == 1, "beside one another"
+    wide.nth(0).get_by_role("button").click()
+    expect(playground.page.get_by_role("dialog")).to_have_count(0)
+    expect(cards.nth(0)).to_have_class("on-path")
+
+
+def test_what_versions_share_is_quiet_and_the_rest_is_not(playground: Playground) -> None:
+    playground.set("temperature", "0").set("max_tokens", "12").set("n", "2").generate()
+    first = playground.page.locator(".candidates li").first
+    assert first.locator(".shared").inner_text() == "", "equal texts part nowhere"
+    playground.set("temperature", "1.3").click("Another")
+    playground.tab("Candidates")
+    texts = [card.inner_text() for card in playground.page.locator(".candidates li p").all()]
+    shared = [part.inner_text() for part in playground.page.locator(".candidates .shared").all()]
+    assert all(text.startswith(beginning) for text, beginning in zip(texts, shared, strict=True))
+
+
+def test_branches_are_drawn(playground: Playground) -> None:
+    playground.set("max_tokens", "8").generate()
+    playground.click("Another")
+    playground.click("Continue")
+    tree(playground)
+    places = playground.page.locator(".graph .dot").evaluate_all("dots => dots.map(dot => dot.getAttribute('cx'))")
+    assert places[0] == places[2] == places[3] != places[1], "the first version branches off, the last one goes on"
+    expect(playground.page.locator(".graph .dot.on-path")).to_have_count(3)
+
+
+def test_versions_are_turned_over_by_keys_and_buttons_and_another_is_behind_the_last(playground: Playground) -> None:
+    playground.set("max_tokens", "8").generate()
+    first = playground.text
+    playground.editor.focus()
+    playground.during(lambda: playground.page.keyboard.press("Alt+ArrowRight"))
+    second = playground.text
+    assert second != first
+    playground.page.keyboard.press("Alt+ArrowLeft")
+    assert playground.text == first
+    playground.announced("Version 1 of 2.")
+    playground.button("Version after").click()
+    assert playground.text == second
+    expect(playground.page.get_by_role("group", name="Versions")).to_contain_text("2/2")
+
+
+def test_same_again_and_another_work_after_a_reload(playground: Playground) -> None:
+    playground.set("max_tokens", "12").generate()
+    text, seed = playground.text, playground.meter("seed")
+    playground.page.wait_for_timeout(500)  # it is kept after 300 ms without a change
+    playground.open()
+    expect(playground.button("Another")).to_be_enabled()
+    playground.click("Same again")
+    assert (playground.text, playground.meter("seed")) == (text, seed)
+    playground.open().click("Another")
+    assert playground.text != text
+    assert playground.meter("seed") != seed
 
 
 def test_the_best_of_several_is_shown_although_it_cannot_be_streamed(playground: Playground) -> None:
@@ -61,11 +122,11 @@ def test_the_best_of_several_is_shown_although_it_cannot_be_streamed(playground:
 def test_a_node_gets_a_name_and_a_bookmark(playground: Playground) -> None:
     playground.generate()
     rows = tree(playground)
-    rows.nth(1).get_by_role("button", name="Rename").click()
+    change(rows.nth(1), "Rename")
     playground.page.keyboard.type("My ending")
     playground.page.keyboard.press("Enter")
     expect(rows.nth(1)).to_contain_text("My ending")
-    rows.nth(1).get_by_role("button", name="Bookmark").click()
+    change(rows.nth(1), "Bookmark")
     playground.page.get_by_label("Bookmarks (1)").check()
     expect(rows).to_have_count(1)
 
@@ -74,7 +135,7 @@ def test_a_branch_is_pruned(playground: Playground) -> None:
     prompt = playground.text
     playground.generate()
     rows = tree(playground)
-    rows.nth(1).get_by_role("button", name="Remove").click()
+    change(rows.nth(1), "Remove")
     expect(rows).to_have_count(1)
     assert playground.text == prompt
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -112,7 +114,7 @@ def test_an_error_is_shown_in_place_in_the_server_s_words(playground: Playground
     alert = playground.page.get_by_role("alert").first
     expect(alert).to_contain_text("context")
     expect(playground.button("Same again")).to_be_enabled()
-    playground.button("Dismiss").click()
+    playground.page.get_by_role("button", name="Dismiss", exact=True).click()
     expect(playground.page.locator(".problem")).to_have_count(0)
 
 
@@ -169,10 +171,38 @@ def test_the_page_says_what_it_is_before_its_script_has_arrived(browser: Browser
     context.close()
 
 
+def test_a_text_that_the_model_has_ended_goes_on_anyway(playground: Playground) -> None:
+    end = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "storyteller"}
+    choice = {"text": " The end.", "index": 0, "logprobs": None, "finish_reason": "stop"}
+    events = f"id: 1\ndata: {json.dumps(end | {'choices': [choice]})}\n\nid: 2\ndata: [DONE]\n\n"
+    playground.page.route("**/v1/completions", lambda route: route.fulfill(body=events))
+    playground.generate()
+    expect(playground.notice).to_have_text("The model ended the text here.")
+    playground.page.unroute("**/v1/completions")
+    before = playground.text
+    body = playground.request_of(lambda: playground.click("Go on anyway"))
+    assert body["ban_eos_token"] is True
+    assert playground.text.startswith(before) and len(playground.text) > len(before)
+
+
+@pytest.mark.parametrize(
+    ("until", "cut"), [("a sentence ends", r"[^.!?]*[.!?]+[\"']*"), ("a paragraph ends", r"\n*[^\n]+")]
+)
+def test_a_text_goes_on_until_a_sentence_or_a_paragraph_ends(playground: Playground, until: str, cut: str) -> None:
+    playground.set("max_tokens", "300").set("seed", "4").write("Once upon a time")
+    playground.page.get_by_label("Continue until").select_option(until)
+    playground.generate()
+    text = playground.text.removeprefix("Once upon a time")
+    assert text.strip() and re.fullmatch(cut, text)
+    assert playground.page.locator(".editor .generated").count() > 0
+    playground.click("Same again")
+    assert playground.text == "Once upon a time" + text
+
+
 def test_a_text_that_the_model_ends_at_once_is_explained(playground: Playground) -> None:
     playground.set("max_tokens", "0").generate()
     expect(playground.notice).to_contain_text("generated nothing")
-    playground.page.get_by_role("tab", name="Tree").click()
+    playground.tab("Tree")
     expect(playground.page.locator(".node")).to_have_count(1)
 
 

@@ -1,5 +1,6 @@
 /** A completion as an address: prompt, settings and what came out, compressed into the part behind the `#`. */
 import type { Settings } from "./settings";
+import type { Until } from "./until";
 
 export interface Shared {
   model: string;
@@ -8,6 +9,7 @@ export interface Shared {
   seed: number;
   suffix?: string;
   prediction?: string;
+  until?: Until;
   /** The server's fingerprint and the digest of the texts, where the completion was generated. */
   fingerprint?: string;
   digest?: string;

@@ -1,6 +1,7 @@
 /** Bodies of requests: only what differs from the API's defaults is sent. */
 import type { RequestBody } from "../api/types";
 import type { Settings } from "./settings";
+import type { Until } from "./until";
 
 export interface Draft {
   model: string;
@@ -9,6 +10,8 @@ export interface Draft {
   seed: number;
   suffix?: string;
   prediction?: string;
+  /** Where the page ends the text itself; the server is not asked. */
+  until?: Until;
 }
 
 export const MAX_SEED = 2 ** 31;

@@ -3,6 +3,7 @@
  * the way from a root to a node. Trees are immutable: every function returns another.
  */
 import { tokensWithin, type Token } from "./tokens";
+import type { Until } from "./until";
 
 export type Origin = "written" | "generated";
 
@@ -14,6 +15,7 @@ export interface Run {
   fingerprint: string;
   finish: string;
   suffix?: string;
+  until?: Until;
 }
 
 export interface TreeNode {

@@ -6,6 +6,7 @@ import type { Token } from "../core/tokens";
 import { addTokens, allTokens, generated, setShading, tokenAt, tokenExtension, type PlacedToken, type Shading } from "./tokens";
 
 const UNDO_GROUP_MS = 500;
+const CARET_MARGIN_PX = 24;
 /** The generation that a transaction belongs to: undo takes it back as a whole. */
 const generation = Annotation.define<number>();
 
@@ -36,7 +37,7 @@ export class Editor {
           EditorState.lineSeparator.of("\n"), // every character counts, also a carriage return
           EditorView.clipboardInputFilter.of((text) => text.replace(/\r\n?/g, "\n")),
           EditorView.lineWrapping,
-          EditorView.contentAttributes.of({ "aria-label": label, spellcheck: "false", autocorrect: "off", autocapitalize: "off" }),
+          EditorView.contentAttributes.of({ "aria-label": label, tabindex: "0", spellcheck: "true", autocapitalize: "sentences" }),
           highlightSpecialChars(),
           drawSelection(),
           placeholder("Write a beginning…"),
@@ -49,7 +50,16 @@ export class Editor {
         ],
       }),
     });
+    this.resized.observe(this.view.scrollDOM);
   }
+
+  /** Where the room shrinks, such as when a soft keyboard opens, the caret stays visible. */
+  private readonly resized = new ResizeObserver(() => {
+    const { clientHeight } = this.view.scrollDOM;
+    if (clientHeight < this.height && this.view.hasFocus) this.view.dispatch({ effects: EditorView.scrollIntoView(this.cursor, { yMargin: CARET_MARGIN_PX }) });
+    this.height = clientHeight;
+  });
+  private height = 0;
 
   /** Whether undo takes a change back together with the one before it. */
   private joins(transaction: Transaction, isAdjacent: boolean): boolean {
@@ -137,6 +147,7 @@ export class Editor {
   }
 
   destroy(): void {
+    this.resized.disconnect();
     this.view.destroy();
   }
 }

@@ -2,26 +2,24 @@
 import { batch, computed, signal } from "@preact/signals";
 import { streamCompletion } from "../api/client";
 import { savedMs, type Meter } from "../core/meter";
+import { childrenOf, textAt, type TreeNode } from "../core/tree";
 import { digest, fromHash, toHash, type Shared } from "../core/permalink";
 import { randomSeed, scoreBody, type Draft } from "../core/request";
-import { knownSettings } from "../core/settings";
+import { knownSettings, type Settings } from "../core/settings";
 import { score, type Score } from "../core/surprise";
 import { TokenAligner, type Token } from "../core/tokens";
 import { key, loadModels, model, models, selectModel } from "./access";
-import { addGenerated, commitDocument, current, show, text, theEditor, tree, write } from "./document";
+import { addGenerated, commitDocument, current, path, select, text, theEditor, tree, write } from "./document";
 import { run, type LiveChoice, type Progress } from "./generation";
-import { announce, dialog, notice, panel, problem, shading, showError } from "./page";
-import { parameters, settings } from "./settings";
-import { start } from "./start";
+import { announce, dialog, notice, notify, panel, problem, shading, showError } from "./page";
+import { parameters, settings, until } from "./settings";
+import { isStrict, start } from "./start";
 
 /** A completion that has ended, and what would produce it again. */
 export interface Done {
   draft: Draft;
   fingerprint: string;
   texts: string[];
-  meter: Meter;
-  /** The node that was continued. */
-  base: number;
 }
 
 /** Text that was filled in and is neither accepted nor rejected yet. */
@@ -55,18 +53,63 @@ export function nextSeed(): number {
   return typeof settings.value.seed === "number" ? settings.value.seed : randomSeed();
 }
 
-/** Continues the document. */
-export async function generate(seed = nextSeed()): Promise<void> {
+/** Continues the document. `extra` settings hold this time only. */
+export async function generate(extra: Settings = {}): Promise<void> {
   if (!(await isReady())) return;
-  const { seed: _, ...others } = settings.value;
-  await complete({ model: model.value, prompt: text.value, settings: others, seed });
+  await complete({ ...drafted(text.value), settings: { ...withoutSeed(), ...extra } });
+}
+
+/** Returns a draft that continues a prompt with the present settings. */
+function drafted(prompt: string): Draft {
+  return { model: model.value, prompt, settings: withoutSeed(), seed: nextSeed(), ...(until.value ? { until: until.value } : {}) };
 }
 
 /** Goes back to where the last completion began, and generates again: with its seed, or another. */
 export async function again(isSame: boolean): Promise<void> {
   const last = done.value;
   if (!last || !(await isReady())) return;
-  await restart(isSame ? last.draft : { ...last.draft, model: model.value, settings: withoutSeed(), seed: randomSeed() });
+  const { suffix } = last.draft;
+  await restart(isSame ? last.draft : { ...drafted(last.draft.prompt), ...(suffix === undefined ? {} : { suffix }), seed: randomSeed() });
+}
+
+/** The texts that were generated for the place where the document's last generation is, and which of them is shown. */
+export const versions = computed<{ at: number; ids: number[] }>(() => {
+  const last = path.value.findLast((node) => node.origin === "generated");
+  const ids = last ? childrenOf(tree.value, last.parent).filter((node) => node.origin === "generated").map((node) => node.id) : [];
+  return { at: last ? ids.indexOf(last.id) : 0, ids };
+});
+
+/** Shows a node's document: Same again and Another are then about the generation that made it. */
+export function turnTo(id: number): void {
+  select(id);
+  recall();
+  const { at, ids } = versions.value;
+  if (ids.length > 1) announce(`Version ${at + 1} of ${ids.length}.`);
+}
+
+/** Makes the document's last generation, which may be of another day, the one that can be repeated and shared. */
+export function recall(): void {
+  const at = path.value.findLastIndex((node) => node.origin === "generated" && node.run?.model);
+  const node = path.value[at];
+  done.value = node?.run ? { draft: draftOf(node), fingerprint: node.run.fingerprint, texts: textsLike(node) } : null;
+}
+
+function draftOf(node: TreeNode): Draft {
+  const { model: name, seed, suffix, until: end, settings: values } = node.run as NonNullable<TreeNode["run"]>;
+  return {
+    model: name,
+    prompt: textAt(tree.value, node.parent),
+    settings: knownSettings(values, parameters),
+    seed: Number(seed) || 0,
+    ...(suffix === undefined ? {} : { suffix }),
+    ...(end ? { until: end } : {}),
+  };
+}
+
+/** Returns the texts of all choices of the request that generated a node. */
+function textsLike({ parent, run }: TreeNode): string[] {
+  const isAlike = (other: TreeNode) => other.run?.seed === run?.seed && JSON.stringify(other.run?.settings) === JSON.stringify(run?.settings);
+  return childrenOf(tree.value, parent).filter(isAlike).map((node) => node.text);
 }
 
 function withoutSeed() {
@@ -98,15 +141,15 @@ export async function rewrite(from: number): Promise<void> {
   commitDocument();
   const prompt = text.value.slice(0, from);
   write(prompt);
-  await complete({ model: model.value, prompt, settings: withoutSeed(), seed: nextSeed(), prediction });
+  const { until: _, ...whole } = drafted(prompt);
+  await complete({ ...whole, prediction });
 }
 
 /** Generates text for the cursor's place. It is a proposal until it is accepted. */
 export async function fillIn(): Promise<void> {
   if (!(await isReady())) return;
   const at = theEditor().cursor;
-  const draft = { model: model.value, prompt: text.value.slice(0, at), suffix: text.value.slice(at) };
-  await fill(at, { ...draft, settings: withoutSeed(), seed: nextSeed() });
+  await fill(at, { ...drafted(text.value.slice(0, at)), suffix: text.value.slice(at) });
 }
 
 async function fill(at: number, draft: Draft): Promise<void> {
@@ -184,7 +227,7 @@ async function during(draft: Draft, base: number, insert: (fresh: Fresh) => void
   batch(() => {
     isRunning.value = true;
     problem.value = null;
-    notice.value = "";
+    notice.value = null;
     scored.value = null;
     live.value = [];
     shared.value = null;
@@ -221,34 +264,36 @@ function finish(draft: Draft, base: number, last: Progress | null): void {
     const kept = draft.suffix === undefined ? last.choices.filter((choice) => choice?.text) : [];
     const ids = kept.map((choice) => addGenerated(base, nodeOf(choice, draft, last.fingerprint)));
     if (ids[0] !== undefined) current.value = ids[0];
-    done.value = { draft, base, fingerprint: last.fingerprint, texts: last.choices.map((choice) => choice.text), meter: last.meter };
+    done.value = { draft, fingerprint: last.fingerprint, texts: last.choices.map((choice) => choice.text) };
     if (last.choices.length > 1) panel.value = "candidates";
   });
   const saved = savedMs(last.meter);
   announce(`${abort.signal.aborted ? "Stopped" : "Done"}: ${last.meter.completionTokens} tokens.`);
   if (draft.prediction !== undefined) {
-    notice.value =
+    notify(
       `${last.meter.acceptedTokens} predicted tokens were accepted, ${last.meter.rejectedTokens} rejected` +
-      (saved === null ? "." : `: about ${(saved / 1000).toFixed(2)} seconds saved.`);
+        (saved === null ? "." : `: about ${(saved / 1000).toFixed(2)} seconds saved.`),
+    );
   }
-  if (!abort.signal.aborted && last.choices.every((choice) => choice.text === "")) {
-    notice.value = "The model ends the text here: it generated nothing. Press Another, or write a few words more.";
-  }
+  if (!abort.signal.aborted && draft.suffix === undefined) explainEnd(draft, last);
   checkShared(last);
+}
+
+/** A text that the model itself has ended can go on: Onward bans its end token. */
+function explainEnd(draft: Draft, { choices }: Progress): void {
+  const isEnded = choices.every((choice) => choice.finish === "stop") && draft.settings.stop === undefined;
+  const isEmpty = choices.every((choice) => choice.text === "");
+  if (!isEnded && !isEmpty) return;
+  const goOn = { label: "Go on anyway", act: () => void generate({ ban_eos_token: true }) };
+  notify(isEmpty ? "The model ends the text here: it generated nothing." : "The model ended the text here.", isStrict ? undefined : goOn);
 }
 
 function nodeOf(choice: LiveChoice, draft: Draft, fingerprint: string) {
   return { origin: "generated" as const, text: choice.text, tokens: choice.tokens, run: runOf(draft, fingerprint, choice.finish) };
 }
 
-function runOf(draft: Draft, fingerprint: string, finish: string) {
-  return { model: draft.model, settings: draft.settings, seed: draft.seed, fingerprint, finish };
-}
-
-/** Shows a candidate of the last completion, or any other generated text beside it. */
-export function choose(id: number): void {
-  show(id);
-  theEditor().focus();
+function runOf({ model: name, settings: values, seed, suffix, until: end }: Draft, fingerprint: string, finish: string) {
+  return { model: name, settings: values, seed, fingerprint, finish, ...(suffix === undefined ? {} : { suffix }), ...(end ? { until: end } : {}) };
 }
 
 /** Scores the document: every token of it gets its log-probability, in context. */
@@ -285,7 +330,7 @@ export async function permalink(): Promise<string> {
   const isLast = last !== null && last.texts.some((each) => resultOf(last.draft, each) === text.value);
   const what: Shared = isLast
     ? { ...last.draft, fingerprint: last.fingerprint, digest: digest(last.texts) }
-    : { model: model.value, prompt: text.value, settings: withoutSeed(), seed: nextSeed() };
+    : drafted(text.value);
   return location.origin + location.pathname + (await toHash(what));
 }
 
@@ -330,11 +375,10 @@ export async function reproduce(): Promise<void> {
 function checkShared({ choices, fingerprint }: Progress): void {
   if (!expected?.digest || abort.signal.aborted) return;
   const isSame = digest(choices.map((choice) => choice.text)) === expected.digest;
-  if (isSame) notice.value = "The same bytes as when this was shared.";
+  if (isSame) notify("The same bytes as when this was shared.");
   else if (fingerprint !== expected.fingerprint) {
-    notice.value = `The text differs: this server's fingerprint is ${fingerprint}, that of the link ${expected.fingerprint}.`;
-  } else notice.value = "The text differs, although the fingerprint is the same. Please report this.";
-  announce(notice.value);
+    notify(`The text differs: this server's fingerprint is ${fingerprint}, that of the link ${expected.fingerprint}.`);
+  } else notify("The text differs, although the fingerprint is the same. Please report this.");
 }
 
 /** Whether requests can be sent; opens the key field where a key is missing. */

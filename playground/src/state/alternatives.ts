@@ -14,6 +14,10 @@ export interface Opened {
   top: number;
   /** Opened by the keyboard: takes the focus. */
   isFocused: boolean;
+  /** Opened by a finger: stays until something else is touched. */
+  isTouched?: boolean;
+  /** Shows the ways to ban and favour the token first. */
+  isHeld?: boolean;
 }
 
 export const opened = signal<Opened | null>(null);
@@ -34,17 +38,27 @@ export function editorDiscarded(): void {
   editor = null;
 }
 
+/** Shows the alternatives of the token that was touched; returns whether there is one. */
+export function openAt(x: number, y: number, isHeld: boolean): boolean {
+  const position = editor?.view.posAtCoords({ x, y });
+  const found = position == null ? null : openedAt(position, false, x);
+  if (found) opened.value = { ...found, isTouched: true, isHeld };
+  return found !== null;
+}
+
 export function followPointer(event: PointerEvent): void {
+  if (event.pointerType !== "mouse") return;
   clearTimeout(timer);
   const { clientX: x, clientY: y } = event;
   timer = setTimeout(() => {
     const position = editor?.view.posAtCoords({ x, y });
-    if (opened.value?.isFocused) return;
+    if (opened.value?.isFocused || shading.value === "plain") return;
     opened.value = position == null ? null : openedAt(position, false, x);
   }, OPEN_DELAY_MS);
 }
 
-export function leavePointer(): void {
+export function leavePointer(event: PointerEvent): void {
+  if (event.pointerType !== "mouse") return;
   clearTimeout(timer);
   if (!opened.value?.isFocused) timer = setTimeout(close, CLOSE_DELAY_MS);
 }

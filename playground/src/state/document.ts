@@ -4,7 +4,7 @@ import { createStore, get, set } from "idb-keyval";
 import type { Editor } from "../editor/editor";
 import { add, change, commit, commonLength, EMPTY_TREE, pathTo, prune, textAt, tokensAt, type Tree } from "../core/tree";
 import { fromFile, toFile, withFile } from "../core/tree_file";
-import { announce, notice, showError } from "./page";
+import { announce, notify, showError } from "./page";
 
 const NAME = "tree";
 const SAVE_DELAY_MS = 300;
@@ -102,7 +102,7 @@ export function importTree(json: string): void {
   try {
     const before = tree.value.nextId;
     tree.value = withFile(tree.value, parsed(json));
-    notice.value = `${tree.value.nextId - before} nodes were imported.`;
+    notify(`${tree.value.nextId - before} nodes were imported.`);
   } catch (error) {
     showError(error);
   }
@@ -131,7 +131,7 @@ export async function keepDocument(): Promise<void> {
     const kept = (await get(NAME, database)) as Kept | undefined;
     if (kept) restore(kept);
   } catch {
-    notice.value = "This browser keeps nothing for this page: export the tree before you leave.";
+    notify("This browser keeps nothing for this page: export the tree before you leave.");
     return;
   }
   let timer: ReturnType<typeof setTimeout> | undefined;
@@ -139,7 +139,7 @@ export async function keepDocument(): Promise<void> {
     clearTimeout(timer);
     timer = undefined;
     set(NAME, { file: toFile(tree.value), current: current.value, text: text.value } satisfies Kept, database).catch(() => {
-      notice.value = "This browser has no room for the tree: export it before you leave.";
+      notify("This browser has no room for the tree: export it before you leave.");
     });
   };
   const stopKeeping = effect(() => {
@@ -151,7 +151,7 @@ export async function keepDocument(): Promise<void> {
   channel.onmessage = () => {
     if (timer !== undefined) keep();
     stopKeeping();
-    notice.value = "This page was opened in another tab, which now keeps the tree. Reload to go on in this one.";
+    notify("This page was opened in another tab, which now keeps the tree. Reload to go on in this one.");
   };
 }
 

@@ -4,6 +4,7 @@ import { fetchJson, streamCompletion, type StreamOptions } from "../api/client";
 import { Stopwatch, type Meter } from "../core/meter";
 import { streamBody, type Draft } from "../core/request";
 import { TokenAligner, type Token } from "../core/tokens";
+import { endOf } from "../core/until";
 import { isStrict } from "./start";
 
 export interface LiveChoice {
@@ -28,6 +29,8 @@ const FLUSH_MS = 16;
 export async function run(draft: Draft, options: StreamOptions, onProgress: (progress: Progress) => void): Promise<Progress> {
   const choices: LiveChoice[] = [];
   const aligners: TokenAligner[] = [];
+  const ended = new Set<number>();
+  const { n: numChoices = 1 } = draft.settings as { n?: number };
   const stopwatch = new Stopwatch(() => performance.now());
   let usage: Usage | null = null;
   let fingerprint = "";
@@ -44,18 +47,31 @@ export async function run(draft: Draft, options: StreamOptions, onProgress: (pro
       usage = chunk.usage ?? usage;
       for (const part of chunk.choices) {
         const choice = (choices[part.index] ??= { text: "", tokens: [], finish: "" });
+        if (ended.has(part.index)) continue;
         const aligner = (aligners[part.index] ??= new TokenAligner());
         choice.tokens.push(...aligner.push(part.text, part.logprobs, part.token_ids));
         choice.text += part.text;
         choice.finish = part.finish_reason ?? choice.finish;
         stopwatch.count(part.logprobs?.tokens.length ?? 1);
+        if (endAt(choice, draft)) ended.add(part.index);
       }
+      if (ended.size > 0 && ended.size >= numChoices) break;
       timer ??= setTimeout(flush, FLUSH_MS);
     }
   } finally {
     flush();
   }
   return progress();
+}
+
+/** Cuts a choice where its sentence or paragraph ends; returns whether it has ended. */
+function endAt(choice: LiveChoice, { until = "" }: Draft): boolean {
+  const end = endOf(choice.text, until);
+  if (end === null) return false;
+  choice.text = choice.text.slice(0, end);
+  choice.tokens = choice.tokens.filter((token) => token.to <= end);
+  choice.finish = until;
+  return true;
 }
 
 /** Candidates cannot be streamed: a request with more of them than choices gets its answer at once. */

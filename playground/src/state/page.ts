@@ -5,17 +5,25 @@ import type { Shading } from "../editor/tokens";
 
 export type View = "write" | "compare" | "tokens";
 export type Panel = "settings" | "tree" | "candidates";
-export type Dialog = "help" | "copy" | "key" | null;
+export type Dialog = "help" | "copy" | "key" | "candidates" | null;
 export type Theme = "system" | "light" | "dark";
 
 export const view = signal<View>(location.pathname.endsWith("/tokenizer") ? "tokens" : "write");
 export const panel = signal<Panel>("settings");
+/** On small screens the panels are a sheet over the document. */
+export const isSheetOpen = signal(false);
 export const dialog = signal<Dialog>(null);
-export const shading = signal<Shading>("probability");
-export const theme = signal<Theme>(stored("theme") === "light" ? "light" : stored("theme") === "dark" ? "dark" : "system");
+export const shading = signal<Shading>(oneOf<Shading>(stored("shading"), ["probability", "surprise"], "plain"));
+export const theme = signal<Theme>(oneOf<Theme>(stored("theme"), ["light", "dark"], "system"));
 /** Read aloud by screen readers. */
 export const announcement = signal("");
-export const notice = signal("");
+
+export interface Notice {
+  message: string;
+  /** What can be done about it. */
+  action?: { label: string; act: () => void };
+}
+export const notice = signal<Notice | null>(null);
 
 export interface Problem {
   message: string;
@@ -24,10 +32,26 @@ export interface Problem {
 }
 export const problem = signal<Problem | null>(null);
 
+const WIDE = matchMedia("(min-width: 96rem)");
+/** Whether there is room for the tree beside document and settings. */
+export const isWide = signal(WIDE.matches);
+WIDE.addEventListener("change", () => (isWide.value = WIDE.matches));
+
 effect(() => {
   document.documentElement.dataset.theme = theme.value;
   store("theme", theme.value);
 });
+effect(() => store("shading", shading.value));
+
+/** Keeps the page as high as what is visible of it: a soft keyboard covers neither caret nor toolbar. */
+export function followKeyboard(): void {
+  const visible = window.visualViewport;
+  visible?.addEventListener("resize", () => {
+    const isZoomed = visible.scale > 1.01;
+    document.documentElement.style.setProperty("--height", isZoomed ? "" : `${visible.height}px`);
+    if (!isZoomed) scrollTo(0, 0);
+  });
+}
 
 /** Shows an error in place; a request without a valid key opens the key field. Aborted requests are not errors. */
 export function showError(error: unknown): void {
@@ -40,6 +64,16 @@ export function showError(error: unknown): void {
 
 export function announce(text: string): void {
   announcement.value = text;
+}
+
+/** Shows a notice, and has it read aloud. */
+export function notify(message: string, action?: Notice["action"]): void {
+  notice.value = action ? { message, action } : { message };
+  announce(message);
+}
+
+function oneOf<T extends string>(value: string | null, choices: readonly T[], fallback: T): T {
+  return choices.find((choice) => choice === value) ?? fallback;
 }
 
 /** Browsers may refuse storage; the page works without. */

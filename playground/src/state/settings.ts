@@ -1,6 +1,7 @@
 /** The settings of completions, presets of them, and the seed. */
 import { computed, effect, signal } from "@preact/signals";
 import { knownSettings, type Parameter, type Settings } from "../core/settings";
+import type { Until } from "../core/until";
 import { store, stored } from "./page";
 import { start } from "./start";
 
@@ -20,6 +21,10 @@ export const presets = computed<Record<string, Settings>>(() => ({
   ...Object.fromEntries(Object.entries(BUILT_IN).map(([name, values]) => [name, knownSettings(values, parameters)])),
   ...saved.value,
 }));
+
+/** Where a continuation ends, beside `max_tokens` and `stop`. */
+export const until = signal<Until>(stored("until") === "sentence" ? "sentence" : stored("until") === "paragraph" ? "paragraph" : "");
+effect(() => store("until", until.value));
 
 effect(() => store("settings", JSON.stringify(settings.value)));
 effect(() => store("presets", JSON.stringify(saved.value)));

@@ -1,6 +1,7 @@
 /** The whole page: a bar, one view, dialogs, and what screen readers announce. */
-import { announcement, dialog, panel, view } from "../state/page";
+import { announcement, dialog, isWide, view } from "../state/page";
 import { Bar } from "./Bar";
+import { CandidatesDialog } from "./CandidatesPanel";
 import { CompareView } from "./CompareView";
 import { CopyDialog } from "./CopyDialog";
 import { HelpDialog } from "./HelpDialog";
@@ -8,6 +9,7 @@ import { KeyDialog } from "./KeyDialog";
 import { useShortcuts } from "./shortcuts";
 import { SidePanel } from "./SidePanel";
 import { TokensView } from "./TokensView";
+import { TreePanel } from "./TreePanel";
 import { WriteView } from "./WriteView";
 
 export function App() {
@@ -17,8 +19,13 @@ export function App() {
       <Bar />
       <main class={`view-${view.value}`}>
         <div hidden={view.value !== "write"} class="write">
+          {isWide.value && (
+            <aside class="side left" aria-label="Tree">
+              <TreePanel />
+            </aside>
+          )}
           <WriteView />
-          <SidePanel selected={panel} />
+          <SidePanel />
         </div>
         {view.value === "compare" && <CompareView />}
         {view.value === "tokens" && <TokensView />}
@@ -26,6 +33,7 @@ export function App() {
       {dialog.value === "help" && <HelpDialog />}
       {dialog.value === "copy" && <CopyDialog />}
       {dialog.value === "key" && <KeyDialog />}
+      {dialog.value === "candidates" && <CandidatesDialog />}
       <div class="visually-hidden" role="status" aria-live="polite">
         {announcement}
       </div>

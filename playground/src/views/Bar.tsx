@@ -1,7 +1,8 @@
-/** The bar at the top: views, model, key, theme, help. */
+/** The bar at the top: views, model, and a menu of what is seldom changed. */
 import { model, models, selectModel } from "../state/access";
 import { dialog, problem, theme, view, type Theme, type View } from "../state/page";
 import { start } from "../state/start";
+import { Menu } from "./Menu";
 
 const VIEWS: [View, string][] = [
   ["write", "Write"],
@@ -26,6 +27,7 @@ export function Bar() {
           </button>
         ))}
       </nav>
+      <span class="spacer" />
       <label class="model">
         <span class="visually-hidden">Model</span>
         <select value={model.value} disabled={models.value.length === 0} onChange={(event) => void selectModel(event.currentTarget.value)}>
@@ -37,29 +39,30 @@ export function Bar() {
           ))}
         </select>
       </label>
-      {model.value === "storyteller" && (
-        <span class="hint">
-          A toy that is built in. A real small model: <code>onward serve smollm2</code>
-        </span>
-      )}
-      <span class="spacer" />
-      {start.requiresKey && (
-        <button type="button" onClick={() => (dialog.value = "key")}>
-          Key
+      <Menu label="Page" face="☰" class="quiet">
+        <label class="row">
+          Theme
+          <select value={theme.value} onChange={(event) => (theme.value = event.currentTarget.value as Theme)}>
+            <option value="system">Auto</option>
+            <option value="light">Light</option>
+            <option value="dark">Dark</option>
+          </select>
+        </label>
+        {start.requiresKey && (
+          <button type="button" onClick={() => (dialog.value = "key")}>
+            API key…
+          </button>
+        )}
+        <button type="button" onClick={() => (dialog.value = "help")}>
+          Help and keys <kbd>?</kbd>
         </button>
-      )}
-      <label class="theme">
-        <span class="visually-hidden">Colours</span>
-        <select value={theme.value} onChange={(event) => (theme.value = event.currentTarget.value as Theme)}>
-          <option value="system">Auto</option>
-          <option value="light">Light</option>
-          <option value="dark">Dark</option>
-        </select>
-      </label>
-      <a href="docs">API</a>
-      <button type="button" aria-label="Help" title="Help (?)" onClick={() => (dialog.value = "help")}>
-        ?
-      </button>
+        <a href="docs">API reference</a>
+        {model.value === "storyteller" && (
+          <p class="hint">
+            storyteller is a toy that is built in. A real small model: <code>onward serve smollm2</code>
+          </p>
+        )}
+      </Menu>
     </header>
   );
 }

@@ -1,9 +1,35 @@
-/** The generated texts that continue the same place, side by side: while they stream, then to choose from. */
-import { childrenOf, type TreeNode } from "../core/tree";
-import { choose, isRunning, live } from "../state/actions";
-import { path, tree } from "../state/document";
+/** The generated texts that continue the same place: while they stream, then to choose from. */
+import { sharedLengths } from "../core/difference";
+import type { TreeNode } from "../core/tree";
+import { isRunning, live, turnTo, versions } from "../state/actions";
+import { tree } from "../state/document";
+import { dialog } from "../state/page";
+import { ModalDialog } from "./ModalDialog";
 
 export function CandidatesPanel() {
+  const hasSeveral = versions.value.ids.length > 1 && !isRunning.value;
+  return (
+    <>
+      {hasSeveral && (
+        <button type="button" class="quiet" onClick={() => (dialog.value = "candidates")}>
+          Side by side
+        </button>
+      )}
+      <Candidates />
+    </>
+  );
+}
+
+/** Over the page, as wide as it is. */
+export function CandidatesDialog() {
+  return (
+    <ModalDialog title="Versions side by side" isWide>
+      <Candidates onChosen={() => (dialog.value = null)} />
+    </ModalDialog>
+  );
+}
+
+function Candidates({ onChosen }: { onChosen?: () => void }) {
   if (isRunning.value && live.value.length > 0) {
     return (
       <ol class="candidates">
@@ -11,22 +37,30 @@ export function CandidatesPanel() {
       </ol>
     );
   }
-  const last = [...path.value].reverse().find((node) => node.origin === "generated");
-  const siblings = last ? childrenOf(tree.value, last.parent).filter((node) => node.origin === "generated") : [];
-  if (!last || siblings.length === 0) {
+  const { at, ids } = versions.value;
+  const nodes = ids.flatMap((id) => tree.value.nodes.get(id) ?? []);
+  if (nodes.length === 0) {
     return <p class="hint">Set n to generate several candidates at once, or press Another: they are shown side by side here.</p>;
   }
+  const shared = sharedLengths(nodes.map((node) => node.text));
+  const choose = (id: number) => {
+    turnTo(id);
+    onChosen?.();
+  };
   return (
     <ol class="candidates">
-      {siblings.map((node) => (
-        <li key={node.id} class={node.id === last.id ? "on-path" : ""}>
-          <p>{node.text}</p>
-          <footer>
+      {nodes.map((node, index) => (
+        <li key={node.id} class={index === at ? "on-path" : ""}>
+          <p>
+            <span class="shared">{node.text.slice(0, shared[index])}</span>
+            {node.text.slice(shared[index])}
+          </p>
+          <div class="facts">
             <span class="hint">{facts(node)}</span>
-            <button type="button" disabled={isRunning.value} aria-current={node.id === last.id ? "true" : undefined} onClick={() => choose(node.id)}>
-              {node.id === last.id ? "Shown" : "Show"}
+            <button type="button" disabled={isRunning.value} aria-current={index === at ? "true" : undefined} onClick={() => choose(node.id)}>
+              {index === at ? "Shown" : "Show"}
             </button>
-          </footer>
+          </div>
         </li>
       ))}
     </ol>

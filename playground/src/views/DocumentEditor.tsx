@@ -1,10 +1,11 @@
-/** Mounts the editor, connects it with the document, and finds the token under pointer or cursor. */
+/** Mounts the editor, connects it with the document, and finds the token under pointer, finger or cursor. */
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { Editor } from "../editor/editor";
 import { editorDiscarded, editorMounted, followPointer, leavePointer } from "../state/alternatives";
 import { text, useEditor } from "../state/document";
 import { shading } from "../state/page";
 import { start } from "../state/start";
+import { onContextMenu, touchCancel, touchDown, touchMove, touchUp } from "../state/touch";
 
 export function DocumentEditor() {
   const parent = useRef<HTMLDivElement>(null);
@@ -20,11 +21,26 @@ export function DocumentEditor() {
     });
     useEditor(editor);
     editorMounted(editor);
-    editor.focus();
+    if (matchMedia("(pointer: fine)").matches) editor.focus(); // on a phone, the keyboard waits until it is wanted
     return () => {
       editorDiscarded();
       editor.destroy();
     };
   }, []);
-  return <div ref={parent} class={`editor shading-${shading.value}`} onPointerMove={followPointer} onPointerLeave={leavePointer} />;
+  const move = (event: PointerEvent) => {
+    followPointer(event);
+    touchMove(event);
+  };
+  return (
+    <div
+      ref={parent}
+      class={`editor shading-${shading.value}`}
+      onPointerMove={move}
+      onPointerLeave={leavePointer}
+      onPointerDown={touchDown}
+      onPointerUp={touchUp}
+      onPointerCancel={touchCancel}
+      onContextMenu={onContextMenu}
+    />
+  );
 }

@@ -6,6 +6,7 @@ const KEYS: [string, string][] = [
   ["Esc", "Stop; reject what was filled in; close"],
   ["Ctrl Z, Ctrl Y", "Undo, redo: a generated text counts as one step"],
   ["Ctrl Space", "Alternatives of the token at the cursor; arrows move, Enter goes on from there"],
+  ["Alt ←, Alt →", "The version before, the version after; behind the last one, another is generated"],
   ["Alt Enter", "Fill in at the cursor; Enter accepts"],
   ["Tab", "Next control; Shift Tab goes back"],
   ["?, F1", "This help (F1 also while typing)"],
@@ -25,8 +26,11 @@ export function HelpDialog() {
         ))}
       </dl>
       <p>
-        Underlined text was generated. Colours show how likely each token was; hover over one, or press Ctrl Space, to see what else
-        the model might have said. Nothing is lost by trying again: every version is in the tree, which stays in this browser.
+        With a finger: tap a token for its alternatives, hold it to ban or favour it, swipe to the version before or after.
+      </p>
+      <p>
+        Underlined text was generated. <b>%</b> shows how likely each token was. Nothing is lost by trying again: every version is in
+        the tree, which stays in this browser.
       </p>
       <p class="hint">
         The page is made with other people's work: <a href="playground/LICENSES.txt">licences</a>.

@@ -3,13 +3,19 @@ import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { dialog } from "../state/page";
 
-export function ModalDialog({ title, children }: { title: string; children: ComponentChildren }) {
+interface Props {
+  title: string;
+  isWide?: boolean;
+  children: ComponentChildren;
+}
+
+export function ModalDialog({ title, isWide = false, children }: Props) {
   const element = useRef<HTMLDialogElement>(null);
   useLayoutEffect(() => {
     element.current?.showModal();
   }, []);
   return (
-    <dialog ref={element} aria-labelledby="dialog-title" onClose={() => (dialog.value = null)} onClick={closeOnBackdrop}>
+    <dialog ref={element} class={isWide ? "wide" : ""} aria-labelledby="dialog-title" onClose={() => (dialog.value = null)} onClick={closeOnBackdrop}>
       <div class="dialog">
         <header>
           <h2 id="dialog-title">{title}</h2>

@@ -1,7 +1,9 @@
 /** Controls for every parameter of the server's table. */
 import { signal } from "@preact/signals";
 import { withValue, type Parameter, type Settings } from "../core/settings";
-import { isBuiltIn, parameters, presets, removePreset, savePreset, settings } from "../state/settings";
+import type { Until } from "../core/until";
+import { biases, setBias } from "../state/biases";
+import { isBuiltIn, parameters, presets, removePreset, savePreset, settings, until } from "../state/settings";
 import { Control } from "./Control";
 
 const GROUPS: [string, string][] = [
@@ -21,6 +23,15 @@ export function SettingsPanel() {
   return (
     <div class="settings">
       <Presets />
+      <label class="row">
+        Continue until
+        <select value={until.value} onChange={(event) => (until.value = event.currentTarget.value as Until)}>
+          <option value="">max_tokens or stop</option>
+          <option value="sentence">a sentence ends</option>
+          <option value="paragraph">a paragraph ends</option>
+        </select>
+      </label>
+      <Biases />
       <label class="search">
         <span class="visually-hidden">Find a setting</span>
         <input type="search" placeholder="Find a setting" value={search.value} onInput={(event) => (search.value = event.currentTarget.value)} />
@@ -75,6 +86,31 @@ export function SettingsControls({ values, onChange, search, scope }: ControlsPr
         );
       })}
     </>
+  );
+}
+
+/** Tokens that were banned or favoured: what the next generation will do differently. */
+function Biases() {
+  if (biases.value.length === 0) return null;
+  return (
+    <ul class="biases" aria-label="Biased tokens">
+      {biases.value.map(({ id, name, value }) => (
+        <li key={id}>
+          <code>{name}</code>
+          <input
+            type="number"
+            min={-100}
+            max={100}
+            aria-label={`Bias of ${name}`}
+            value={value}
+            onChange={(event) => setBias(id, Math.max(-100, Math.min(100, Number(event.currentTarget.value) || 0)))}
+          />
+          <button type="button" class="icon" aria-label={`Remove the bias of ${name}`} onClick={() => setBias(id, null)}>
+            ×
+          </button>
+        </li>
+      ))}
+    </ul>
   );
 }
 

@@ -1,6 +1,5 @@
-/** Settings, tree and candidates beside the document. */
-import type { Signal } from "@preact/signals";
-import type { Panel } from "../state/page";
+/** Settings, tree and candidates: beside the document, or on small screens a sheet over it. */
+import { isSheetOpen, isWide, panel, type Panel } from "../state/page";
 import { CandidatesPanel } from "./CandidatesPanel";
 import { SettingsPanel } from "./SettingsPanel";
 import { TreePanel } from "./TreePanel";
@@ -11,40 +10,47 @@ const PANELS: [Panel, string][] = [
   ["candidates", "Candidates"],
 ];
 
-export function SidePanel({ selected }: { selected: Signal<Panel> }) {
+export function SidePanel() {
+  const shown = PANELS.filter(([name]) => !(isWide.value && name === "tree"));
+  const selected = shown.some(([name]) => name === panel.value) ? panel.value : "settings";
   return (
-    <aside class="side" aria-label="Details">
-      <div class="tabs" role="tablist" aria-label="Details" onKeyDown={(event) => move(event, selected)}>
-        {PANELS.map(([name, label]) => (
-          <button
-            key={name}
-            type="button"
-            role="tab"
-            id={`tab-${name}`}
-            aria-controls="side-panel"
-            aria-selected={selected.value === name}
-            tabIndex={selected.value === name ? 0 : -1}
-            onClick={() => (selected.value = name)}
-          >
-            {label}
-          </button>
-        ))}
+    <aside class={`side ${isSheetOpen.value ? "open" : ""}`} aria-label="Details" onKeyDown={(event) => event.key === "Escape" && (isSheetOpen.value = false)}>
+      <div class="tabs">
+        <div role="tablist" aria-label="Details" onKeyDown={(event) => move(event, shown, selected)}>
+          {shown.map(([name, label]) => (
+            <button
+              key={name}
+              type="button"
+              role="tab"
+              id={`tab-${name}`}
+              aria-controls="side-panel"
+              aria-selected={selected === name}
+              tabIndex={selected === name ? 0 : -1}
+              onClick={() => (panel.value = name)}
+            >
+              {label}
+            </button>
+          ))}
+        </div>
+        <button type="button" class="icon close" aria-label="Close the panels" onClick={() => (isSheetOpen.value = false)}>
+          ×
+        </button>
       </div>
-      <div role="tabpanel" id="side-panel" aria-labelledby={`tab-${selected.value}`} tabIndex={0}>
-        {selected.value === "settings" && <SettingsPanel />}
-        {selected.value === "tree" && <TreePanel />}
-        {selected.value === "candidates" && <CandidatesPanel />}
+      <div role="tabpanel" id="side-panel" aria-labelledby={`tab-${selected}`} tabIndex={0}>
+        {selected === "settings" && <SettingsPanel />}
+        {selected === "tree" && <TreePanel />}
+        {selected === "candidates" && <CandidatesPanel />}
       </div>
     </aside>
   );
 }
 
-function move(event: KeyboardEvent, selected: Signal<Panel>): void {
-  const by = { ArrowRight: 1, ArrowLeft: PANELS.length - 1 }[event.key];
+function move(event: KeyboardEvent, shown: typeof PANELS, selected: Panel): void {
+  const by = { ArrowRight: 1, ArrowLeft: shown.length - 1 }[event.key];
   if (by === undefined) return;
   event.preventDefault();
-  const index = PANELS.findIndex(([name]) => name === selected.value);
-  const next = PANELS[(index + by) % PANELS.length]?.[0] ?? "settings";
-  selected.value = next;
+  const index = shown.findIndex(([name]) => name === selected);
+  const next = shown[(index + by) % shown.length]?.[0] ?? "settings";
+  panel.value = next;
   document.getElementById(`tab-${next}`)?.focus();
 }

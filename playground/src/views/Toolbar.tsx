@@ -1,72 +1,157 @@
-/** Buttons for everything that is done to the document. */
+/** What is done to the document: one primary action, the others by how often they are needed, the rest in a menu. */
+import { computed } from "@preact/signals";
 import { tokenizer } from "../state/access";
-import { again, canRun, done, fillIn, generate, isRunning, permalink, rewrite, scoreDocument, stop } from "../state/actions";
+import { accept, again, canRun, done, fillIn, generate, isRunning, permalink, proposal, reject, rewrite, scoreDocument, stop, versions } from "../state/actions";
 import { startNew, theEditor } from "../state/document";
-import { announce, dialog, notice } from "../state/page";
+import { dialog, isSheetOpen, notify } from "../state/page";
 import { isStrict } from "../state/start";
+import { swipe } from "../state/touch";
 import { copyText } from "./clipboard";
+import { Menu } from "./Menu";
+import { Probabilities } from "./Probabilities";
+import { StatusLine } from "./StatusLine";
+
+const blocked = computed(() => !canRun.value);
 
 export function Toolbar() {
-  const blocked = !canRun.value;
   return (
     <div class="toolbar" role="toolbar" aria-label="Document">
+      {proposal.value ? <Proposed /> : <Actions />}
+      <span class="spacer" />
+      <StatusLine />
+      <button
+        type="button"
+        class="icon panels"
+        aria-label="Panels"
+        title="Settings, tree and candidates"
+        aria-expanded={isSheetOpen.value}
+        onClick={() => (isSheetOpen.value = !isSheetOpen.value)}
+      >
+        ▤
+      </button>
+    </div>
+  );
+}
+
+/** While filled-in text is proposed, nothing else can be done. */
+function Proposed() {
+  return (
+    <>
+      <span class="question">Keep the text that was filled in?</span>
+      <button type="button" class="primary" onClick={accept}>
+        Accept <kbd>Enter</kbd>
+      </button>
+      <button type="button" onClick={reject}>
+        Reject <kbd>Esc</kbd>
+      </button>
+    </>
+  );
+}
+
+function Actions() {
+  return (
+    <>
       {isRunning.value ? (
         <button type="button" class="primary" onClick={stop}>
           Stop <kbd>Esc</kbd>
         </button>
       ) : (
-        <button type="button" class="primary" disabled={blocked} onClick={() => void generate()}>
+        <button type="button" class="primary" disabled={blocked.value} onClick={() => void generate()}>
           Continue <kbd>Ctrl ⏎</kbd>
         </button>
       )}
-      <button type="button" disabled={blocked || !done.value} title="Generate again with the same seed" onClick={() => void again(true)}>
-        Same again
-      </button>
-      <button type="button" disabled={blocked || !done.value} title="Go back and generate with another seed" onClick={() => void again(false)}>
+      <button type="button" disabled={blocked.value || !done.value} title="Go back and generate with another seed" onClick={() => void again(false)}>
         Another
       </button>
-      <span class="group">
-        <button type="button" aria-label="Undo" title="Undo (Ctrl Z)" disabled={blocked} onClick={() => theEditor().undo()}>
+      <Versions />
+      <span class="group roomy">
+        <button type="button" class="icon" aria-label="Undo" title="Undo (Ctrl Z)" disabled={blocked.value} onClick={() => theEditor().undo()}>
           ↶
         </button>
-        <button type="button" aria-label="Redo" title="Redo (Ctrl Y)" disabled={blocked} onClick={() => theEditor().redo()}>
+        <button type="button" class="icon" aria-label="Redo" title="Redo (Ctrl Y)" disabled={blocked.value} onClick={() => theEditor().redo()}>
           ↷
         </button>
       </span>
-      <button type="button" disabled={blocked || !tokenizer.value?.infill} title={fillTitle()} onClick={() => void fillIn()}>
-        Fill in
-      </button>
-      {!isStrict && (
-        <button type="button" disabled={blocked} title="Generate what follows the cursor again; most of it is expected to stay" onClick={() => void rewrite(theEditor().cursor)}>
-          Rewrite
-        </button>
-      )}
-      <button type="button" disabled={blocked} title="How surprising is every token of this text?" onClick={() => void scoreDocument()}>
-        Score
-      </button>
-      <span class="group">
-        <button type="button" disabled={blocked} onClick={startNew}>
-          New
-        </button>
-        <button type="button" disabled={blocked} onClick={() => void share()}>
-          Share
-        </button>
-        <button type="button" disabled={blocked} onClick={() => (dialog.value = "copy")}>
-          Copy as…
-        </button>
-      </span>
-    </div>
+      <Probabilities />
+      <More />
+    </>
   );
 }
 
-function fillTitle(): string {
-  return tokenizer.value && !tokenizer.value.infill ? "This model has no fill-in-the-middle tokens" : "Fill in at the cursor (Alt ⏎)";
+/** Turns over the versions of the last generation. */
+function Versions() {
+  const { at, ids } = versions.value;
+  return (
+    <span class="group versions" role="group" aria-label="Versions">
+      <button type="button" class="icon" aria-label="Version before" title="Version before (Alt ←)" disabled={blocked.value || at < 1} onClick={() => swipe(-1)}>
+        ‹
+      </button>
+      <span aria-live="off">{ids.length > 0 ? `${at + 1}/${ids.length}` : "–"}</span>
+      <button
+        type="button"
+        class="icon"
+        aria-label="Version after"
+        title="Version after; behind the last one, another is generated (Alt →)"
+        disabled={blocked.value || ids.length === 0}
+        onClick={() => swipe(1)}
+      >
+        ›
+      </button>
+    </span>
+  );
+}
+
+function More() {
+  return (
+    <Menu label="More" face="⋯" class="icon">
+      <button type="button" class="cramped" disabled={blocked.value} onClick={() => theEditor().undo()}>
+        Undo
+      </button>
+      <button type="button" class="cramped" disabled={blocked.value} onClick={() => theEditor().redo()}>
+        Redo
+      </button>
+      <button type="button" disabled={blocked.value || !done.value} onClick={() => void again(true)}>
+        Same again
+        <small>The last generation, with its seed</small>
+      </button>
+      <button type="button" disabled={blocked.value || !tokenizer.value?.infill} onClick={() => void fillIn()}>
+        Fill in <kbd>Alt ⏎</kbd>
+        <small>{tokenizer.value && !tokenizer.value.infill ? "This model has no fill-in-the-middle tokens" : "Text for the cursor's place"}</small>
+      </button>
+      {!isStrict && (
+        <button type="button" disabled={blocked.value} onClick={() => void rewrite(theEditor().cursor)}>
+          Rewrite
+          <small>What follows the cursor; most of it is expected to stay</small>
+        </button>
+      )}
+      <button type="button" disabled={blocked.value} onClick={() => void scoreDocument()}>
+        Score
+        <small>How surprising is every token?</small>
+      </button>
+      <hr />
+      <button type="button" disabled={versions.value.ids.length < 2} onClick={() => (dialog.value = "candidates")}>
+        Side by side
+        <small>All versions, and where they part</small>
+      </button>
+      <button type="button" disabled={blocked.value} onClick={() => void share()}>
+        Share
+        <small>A link that reproduces this</small>
+      </button>
+      <button type="button" disabled={blocked.value} onClick={() => (dialog.value = "copy")}>
+        Copy as…
+        <small>curl, Python, JavaScript, shell</small>
+      </button>
+      <hr />
+      <button type="button" disabled={blocked.value} onClick={startNew}>
+        New
+      </button>
+    </Menu>
+  );
 }
 
 /** Puts the link into the address bar and the clipboard. */
 async function share(): Promise<void> {
   const link = await permalink();
   history.replaceState(null, "", link);
-  notice.value = (await copyText(link)) ? "The link was copied. It holds prompt, settings and seed." : "The link is in the address bar.";
-  announce(notice.value);
+  notify((await copyText(link)) ? "The link was copied. It holds prompt, settings and seed." : "The link is in the address bar.");
 }

@@ -1,9 +1,12 @@
-/** Every version of every text, as an outline: the document's own path is marked. */
+/** Every version of the text as a tree: branches are lines, the document's own path is marked. */
 import { computed, signal } from "@preact/signals";
 import { childIndex, type TreeNode } from "../core/tree";
 import { visible } from "../core/tokens";
-import { canRun } from "../state/actions";
-import { current, exportTree, importTree, path, remove, rename, select, toggleBookmark, tree } from "../state/document";
+import { graphRows, type GraphRow } from "../core/tree_graph";
+import { canRun, recall, turnTo } from "../state/actions";
+import { current, exportTree, importTree, path, remove, rename, toggleBookmark, tree } from "../state/document";
+import { Menu } from "./Menu";
+import { TreeGraph } from "./TreeGraph";
 
 const index = computed(() => childIndex(tree.value));
 const onPath = computed(() => new Set(path.value.map((node) => node.id)));
@@ -21,10 +24,10 @@ export function TreePanel() {
           Bookmarks ({bookmarks.length})
         </label>
         <span class="spacer" />
-        <button type="button" onClick={download}>
+        <button type="button" class="quiet" onClick={download}>
           Export
         </button>
-        <label class="button">
+        <label class="button quiet">
           Import
           <input class="visually-hidden" type="file" accept="application/json,.json" onChange={upload} />
         </label>
@@ -39,71 +42,62 @@ export function TreePanel() {
           ))}
         </ul>
       ) : (
-        <Outline roots={index.value.get(null) ?? []} />
+        <Graph />
       )}
     </div>
   );
 }
 
-interface Line {
-  node: TreeNode;
-  depth: number;
-}
-
-/** A list with indents: chains of single children stay on one level, so that long texts do not drift to the right. */
-function Outline({ roots }: { roots: readonly TreeNode[] }) {
-  const { lines, isCut } = linesOf(roots);
+function Graph() {
+  const { rows, isCut } = graphRows(index.value, MAX_SHOWN);
   return (
     <>
       <ul>
-        {lines.map(({ node, depth }) => (
-          <li key={node.id} class={`depth-${Math.min(depth, 8)}`}>
-            <Row node={node} />
+        {rows.map((row) => (
+          <li key={row.node.id}>
+            <Row node={row.node} row={row} />
           </li>
         ))}
       </ul>
-      {isCut && <p class="hint">Only the first {MAX_SHOWN} nodes are listed. Remove some, or export the tree.</p>}
+      {isCut && <p class="hint">Only the first {MAX_SHOWN} nodes are drawn. Remove some, or export the tree.</p>}
     </>
   );
 }
 
-function linesOf(roots: readonly TreeNode[]): { lines: Line[]; isCut: boolean } {
-  const lines: Line[] = [];
-  const waiting: Line[] = [...roots].reverse().map((node) => ({ node, depth: 0 }));
-  for (let next = waiting.pop(); next && lines.length < MAX_SHOWN; next = waiting.pop()) {
-    lines.push(next);
-    const children = index.value.get(next.node.id) ?? [];
-    const depth = children.length > 1 ? next.depth + 1 : next.depth;
-    waiting.push(...[...children].reverse().map((node) => ({ node, depth })));
-  }
-  return { lines, isCut: waiting.length > 0 };
-}
-
-function Row({ node }: { node: TreeNode }) {
+function Row({ node, row }: { node: TreeNode; row?: GraphRow }) {
   const isCurrent = current.value === node.id;
+  const isOnPath = onPath.value.has(node.id);
   const label = node.name || excerpt(node.text);
   return (
-    <div class={`node ${node.origin} ${onPath.value.has(node.id) ? "on-path" : ""}`}>
+    <div class={`node ${node.origin} ${isOnPath ? "on-path" : ""}`}>
+      {row && <TreeGraph row={row} path={onPath.value} isCurrent={isCurrent} />}
       {renaming.value === node.id ? (
         <NameField node={node} />
       ) : (
-        <button type="button" class="node-text" aria-current={isCurrent ? "true" : undefined} title={title(node)} disabled={!canRun.value} onClick={() => select(node.id)}>
+        <button type="button" class="node-text" aria-current={isCurrent ? "true" : undefined} title={title(node)} disabled={!canRun.value} onClick={() => turnTo(node.id)}>
+          {node.isBookmarked && "★ "}
           {label}
         </button>
       )}
-      <span class="node-actions">
-        <button type="button" aria-pressed={node.isBookmarked === true} aria-label={`Bookmark ${label}`} onClick={() => toggleBookmark(node.id)}>
-          {node.isBookmarked ? "★" : "☆"}
+      <Menu label={`Change ${label}`} face="⋯" class="icon node-menu">
+        <button type="button" aria-pressed={node.isBookmarked === true} onClick={() => toggleBookmark(node.id)}>
+          {node.isBookmarked ? "Remove the bookmark" : "Bookmark"}
         </button>
-        <button type="button" aria-label={`Rename ${label}`} onClick={() => (renaming.value = node.id)}>
-          ✎
+        <button type="button" onClick={() => (renaming.value = node.id)}>
+          Rename
         </button>
-        <button type="button" aria-label={`Remove ${label}`} disabled={!canRun.value} onClick={() => remove(node.id)}>
-          ×
+        <button type="button" disabled={!canRun.value} onClick={() => prune(node.id)}>
+          Remove
+          <small>With everything that continues it</small>
         </button>
-      </span>
+      </Menu>
     </div>
   );
+}
+
+function prune(id: number): void {
+  remove(id);
+  recall();
 }
 
 function NameField({ node }: { node: TreeNode }) {

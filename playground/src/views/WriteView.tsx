@@ -1,18 +1,40 @@
-/** The document with everything that acts on it. */
-import { accept, canRun, isReconnecting, isRunning, proposal, reject, reproduce, scored, shared } from "../state/actions";
+/** The document, and the toolbar below it, which never moves. */
+import { canRun, isReconnecting, isRunning, reproduce, scored, shared } from "../state/actions";
 import { notice, problem } from "../state/page";
-import { threeDigits } from "./format";
 import { Alternatives } from "./Alternatives";
 import { DocumentEditor } from "./DocumentEditor";
-import { Legend } from "./Legend";
+import { threeDigits } from "./format";
 import { MeterLine } from "./MeterLine";
+import { Legend } from "./Probabilities";
 import { Toolbar } from "./Toolbar";
 
 export function WriteView() {
   return (
     <section class="document" aria-label="Document">
+      <DocumentEditor />
+      <Alternatives />
+      <div class="foot">
+        <Messages />
+        <Legend />
+        {scored.value && (
+          <p class="score">
+            <b>{scored.value.bitsPerByte.toFixed(3)}</b> bits per byte · perplexity <b>{threeDigits(scored.value.perplexity)}</b> ·{" "}
+            {scored.value.numTokens} tokens scored
+          </p>
+        )}
+        <MeterLine />
+        <Toolbar />
+      </div>
+    </section>
+  );
+}
+
+/** They float over the end of the document: nothing moves when one comes or goes. */
+function Messages() {
+  return (
+    <div class="messages">
       {shared.value && (
-        <div class="banner">
+        <div class="notice">
           <p>
             A shared prompt for <b>{shared.value.model}</b>, with its settings and seed {shared.value.seed}.
           </p>
@@ -21,46 +43,43 @@ export function WriteView() {
           </button>
         </div>
       )}
-      <DocumentEditor />
-      <Alternatives />
-      {proposal.value && (
-        <div class="banner">
-          <p>Keep the text that was filled in?</p>
-          <button type="button" class="primary" onClick={accept}>
-            Accept <kbd>Enter</kbd>
-          </button>
-          <button type="button" onClick={reject}>
-            Reject <kbd>Esc</kbd>
-          </button>
+      {notice.value && <NoticeLine />}
+      {isRunning.value && isReconnecting.value && (
+        <div class="notice">
+          <p>The connection was lost. Reconnecting…</p>
         </div>
       )}
-      <Messages />
-      <Toolbar />
-      <Legend />
-      {scored.value && (
-        <p class="score">
-          <b>{scored.value.bitsPerByte.toFixed(3)}</b> bits per byte · perplexity <b>{threeDigits(scored.value.perplexity)}</b> ·{" "}
-          {scored.value.numTokens} tokens scored
-        </p>
-      )}
-      <MeterLine />
-    </section>
-  );
-}
-
-function Messages() {
-  return (
-    <>
       {problem.value && (
         <div class="problem" role="alert">
           <p>{problem.value.message}</p>
-          <button type="button" aria-label="Dismiss" onClick={() => (problem.value = null)}>
+          <button type="button" class="icon" aria-label="Dismiss" onClick={() => (problem.value = null)}>
             ×
           </button>
         </div>
       )}
-      {notice.value && <p class="notice">{notice.value}</p>}
-      {isRunning.value && isReconnecting.value && <p class="notice">The connection was lost. Reconnecting…</p>}
-    </>
+    </div>
+  );
+}
+
+function NoticeLine() {
+  const now = notice.value;
+  if (!now) return null;
+  const { message, action } = now;
+  const act = () => {
+    notice.value = null;
+    action?.act();
+  };
+  return (
+    <div class="notice">
+      <p>{message}</p>
+      {action && (
+        <button type="button" onClick={act}>
+          {action.label}
+        </button>
+      )}
+      <button type="button" class="icon" aria-label="Dismiss the notice" onClick={() => (notice.value = null)}>
+        ×
+      </button>
+    </div>
   );
 }

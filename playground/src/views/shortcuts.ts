@@ -3,6 +3,7 @@ import { useLayoutEffect } from "preact/hooks";
 import { accept, fillIn, generate, isRunning, proposal, reject, stop } from "../state/actions";
 import { close, openAtCursor, opened } from "../state/alternatives";
 import { dialog, view } from "../state/page";
+import { swipe } from "../state/touch";
 
 export function useShortcuts(): void {
   // Not useEffect, which waits for a frame: a key pressed as soon as the page shows would be lost.
@@ -35,6 +36,8 @@ function actionOf(event: KeyboardEvent): (() => void) | null {
   if (key === "Enter" && isControl) return () => void generate();
   if (key === "Enter" && event.altKey) return () => void fillIn();
   if (key === " " && isControl) return openAtCursor;
+  if (key === "ArrowLeft" && event.altKey) return () => swipe(-1);
+  if (key === "ArrowRight" && event.altKey) return () => swipe(1);
   return null;
 }
 

@@ -1,7 +1,8 @@
-/** What the colours mean, and how much of them is shown. */
+/** How much of the model's probabilities is shown, and what the colours mean. */
 import { PROBABILITY_STEPS, SURPRISE_STEPS_BITS } from "../core/surprise";
 import { shading } from "../state/page";
 import type { Shading } from "../editor/tokens";
+import { Menu } from "./Menu";
 
 const CHOICES: [Shading, string][] = [
   ["plain", "Plain"],
@@ -9,9 +10,9 @@ const CHOICES: [Shading, string][] = [
   ["surprise", "Surprise"],
 ];
 
-export function Legend() {
+export function Probabilities() {
   return (
-    <div class="legend">
+    <Menu label="Probabilities" face={<span class={`swatch ${shading.value}`}>%</span>} class="icon">
       <fieldset class="segments">
         <legend class="visually-hidden">Colour tokens by</legend>
         {CHOICES.map(([name, label]) => (
@@ -21,16 +22,22 @@ export function Legend() {
           </label>
         ))}
       </fieldset>
-      {shading.value !== "plain" && (
-        <ul aria-label="Legend">
-          {labels(shading.value).map((label, index) => (
-            <li key={label}>
-              <span class={`${shading.value === "probability" ? "p" : "s"}${index}`}>{label}</span>
-            </li>
-          ))}
-        </ul>
-      )}
-    </div>
+      <p class="hint">Tap a token, or press Ctrl Space, for what else the model might have said. Hold it to ban it.</p>
+    </Menu>
+  );
+}
+
+/** A strip above the toolbar while colours are shown. */
+export function Legend() {
+  if (shading.value === "plain") return null;
+  return (
+    <ul class="legend" aria-label="Legend">
+      {labels(shading.value).map((label, index) => (
+        <li key={label}>
+          <span class={`${shading.value === "probability" ? "p" : "s"}${index}`}>{label}</span>
+        </li>
+      ))}
+    </ul>
   );
 }
 
