@@ -211,6 +211,36 @@ def test_there_is_no_cycle_of_modules() -> None:
         walk(name, ())
 
 
+def test_nobody_imports_a_name_from_where_it_is_only_imported() -> None:
+    """A type is taken from the module that declares it, so that a room sees only what it may import. A package's own
+    `__init__` may gather what its modules declare."""
+    modules = {module_name(path): path for path in FILES}
+    passed_on = []
+    for path in FILES:
+        for node in ast.walk(parsed(path)):
+            if not isinstance(node, ast.ImportFrom) or node.module not in modules:
+                continue
+            sources = imported_names(modules[node.module])
+            for alias in node.names:
+                source = sources.get(alias.name, "")
+                is_gathered = modules[node.module].stem == "__init__" and source.startswith(f"{node.module}.")
+                if source.startswith("onward.") and source != "onward" and not is_gathered:
+                    passed_on.append(f"{module_name(path)} has {alias.name} of {source} from {node.module}")
+    assert not passed_on, passed_on
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def imported_names(path: Path) -> dict[str, str]:
+    """The names that a module imports at its top, and from which modules."""
+    imports = [node for node in parsed(path).body if isinstance(node, ast.ImportFrom) and node.module]
+    return {alias.asname or alias.name: str(node.module) for node in imports for alias in node.names}
+
+
 def test_files_and_functions_stay_small() -> None:
     long = []
     for path in FILES:

@@ -8,10 +8,10 @@ import pytest
 
 from onward.api.decoder import check_fields
 from onward.api.fields import own, refused, same, unused
-from onward.api.parameter import Profile, Table
+from onward.api.parameter import FieldTable, Profile
 from onward.errors import InvalidRequest
 
-TABLE = Table(
+TABLE = FieldTable(
     own("text", "string", "x", "A text.", required=True),
     same("temperature", "temperature", "x", default=0.5),
     same("heat", "temperature", "x"),
@@ -78,7 +78,7 @@ def test_the_lenient_profile_ignores_unknown_fields() -> None:
 
 def test_whole_floats_are_integers_where_the_table_says_so() -> None:
     rows = same("count", "max_tokens", "x"), own("text", "string", "x", "A text.")
-    assert check_fields({"count": 3.0}, Table.with_whole_floats(*rows), "default") == {"max_tokens": 3}
-    for table, value in ((Table(*rows), 3.0), (Table.with_whole_floats(*rows), 3.5)):
+    assert check_fields({"count": 3.0}, FieldTable.with_whole_floats(*rows), "default") == {"max_tokens": 3}
+    for table, value in ((FieldTable(*rows), 3.0), (FieldTable.with_whole_floats(*rows), 3.5)):
         with pytest.raises(InvalidRequest):
             check_fields({"count": value}, table, "default")

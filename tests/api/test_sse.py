@@ -20,7 +20,7 @@ from onward.api.openai.response import (
     PromptTokensDetails,
     Usage,
 )
-from onward.api.sse import DONE, KEEP_ALIVE, Decoder
+from onward.api.sse import DONE, KEEP_ALIVE, EventDecoder
 from tests.examples import examples
 
 
@@ -86,7 +86,7 @@ def test_obfuscation_is_random() -> None:
 
 
 def read(*body_chunks: bytes) -> list[str]:
-    decoder = Decoder()
+    decoder = EventDecoder()
     return [data for body_chunk in body_chunks for data in decoder.feed(body_chunk)] + decoder.flush()
 
 
@@ -126,7 +126,7 @@ def test_a_stream_decodes_the_same_at_once_or_byte_by_byte(stream: bytes, events
 
 
 def test_an_event_is_returned_as_soon_as_it_is_complete() -> None:
-    decoder = Decoder()
+    decoder = EventDecoder()
     assert decoder.feed(b"data: a\n") == []
     assert decoder.feed(b"\ndata: b\n\nda") == ["a", "b"]
     assert decoder.feed(b"ta: c\r\n") == []

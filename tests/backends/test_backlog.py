@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from onward.api.openai.decode import check_request
 from onward.api.openai.reply import fold_whole
-from onward.backends.backlog import JOB_BYTES, TOKEN_BYTES, UNKNOWN_RETRY_SECONDS, Backlog, Ticket
+from onward.backends.backlog import JOB_BYTES, TOKEN_BYTES, UNKNOWN_RETRY_SECONDS, Backlog, BacklogTicket
 from onward.completions.request import CompletionRequest
 from onward.engine.job import Job
 from onward.errors import Overloaded
@@ -142,7 +142,7 @@ def test_idle_times_do_not_count_for_retry_after() -> None:
 )
 def test_whatever_comes_and_goes_nothing_is_miscounted(steps: list[tuple[str, int, int]]) -> None:
     backlog = Backlog(max_waiting=20, max_waiting_bytes=50_000)
-    tickets: list[tuple[Ticket, Iterator[Job]]] = []
+    tickets: list[tuple[BacklogTicket, Iterator[Job]]] = []
     for action, which, number in steps:
         if action == "enter":
             entering = jobs(number, choices=which + 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 from onward.api import refusals
 from onward.api.checks import CHECKS
-from onward.api.parameter import Parameter, Profile, Table
+from onward.api.parameter import FieldTable, Parameter, Profile
 from onward.completions.request import CompletionRequest
 
 UNLIMITED_TOKENS = 2**31 - 1
@@ -15,7 +15,7 @@ UNLIMITED_TOKENS = 2**31 - 1
 for."""
 
 
-def check_fields(fields: Mapping[str, object], rows: Table, profile: Profile) -> dict[str, Any]:
+def check_fields(fields: Mapping[str, object], rows: FieldTable, profile: Profile) -> dict[str, Any]:
     """Return the value of every field that acts, by the parameter it stands for or by its own name, with the defaults.
 
     Fields are checked in the order of the request; null means that a field is not set. A parameter's own name wins over
@@ -45,7 +45,7 @@ class _CheckedFields:
         self._own: dict[str, Any] = {}
         self._aliased: list[tuple[Parameter, object]] = []
 
-    def add_all(self, fields: Mapping[str, object], rows: Table, path: str = "") -> None:
+    def add_all(self, fields: Mapping[str, object], rows: FieldTable, path: str = "") -> None:
         """Check the known fields of an object. Raises InvalidRequest."""
         for row in rows.values():
             if row.required and fields.get(row.name) is None:
@@ -57,7 +57,7 @@ class _CheckedFields:
             elif value is not None:
                 self._add(rows[name], value, f"{path}{name}", rows.inner)
 
-    def _add(self, row: Parameter, value: object, path: str, inner: Mapping[str, Table]) -> None:
+    def _add(self, row: Parameter, value: object, path: str, inner: Mapping[str, FieldTable]) -> None:
         if row.kind == "object":
             if not isinstance(value, dict):
                 raise refusals.wrong_type(path, "an object", value)

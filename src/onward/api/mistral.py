@@ -12,7 +12,7 @@ from onward.api.errors import ErrorWords
 from onward.api.fields import own, same, unused
 from onward.api.openai.errors import MAX_FIELD_CHARS
 from onward.api.openai.reply import Identity
-from onward.api.parameter import Table
+from onward.api.parameter import FieldTable
 from onward.api.reply import OneChoice
 from onward.api.routes import EVENTS, JSON, Exchange, Route, Services, with_words
 from onward.api.sse import DONE, KEEP_ALIVE, data_event
@@ -23,7 +23,7 @@ from onward.errors import ApiError, InvalidRequest
 Object = dict[str, Any]
 NAME = "mistral"
 
-FIM = Table.with_whole_floats(
+FIM = FieldTable.with_whole_floats(
     same("model", "model", NAME, required=True, help="A model: an id or alias from the models endpoint."),
     own("prompt", "string", NAME, "The text before the completion.", required=True, example="def add(a, b):\n    "),
     same("suffix", "suffix", NAME),

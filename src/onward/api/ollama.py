@@ -17,7 +17,7 @@ from onward.api.fields import only, own, refused, same, unused
 from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.errors import MAX_FIELD_CHARS, openai_error
 from onward.api.openai.parameters import KEEP_ALIVE
-from onward.api.parameter import Table
+from onward.api.parameter import FieldTable
 from onward.api.reply import OneChoice, Stopwatch
 from onward.api.routes import JSON, LINES, Exchange, Route, Services, with_words
 from onward.completions.delta import Delta, TokenCounts
@@ -36,7 +36,7 @@ _RUNNER_SWITCHES = (
     "numa", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mmap", "use_mlock", "embedding_only",
 )  # fmt: skip
 
-OPTIONS = Table.with_whole_floats(
+OPTIONS = FieldTable.with_whole_floats(
     own(
         "num_predict", "integer", NAME,
         "Maximum number of tokens to generate; -1, the default, or -2: until the context is full. Never more than fit.",
@@ -68,7 +68,7 @@ OPTIONS = Table.with_whole_floats(
     *(unused(name, "boolean", NAME, _AT_START) for name in _RUNNER_SWITCHES),
 )  # fmt: skip
 
-GENERATE = Table(
+GENERATE = FieldTable(
     same("model", "model", NAME, required=True, help="A model's name; `:latest` may follow it."),
     own("prompt", "string", NAME, "The text to continue. Without one, nothing is generated: the model is loaded."),
     same("suffix", "suffix", NAME),
@@ -98,7 +98,7 @@ GENERATE = Table(
     only("_debug_render_only", NAME, False, why="There are no prompt templates to render."),
 )  # fmt: skip
 
-SHOW = Table(
+SHOW = FieldTable(
     own("model", "string", NAME, "A model's name.", example="storyteller"),
     own("name", "string", NAME, "The older name of `model`.", alias_of="model"),
     unused("verbose", "boolean", NAME, "all that is known is always shown."),

@@ -9,7 +9,7 @@ from typing import Any
 from onward.api.dialects import DIALECTS
 from onward.api.openai.response import error_schema, response_schemas
 from onward.api.operations import ref, server_schemas
-from onward.api.parameter import Profile, Table
+from onward.api.parameter import FieldTable, Profile
 from onward.api.request_schema import parameter_schema, request_schema
 from onward.api.routes import Route
 
@@ -65,7 +65,7 @@ def _with_example(operation: Schema, example: Mapping[str, object]) -> Schema:
     return operation
 
 
-def _body_schema(rows: Table, profile: Profile) -> Schema:
+def _body_schema(rows: FieldTable, profile: Profile) -> Schema:
     """Return the schema of a request."""
     return {
         "type": "object",

@@ -1,4 +1,4 @@
-"""`Parameter`: the declaration of one request field. `Table`: the fields of a request."""
+"""`Parameter`: the declaration of one request field. `FieldTable`: the fields of a request."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ class Parameter:
         return "--" + self.name.replace("_", "-")
 
 
-class Table(dict[str, Parameter]):
+class FieldTable(dict[str, Parameter]):
     """The fields of a request by name. `inner`: those of its objects, by the object's name. `defaults`: by the names of
     `Parameter.field`, those in objects included."""
 
     def __init__(self, *rows: Parameter) -> None:
         super().__init__((row.name, row) for row in rows)
-        self.inner = {row.name: Table(*row.inner) for row in rows if row.kind == "object"}
+        self.inner = {row.name: FieldTable(*row.inner) for row in rows if row.kind == "object"}
         self.defaults: dict[str, Any] = {
             row.field: row.default for row in rows if row.default is not None and row.field is not None
         }
@@ -113,16 +113,16 @@ class Table(dict[str, Parameter]):
             self.defaults |= each.defaults
 
     @classmethod
-    def with_whole_floats(cls, *rows: Parameter) -> Table:
+    def with_whole_floats(cls, *rows: Parameter) -> FieldTable:
         """Return a table whose integers may be sent as 16.0: llama-server converts every JSON number, pydantic takes
         whole ones, and Ollama reads its options as Go's float64. Rust's serde, in other servers, does not."""
         return cls(*(replace(row, takes_whole_floats=True) for row in rows))
 
-    def of_profile(self, profile: Profile) -> Table:
+    def of_profile(self, profile: Profile) -> FieldTable:
         """Return the fields that a profile knows: in strict only OpenAI's own, in the others all."""
         if profile != "strict":
             return self
-        return Table(*(replace(row, inner=_of_openai(row.inner)) for row in _of_openai(tuple(self.values()))))
+        return FieldTable(*(replace(row, inner=_of_openai(row.inner)) for row in _of_openai(tuple(self.values()))))
 
 
 def _of_openai(rows: tuple[Parameter, ...]) -> tuple[Parameter, ...]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from onward.api.openai.parameters import TABLES
-from onward.api.parameter import Parameter, Profile, Table
+from onward.api.parameter import FieldTable, Parameter, Profile
 
 Schema = dict[str, Any]
 _SCHEMA_TYPES = ["object", "string", "boolean"]
@@ -174,7 +174,7 @@ def _logit_bias(row: Parameter) -> Schema:
 
 
 def _object(row: Parameter, profile: Profile) -> Schema:
-    inner = Table(*row.inner).of_profile(profile)
+    inner = FieldTable(*row.inner).of_profile(profile)
     required = [name for name, each in inner.items() if each.required]
     return {
         "type": ["object", "null"],

@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self, TypeVar
 from onward.api.body import BodyLimits, decode_object
 from onward.api.decoder import check_fields
 from onward.api.errors import OPENAI_ERRORS, ErrorWords
-from onward.api.parameter import Profile, Table
+from onward.api.parameter import FieldTable, Profile
 from onward.api.reply import Reply
 from onward.backends.base import Backend
 from onward.completions.limits import RequestLimits
@@ -101,7 +101,7 @@ class Services:
 
         return await inline_or_on_thread(len(body), decoded)
 
-    async def fields(self, exchange: Exchange, rows: Table) -> dict[str, Any]:
+    async def fields(self, exchange: Exchange, rows: FieldTable) -> dict[str, Any]:
         """Return the checked fields of a body. Raises InvalidRequest."""
         return await self.decode(exchange, lambda fields: check_fields(fields, rows, self.profile))
 
@@ -131,7 +131,7 @@ class Route:
     handler: Callable[[Any, Any], Awaitable[None]]
     name: str = ""
     summary: str = ""
-    body: Table | None = None
+    body: FieldTable | None = None
     stream: str | None = None
     words: ErrorWords = OPENAI_ERRORS
     public: bool = False

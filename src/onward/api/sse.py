@@ -30,7 +30,7 @@ class EventTooLong(ValueError):
     """An event of a stream is longer than it may be."""
 
 
-class Decoder:
+class EventDecoder:
     """Incremental decoder of an event stream, for body chunks of any size.
 
     Follows the EventSource standard: lines end with LF, CRLF or CR; comments and fields other than `data` and `id` are

@@ -13,7 +13,7 @@ import onward
 from onward.api.decoder import request_fields
 from onward.api.fields import only, own, same, unused
 from onward.api.openai.reply import Identity
-from onward.api.parameter import Parameter, Table
+from onward.api.parameter import FieldTable, Parameter
 from onward.api.reply import OneChoice
 from onward.api.routes import JSON, Exchange, Route, Services
 from onward.completions.delta import Delta, TokenCounts
@@ -36,7 +36,7 @@ SEGMENTS: tuple[Parameter, ...] = (
     only("edit_history", NAME, {}, why="Suggestions of the next edit do not exist here."),
 )
 
-COMPLETION = Table(
+COMPLETION = FieldTable(
     own("segments", "object", NAME, "The text around the cursor, and snippets of others.", inner=SEGMENTS,
         example={"prefix": "def fib(n):\n    ", "suffix": "\n"}),
     same("temperature", "temperature", NAME, default=0.1),

@@ -16,7 +16,7 @@ from onward.api.errors import ErrorWords
 from onward.api.fields import only, own, refused, same
 from onward.api.numbers import most_likely, wire_number
 from onward.api.openai.errors import MAX_FIELD_CHARS, openai_error
-from onward.api.parameter import Parameter, Table
+from onward.api.parameter import FieldTable, Parameter
 from onward.api.reply import OneChoice
 from onward.api.routes import EVENTS, JSON, Exchange, Route, Services, with_words
 from onward.api.sse import KEEP_ALIVE, data_event
@@ -62,11 +62,11 @@ PARAMETERS: tuple[Parameter, ...] = (
     ),
 )  # fmt: skip
 
-GENERATE = Table(
+GENERATE = FieldTable(
     own("inputs", "string", NAME, "The text to continue.", required=True, example="Once upon a time"),
     own("parameters", "object", NAME, "How to continue it.", inner=PARAMETERS, example={"max_new_tokens": 20}),
 )
-COMPATIBLE = Table(
+COMPATIBLE = FieldTable(
     *GENERATE.values(),
     own("stream", "boolean", NAME, "Send the completion while it is generated, as server-sent events.", default=False),
 )
@@ -230,7 +230,7 @@ async def compatible(services: Services, exchange: Exchange) -> None:
 
 
 async def _complete(
-    services: Services, exchange: Exchange, rows: Table, *, stream: bool = False, in_array: bool = False
+    services: Services, exchange: Exchange, rows: FieldTable, *, stream: bool = False, in_array: bool = False
 ) -> None:
     profile = services.profile
 

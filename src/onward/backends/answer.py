@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from onward.backends.backlog import Ticket
+from onward.backends.backlog import BacklogTicket
 from onward.backends.delivery import Delivery
 from onward.completions.choices import ChoiceStream
 from onward.completions.delta import Delta, TokenCounts
@@ -34,7 +34,7 @@ class EmbeddedAnswer:
         retire: Callable[[bool], None],
         cancel_choice: Callable[[int, int], None],
         failure: Callable[[Failed], ApiError | RequestRejected],
-        ticket: Ticket,
+        ticket: BacklogTicket,
         warning: str = "",
     ) -> None:
         self.model = model

@@ -62,7 +62,7 @@ class Backlog:
         if self._choices[client] - num_free_rows >= self._max_waiting:
             raise Overloaded(retry_after=self.retry_after(client))
 
-    def enter(self, client: str, jobs: ReadOnly[Job], num_free_rows: int) -> Ticket:
+    def enter(self, client: str, jobs: ReadOnly[Job], num_free_rows: int) -> BacklogTicket:
         """Let the jobs of one request wait. Raises Overloaded."""
         waiting = {job.id: set(range(job.num_choices)) for job in jobs}
         added = sum(map(_num_bytes, jobs))
@@ -73,7 +73,7 @@ class Backlog:
                 raise Overloaded(retry_after=self.retry_after(client))
             self._choices[client] += sum(map(len, waiting.values()))
             self._bytes[client] += added
-        return Ticket(self, client, waiting, added)
+        return BacklogTicket(self, client, waiting, added)
 
     def retry_after(self, client: str) -> int:
         """Return in how many seconds what the client has waiting will have started, judging by what was started lately
@@ -101,7 +101,7 @@ class Backlog:
                 self._last_start = None
 
 
-class Ticket:
+class BacklogTicket:
     """The waiting choices of one request. What its jobs hold counts until the first choice of the last job starts."""
 
     def __init__(self, backlog: Backlog, client: str, waiting: dict[int, set[int]], num_bytes: int) -> None:

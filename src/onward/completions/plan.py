@@ -12,8 +12,7 @@ from msgspec import structs
 from onward.completions.constraints import check_combination, check_total
 from onward.completions.encode import encode_beginning, encode_fitting
 from onward.completions.features import check_features
-from onward.completions.infill import Infill, find_infill, require_infill
-from onward.completions.infill_files import encode_files
+from onward.completions.infill import Infill, encode_files, find_infill, require_infill
 from onward.completions.limits import RequestLimits
 from onward.completions.reasoning import Markers, find_reasoning_markers
 from onward.completions.rejections import ContextExceeded, NoStartToken, SuffixExcludesScores, TokenOutOfRange

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from onward.constraints import numbers
 from onward.constraints.errors import GrammarError
 from onward.constraints.grammar import DEFAULT_WHITESPACE, bounded, choice_grammar
-from onward.constraints.idle_keywords import remove_idle
 from onward.constraints.key_patterns import remove_exhausted_patterns
 from onward.constraints.one_of import replace_one_of
 from onward.constraints.schema_walk import Schema, check_size, schemas
@@ -172,3 +172,30 @@ def _numbers_in(value: object) -> list[numbers.Number]:
         elif isinstance(one, (dict, list)):
             waiting += one.values() if isinstance(one, dict) else one
     return found
+
+
+_IDLE: dict[str, Callable[[Any, Schema], bool]] = {
+    "uniqueItems": lambda value, schema: value is False or (value is True and _is_at_most_one(schema.get("maxItems"))),
+    "not": lambda value, schema: value is False,
+    "if": lambda value, schema: "then" not in schema and "else" not in schema,
+    "then": lambda value, schema: "if" not in schema,
+    "else": lambda value, schema: "if" not in schema,
+    "minContains": lambda value, schema: "contains" not in schema,
+    "maxContains": lambda value, schema: "contains" not in schema,
+    "dependentRequired": lambda value, schema: value == {},
+    "dependentSchemas": lambda value, schema: value == {},
+    "propertyNames": lambda value, schema: value is True or value == {},
+    "unevaluatedItems": lambda value, schema: value is True or value == {},
+    "unevaluatedProperties": lambda value, schema: value is True or value == {},
+}
+"""Whether a keyword's value, in a schema, constrains nothing: the library would refuse the keyword."""
+
+
+def remove_idle(schema: Schema) -> None:
+    """Remove such keywords from a schema; those inside of it keep theirs."""
+    for name in [name for name in schema if name in _IDLE and _IDLE[name](schema[name], schema)]:
+        del schema[name]
+
+
+def _is_at_most_one(value: object) -> bool:
+    return isinstance(value, int | float) and value <= 1

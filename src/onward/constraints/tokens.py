@@ -83,8 +83,8 @@ class LibraryTokens:
         return tokens
 
 
-class Vocabulary(Protocol):
-    """What is needed of a vocabulary (`engine.model.Vocabulary`)."""
+class GrammarVocabulary(Protocol):
+    """What is needed of a vocabulary (`engine.model.GrammarVocabulary`)."""
 
     end_tokens: frozenset[int]
 
@@ -99,7 +99,7 @@ class Encoder(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
 
-def library_tokens(vocab_size: int, vocabulary: Vocabulary, encoder: Encoder) -> LibraryTokens:
+def library_tokens(vocab_size: int, vocabulary: GrammarVocabulary, encoder: Encoder) -> LibraryTokens:
     """Return the tokens of a model whose logits have `vocab_size` entries. Takes a second for large vocabularies."""
     return LibraryTokens(
         vocab_size,

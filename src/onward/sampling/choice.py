@@ -18,7 +18,7 @@ from onward.sampling.params import SamplingParams
 _NOTHING: tuple[NDArray[np.int64], NDArray[np.float64]] = (np.empty(0, np.int64), np.empty(0))
 
 
-class TokenCounts:
+class GeneratedCounts:
     """How often each token was generated, as two parallel arrays that a kernel can read. Not thread-safe."""
 
     __slots__ = ("_counts", "_ids", "_slots")
@@ -38,9 +38,9 @@ class TokenCounts:
         """Occurrences of each of `ids`: float64 [n], whole numbers; a view, valid until the next `add`."""
         return self._counts[: len(self._slots)]
 
-    def copy(self) -> TokenCounts:
+    def copy(self) -> GeneratedCounts:
         """Return counts that share no memory with these."""
-        other = TokenCounts()
+        other = GeneratedCounts()
         other._slots = dict(self._slots)
         other._ids = self._ids.copy()
         other._counts = self._counts.copy()
@@ -111,7 +111,7 @@ class ChoiceSampler:
         """Mirostat's state at the position: the largest surprise in bits. None without mirostat."""
         self.next_mu = self.mu
         """What `mu` becomes when the token sampled last is accepted. The sampler writes it."""
-        self.counts = TokenCounts()
+        self.counts = GeneratedCounts()
         """The accepted tokens that penalties look at, counted only where one needs them."""
         self._counted: deque[int] | None = deque() if params.penalty_last_n > 0 else None
         self.has_penalties = params.has_penalties

@@ -33,7 +33,7 @@ from onward.api.openapi import openapi
 from onward.api.parameter import Parameter, Profile
 from onward.api.refusals import no_model
 from onward.api.request_schema import request_schema
-from onward.api.sse import Decoder
+from onward.api.sse import EventDecoder
 from onward.errors import ApiError
 from onward.server.app import ROUTES
 from tests.api.openai.decoding import decode_request
@@ -240,7 +240,7 @@ def test_the_examples_of_the_document_are_valid() -> None:
         assert is_valid(example["value"], request_schema())
     content = operation["responses"]["200"]["content"]
     assert is_valid(content["application/json"]["example"], completion_schema())
-    *events, done = Decoder().feed(content["text/event-stream"]["example"].encode())
+    *events, done = EventDecoder().feed(content["text/event-stream"]["example"].encode())
     assert done == "[DONE]"
     for event in events:
         assert is_valid(json.loads(event), DOCUMENT["components"]["schemas"]["CompletionChunk"], DOCUMENT)

@@ -7,7 +7,7 @@ from typing import Any
 from onward.api.decoder import check_fields
 from onward.api.extension_parameters import SAMPLER_NAMES
 from onward.api.fields import only, own, same, unused
-from onward.api.parameter import Parameter, Profile, Table
+from onward.api.parameter import FieldTable, Parameter, Profile
 
 NAME = "llama-server"
 UNLIMITED = -1
@@ -152,12 +152,12 @@ _FRONT_ENDS: tuple[Parameter, ...] = (
 """What front ends such as SillyTavern send to llama-server beside its own fields, which ignores it. Here other names of
 its fields act, and of what does not exist here the values are accepted that turn it off."""
 
-COMPLETION = Table.with_whole_floats(
+COMPLETION = FieldTable.with_whole_floats(
     same("prompt", "prompt", NAME, required=True, help="A string or an array of token ids; or an array of one."),
     *_COMMON,
     *_FRONT_ENDS,
 )
-INFILL = Table.with_whole_floats(
+INFILL = FieldTable.with_whole_floats(
     own("input_prefix", "string", NAME, "The text before the cursor.", example="def add(a, b):\n", default=""),
     own("input_suffix", "string", NAME, "The text after the cursor.", example="\n", default=""),
     own(
@@ -170,7 +170,7 @@ INFILL = Table.with_whole_floats(
 )  # fmt: skip
 
 
-def check_llama_request(fields: dict[str, object], rows: Table, profile: Profile) -> dict[str, Any]:
+def check_llama_request(fields: dict[str, object], rows: FieldTable, profile: Profile) -> dict[str, Any]:
     """Return the checked fields of a request, with the samplers in its own order. Raises InvalidRequest."""
     checked = check_fields(fields, rows, profile)
     samplers = checked.get("samplers", DEFAULT_SAMPLERS)

@@ -10,7 +10,7 @@ import onward
 from onward.api.decoder import UNLIMITED_TOKENS, request_fields
 from onward.api.llama_server.fields import COMPLETION, INFILL, UNLIMITED, check_llama_request
 from onward.api.llama_server.reply import ERRORS, LlamaOptions, LlamaReply
-from onward.api.parameter import Table
+from onward.api.parameter import FieldTable
 from onward.api.reply import Stopwatch
 from onward.api.routes import EVENTS, JSON, Exchange, Route, Services, with_words
 from onward.completions.request import CompletionRequest, InfillContext
@@ -29,7 +29,7 @@ async def infill(services: Services, exchange: Exchange) -> None:
     await _complete(services, exchange, INFILL)
 
 
-async def _complete(services: Services, exchange: Exchange, rows: Table) -> None:
+async def _complete(services: Services, exchange: Exchange, rows: FieldTable) -> None:
     stopwatch = Stopwatch()
     profile = services.profile
     checked = await services.decode(exchange, lambda fields: check_llama_request(fields, rows, profile))

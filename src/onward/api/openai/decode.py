@@ -13,13 +13,13 @@ from onward.api import refusals
 from onward.api.checks import check_fields_together, unicode_text
 from onward.api.decoder import check_fields
 from onward.api.openai.parameters import TABLES
-from onward.api.parameter import Profile, Table
+from onward.api.parameter import FieldTable, Profile
 from onward.completions.request import CompletionRequest
 
 
-def _without_model(rows: Table) -> Table:
+def _without_model(rows: FieldTable) -> FieldTable:
     """Return a table that lets the model be absent: `_model` says whether it may."""
-    return Table(*(replace(row, required=False) if row.name == "model" else row for row in rows.values()))
+    return FieldTable(*(replace(row, required=False) if row.name == "model" else row for row in rows.values()))
 
 
 _TABLES = {profile: _without_model(rows) for profile, rows in TABLES.items()}

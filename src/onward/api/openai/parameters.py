@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from onward.api.core_parameters import OPENAI_PARAMETERS
 from onward.api.extension_parameters import EXTENSION_PARAMETERS, LOGIT_EDITS, SAMPLERS
 from onward.api.fields import accepted, only, own, same
-from onward.api.parameter import Parameter, Profile, Table
+from onward.api.parameter import FieldTable, Parameter, Profile
 
 _WEBUI = "text-generation-webui"
 _MAX_TOKENS = next(parameter for parameter in OPENAI_PARAMETERS if parameter.name == "max_tokens")
@@ -296,6 +296,6 @@ DIALECTS = (
 
 
 PARAMETERS: tuple[Parameter, ...] = (*OPENAI_PARAMETERS, *EXTENSION_PARAMETERS, *DIALECTS, *FRONT_END_PARAMETERS)
-BY_NAME = Table(*PARAMETERS)
-TABLES: dict[Profile, Table] = {"strict": BY_NAME.of_profile("strict"), "default": BY_NAME, "lenient": BY_NAME}
+BY_NAME = FieldTable(*PARAMETERS)
+TABLES: dict[Profile, FieldTable] = {"strict": BY_NAME.of_profile("strict"), "default": BY_NAME, "lenient": BY_NAME}
 """What a profile knows."""

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from onward.api.sse import Decoder, EventTooLong
+from onward.api.sse import EventDecoder, EventTooLong
 from onward.cli.source.base import ConnectionFailed, Document, RemoteError, stream_error, too_large
 from onward.cli.source.transport import MAX_ANSWER_BYTES, connection_failed
 from onward.network import without_secrets
@@ -40,7 +40,7 @@ class ChunkStream:
 
         Raises ConnectionFailed; RemoteError for an error event.
         """
-        decoder = Decoder(MAX_ANSWER_BYTES)
+        decoder = EventDecoder(MAX_ANSWER_BYTES)
         try:
             async for body_chunk in response.aiter_bytes():
                 try:

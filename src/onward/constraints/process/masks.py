@@ -19,7 +19,7 @@ from onward.constraints.errors import GrammarError
 from onward.constraints.process.client import WORKER, ProcessLost
 from onward.constraints.process.lane import CLOSED, Lane
 from onward.constraints.process.messages import Advance, Advanced, Load
-from onward.constraints.tokens import Encoder, Vocabulary
+from onward.constraints.tokens import Encoder, GrammarVocabulary
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ MAX_ATTEMPTS = 3
 """Processes that somebody kills while they answer, before the grammar is refused."""
 
 
-class _Tokenizer(Vocabulary, Encoder, Protocol):
+class _Tokenizer(GrammarVocabulary, Encoder, Protocol):
     """What is needed of a tokenizer (`engine.model.Tokenizer`)."""
 
 

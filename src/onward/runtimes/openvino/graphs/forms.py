@@ -13,7 +13,7 @@ from typing import Literal
 from onward.checkpoints.tensor import Tensor
 from onward.runtimes.options import WeightForm
 
-__all__ = ["Form", "Precision", "WeightForm", "form_of", "num_bytes"]
+__all__ = ["Form", "Precision", "form_of", "num_bytes"]
 
 Precision = Literal["fast", "exact"]
 

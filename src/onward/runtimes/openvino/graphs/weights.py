@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from onward.checkpoints.checkpoint import Checkpoint
 from onward.checkpoints.mapped import drop_pages
 from onward.checkpoints.tensor import Tensor
-from onward.runtimes.openvino.graphs.forms import Form, Precision, WeightForm, form_of, num_bytes
+from onward.runtimes.openvino.graphs.forms import Form, Precision, form_of, num_bytes
 from onward.runtimes.openvino.graphs.nodes import integers
 from onward.runtimes.openvino.graphs.repack import Packed, repack
 from onward.runtimes.openvino.graphs.weights_file import WeightsFile
 from onward.runtimes.openvino.library import ops, ov
+from onward.runtimes.options import WeightForm
 
 _EMBEDDING = "token_embd.weight"
 _OUTPUT = "output.weight"
