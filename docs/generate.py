@@ -1,4 +1,5 @@
-"""Generates the reference pages of settings, parameters and errors. `make docs` runs it; a test compares the pages.
+"""Generates what the code knows: reference pages, and the picture, table and trace in maintainers.md. `make docs` runs
+it; a test compares.
 
 python docs/generate.py           write the pages
 python docs/generate.py --check   exit with 1 if a page is out of date
@@ -8,9 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from fields import fields_page
+from request_trace import trace
+from rooms import rooms_picture, rooms_table
 
 from onward import errors
 from onward.api.dialects import DIALECTS
@@ -18,7 +22,8 @@ from onward.api.openai.parameters import PARAMETERS
 from onward.api.parameter import Parameter
 from onward.settings import GROUPS, Option, options
 
-REFERENCE = Path(__file__).parent / "reference"
+DOCS = Path(__file__).parent
+REFERENCE = DOCS / "reference"
 NOTE = "<!-- Written by docs/generate.py. Do not edit. -->"
 
 
@@ -185,14 +190,38 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
 }
 
 
+def maintainers_page() -> str:
+    """Return the page with its generated parts as they are now."""
+    text = (DOCS / "maintainers.md").read_text(encoding="utf-8")
+    for begin, made, end in (
+        ("<!-- rooms: written by docs/generate.py -->\n", rooms_table(), "\n<!-- /rooms -->"),
+        ("are left out):\n\n```text\n", trace(), "\n```\n"),
+    ):
+        before, found, rest = text.partition(begin)
+        _, closing, after = rest.partition(end)
+        assert found and closing, f"maintainers.md has no {begin!r}"
+        text = before + begin + made + end + after
+    return text
+
+
+def reference_page(name: str) -> str:
+    return "\n\n".join(PAGES[name]()) + "\n"
+
+
+FILES: dict[Path, Callable[[], str]] = {
+    **{REFERENCE / name: partial(reference_page, name) for name in PAGES},
+    DOCS / "images" / "rooms.svg": rooms_picture,
+    DOCS / "maintainers.md": maintainers_page,
+}
+
+
 def main() -> int:
     stale = []
-    for name, page in PAGES.items():
-        path = REFERENCE / name
-        text = "\n\n".join(page()) + "\n"
+    for path, make in FILES.items():
+        text = make()
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
-        stale.append(name)
+        stale.append(str(path.relative_to(DOCS)))
         if "--check" not in sys.argv:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")

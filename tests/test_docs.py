@@ -160,6 +160,45 @@ def test_anchors_are_those_of_a_code_host(tmp_path: Path) -> None:
     assert anchors(page) == {"one---two-05b", "again", "again-1"}
 
 
+PATHS = (ROOT / "CONTRIBUTING.md", ROOT / "docs/maintainers.md", *sorted((ROOT / "docs/explanation").glob("*.md")))
+SOURCE = ROOT / "src" / "onward"
+TOPS = {"tests", "docs", "benchmarks", "playground", "training", "src"}
+
+
+@pytest.mark.parametrize("page", PATHS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_code_that_a_page_names_exists(page: Path) -> None:
+    """Files, folders, modules and what is defined in them, as `engine/choice_end.ChoiceEnd` or `tests/examples.py`."""
+    named = set(re.findall(r"(?<!`)`([a-z_]\w*(?:[/.]\w+)+/?)`(?!`)", prose(page)))
+    missing = [name for name in sorted(named) if not exists(name.rstrip("/"))]
+    assert not missing
+
+
+def exists(name: str) -> bool:
+    """Whether what begins with a folder of the repository, or with a room, is there; anything else is no path."""
+    first, *rest = re.split(r"[/.]", name.removesuffix(".py"))
+    if first in TOPS:
+        place = ROOT / first
+    elif (SOURCE / first).is_dir() and rest:
+        place = SOURCE / first
+    else:
+        return True
+    while rest and (place / rest[0]).is_dir():
+        place /= rest.pop(0)
+    if not rest or (place / ".".join(rest)).is_file():
+        return True
+    place /= f"{rest.pop(0)}.py" if (place / f"{rest[0]}.py").is_file() else "__init__.py"
+    text = place.read_text(encoding="utf-8") if place.is_file() else ""
+    return all(
+        re.search(rf"\b(?:class|def|import)\b.*\b{part}\b|^ *{part}\b[^=\n]*=", text, re.MULTILINE) for part in rest
+    )
+
+
+def test_what_a_page_names_and_does_not_exist_is_found() -> None:
+    assert exists("engine/choice_end.ChoiceEnd") and exists("tests/examples.py") and exists("engine.model.Model")
+    assert exists("runtimes/formats.MODEL_FORMATS") and exists("models/catalogue.toml") and exists("v1/completions")
+    assert not exists("engine/no_such_module") and not exists("engine/choice_end.NoSuchClass")
+
+
 def test_every_page_for_users_can_be_reached_from_the_readme() -> None:
     reached, new = set[Path](), {ROOT / "README.md"}
     while new:

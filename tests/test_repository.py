@@ -140,3 +140,16 @@ def test_a_package_of_nowhere_has_no_dead_links() -> None:
     found = metadata({})
     assert not found.get("urls")
     assert "](docs/" not in found["readme"]["text"] and "Tutorial" in found["readme"]["text"]
+
+
+def test_the_licences_of_bundled_javascript_are_part_of_the_packages_expression() -> None:
+    found = re.findall(r"^## (\S+) - \S+ \((.+)\)$", read("src/onward/server/pages/static/LICENSES.txt"), re.MULTILINE)
+    assert {"preact", "@codemirror/view"} <= {name for name, _ in found}
+    assert {licence for _, licence in found} <= set(PROJECT["license"].split(" AND "))
+
+
+def test_the_files_of_licences_exist_and_the_notice_names_whose_formats_are_followed() -> None:
+    assert all((ROOT / path).is_file() for path in PROJECT["license-files"])
+    notice = read("NOTICE")
+    assert all(name in notice for name in ("SentencePiece", "Darts-clone", "ggml", "DRY"))
+    assert all((ROOT / path).exists() for path in re.findall(r"\b(?:src|tests)/[\w/.]+\w", notice))

@@ -1,4 +1,4 @@
-"""Machine code of Onward's own; see docs/explanation/kernels.md."""
+"""Machine code written at run time: a vector language, and products, attention, norms and the tape written in it."""
 
 import time
 

@@ -1,1 +1,1 @@
-"""Engines on other servers, used by token ids: llama-server behind the interface of an engine client."""
+"""Servers of others as engines, by token ids: what is asked of them, and what becomes of their faults."""
