@@ -218,12 +218,13 @@ def _emit_walk(module: Module, operations: Mapping[int, Any], finish: Any, wake:
 
 
 def _emit_step(module: Module, walk: Any, wake: Any) -> None:
-    """Emit step(control, context, STEP_FIELDS): begin a step, and walk the tape as thread 0.
+    """Emit step(control, context, tape, STEP_FIELDS): begin a step, and walk the tape as thread 0.
 
-    Counters are those of the step before anything else changes that a thread which comes late may read.
+    Counters are those of the step before anything else changes that a thread which comes late may read: one that
+    walks the new tape, but believes in the step before, takes nothing of it.
     """
-    f = Function(module, "step", [PTR, PTR] + [I64] * len(STEP_FIELDS), exported=True)
-    control, context, *fields = f.args
+    f = Function(module, "step", [PTR, PTR, I64] + [I64] * len(STEP_FIELDS), exported=True)
+    control, context, tape, *fields = f.args
     step = (f.load_acquire(control) + 1) & PIECE_MASK
     counters = CONTEXT.load(f, context, "counters")
     with f.loop(0, CONTEXT.load(f, context, "num_records")) as index:
@@ -231,6 +232,7 @@ def _emit_step(module: Module, walk: Any, wake: Any) -> None:
         f.store_release(step << STEP_SHIFT, f.at(counters, index * COUNTER_BYTES))
     for name, value in zip(STEP_FIELDS, fields, strict=True):
         f.store_release(value, f.at(context, CONTEXT.offset(name)))
+    f.store_release(tape, f.at(control, CONTROL_TAPE))
     f.call(wake, [context, control])
     f.call(walk, [f.load_pointer(control, CONTROL_TAPE), context, f.i64(0), step])
     f.ret()

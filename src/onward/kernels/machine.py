@@ -4,35 +4,53 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from onward.kernels.attention_plan import AttentionPlan
 from onward.kernels.attention_shape import AttentionShape
 from onward.kernels.code import Code
-from onward.kernels.interpreter import COMPLETION_WORDS, CONTROL_QUIT, CONTROL_TAPE, CONTROL_WORDS, STEP_FIELDS
+from onward.kernels.interpreter import COMPLETION_WORDS, CONTROL_QUIT, CONTROL_WORDS, STEP_FIELDS
 from onward.kernels.memory import address, untouched
 from onward.kernels.records import CONTEXT, CONTEXT_WORDS, COUNTER_BYTES, OWN_BYTES
+from onward.kernels.tape import Part
 from onward.kernels.waiting import waiting
 
 POINTER, INTEGER = ctypes.c_void_p, ctypes.c_int64
 
 
+class Weights(Protocol):
+    """Has the weights of a part in memory, from `acquire` to `release`."""
+
+    def acquire(self, index: int) -> None: ...
+    def release(self, index: int) -> None: ...
+
+
 class Machine:
-    """Walks one tape again and again, on the caller's thread and `threads` - 1 others, which sleep in between.
+    """Walks one tape again and again, part by part, on the caller's thread and `threads` - 1 others, which sleep in
+    between.
 
     One caller at a time. Close it before the memory that the tape points to is freed.
     """
 
     def __init__(
-        self, code: Code, tape: NDArray[np.int64], attention: AttentionShape, *, rows: int, positions: int,
-        threads: int, scratch_bytes: int,
-    ) -> None:  # fmt: skip
+        self,
+        code: Code,
+        tape: Sequence[Part],
+        weights: Weights,
+        attention: AttentionShape,
+        *,
+        rows: int,
+        positions: int,
+        threads: int,
+        scratch_bytes: int,
+    ) -> None:
         """`rows`: the most rows of a step; `positions`: of a sequence; `scratch_bytes`: per thread."""
-        self._tape = tape
-        self._counters = np.zeros((len(tape), COUNTER_BYTES // 8), np.int64)
+        self._tape, self._weights = tape, weights
+        longest = max(len(part.records) for part in tape)
+        self._counters = np.zeros((longest, COUNTER_BYTES // 8), np.int64)
         self._completion, self._control = np.zeros(COMPLETION_WORDS, np.int64), np.zeros(CONTROL_WORDS, np.int64)
         self._own = np.zeros((threads, OWN_BYTES // 8), np.int64)
         self._scratch = untouched(threads * scratch_bytes)
@@ -41,16 +59,15 @@ class Machine:
         self._context = np.zeros(CONTEXT_WORDS, np.int64)
         how = waiting()
         CONTEXT.set(
-            self._context, rows=0, threads=threads, counters=address(self._counters), num_records=len(tape),
+            self._context, rows=0, threads=threads, counters=address(self._counters), num_records=longest,
             completion=address(self._completion), threads_own=address(self._own),
             tokens=address(self.tokens), positions=address(self.positions), tables=address(self.tables),
             logit_rows=address(self.logit_rows), num_logit_rows=0, scratch=address(self._scratch),
             scratch_stride=scratch_bytes, wait=how.wait, wait_number=how.wait_number, wake=how.wake,
             wake_number=how.wake_number, num_tiles=0, tile_heads=1, num_merged=0, **self._plan.addresses(),
         )  # fmt: skip
-        self._control[CONTROL_TAPE // 8] = address(tape)
         self._pointers = address(self._control), address(self._context)
-        self._step = code.function("step", [POINTER, POINTER] + [INTEGER] * len(STEP_FIELDS))
+        self._step = code.function("step", [POINTER, POINTER, INTEGER] + [INTEGER] * len(STEP_FIELDS))
         work = code.function("work", [POINTER, POINTER, INTEGER])
         self._workers = [_started(work, (*self._pointers, number)) for number in range(1, threads)]
 
@@ -62,15 +79,20 @@ class Machine:
         """Walk the tape for the first rows of `tokens`, `positions`, `tables`, as planned, and of `logit_rows`.
         Releases the GIL."""
         plan = self._plan
-        self._step(*self._pointers, rows, logit_rows, plan.num_tiles, plan.tile_heads, plan.num_merged)
+        fields = rows, logit_rows, plan.num_tiles, plan.tile_heads, plan.num_merged
+        for part in self._tape:
+            if part.needs is not None:
+                self._weights.acquire(part.needs)
+            self._step(*self._pointers, address(part.records), *fields)
+            if part.needs is not None:
+                self._weights.release(part.needs)
 
     def close(self) -> None:
         """End the threads. May be called again."""
         if not self._workers:
             return
         self._control[CONTROL_QUIT // 8] = 1
-        self._control[CONTROL_TAPE // 8] = address(_NOTHING)
-        self._step(*self._pointers, *[0] * len(STEP_FIELDS))
+        self._step(*self._pointers, address(_NOTHING), *[0] * len(STEP_FIELDS))
         for worker in self._workers:
             worker.join()
         self._workers = []

@@ -108,27 +108,34 @@ def float_row_bytes(numbers: int) -> int:
     return 4 * (-(-numbers // GROUP) * GROUP)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Records that are walked at once, int64 [records + 1, 16]."""
+
+    needs: int | None
+    """Which weights must be in memory, of those that do not stay there; None: no others."""
+    records: NDArray[np.int64]
+
+
 class TapeBuilder:
     """Writes a tape for steps of up to `rows` rows on `threads` threads. Keeps what its records point to alive."""
 
     def __init__(self, kernels: Kernels, rows: int, threads: int) -> None:
         self._kernels, self._rows, self._threads = kernels, rows, threads
-        self._records: list[NDArray[np.int64]] = []
+        self._parts: list[tuple[int | None, list[NDArray[np.int64]]]] = [(None, [])]
         self.memory: list[object] = []
 
-    def finish(self) -> NDArray[np.int64]:
-        """Return the tape, int64 [records + 1, 16]. A step ends when its last record is complete."""
-        self._records[-1][-1] = 1
-        ends = [-1, *(index for index, record in enumerate(self._records) if record[-1])]
-        assert max(b - a for a, b in pairwise(ends)) <= MAX_GROUP
-        return np.array([*self._records, np.zeros(RECORD_WORDS, np.int64)], np.int64)
+    def begin_part(self, needs: int | None) -> None:
+        """Have the records that follow in another part, unless they need the same weights."""
+        if self._parts[-1][0] != needs:
+            self._parts.append((needs, []))
 
-    def last_record(self) -> int:
-        """Return the number of the record that was appended last."""
-        return len(self._records) - 1
+    def finish(self) -> list[Part]:
+        """Return the tape. A part ends when its last record is complete."""
+        return [Part(needs, _ended(records)) for needs, records in self._parts if records]
 
     def _append(self, record: NDArray[np.int64], *used: object) -> None:
-        self._records.append(record)
+        self._parts[-1][1].append(record)
         self.memory += used
 
     def _form(self, form: ActivationName) -> int:
@@ -297,3 +304,10 @@ class TapeBuilder:
                 of_logit_rows=of_logit_rows, claim=max(1, claim), scale=scale,
             )  # fmt: skip
             self._append(record, weights, source, target, bias)
+
+
+def _ended(records: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    records[-1][-1] = 1
+    ends = [-1, *(index for index, record in enumerate(records) if record[-1])]
+    assert max(b - a for a, b in pairwise(ends)) <= MAX_GROUP
+    return np.array([*records, np.zeros(RECORD_WORDS, np.int64)], np.int64)

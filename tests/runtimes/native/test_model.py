@@ -23,6 +23,8 @@ from onward.kernels import self_test
 from onward.machine import AvailableMemory
 from onward.runtimes.base import LoadedModel
 from onward.runtimes.gguf_format import GGUFFormat
+from onward.runtimes.native import load as native_load
+from onward.runtimes.native.panel_cache import PanelCache
 from onward.runtimes.options import RuntimeOptions
 from tests.checkpoints.making import CODEBOOK_SCALES, NUMBERS, Stored, floats, random_blocks, write_gguf
 from tests.checkpoints.making import SCALES as BLOCK_SCALES
@@ -320,6 +322,55 @@ def test_weights_that_do_not_fit_are_a_sentence(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("onward.runtimes.native.load.available_memory", lambda: AvailableMemory(100_000))
     with pytest.raises(MemoryTooSmall, match=r"m\.gguf take .* KiB of memory, but 98 KiB are free"):
         load(write(tmp_path, "llama"), precision="exact")
+
+
+def deeper(name: str, folder: Path) -> Path:
+    """A tiny model of at least five layers."""
+    metadata, tensors = tiny(name)
+    first = metadata[f"{name}.block_count"]
+    metadata[f"{name}.block_count"] = max(first, 5)
+    for layer in range(first, 5):
+        copies = {key: array for key, array in tensors.items() if key.startswith("blk.1.")}
+        tensors |= {key.replace("blk.1.", f"blk.{layer}."): array * (1 - layer / 10) for key, array in copies.items()}
+    return write_gguf(folder / "m.gguf", metadata, {key: floats(array) for key, array in tensors.items()})
+
+
+@pytest.mark.parametrize(("name", "threads"), [("llama", 1), ("qwen2", 2), ("gemma3", 3)])
+@pytest.mark.parametrize("share", [0.95, 0.7])
+def test_a_model_larger_than_the_memory_has_the_same_bits(
+    name: str, threads: int, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers that do not fit are made from the file at each step, in turns."""
+    path, caches = deeper(name, tmp_path), []
+
+    def limited(groups: Any, code: Any, threads: int, budget: int, where: str) -> PanelCache:
+        caches.append(PanelCache(groups, code, threads, int(budget * share), where))
+        return caches[-1]
+
+    found = []
+    for make in (PanelCache, limited):
+        monkeypatch.setattr(native_load, "PanelCache", make)
+        model = load(path, threads=threads).model
+        tokens, blocks = tokens_of(model), range(3)
+        try:
+            found.append(whole(model, tokens).tobytes())
+            found[-1] += b"".join(model.evaluate([Row(0, [5], at, blocks, 1)]).tobytes() for at in range(70, 80))
+            with pytest.raises(RuntimeError, match="vocabulary"):
+                model.evaluate([Row(0, [-1], 0, blocks, 1)])
+            found[-1] += whole(model, tokens).tobytes()
+        finally:
+            model.close()
+    assert found[0] == found[1]
+    assert 0 < caches[0].streamed_bytes < sum(matrix.panels.nbytes for matrix in caches[0].matrices.values())
+
+
+def test_a_model_larger_than_the_memory_has_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = deeper("llama", tmp_path)
+    free = iter([AvailableMemory(path.stat().st_size * 10 // 42), AvailableMemory(1 << 30)])
+    monkeypatch.setattr("onward.runtimes.native.load.available_memory", lambda: next(free))
+    loaded = load(path)
+    loaded.model.close()
+    assert any("of them from the file, which is slow; free some" in note for note in loaded.notes)
 
 
 def test_weights_that_are_quantised_are_not_rounded_again(tmp_path: Path) -> None:

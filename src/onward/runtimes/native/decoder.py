@@ -75,8 +75,10 @@ class Decoder:
         if found.rope is None:
             self._tape.embed(weights.table(POSITION_EMBEDDING), self._hidden, of_positions=True, is_added=True)
         for layer in range(found.num_layers):
+            self._tape.begin_part(weights.stream_index(f"blk.{layer}.ffn_down"))
             self._block(layer, positions, cache.layers[layer])
         output = weights.output_name()
+        self._tape.begin_part(weights.stream_index(output))
         panels = panel_count(weights.matrix(output).rows)
         logits = Rows.allocate(self._rows, panels * OUT_BYTES)
         self._read("output_norm", [output], of_logit_rows=True)

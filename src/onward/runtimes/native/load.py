@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -11,9 +11,10 @@ from onward.checkpoints.adapter import Change, read_changes
 from onward.checkpoints.architecture import Architecture
 from onward.checkpoints.architectures import architecture_of
 from onward.checkpoints.checkpoint import Checkpoint
-from onward.errors import MemoryTooSmall, SetupError
+from onward.errors import SetupError
 from onward.kernels.activations import ActivationName
 from onward.kernels.attention_shape import AttentionShape
+from onward.kernels.code import Code
 from onward.kernels.code import load as load_code
 from onward.kernels.interpreter import Kernels
 from onward.kernels.machine import Machine
@@ -29,6 +30,7 @@ from onward.runtimes.fingerprint import fingerprint
 from onward.runtimes.kv_plan import mib, plan_kv_cache
 from onward.runtimes.native.decoder import Cache, Decoder, matrix_names
 from onward.runtimes.native.model import MAX_ROWS, STEP_SHAPE, NativeModel
+from onward.runtimes.native.panel_cache import Group, PanelCache, bytes_of
 from onward.runtimes.native.positions import Positions
 from onward.runtimes.native.requirements import native_problem
 from onward.runtimes.native.types import expansion_note, form_for
@@ -83,8 +85,8 @@ def _load(
     isa = host().isa
     recipe = Recipe(partial(kernels.module_text, isa), (kernels, isa.name), (kernel_package,))
     code = load_code(recipe, notify=lambda: progress(COMPILING))
-    _require_memory(weights.num_bytes(names), checkpoint)
-    weights.make(names, code, threads)
+    panels, note = _panels(weights.groups(names), code, threads, checkpoint)
+    weights.use(panels)
     plan = plan_kv_cache(
         found.num_layers * shape.block_bytes, STEP_SHAPE.block_tokens, context, available_memory().free_bytes,
         options.kv_memory,
@@ -96,24 +98,29 @@ def _load(
     logits = decoder.write(positions, Cache(cache))
     longest = max(found.hidden, found.num_heads * found.head_size, found.feed_forward)
     machine = Machine(
-        code, tape.finish(), shape, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
+        code, tape.finish(), panels, shape, rows=MAX_ROWS, positions=plan.context_length, threads=threads,
         scratch_bytes=kernels.scratch_bytes(isa, longest),
     )  # fmt: skip
     model = NativeModel(
-        machine, cache, positions, logits, vocab_size=weights.matrix(weights.output_name()).rows,
+        machine, panels, cache, positions, logits, vocab_size=weights.matrix(weights.output_name()).rows,
         context_length=plan.context_length, blocks=plan.blocks, keep=(tape, weights, checkpoint),
     )  # fmt: skip
-    note = expansion_note(
+    grown = expansion_note(
         checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(names) if name not in weights.adapter_names()
     )
-    return model, (*plan.notes, note) if note else plan.notes
+    return model, (*plan.notes, *(each for each in (note, grown) if each))
 
 
-def _require_memory(num_bytes: int, checkpoint: Checkpoint) -> None:
-    """Raise MemoryTooSmall if so many bytes of weights do not fit into the memory."""
-    free = available_memory().free_bytes
-    if num_bytes > free:
-        raise MemoryTooSmall(
-            f"The weights of {checkpoint.parameters.where} take {mib(num_bytes)} of memory, but {mib(free)} are free: "
-            "free some, or use a smaller model or a smaller quantisation of it."
-        )
+def _panels(groups: Sequence[Group], code: Code, threads: int, checkpoint: Checkpoint) -> tuple[PanelCache, str]:
+    """Return the panels of all matrices, and a note where they do not fit into the memory. Raises MemoryTooSmall."""
+    free, size, where = available_memory().free_bytes, sum(map(bytes_of, groups)), checkpoint.parameters.where
+    advice = "free some, or use a smaller model or a smaller quantisation of it."
+    takes = f"The weights of {where} take {mib(size)} of memory, but {mib(free)} are free"
+    # the KV cache needs memory, too
+    cache = PanelCache(groups, code, threads, size if size <= free else free * 3 // 4, f"{takes}: {advice}")
+    if not cache.streamed_bytes:
+        return cache, ""
+    return (
+        cache,
+        f"{takes}: every step reads {mib(cache.streamed_bytes)} of them from the file, which is slow; {advice}",
+    )

@@ -11,6 +11,7 @@ from onward.engine.model import Hook, Row, StepShape, nothing
 from onward.kernels.attention_shape import BLOCK_TOKENS
 from onward.kernels.machine import Machine
 from onward.kernels.memory import Rows, address
+from onward.runtimes.native.panel_cache import PanelCache
 from onward.runtimes.native.positions import Positions
 
 STEP_SHAPE = StepShape(
@@ -27,6 +28,7 @@ class NativeModel:
     def __init__(
         self,
         machine: Machine,
+        panels: PanelCache,
         cache: Sequence[Rows],
         positions: Positions,
         logits: Rows,
@@ -39,7 +41,7 @@ class NativeModel:
         """`keep`: what owns the memory that the tape points to."""
         self.vocab_size, self.context_length, self.blocks = vocab_size, context_length, blocks
         self.shape = STEP_SHAPE
-        self._parts: tuple[Machine, object] | None = (machine, keep)
+        self._parts: tuple[Machine, PanelCache, object] | None = (machine, panels, keep)
         self._cache = [rows.memory[: rows.count * rows.stride].reshape(rows.count, rows.stride) for rows in cache]
         self._positions = positions
         numbers = logits.memory[: logits.count * logits.stride].view(np.float32)
@@ -125,6 +127,7 @@ class NativeModel:
         """End the threads, and free the weights and the KV cache. May be called again."""
         if self._parts is not None:
             self._parts[0].close()
+            self._parts[1].close()
         self._parts = None
         self._cache = []
 

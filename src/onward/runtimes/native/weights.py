@@ -1,35 +1,27 @@
-"""The weights of a checkpoint as kernels read them: panels made in parallel, tables in the file, vectors copied."""
+"""The weights of a checkpoint as kernels read them: matrices in panels, tables in the file, vectors copied."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from onward.checkpoints.adapter import Change
 from onward.checkpoints.checkpoint import Checkpoint
-from onward.checkpoints.mapped import drop_pages
 from onward.checkpoints.tensor import Tensor
 from onward.kernels.activations import ActivationName
-from onward.kernels.code import Code
-from onward.kernels.machine import INTEGER, POINTER
-from onward.kernels.memory import Vector, address, untouched
-from onward.kernels.panels import panel_count
+from onward.kernels.memory import Vector
 from onward.kernels.tape import Matrix, Table
-from onward.kernels.weight_types import GROUP, PANEL_ROWS, WEIGHT_TYPES, WeightType
-from onward.runtimes.native.types import WeightForm, stored_rows
+from onward.kernels.weight_types import WEIGHT_TYPES, WeightType
+from onward.runtimes.native.panel_cache import Group, PanelCache, Source
+from onward.runtimes.native.types import WeightForm
 
 EMBEDDING, POSITION_EMBEDDING, OUTPUT = "token_embd", "position_embd", "output"
-_CHUNK_BYTES = 4 << 20
-"""Of panels that a thread makes at a time."""
-_PAGE = 4096
 
 
 class Weights:
-    """Makes panels of the matrices that a tape uses. `form(tensor)`: in which type they are held; `changes`: an
+    """What a tape uses of a checkpoint. `form(tensor)`: in which type they are held; `changes`: an
     adapter's, by the names of the weights, held and computed in float32."""
 
     def __init__(
@@ -47,7 +39,7 @@ class Weights:
         }
         self._adapter_names = [name.removesuffix(".weight") for name in sides]
         self._checkpoint = replace(checkpoint, tensors={**checkpoint.tensors, **sides})
-        self._matrices: dict[str, Matrix] = {}
+        self._panels: PanelCache | None = None
         self._tables: dict[str, Table] = {}
 
     def has(self, name: str) -> bool:
@@ -109,61 +101,26 @@ class Weights:
         """Return the types of matrices, by name."""
         return {name: self._form_of(name) for name in names}
 
-    def num_bytes(self, names: list[str]) -> int:
-        """Return the memory that the panels of these matrices take."""
-        tensors = {name: self._checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(names)}
-        return sum(self._sized(name, tensor)[1] for name, tensor in tensors.items())
+    def groups(self, names: Iterable[str]) -> list[Group]:
+        """Return matrices in the groups that a step needs one after the other: of each layer, and the output's.
+        Matrices of an adapter, which are small, are with the first one."""
+        sources: dict[str, list[Source]] = {}
+        for name in dict.fromkeys(names):
+            source = Source(name, self._checkpoint.tensor(f"{name}.weight"), self._form_of(name))
+            group = name.rpartition(".")[0] if name not in self._adapter_names else next(iter(sources))
+            sources.setdefault(group, []).append(source)
+        return list(sources.values())
 
-    def make(self, names: list[str], code: Code, threads: int) -> None:
-        """Make the panels of these matrices, on several threads. Reads them from the file once, and drops its pages."""
-        tensors = {name: self._checkpoint.tensor(f"{name}.weight") for name in dict.fromkeys(names)}
-        sizes = {name: self._sized(name, tensor) for name, tensor in tensors.items()}
-        total = sum(-(-size // _PAGE) * _PAGE for _, size in sizes.values())
-        memory = untouched(total)
-        jobs: list[tuple[Tensor, Matrix, int, int]] = []
-        at = 0
-        for name, tensor in tensors.items():
-            matrix, size = sizes[name]
-            matrix = Matrix(matrix.type, matrix.rows, matrix.inputs, memory[at : at + size])
-            at += -(-size // _PAGE) * _PAGE
-            self._matrices[name] = matrix
-            step = max(1, _CHUNK_BYTES // matrix.panel_bytes)
-            last = panel_count(matrix.rows)
-            jobs += [(tensor, matrix, first, min(first + step, last)) for first in range(0, last, step)]
-        interleave = {each.type: _function(code, each.type) for each in self._matrices.values()}
-        with ThreadPoolExecutor(threads, thread_name_prefix="onward-panels") as pool:
-            for _ in pool.map(lambda job: make_panels(interleave[job[1].type], *job), jobs):
-                pass
+    def use(self, panels: PanelCache) -> None:
+        """Take matrices from a cache that has made them."""
+        self._panels = panels
 
-    def _sized(self, name: str, tensor: Tensor) -> tuple[Matrix, int]:
-        rows, inputs = tensor.shape
-        matrix = Matrix(self._form_of(name), rows, inputs, np.empty(0, np.uint8))
-        return matrix, panel_count(rows) * matrix.panel_bytes
+    def stream_index(self, name: str) -> int | None:
+        """Return the number of the group that a matrix is in, where its panels do not stay in memory."""
+        assert self._panels is not None
+        return self._panels.stream_index.get(name)
 
     def matrix(self, name: str) -> Matrix:
-        """Return a matrix whose panels were made."""
-        return self._matrices[name]
-
-
-def _function(code: Code, name: str) -> Callable[..., Any]:
-    return code.function(f"interleave_{name}", [POINTER, INTEGER, POINTER, INTEGER, INTEGER])
-
-
-def make_panels(interleave: Callable[..., Any], tensor: Tensor, matrix: Matrix, first: int, last: int) -> None:
-    """Write panels `first` to `last` of a tensor, in the matrix's type."""
-    kind = WEIGHT_TYPES[matrix.type]
-    begin, end = first * PANEL_ROWS, min(last * PANEL_ROWS, matrix.rows)
-    is_plain = tensor.type.name == matrix.type and tensor.data.ndim == 1 and matrix.inputs % GROUP == 0
-    row_bytes = matrix.blocks * kind.block_bytes
-    if is_plain:
-        order = np.arange(begin, end) if tensor.order is None else tensor.order[begin:end]
-        source, keep = address(tensor.data) + order * row_bytes, tensor.data
-    else:
-        keep = stored_rows(tensor, matrix.type, begin, end)
-        source = address(keep) + np.arange(end - begin) * row_bytes
-    zeros = np.zeros(row_bytes, np.uint8)
-    pointers = np.full((last - first) * PANEL_ROWS, address(zeros), np.int64)
-    pointers[: end - begin] = source
-    interleave(address(pointers), matrix.blocks, address(matrix.panels), first, last)
-    if is_plain and tensor.order is None:
-        drop_pages(keep[begin * row_bytes : end * row_bytes])
+        """Return a matrix of the cache."""
+        assert self._panels is not None
+        return self._panels.matrices[name]
