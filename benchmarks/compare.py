@@ -1,7 +1,7 @@
 """Onward's server and llama.cpp's llama-server on the same weights, in alternating rounds of one run.
 
 Each is a separate process; both run all the time, one at a time has work. Every ratio is taken within one round.
-`python -m benchmarks.compare storyteller`; `python -m benchmarks.pairs` creates the models.
+`python -m benchmarks.compare storyteller`; `benchmarks.random_model` creates the others.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from typing import Any
 from benchmarks import measure
 from benchmarks.arms import ONWARD, PEER, TOP_K, Arm, Comparison, Shape, sampling_fields
 from benchmarks.engine import Round
+from benchmarks.families import MODELS, Family, families, family_of, select
 from benchmarks.llama_server import serve_peer, version
 from benchmarks.models import model_id
-from benchmarks.one_file import family_of
 from benchmarks.outcome import summarise
-from benchmarks.pairs import MODELS, Family, families, select
 from benchmarks.peer_build import SERVER, find
 from benchmarks.peer_tuning import Tuned, tune, untuned
 from benchmarks.processes import resident_memory
@@ -34,12 +33,12 @@ LATENCIES = {f"{key}_p{percent}": (f"{key}_ms", f"p{percent}") for key in ("ttft
 def start(family: Family, program: Path, tuned: dict[str, Tuned], extra: list[str], stack: ExitStack) -> list[Arm]:
     """Start a server for every precision; return their arms, with top_k."""
     onward = [
-        Arm(ONWARD, precision, stack.enter_context(serve(model)), model_id(model), TOP_K)
-        for precision, model in family.onward_models.items()
+        Arm(ONWARD, precision, stack.enter_context(serve(str(file))), model_id(str(file)), TOP_K)
+        for precision, file in family.files.items()
     ]
     peers = {
         precision: stack.enter_context(serve_peer(program, gguf, tuned[precision].slots, extra))
-        for precision, gguf in family.peer_files.items()
+        for precision, gguf in family.files.items()
     }
     return onward + [Arm(PEER, precision, server, "peer", TOP_K) for precision, server in peers.items()]
 
@@ -82,11 +81,11 @@ def ratio_figures(rounds: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[s
 def compare_family(family: Family, options: argparse.Namespace, program: Path, seeds: Iterator[int]) -> dict[str, Any]:
     """Compare with every number of clients, each with servers started for it."""
     shape = Shape(options.shared + options.prompt, options.out, (256, family.vocabulary), options.shared)
-    extra, done = options.peer_flags, {}
+    extra, done = [*family.peer_flags, *options.peer_flags], {}
     for clients in options.clients or family.clients:
         tuned = {
             name: untuned(clients, shape) if options.untuned else tune(program, gguf, clients, shape, extra, seeds)
-            for name, gguf in family.peer_files.items()
+            for name, gguf in family.files.items()
         }
         with ExitStack() as stack:
             arms = start(family, program, tuned, extra, stack)
@@ -94,7 +93,7 @@ def compare_family(family: Family, options: argparse.Namespace, program: Path, s
             if clients in options.top_k_off:
                 arms += [without_top_k(arm) for arm in arms]
             runs = {arm.name: _runner(comparison, arm) for arm in arms}
-            waves = options.waves or family.waves.get(clients, 2)
+            waves = options.waves or family.waves_for(clients)
             found = compare(alternate(runs, options.rounds or family.rounds, waves))
             found["memory"] = {f"{arm.system} {arm.precision}": resident_memory(arm.server.pid) for arm in arms}
         found["idle_cpu"] = statistics.fmean(comparison.idle_cpu)
@@ -143,9 +142,11 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__)
     parser.add_argument("families", nargs="*", default=[*known], help=f"{', '.join(known)} (default: all)")
     parser.add_argument("--model", type=Path, metavar="FILE.gguf", help="compare on this file instead, as it is")
-    parser.add_argument("--models", type=Path, default=MODELS, help="folder in which benchmarks.pairs created them")
+    parser.add_argument(
+        "--models", type=Path, default=MODELS, help="folder of those that benchmarks.random_model created"
+    )
     parser.add_argument("--llama-server", type=Path, help="default: the one on PATH, else built into .peers")
-    parser.add_argument("--precisions", nargs="+", help="only these, of both servers: int8, int4, Q8_0, Q4_0")
+    parser.add_argument("--precisions", nargs="+", help="only these types of weights: Q8_0, Q4_0")
     parser.add_argument("--clients", type=int, nargs="+", help="default: 1 8 32, and 64 for storyteller")
     parser.add_argument("--prompt", type=int, default=128, help="tokens per prompt (default 128)")
     parser.add_argument("--out", type=int, default=64, help="tokens per completion (default 64)")

@@ -30,7 +30,6 @@ from onward.engine.events import Decoded
 from onward.engine.job import Job
 from onward.engine.model import Model, Tokenizer
 from onward.engine.step import Engine
-from onward.runtimes.tokenizer import HuggingFaceTokenizer
 from onward.sampling.masks import pack_mask, unpack_mask
 from onward.sampling.params import SamplingParams
 from onward.sampling.sampler import Sampler
@@ -185,7 +184,7 @@ def measure_masks(name: str, vocabulary: Tokenizer, vocab_size: int) -> dict[str
 def measure_model(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of one model, and print them."""
     model, folder = load(name)
-    vocabulary = HuggingFaceTokenizer(folder.path)
+    vocabulary = folder.format.load_tokenizer(folder.path)
     figures = measure_masks(name, vocabulary, model.vocab_size)
     arms = Arms(model, vocabulary)
     figures["clients"] = {}

@@ -1,4 +1,4 @@
-"""Throughput of the engine and the server as fractions of the bare OpenVINO loop, in alternating rounds of one run.
+"""Throughput of the engine and the server as fractions of the bare loop, in alternating rounds of one run.
 
 Arms: the bare loop and the engine in this process; `onward serve` over HTTP with the client in this process. In each
 round every arm does the same work with each number of clients, interleaved in turns of two seconds. The server takes
@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measure
-from benchmarks.bare import BareLoop, BareRun, compiled_graph, random_prompts
+from benchmarks.bare import BareLoop, BareRun, random_prompts
 from benchmarks.http_client import Target
 from benchmarks.in_process import InProcess
 from benchmarks.interleave import Stepwise, TurnClock, interleave
 from benchmarks.load import Bounds, LoadGenerator, RawResult, event_loop_runner
 from benchmarks.measure import BenchmarkError
-from benchmarks.models import find_openvino_model, load
+from benchmarks.models import find_model, load
 from benchmarks.outcome import Outcome, steady_tok_s, summarise
 from benchmarks.processes import resident_memory
 from benchmarks.server_process import Server, serve
 from benchmarks.workload import Workload
-from onward.runtimes.tokenizer import HuggingFaceTokenizer
+from onward.models.resolve import ResolvedModel
 
-BARE, PADDED, ENGINE, SERVER = "bare", "bare, padded", "engine", "server"
+BARE, ENGINE, SERVER = "bare", "engine", "server"
 
 
 @dataclass(slots=True)
@@ -54,11 +54,9 @@ class Arms:
         model, folder = load(options.model)
         self._options = options
         self._vocab_size = model.vocab_size
-        self._threads = int(compiled_graph(model).get_property("INFERENCE_NUM_THREADS"))
-        graph, tokens = compiled_graph(model), options.prompt + options.out
-        self._bare, self._padded = (BareLoop(graph, max(options.clients), tokens) for _ in range(2))
+        self._bare = BareLoop(model, options.prompt + options.out)
         self._engine_clock, self._server_clock = TurnClock(), TurnClock()
-        self._engine = InProcess(model, HuggingFaceTokenizer(folder.path), clock=self._engine_clock)
+        self._engine = InProcess(model, folder.format.load_tokenizer(folder.path), clock=self._engine_clock)
         self._target = Target.parse(server.url)
         self.folder = folder
         self._seed = 0
@@ -67,9 +65,7 @@ class Arms:
 
     def round(self, clients: int, waves: int) -> dict[str, Round]:
         """Run one round of every arm with `waves` requests per client; a different arm is first each time."""
-        computations = {BARE: (self._bare_round(self._bare, clients, waves), TurnClock())}
-        if clients < max(2, self._threads):
-            computations[PADDED] = (self._bare_round(self._padded, clients, waves, padded=True), TurnClock())
+        computations = {BARE: (self._bare_round(clients, waves), TurnClock())}
         computations[ENGINE] = (self._engine_round(clients, waves), self._engine_clock)
         load = self._load(clients * waves)  # created before its clock starts
         computations[SERVER] = (self._server_round(load, clients, clients * waves), self._server_clock)
@@ -82,10 +78,10 @@ class Arms:
         self._seed += 1
         return random_prompts(self._vocab_size, count, self._options.prompt, self._seed)
 
-    def _bare_round(self, loop: BareLoop, clients: int, waves: int, *, padded: bool = False) -> Stepwise[Round]:
+    def _bare_round(self, clients: int, waves: int) -> Stepwise[Round]:
         runs: list[BareRun] = []
         for _ in range(waves):
-            runs.append((yield from loop.run_stepwise(self._prompts(clients), self._options.out, padded=padded)))
+            runs.append((yield from self._bare.run_stepwise(self._prompts(clients), self._options.out)))
         tokens, seconds = sum(run.output_tokens for run in runs), sum(run.seconds for run in runs)
         steps = [step for run in runs for step in run.steps]
         return Round(tokens / seconds, _decode_rate(clients, steps), steady_tok_s=tokens / seconds)
@@ -159,12 +155,12 @@ def compare(rounds: list[dict[str, Round]]) -> dict[str, Any]:
     return dict(figures)
 
 
-def memory(server: Server, folder: Path) -> dict[str, Any] | None:
+def memory(server: Server, model: ResolvedModel) -> dict[str, Any] | None:
     """Return the server's resident memory in bytes, with what is neither weights nor KV cache; None where unknown."""
     found = resident_memory(server.pid)
     if found is None:
         return None
-    weights = (folder / "openvino_model.bin").stat().st_size
+    weights = model.size_bytes
     return {
         **found,
         "weights": weights,
@@ -218,7 +214,7 @@ def main() -> int:
     waves = options.waves or [waves_for(clients) for clients in options.clients]
     if len(waves) not in (1, len(options.clients)):
         parser.error(f"--waves takes 1 or {len(options.clients)} numbers, as many as --clients")
-    find_openvino_model(options.model)  # fails before a server starts
+    find_model(options.model)  # fails before a server starts
     at_start = measure.start()
     figures: dict[str, Any] = {}
     with serve(options.model) as server:
@@ -226,7 +222,7 @@ def main() -> int:
         for clients, size in zip(options.clients, itertools.cycle(waves)):  # a single number is for all
             arms.round(clients, measure.warmup_size(size))
             figures[str(clients)] = compare([arms.round(clients, size) for _ in range(options.rounds)])
-        held = memory(server, arms.folder.path)
+        held = memory(server, arms.folder)
     print(table(figures))
     if held:
         print(f"server: {held['above_weights_and_kv'] / 2**20:.0f} MiB above weights and KV cache in use")

@@ -72,7 +72,7 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(_memory_bytes() / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "openvino": metadata.version("openvino"),
+        "llvmlite": metadata.version("llvmlite"),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "date": time.strftime("%Y-%m-%d"),
     }

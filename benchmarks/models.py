@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from onward.engine.model import Model
 from onward.errors import OnwardError
 from onward.models.resolve import ResolvedModel, resolve
-from onward.runtimes.openvino.format import OpenVINOFormat
-from onward.runtimes.openvino.load import load_model
-from onward.runtimes.openvino.model import OpenVINOModel
 from onward.runtimes.options import RuntimeOptions
 
 
@@ -23,18 +21,8 @@ def find_model(name: str) -> ResolvedModel:
         raise SystemExit(f"error: {error}") from None
 
 
-def find_openvino_model(name: str) -> ResolvedModel:
-    """Return a model that the OpenVINO runtime loads. Exits with an error message if there is none."""
-    model = find_model(name)
-    if not isinstance(model.format, OpenVINOFormat):
-        raise SystemExit(
-            f"error: The model {model.id!r} does not run on OpenVINO, which this benchmark measures. Pass --model with "
-            "'storyteller' or the folder of an OpenVINO model."
-        )
-    return model
-
-
-def load(name: str) -> tuple[OpenVINOModel, ResolvedModel]:
-    """Load a model as `onward serve` does by default. Exits as `find_openvino_model` does."""
-    model = find_openvino_model(name)
-    return load_model(model.path, RuntimeOptions()), model
+def load(name: str) -> tuple[Model, ResolvedModel]:
+    """Load a model as `onward serve` does by default, except that nothing is kept in the cache. Exits as `find_model`
+    does."""
+    found = find_model(name)
+    return found.format.load(found.path, RuntimeOptions(), lambda line: None).model, found

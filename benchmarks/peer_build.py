@@ -22,7 +22,7 @@ PACKAGE, VERSION = "llama-cpp-python", "0.3.36"
 SOURCE = PEERS / f"llama_cpp_python-{VERSION}"
 LLAMA_CPP = SOURCE / "vendor" / "llama.cpp"
 PROGRAMS = SOURCE / "build" / "bin"
-SERVER, QUANTIZE = "llama-server", "llama-quantize"
+SERVER = "llama-server"
 CMAKE_OPTIONS = {
     "CMAKE_BUILD_TYPE": "Release",
     "GGML_NATIVE": "ON",
@@ -106,7 +106,7 @@ def _run(command: list[str]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peer_build", description=__doc__)
     parser.parse_args()
-    print(*(find(program) for program in (SERVER, QUANTIZE)), sep="\n")
+    print(find(SERVER))
     return 0
 
 

@@ -1,22 +1,29 @@
-"""Random weights in the shape of Qwen2.5-0.5B, with a tokenizer that has text for every id, and their OpenVINO IRs.
+"""A GGUF file of random weights in the shape of Qwen2.5-0.5B, with a tokenizer that has text for every id:
+`python -m benchmarks.random_model FILE` writes one (Q8_0, 0.5 GB) within a minute or two.
 
 Speed does not depend on the values of weights, with one exception: sampling takes longer from a flatter distribution of
 the next token. So the last norm is scaled until the distribution is about as peaked as a trained model's.
-Needs torch, transformers, optimum-intel and nncf: see benchmarks/README.md.
 """
 
 from __future__ import annotations
 
-import importlib
+import argparse
 import itertools
+import json
 import math
-import shutil
 import string
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from training.gguf_file import TYPES, Description, Floats, write_gguf
+
+from benchmarks import measure
+
 VOCAB_SIZE, HIDDEN_SIZE = 151_936, 896
-CONFIG = {
+CONFIG: dict[str, Any] = {
+    "model_type": "qwen2",
     "vocab_size": VOCAB_SIZE,
     "hidden_size": HIDDEN_SIZE,
     "intermediate_size": 4864,
@@ -24,9 +31,8 @@ CONFIG = {
     "num_attention_heads": 14,
     "num_key_value_heads": 2,
     "max_position_embeddings": 32_768,
-    "tie_word_embeddings": True,
     "rope_theta": 1e6,
-    "bos_token_id": None,
+    "rms_norm_eps": 1e-6,
     "eos_token_id": 0,
 }
 DEVIATION = 0.02
@@ -35,35 +41,44 @@ LOGIT_DEVIATION = 3.5
 """Standard deviation of the logits. At temperature 0.8 it means a perplexity of about 11:
 ln(perplexity) = ln(vocabulary) - (3.5 / 0.8)² / 2."""
 END_OF_TEXT = "<|endoftext|>"
-QUANTISATION: dict[str, dict[str, Any]] = {
-    "int8": {"bits": 8},
-    "int4": {"bits": 4, "sym": True, "group_size": 64, "ratio": 1.0},
-}
-"""int4 is nearly Q4_0: symmetric, embedding and output layer in 8 bits. Groups are of 64 weights where Q4_0 has 32
-(4.25 bits per weight instead of 4.5), because that is the smallest size at which OpenVINO computes at full speed."""
 
 
-def create_float(folder: Path, seed: int = 0) -> None:
-    """Write float32 safetensors, config.json and tokenizer.json (2 GB)."""
-    torch, transformers = (importlib.import_module(name) for name in ("torch", "transformers"))
-    torch.manual_seed(seed)
-    model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**CONFIG))
-    with torch.no_grad():
-        model.model.norm.weight.fill_(LOGIT_DEVIATION / (DEVIATION * math.sqrt(HIDDEN_SIZE)))
-    model.generation_config.eos_token_id = 0
-    model.save_pretrained(folder, max_shard_size="100GB")
-    tokenizer(VOCAB_SIZE).save(str(folder / "tokenizer.json"))
+def write(path: Path, config: dict[str, Any] = CONFIG, kind: str = "Q8_0", seed: int = 0) -> Path:
+    """Write a model of these sizes to a file, and return its path."""
+    words = json.loads(tokenizer(config["vocab_size"]).to_str())
+    about = Description(path.stem, "gpt-2", text="Random weights, for benchmarks.")
+    write_gguf(path, config, words, random_weights(config, seed), about, kind)
+    return path
 
 
-def export_ir(source: Path, to: Path, precision: str) -> None:
-    """Write the OpenVINO IR of the float model in folder `source`, with its tokenizer, to the folder `to`."""
-    optimum = importlib.import_module("optimum.intel")
-    quantisation = optimum.OVWeightQuantizationConfig(**QUANTISATION[precision])
-    model = optimum.OVModelForCausalLM.from_pretrained(
-        source, export=True, stateful=True, compile=False, quantization_config=quantisation
-    )
-    model.save_pretrained(to)
-    shutil.copyfile(source / "tokenizer.json", to / "tokenizer.json")
+def random_weights(config: dict[str, Any], seed: int) -> Iterator[tuple[str, Floats]]:
+    """Yield the tensors by their names in transformers, with tied embeddings."""
+    random = np.random.default_rng(seed)
+    hidden, wide = config["hidden_size"], config["intermediate_size"]
+    keys = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
+    shapes = {
+        "self_attn.q_proj": (hidden, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (wide, hidden),
+        "mlp.up_proj": (wide, hidden),
+        "mlp.down_proj": (hidden, wide),
+    }
+
+    def matrix(rows: int, columns: int) -> Floats:
+        return random.standard_normal((rows, columns), np.float32) * np.float32(DEVIATION)
+
+    yield "model.embed_tokens.weight", matrix(config["vocab_size"], hidden)
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+        for name, shape in shapes.items():
+            yield f"{prefix}{name}.weight", matrix(*shape)
+            if name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
+                yield f"{prefix}{name}.bias", np.zeros(shape[0], np.float32)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            yield f"{prefix}{name}.weight", np.ones(hidden, np.float32)
+    yield "model.norm.weight", np.full(hidden, LOGIT_DEVIATION / (DEVIATION * math.sqrt(hidden)), np.float32)
 
 
 def tokenizer(size: int) -> Any:
@@ -81,3 +96,17 @@ def tokenizer(size: int) -> Any:
     result.decoder = decoders.ByteLevel()
     result.add_special_tokens([END_OF_TEXT])
     return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.random_model", description=__doc__)
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("--type", choices=TYPES, default="Q8_0", help="of matrices (default Q8_0)")
+    options = parser.parse_args()
+    options.file.parent.mkdir(parents=True, exist_ok=True)
+    print(write(options.file, kind=options.type))
+    return 0
+
+
+if __name__ == "__main__":
+    measure.run_main(main)

@@ -8,7 +8,6 @@ time has work.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,9 @@ from typing import Any
 
 from benchmarks import measure
 from benchmarks.measure import BenchmarkError
-from benchmarks.models import find_openvino_model
+from benchmarks.models import find_model
 from benchmarks.server_process import serve
 from benchmarks.timed_client import TimedClient
-from onward.models.resolve import ResolvedModel
 
 BLOCK_TOKENS = 32
 """Tokens per block of the prefix cache."""
@@ -122,19 +120,14 @@ def repeat(scenario: Scenario, servers: ServerPair, runs: int) -> dict[str, Any]
     }
 
 
-def config_of(folder: ResolvedModel) -> dict[str, Any]:
-    """Return the parsed config.json of a model folder."""
-    config: dict[str, Any] = json.loads((folder.path / "config.json").read_text(encoding="utf-8"))
-    return config
-
-
 def reach(model: str, names: list[str], runs: int) -> dict[str, Any]:
     """Run scenarios with one model."""
-    folder = find_openvino_model(model)
-    config = config_of(folder)
+    folder = find_model(model)
+    facts = folder.format.facts(folder.path)
+    vocabulary, context_length = int(facts["vocabulary"]), int(facts["context_length"])
     with serve(model) as cached, serve(model, "--no-prefix-cache") as uncached:
-        first, second = (TimedClient(server, folder.id, config["vocab_size"]) for server in (cached, uncached))
-        servers = ServerPair(first, second, config["max_position_embeddings"])
+        first, second = (TimedClient(server, folder.id, vocabulary) for server in (cached, uncached))
+        servers = ServerPair(first, second, context_length)
         results = {}
         for name in names:
             results[name] = repeat(SCENARIOS[name], servers, runs)

@@ -20,24 +20,26 @@ from benchmarks.render_speculation import speculation_section
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- figures: written by benchmarks/render.py -->", "<!-- end of figures -->"
+LIBRARIES = {"llvmlite": "llvmlite", "openvino": "OpenVINO"}
+"""What a report names. Those from before the native runtime have OpenVINO's figures."""
 NOT_YET = "Not measured yet on a quiet machine."
 DEFAULT_COMMANDS = {
     "engine": "python -m benchmarks.engine --json benchmarks/figures/engine.json",
-    "engine-qwen05b": "python -m benchmarks.engine --model .peers/models/qwen05b/qwen05b-int8 --waves 6 6 4 "
+    "engine-qwen05b": "python -m benchmarks.engine --model .peers/models/qwen05b-Q8_0.gguf --waves 6 6 4 "
     "--rounds 7 --json benchmarks/figures/engine-qwen05b.json",
-    "compare-qwen05b": "python -m benchmarks.compare qwen05b --precisions int8 int4 Q4_0 --top-k-off 1 8 32 --rounds 2 "
+    "compare-qwen05b": "python -m benchmarks.compare qwen05b --top-k-off 1 8 32 --rounds 2 "
     "--json benchmarks/figures/compare-qwen05b.json",
-    "compare-qwen05b-steady": "python -m benchmarks.compare qwen05b --precisions int8 Q4_0 --top-k-off 32 --clients 32 "
+    "compare-qwen05b-steady": "python -m benchmarks.compare qwen05b --precisions Q4_0 --top-k-off 32 --clients 32 "
     "--waves 6 --rounds 1 --json benchmarks/figures/compare-qwen05b-steady.json",
     "compare-storyteller": "python -m benchmarks.compare storyteller "
     "--json benchmarks/figures/compare-storyteller.json",
-    "engine-process-05b": "python -m benchmarks.engine_process --model .peers/models/random05b "
+    "engine-process-05b": "python -m benchmarks.engine_process --model .peers/models/qwen05b-Q8_0.gguf "
     "--token-range 256:151936 --kv-memory 1GB --waves 1 --out 32 --json benchmarks/figures/engine-process-05b.json",
-    "engine-process-05b-one": "python -m benchmarks.engine_process --model .peers/models/random05b "
+    "engine-process-05b-one": "python -m benchmarks.engine_process --model .peers/models/qwen05b-Q8_0.gguf "
     "--token-range 256:151936 --kv-memory 1GB --waves 1 --out 32 --clients 1 --rounds 31 "
     "--json benchmarks/figures/engine-process-05b-one.json",
     "engine-process": "python -m benchmarks.engine_process --rounds 15 --json benchmarks/figures/engine-process.json",
-    "reach": "python -m benchmarks.reach storyteller .peers/models/qwen05b/qwen05b-int8 "
+    "reach": "python -m benchmarks.reach storyteller .peers/models/qwen05b-Q8_0.gguf "
     "--json benchmarks/figures/reach.json",
     "speculation": "python -m benchmarks.speculation --json benchmarks/figures/speculation.json",
     "sweep": "python -m benchmarks.sweep --json benchmarks/figures/sweep.json --plot docs/images/throughput.svg",
@@ -142,9 +144,10 @@ def section(name: str, report: dict[str, Any] | None) -> str:
 
 
 def _machine_line(machine: dict[str, Any]) -> str:
+    computed_by = next(f"{title} {machine[key]}" for key, title in LIBRARIES.items() if key in machine)
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']:.0f} GiB; {machine['system']}, "
-        f"Python {machine['python']}, OpenVINO {machine['openvino']}; load average at the start "
+        f"Python {machine['python']}, {computed_by}; load average at the start "
         f"{machine['load']}; {machine['date']}."
     )
 

@@ -28,7 +28,6 @@ from onward.engine.events import Decoded
 from onward.engine.job import Job
 from onward.engine.model import Model, Vocabulary
 from onward.engine.step import Engine
-from onward.runtimes.tokenizer import HuggingFaceTokenizer
 from onward.sampling.params import SamplingParams
 from onward.sampling.sampler import Sampler
 from onward.text.assembler import TextRules
@@ -242,7 +241,7 @@ def measure_model(name: str, options: argparse.Namespace) -> Iterator[dict[str, 
     """Yield the figures of each case of one model."""
     models = {arm: load(name) for arm in ARMS}
     arms = {
-        arm: Arm(model, HuggingFaceTokenizer(folder.path), speculate=arm == ON)
+        arm: Arm(model, folder.format.load_tokenizer(folder.path), speculate=arm == ON)
         for arm, (model, folder) in models.items()
     }
     for case in Workloads(models[ON][0].vocab_size, options.out).cases(options.kinds):

@@ -1,14 +1,17 @@
-"""Two runtimes of the model with one interface: the float network in PyTorch, the IR in OpenVINO."""
+"""Two runtimes of the model with one interface: the float network in PyTorch, the file that ships in Onward's."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
-import openvino
 import torch
 from transformers import LlamaForCausalLM
+
+from onward.engine.model import Row
+from onward.runtimes.gguf_format import GGUFFormat
+from onward.runtimes.options import RuntimeOptions
 
 
 class Scorer(Protocol):
@@ -62,48 +65,34 @@ class TorchScorer:
         return output.logits[0, -1].log_softmax(-1).numpy()
 
 
-class OpenVinoScorer:
-    """The stateful IR on the CPU, at OpenVINO's default precision or a given one ("f32")."""
+class ServedScorer:
+    """The GGUF file in Onward's own runtime, as it is served, at a precision of its ("fast" or "exact")."""
 
-    def __init__(self, folder: Path, precision: str | None = None) -> None:
-        settings = {"PERFORMANCE_HINT": "LATENCY"}
-        if precision is not None:
-            settings |= {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision}
-        model = openvino.Core().read_model(folder / "openvino_model.xml")
-        self._request = openvino.compile_model(model, "CPU", settings).create_infer_request()
-        self._inputs = {name for port in self._request.model_inputs for name in port.get_names()}
+    def __init__(self, file: Path, precision: Literal["fast", "exact"] = "fast") -> None:
+        options = RuntimeOptions(precision=precision)
+        self._model = GGUFFormat().load(file, options, lambda line: None).model
+        self._blocks = range(self._model.shape.blocks_for(self._model.context_length))
         self._length = 0
 
     def log_probabilities(self, ids: list[int]) -> np.ndarray:
         """See Scorer."""
-        self._restart()
-        return log_softmax(self._advance(ids))
+        self._length = 0
+        return log_softmax(self._advance(ids, len(ids)))
 
     def start(self, ids: list[int]) -> np.ndarray:
         """See Scorer."""
-        self._restart()
-        return log_softmax(self._advance(ids)[-1])
+        self._length = 0
+        return log_softmax(self._advance(ids, 1)[-1])
 
     def append_token(self, token: int) -> np.ndarray:
         """See Scorer."""
-        return log_softmax(self._advance([token])[-1])
+        return log_softmax(self._advance([token], 1)[-1])
 
-    def _restart(self) -> None:
-        self._request.reset_state()
-        self._length = 0
-
-    def _advance(self, ids: list[int]) -> np.ndarray:
-        """Append `ids` to the current text; return their logits: float32 [len(ids), vocabulary]."""
-        end = self._length + len(ids)
-        values = {
-            "input_ids": np.array([ids], dtype=np.int64),
-            "attention_mask": np.ones((1, end), dtype=np.int64),
-            "position_ids": np.arange(self._length, end, dtype=np.int64)[None],
-            "beam_idx": np.zeros(1, dtype=np.int32),
-        }
-        self._length = end
-        output = self._request.infer({name: value for name, value in values.items() if name in self._inputs})
-        return np.array(output["logits"][0])
+    def _advance(self, ids: list[int], outputs: int) -> np.ndarray:
+        """Append `ids` to the current text; return the last `outputs` logits: float32 [outputs, vocabulary]."""
+        logits = self._model.evaluate([Row(0, ids, self._length, self._blocks, outputs)])
+        self._length += len(ids)
+        return np.array(logits)
 
 
 def generate(

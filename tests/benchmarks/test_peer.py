@@ -16,20 +16,19 @@ from benchmarks.arms import ONWARD, PEER, Arm, Comparison, Shape, check_complete
 from benchmarks.compare import without_top_k
 from benchmarks.edits import Edit
 from benchmarks.engine import Round
-from benchmarks.float_weights import read, read_safetensors
-from benchmarks.gguf_file import TOKEN_CONTROL, TOKEN_NORMAL, TOKEN_UNUSED, interleaved, tensor_name, write_tokenizer
+from benchmarks.families import families, family_of, select
 from benchmarks.llama_server import Slots, serve_peer
-from benchmarks.one_file import family_of
 from benchmarks.outcome import Outcome
-from benchmarks.pairs import BUILT_IN, families, select
 from benchmarks.peer_build import SERVER, PeerError, check_tools, find
-from benchmarks.random_model import tokenizer
+from benchmarks.random_model import CONFIG, tokenizer, write
 from benchmarks.server_process import Server, serve
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from training.gguf_file import TOKEN_CONTROL, TOKEN_NORMAL, TOKEN_UNUSED, interleaved, write_tokenizer
 
 from benchmarks import compare, edit_pair, peer_tuning
+from onward.runtimes.formats import format_of
+from onward.runtimes.options import RuntimeOptions
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
 from tests.examples import examples
@@ -42,9 +41,9 @@ def program(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_a_given_server_is_used_and_its_quantizer_is_in_the_same_folder(tmp_path: Path) -> None:
-    server, quantizer = program(tmp_path, SERVER, ""), program(tmp_path, "llama-quantize", "")
-    assert find(SERVER, server) == server and find("llama-quantize", server) == quantizer
+def test_a_given_server_is_used_and_other_programs_are_in_the_same_folder(tmp_path: Path) -> None:
+    server, bench = program(tmp_path, SERVER, ""), program(tmp_path, "llama-bench", "")
+    assert find(SERVER, server) == server and find("llama-bench", server) == bench
 
 
 def test_a_given_path_that_is_not_a_program_is_refused(tmp_path: Path) -> None:
@@ -117,53 +116,32 @@ def test_shared_beginnings_leave_the_peer_its_cache_of_prompts() -> None:
 
 
 def test_missing_models_are_named_with_the_command_that_creates_them(tmp_path: Path) -> None:
-    with pytest.raises(PeerError, match=r"Q8_0\.gguf.*benchmarks\.pairs storyteller"):
-        select(["storyteller"], tmp_path)
-    path = families(tmp_path)["storyteller"].peer_files["Q8_0"]
-    path.parent.mkdir()
-    path.touch()
+    with pytest.raises(PeerError, match=r"benchmarks\.random_model --type Q4_0 .*qwen05b-Q4_0\.gguf"):
+        select(["qwen05b"], tmp_path)
     assert [family.name for family in select(["storyteller"], tmp_path)] == ["storyteller"]
 
 
 def test_a_comparison_can_be_limited_to_some_precisions() -> None:
     qwen = families()["qwen05b"]
-    assert qwen.only(None) == qwen
-    some = qwen.only(["int8", "Q4_0"])
-    assert [*some.onward_models] == ["int8"] and [*some.peer_files] == ["Q4_0"]
-    for precisions in (["int8"], ["Q4_0"], ["int8", "Q4_0", "int5"]):
-        with pytest.raises(PeerError, match=r"int8, int4 and Q8_0, Q4_0"):
-            qwen.only(precisions)
+    assert qwen.only(None) == qwen and [*qwen.only(["Q4_0"]).files] == ["Q4_0"]
+    with pytest.raises(PeerError, match=r"qwen05b has Q8_0, Q4_0"):
+        qwen.only(["Q4_0", "int5"])
 
 
-def test_safetensors_are_read_without_their_library(tmp_path: Path) -> None:
-    values: dict[str, NDArray[Any]] = {
-        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
-        "b": np.array([0.5, -2], np.float16),
-    }
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    content = b""
-    for name, value in values.items():
-        dtype = {"float32": "F32", "float16": "F16"}[value.dtype.name]
-        entry = {"dtype": dtype, "shape": value.shape, "data_offsets": [len(content), len(content) + value.nbytes]}
-        header[name] = entry
-        content += value.tobytes()
-    head = json.dumps(header).encode()
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(len(head).to_bytes(8, "little") + head + content)
-    found = dict(read_safetensors(path))
-    assert found.keys() == values.keys()
-    assert all(found[name].dtype == np.float32 and np.array_equal(found[name], values[name]) for name in values)
-
-
-def test_all_weights_of_the_built_in_model_are_found_and_have_names_in_llama_cpp() -> None:
-    config = json.loads((BUILT_IN / "config.json").read_text(encoding="utf-8"))
-    found = dict(read(BUILT_IN))
-    names = {tensor_name(name) for name in found}
-    assert len(found) == len(names) == 2 + 9 * config["num_hidden_layers"]
-    assert found["model.embed_tokens.weight"].shape == (config["vocab_size"], config["hidden_size"])
-    norms = [values for name, values in found.items() if "norm" in name]
-    assert all(norm.shape == (config["hidden_size"],) and norm.min() > 0 for norm in norms)
-    assert {"token_embd.weight", "output_norm.weight", "blk.3.attn_q.weight", "blk.0.ffn_norm.weight"} <= names
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+def test_a_random_model_is_loaded_and_every_token_has_text(tmp_path: Path, kind: str) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 1}
+    config = CONFIG | sizes | {"vocab_size": 300, "max_position_embeddings": 256}
+    path = write(tmp_path / "m.gguf", config, kind)
+    found = format_of(path)
+    assert found is not None and found.problems(path) == [] and found.facts(path)["quantisation"] == kind
+    model = found.load(path, RuntimeOptions(kv_memory=2**22), lambda line: None).model
+    try:
+        assert (model.vocab_size, model.context_length) == (300, 256)
+    finally:
+        model.close()
+    words = found.load_tokenizer(path)
+    assert all(words.token_bytes(token) for token in range(300))
 
 
 def rotate_halves(values: Any, angles: Any) -> Any:
@@ -215,7 +193,7 @@ def test_every_id_of_the_model_has_a_token_for_the_peer() -> None:
         "added_tokens": [{"id": 0, "content": "<|end|>"}],
     }
     writer = Recorder()
-    write_tokenizer(writer, {"model_type": "llama", "vocab_size": 5, "eos_token_id": 0}, config)
+    write_tokenizer(writer, {"model_type": "llama", "vocab_size": 5, "eos_token_id": 0}, config, "gpt-2")
     assert writer.values["add_token_list"] == ["<|end|>", "a", "b", "ab", "[unused 4]"]
     assert writer.values["add_token_types"] == [TOKEN_CONTROL, *[TOKEN_NORMAL] * 3, TOKEN_UNUSED]
     assert writer.values["add_token_merges"] == ["a b"] and writer.values["add_add_bos_token"] is False
@@ -299,8 +277,7 @@ def test_one_file_is_a_family_of_both_servers(tmp_path: Path) -> None:
     metadata, tensors = tiny("llama")
     path = write_gguf(tmp_path / "m.gguf", metadata, {name: floats(array) for name, array in tensors.items()})
     family = family_of(path)
-    assert (family.name, family.vocabulary) == ("m", 30)
-    assert family.onward_models == {"file": str(path)} and family.peer_files == {"file": path}
+    assert (family.name, family.vocabulary, family.files) == ("m", 30, {"file": path})
     (tmp_path / "m.gguf").write_bytes(b"no model")
     with pytest.raises(PeerError, match="not a GGUF file"):
         family_of(path)

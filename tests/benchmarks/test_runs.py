@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.bare import BareLoop, random_prompts
 from benchmarks.compare import alternate
 from benchmarks.engine import BARE, Round, compare
 from benchmarks.http_client import Target
 from benchmarks.in_process import InProcess
 from benchmarks.load import Bounds, LoadGenerator, run_async
-from benchmarks.models import find_model, find_openvino_model
+from benchmarks.models import find_model, load
 from benchmarks.outcome import Outcome
 from benchmarks.processes import kv_cache_bytes, resident_memory
 from benchmarks.server_process import serve
@@ -193,9 +194,13 @@ def test_an_unknown_model_ends_a_benchmark_with_an_error_message() -> None:
         find_model("nobody")
 
 
-def test_a_benchmark_of_the_runtime_rejects_the_toy_model_with_an_error_message() -> None:
-    with pytest.raises(SystemExit, match=r"^error: The model 'toy' does not run on OpenVINO"):
-        find_openvino_model("toy")
+def test_the_bare_loop_prefills_in_chunks_and_decodes_in_lockstep() -> None:
+    model, _ = load("toy")
+    length = model.shape.max_prefill_tokens + 5
+    run = BareLoop(model, length + 4).run(random_prompts(model.vocab_size, 2, length, 1), 4)
+    assert (run.rows, len(run.steps), run.output_tokens) == (2, 3, 8) and run.prefill > 0
+    with pytest.raises(measure.BenchmarkError, match="too few for 99 sequences"):
+        BareLoop(model, length).run(random_prompts(model.vocab_size, 99, length, 1), 4)
 
 
 def test_an_error_of_a_run_is_printed_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:

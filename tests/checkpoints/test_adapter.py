@@ -23,6 +23,7 @@ from tests.checkpoints.hugging_face import hugging_face_name, hugging_face_rows,
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.test_architectures import check_logits
 from tests.checkpoints.tiny import tiny
+from tests.models.story_folder import write_story_folder
 
 RUNTIMES: tuple[RuntimeName, ...] = ("openvino", "native")
 Arrays = dict[str, NDArray[np.float32]]
@@ -159,5 +160,6 @@ def test_adapters_of_other_models_are_refused(tmp_path: Path) -> None:
         resolve(f"{base}+{tmp_path}")
     with pytest.raises(ModelFolderError, match="nowhere does not exist: pass a folder with"):
         with_adapter(resolve(str(base)), tmp_path / "nowhere")
-    with pytest.raises(ModelFolderError, match=r"storyteller is OpenVINO IR\. Merge it before the export"):
-        resolve(f"storyteller+{tmp_path / 'a.gguf'}")
+    folder = write_story_folder(tmp_path / "exported")
+    with pytest.raises(ModelFolderError, match=r"exported is OpenVINO IR\. Merge it before the export"):
+        resolve(f"{folder}+{tmp_path / 'a.gguf'}")

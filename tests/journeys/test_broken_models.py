@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from onward.models.resolve import built_in_folder
+from tests.checkpoints.hugging_face import write_folder
 from tests.cli.conftest import create, onward
 
 BROKEN = {
@@ -22,9 +21,9 @@ BROKEN = {
 
 
 def broken(folder: Path, problem: str) -> str:
-    """Return a copy of the built-in model with a problem."""
+    """Write a model with a problem; return its path."""
     name, content, _ = BROKEN[problem]
-    shutil.copytree(built_in_folder("storyteller"), folder)
+    write_folder(folder, "llama")
     if content is None:
         tokenizer = json.loads((folder / name).read_bytes())
         tokenizer["model"]["vocab"]["zz"] = 2**32 - 1

@@ -1,6 +1,7 @@
-"""Hashes of all logits of tiny models: `python -m tests.laws.golden` writes them to golden.json.
+"""Hashes of all logits of tiny models, of the built-in one, and of what it samples: `python -m tests.laws.golden`
+writes them to golden.json.
 
-They change only with the kernels' revision, never with the machine."""
+They change only with the kernels' or the sampler's revision, never with the machine."""
 
 from __future__ import annotations
 
@@ -8,11 +9,13 @@ import hashlib
 import json
 import tempfile
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from onward.engine.model import Row
+import onward
+from onward.engine.model import Model, Row
+from onward.models.resolve import built_in_folder
 from onward.runtimes.gguf_format import GGUFFormat
 from onward.runtimes.options import RuntimeOptions
 from tests.checkpoints.making import floats, write_gguf
@@ -26,6 +29,16 @@ NAMES = (
 Precision = Literal["fast", "exact"]
 PRECISIONS: tuple[Precision, ...] = ("fast", "exact")
 NUM_TOKENS = 70
+SAMPLED: tuple[dict[str, Any], ...] = (
+    {"prompt": "Once upon a time"},
+    {"prompt": "The old king", "temperature": 0.7, "top_p": 0.9},
+    {"prompt": "def read(path):\n    ", "temperature": 0},
+    {"prompt": "A small boat", "temperature": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.4},
+)
+PARTS = (
+    "a", "b", "The", "'s", "'S", "'ll", "'", '"', " ", "  ", "\t", "\n", "\n\n", "\r\n", "1", "23", " 4", ".", ", ",
+    "!?", "—", "é", "中文", "\u00a0", "\u0301", "😀", "<|endoftext|>", "<|fim_prefix|>", "def ", "once upon", "_x",
+)  # fmt: skip
 
 
 def logits_hash(name: str, precision: Precision, folder: Path) -> str:
@@ -34,8 +47,20 @@ def logits_hash(name: str, precision: Precision, folder: Path) -> str:
     # rounded, so that no library's last bit of a random number matters
     rounded = {key: np.round(array.astype(np.float64) * 1024) / 1024 for key, array in tensors.items()}
     path = write_gguf(folder / "m.gguf", metadata, {key: floats(array) for key, array in rounded.items()})
+    return _hash_of(_load(path, precision))
+
+
+def storyteller_hash(precision: Precision) -> str:
+    """The same of the built-in model."""
+    return _hash_of(_load(built_in_folder("storyteller"), precision))
+
+
+def _load(path: Path, precision: Precision) -> Model:
     options = RuntimeOptions(runtime="native", threads=1, precision=precision, kv_memory=4_000_000)
-    model = GGUFFormat().load(path, options, lambda line: None).model
+    return GGUFFormat().load(path, options, lambda line: None).model
+
+
+def _hash_of(model: Model) -> str:
     try:
         tokens = [(7 * index + index * index) % model.vocab_size for index in range(NUM_TOKENS)]
         logits = model.evaluate([Row(0, tokens, 0, range(3), NUM_TOKENS)])
@@ -44,8 +69,33 @@ def logits_hash(name: str, precision: Precision, folder: Path) -> str:
         model.close()
 
 
+def sampled_hash(precision: Precision) -> str:
+    """SHA-256 of what the built-in model samples for several prompts, with the log-probabilities of all tokens."""
+    digest = hashlib.sha256()
+    with onward.Onward("storyteller", precision=precision) as client:
+        for seed, fields in enumerate(SAMPLED):
+            answer = client.completions.create(seed=seed, n=2, max_tokens=40, logprobs=3, **fields)
+            for choice in answer.choices:
+                assert choice.logprobs is not None
+                digest.update(json.dumps([choice.text, choice.logprobs.token_logprobs]).encode())
+    return digest.hexdigest()
+
+
+def tokens_hash() -> str:
+    """SHA-256 of the token ids of texts in which the built-in model's rule decides where to cut."""
+    tokenizer = GGUFFormat().load_tokenizer(built_in_folder("storyteller"))
+    random, digest = np.random.default_rng(5), hashlib.sha256()
+    for _ in range(3000):
+        text = "".join(PARTS[index] for index in random.integers(0, len(PARTS), 12).tolist())
+        digest.update(np.array(tokenizer.encode(text, add_special_tokens=True), "<i4").tobytes() + b"/")
+    return digest.hexdigest()
+
+
 def main() -> None:
-    found = {}
+    found = {"storyteller tokens": tokens_hash()}
+    for precision in PRECISIONS:
+        found[f"storyteller {precision}"] = storyteller_hash(precision)
+        found[f"storyteller {precision} sampled"] = sampled_hash(precision)
     with tempfile.TemporaryDirectory() as folder:
         for name in NAMES:
             for precision in PRECISIONS:

@@ -10,7 +10,16 @@ import pytest
 
 from onward.kernels import targets
 from onward.kernels.targets import runnable_forms
-from tests.laws.golden import FILE, NAMES, PRECISIONS, Precision, logits_hash
+from tests.laws.golden import (
+    FILE,
+    NAMES,
+    PRECISIONS,
+    Precision,
+    logits_hash,
+    sampled_hash,
+    storyteller_hash,
+    tokens_hash,
+)
 
 GOLDEN = json.loads(FILE.read_text())
 CHANGED = "Kernels have other bits. If that is meant, raise KERNELS_REVISION and run `python -m tests.laws.golden`."
@@ -20,6 +29,23 @@ CHANGED = "Kernels have other bits. If that is meant, raise KERNELS_REVISION and
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_logits_have_the_same_bits_everywhere(name: str, precision: Precision, tmp_path: Path) -> None:
     assert logits_hash(name, precision, tmp_path) == GOLDEN[f"{name} {precision}"], CHANGED
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_built_in_model_has_the_same_bits_everywhere(precision: Precision) -> None:
+    assert storyteller_hash(precision) == GOLDEN[f"storyteller {precision}"], CHANGED
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_same_seed_samples_the_same_text_everywhere(precision: Precision) -> None:
+    assert sampled_hash(precision) == GOLDEN[f"storyteller {precision} sampled"], CHANGED
+
+
+@pytest.mark.real
+def test_the_built_in_model_has_the_same_token_ids_everywhere() -> None:
+    assert tokens_hash() == GOLDEN["storyteller tokens"]
 
 
 @pytest.mark.slow

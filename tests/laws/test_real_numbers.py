@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from typing import Any, Literal
 
+import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -14,8 +15,10 @@ import pytest
 from onward.api.openai.response import Completion
 from onward.compose import compose
 from onward.models.resolve import built_in_folder
+from onward.runtimes.gguf_format import GGUFFormat
 from onward.settings import Settings
-from tests.laws.reference_llama import ReferenceLlama
+from tests.checkpoints.reference import Reference
+from tests.checkpoints.test_architectures import log_softmax
 from tests.narrowing import logprobs_of
 from tests.toy_backend import complete, running
 
@@ -40,12 +43,26 @@ def ask(precision: Precision, **fields: Any) -> Completion:
     return asyncio.run(once())
 
 
+class StorytellerReference:
+    """The built-in model in float64, from its file as llama.cpp's own package reads it."""
+
+    def __init__(self) -> None:
+        reader = gguf.GGUFReader(built_in_folder("storyteller") / "storyteller.gguf")
+        metadata = {name: field.contents() for name, field in reader.fields.items() if "tokens" not in name}
+        tensors = {each.name: gguf.dequantize(each.data, each.tensor_type) for each in reader.tensors}
+        self._reference = Reference(metadata, tensors)
+
+    def logprobs(self, tokens: list[int]) -> Array:
+        """Return float64 [len(tokens), vocab_size]: row i is the distribution of the token after tokens[: i + 1]."""
+        return log_softmax(self._reference.logits(tokens))
+
+
 @pytest.fixture(scope="module")
-def reference() -> ReferenceLlama:
-    return ReferenceLlama(built_in_folder("storyteller"))
+def reference() -> StorytellerReference:
+    return StorytellerReference()
 
 
-def scores(precision: Precision, reference: ReferenceLlama) -> tuple[Array, Array]:
+def scores(precision: Precision, reference: StorytellerReference) -> tuple[Array, Array]:
     """Return served and independent log probabilities of TEXT's tokens but the first: float64 [tokens - 1] each."""
     logprobs = logprobs_of(ask(precision, prompt=TEXT, echo=True, logprobs=1, max_tokens=0).choices[0])
     tokens = [int(name.removeprefix("token_id:")) for name in logprobs.tokens]
@@ -53,12 +70,12 @@ def scores(precision: Precision, reference: ReferenceLlama) -> tuple[Array, Arra
     return np.array(logprobs.token_logprobs[1:]), expected
 
 
-def test_exact_log_probabilities_equal_float64(reference: ReferenceLlama) -> None:
+def test_exact_log_probabilities_equal_float64(reference: StorytellerReference) -> None:
     served, expected = scores("exact", reference)
     assert np.abs(served - expected).max() < 1e-4
 
 
-def test_fast_log_probabilities_are_close_and_their_perplexity_agrees(reference: ReferenceLlama) -> None:
+def test_fast_log_probabilities_are_close_and_their_perplexity_agrees(reference: StorytellerReference) -> None:
     served, expected = scores("fast", reference)
     assert np.abs(served - expected).mean() < 0.02
     assert math.exp(abs(served.mean() - expected.mean())) < 1.005
@@ -79,7 +96,7 @@ def test_a_score_depends_only_on_the_tokens_before_it(precision: Precision) -> N
     assert all(prefix == scored[-1][: len(prefix)] for prefix in scored)
 
 
-def test_decoding_and_prefilling_give_the_same_probabilities(reference: ReferenceLlama) -> None:
+def test_decoding_and_prefilling_give_the_same_probabilities(reference: StorytellerReference) -> None:
     """Compare tokens sampled one by one, through the decode kernel and a KV cache, with one forward pass."""
     logprobs = logprobs_of(ask("exact", prompt=TEXT, max_tokens=40, logprobs=1, seed=3, echo=True).choices[0])
     tokens = [int(name.removeprefix("token_id:")) for name in logprobs.tokens]
@@ -87,7 +104,7 @@ def test_decoding_and_prefilling_give_the_same_probabilities(reference: Referenc
     assert np.abs(np.array(logprobs.token_logprobs[1:]) - expected).max() < 1e-4
 
 
-def test_sampled_tokens_follow_the_distribution(reference: ReferenceLlama) -> None:
+def test_sampled_tokens_follow_the_distribution(reference: StorytellerReference) -> None:
     """First tokens of 2,000 seeded choices against the exact probabilities (chi-square, fixed seeds)."""
 
     async def many() -> Counter[int]:
@@ -102,9 +119,7 @@ def test_sampled_tokens_follow_the_distribution(reference: ReferenceLlama) -> No
                 counts.update(int(name.removeprefix("token_id:")) for name in names)
         return counts
 
-    from onward.runtimes.tokenizer import HuggingFaceTokenizer
-
-    tokenizer = HuggingFaceTokenizer(built_in_folder("storyteller"))
+    tokenizer = GGUFFormat().load_tokenizer(built_in_folder("storyteller"))
     exact = np.exp(reference.logprobs(tokenizer.encode("The old", add_special_tokens=True))[-1])
     counts = asyncio.run(many())
     total = sum(counts.values())

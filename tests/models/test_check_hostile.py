@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,28 +13,20 @@ import pytest
 
 from onward.errors import ModelFolderError, SetupError
 from onward.models.check import check_model, problems
-from onward.models.registry import BUILT_IN
-from onward.models.resolve import built_in_folder, resolve
+from onward.models.resolve import resolve
 from onward.runtimes import files
 from onward.runtimes.formats import format_of
 from onward.runtimes.tokenizer import MAX_VOCABULARY_TOKENS, HuggingFaceTokenizer
+from tests.models.story_folder import write_story_folder
 
 DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
-BUILT_IN_FILES = ("config.json", "openvino_model.bin", "openvino_model.xml", "tokenizer.json")
 JSON_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
 MUTATIONS = [*range(15), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(15, 60))]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the built-in model; the weights are a link."""
-    source = built_in_folder(BUILT_IN[0])
-    for name in BUILT_IN_FILES:
-        if name.endswith(".bin"):
-            (tmp_path / name).symlink_to(source / name)
-        else:
-            shutil.copy(source / name, tmp_path / name)
-    return tmp_path
+    return write_story_folder(tmp_path)
 
 
 def read_all(folder: Path) -> None:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from onward.errors import ModelNameError
-from onward.models.resolve import built_in_folder
 from onward.models.same_tokenizer import MAX_SHOWN, differences, tokenizer_of
 from tests.cli.conftest import onward
-
-STORYTELLER = built_in_folder("storyteller")
+from tests.models.story_folder import write_tokenizer
 
 
 @pytest.fixture
 def original(tmp_path: Path) -> Path:
     """The files of a tokenizer beside weights that Onward cannot read."""
-    folder = tmp_path / "original"
-    folder.mkdir()
-    for path in STORYTELLER.glob("*.json"):
-        shutil.copy(path, folder)
+    folder = write_tokenizer(tmp_path / "original")
     (folder / "pytorch_model.bin").write_bytes(b"x")
     return folder
 

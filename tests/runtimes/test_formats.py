@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -28,18 +27,24 @@ def test_names_are_unique() -> None:
 
 
 def test_the_built_in_models_have_their_formats(tmp_path: Path) -> None:
-    for name, expected in (("storyteller", "OpenVINO IR"), ("toy", "toy")):
+    for name, expected in (("storyteller", "GGUF"), ("toy", "toy")):
         found = format_of(built_in_folder(name))
         assert found is not None and found.name == expected
         assert found.problems(built_in_folder(name)) == []
     assert format_of(tmp_path) is None and format_of(tmp_path / "nothing") is None
 
 
-def test_files_begin_with_the_one_that_dates_the_model() -> None:
+def test_files_begin_with_the_one_that_dates_the_model(tmp_path: Path) -> None:
     folder = built_in_folder("storyteller")
     found = format_of(folder)
     assert found is not None
-    assert [path.name for path in found.files(folder)][:3] == [
+    assert [path.name for path in found.files(folder)] == ["storyteller.gguf"]
+    (tmp_path / "openvino_model.xml").touch()
+    (tmp_path / "openvino_model.bin").touch()
+    (tmp_path / "tokenizer.json").touch()
+    other = format_of(tmp_path)
+    assert other is not None
+    assert [path.name for path in other.files(tmp_path)] == [
         "openvino_model.xml",
         "openvino_model.bin",
         "tokenizer.json",
@@ -48,11 +53,11 @@ def test_files_begin_with_the_one_that_dates_the_model() -> None:
 
 def test_facts_come_from_the_files() -> None:
     storyteller, toy = built_in_folder("storyteller"), built_in_folder("toy")
-    config = json.loads((storyteller / "config.json").read_bytes())
     found = format_of(storyteller)
     assert found is not None
-    assert found.facts(storyteller)["context_length"] == config["max_position_embeddings"]
-    assert found.facts(storyteller)["vocabulary"] == config["vocab_size"]
+    facts = found.facts(storyteller)
+    assert (facts["context_length"], facts["vocabulary"], facts["kind"]) == (1024, 8192, "llama")
+    assert (facts["quantisation"], facts["runtime"]) == ("Q8_0", "native")
     assert ToyFormat().facts(toy) == {"context_length": 2048, "vocabulary": 273, "kind": "toy"}
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from onward.engine.model import Tokenizer
 from onward.models.resolve import built_in_folder
+from onward.runtimes.gguf_format import GGUFFormat
 from onward.runtimes.tokenizer import HuggingFaceTokenizer
 from onward.runtimes.toy.tokenizer import ToyTokenizer
 from onward.runtimes.vocabulary import PackedVocabulary
@@ -19,7 +20,7 @@ from .tiny_tokenizers import byte_level, save, sentencepiece
 def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Tokenizer:
     match request.param:
         case "built-in":
-            return HuggingFaceTokenizer(built_in_folder("storyteller"))
+            return GGUFFormat().load_tokenizer(built_in_folder("storyteller"))
         case "byte level":
             return HuggingFaceTokenizer(save(byte_level(), tmp_path))
         case "sentencepiece":

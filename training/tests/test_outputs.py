@@ -11,7 +11,6 @@ from tokenizers import Tokenizer
 
 from training.card import write_card, write_credits
 from training.corpus import Document, Source, is_held_out
-from training.export import without_provenance
 from training.measures import bits_per_byte, infill_accuracy, infill_spans
 from training.presets import PRESETS
 from training.scoring import generate
@@ -76,8 +75,8 @@ def test_the_card_has_no_unfilled_placeholder(tmp_path: Path) -> None:
             "tokens_per_second": 1,
             "tokens_by_source": {"tinystories": 1},
         },
-        "bits_per_byte": {"tinystories": {"float": 1.0, "int8": 1.01, "bytes": 100}},
-        "agreement": dict.fromkeys(("default_precision", "f32", "paged_against_stateful"), agreement),
+        "bits_per_byte": {"tinystories": {"float": 1.0, "shipped": 1.01, "bytes": 100}},
+        "agreement": dict.fromkeys(("fast", "exact"), agreement),
         "lambada": {"accuracy": 0.1, "items": 10},
         "infill": {order: {"prose": span, "code": span} for order in ("spm", "psm")},
         "samples": [{"prompt": "", "suffix": None, "text": "Once", "ended": True, "seed": 1}],
@@ -94,11 +93,6 @@ def test_every_storybook_author_is_named(tmp_path: Path) -> None:
     text = (tmp_path / "CREDITS.md").read_text()
     assert "- Ann: The Hat" in text
     assert "- Bob: The Cat" in text
-
-
-def test_provenance_is_removed_and_layers_kept() -> None:
-    xml = "<net><layer><rt_info><a/></rt_info></layer><edges>\n</edges>\n<rt_info><path value='x'/></rt_info>\n</net>"
-    assert without_provenance(xml) == "<net><layer><rt_info><a/></rt_info></layer><edges>\n</edges>\n</net>"
 
 
 def test_a_small_part_of_the_code_is_held_out() -> None:

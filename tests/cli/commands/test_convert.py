@@ -13,6 +13,7 @@ from tests.checkpoints.hugging_face import write_folder
 from tests.checkpoints.making import floats, write_gguf
 from tests.checkpoints.tiny import tiny
 from tests.cli.conftest import onward
+from tests.models.story_folder import write_story_folder
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +49,6 @@ def test_the_folder_answers_as_its_source_does(kind: str, folder: Path) -> None:
 
 
 def test_what_is_converted_already_is_said(folder: Path) -> None:
-    result = onward("convert", "storyteller", "made")
+    result = onward("convert", str(write_story_folder(folder / "exported")), "made")
     assert result.exit_code == 1 and "is OpenVINO IR already: copy the folder" in result.stderr
     assert not (folder / "made").exists()

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from onward.engine.model import Row
 from onward.errors import MemoryTooSmall, ModelFolderError, SetupError
-from onward.models.resolve import built_in_folder
 from onward.runtimes.openvino import load
 from onward.runtimes.openvino.evaluator import Lane
 from onward.runtimes.openvino.load import load_model
@@ -261,16 +260,15 @@ assert resident() - before < 100 << 20, resident() - before
     assert run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.real
-def test_a_tiny_model_computes_small_steps_on_one_thread_with_the_same_bits(tmp_path: Path) -> None:
-    folder = built_in_folder("storyteller")
+def test_a_tiny_model_computes_small_steps_on_one_thread_with_the_same_bits(tiny_folder: Path) -> None:
+    folder = tiny_folder
     many, one = (load_model(folder, RuntimeOptions(threads=threads)) for threads in (2, 1))
     if many._open()[0].small_lane is None:
         pytest.skip("this processor's kernels allow no graph for one thread")
     assert one._open()[0].small_lane is None, "nothing to choose from"
     hooks: list[int] = []
     for step in range(100):  # enough for both lanes
-        row = Row(0, [step + 300], step, [0, 1, 2, 3], 1)
+        row = Row(0, [step + 30], step, [0, 1, 2, 3], 1)
         assert many.evaluate([row], partial(hooks.append, step)).tobytes() == one.evaluate([row]).tobytes()
     assert hooks == list(range(100))
 

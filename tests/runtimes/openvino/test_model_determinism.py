@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from onward.engine.model import Row
-from onward.models.resolve import built_in_folder
 from onward.runtimes.openvino.invariance import is_invariant
 from onward.runtimes.openvino.load import load_model
 from onward.runtimes.openvino.model import OpenVINOModel
@@ -28,7 +27,6 @@ from onward.runtimes.options import RuntimeOptions
 from tests.examples import examples
 from tests.runtimes.openvino.tiny_ir import Shape, write_folder
 
-STORYTELLER = built_in_folder("storyteller")
 TABLE = 8
 """Blocks of a sequence in these tests."""
 
@@ -103,20 +101,13 @@ class Run:
         ("int4", "fast"),
         ("int4", "exact"),
         ("f16", "fast"),
-        pytest.param(("storyteller", "fast"), marks=pytest.mark.real),
-        pytest.param(("storyteller", "exact"), marks=pytest.mark.real),
     ],
     ids="-".join,
 )
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenVINOModel]:
     weights, precision = request.param
-    if weights == "storyteller":
-        if not (STORYTELLER / "openvino_model.xml").is_file():
-            pytest.skip("the built-in model is not there yet")
-        folder: Path = STORYTELLER
-    else:
-        shape = Shape(weights=weights, tied=weights == "int8", head="softcap")
-        folder = write_folder(tmp_path_factory.mktemp("determinism") / weights, shape)
+    shape = Shape(weights=weights, tied=weights == "int8", head="softcap")
+    folder = write_folder(tmp_path_factory.mktemp("determinism") / weights, shape)
     model = load_model(folder, RuntimeOptions(precision=precision))
     generator = np.random.default_rng(1)
     for block in range(0, 256, TABLE):  # what other sequences have written
@@ -294,13 +285,11 @@ def on_all_threads(model: OpenVINOModel) -> OpenVINOModel:
 
 
 @pytest.mark.parametrize("precision", ["fast", "exact"])
-@pytest.mark.parametrize("name", ["tiny", pytest.param("storyteller", marks=pytest.mark.real)])
 def test_the_graph_for_one_thread_has_the_same_bits_in_any_step(
-    tiny_folder: Path, name: str, precision: Literal["fast", "exact"]
+    tiny_folder: Path, precision: Literal["fast", "exact"]
 ) -> None:
     """Chunks and single tokens of sequences that have blocks of their own, in random order."""
-    folder = tiny_folder if name == "tiny" else STORYTELLER
-    model = load_model(folder, RuntimeOptions(precision=precision, threads=2))
+    model = load_model(tiny_folder, RuntimeOptions(precision=precision, threads=2))
     evaluator = model._open()[0]
     if evaluator.small_lane is None:
         pytest.skip("this processor's kernels allow no graph for one thread")
@@ -325,13 +314,14 @@ def test_the_number_of_threads_does_not_change_a_bit(tiny_folder: Path, threads:
     assert plain(few, prompt, [1, 2, 3]).tobytes() == plain(many, prompt, [1, 2, 3]).tobytes()
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("threads", [2, *(pytest.param(others, marks=pytest.mark.slow) for others in (1, 3, 4))])
 @pytest.mark.parametrize("precision", ["fast", "exact"])
-def test_storyteller_is_invariant_on_any_number_of_threads(precision: Literal["fast", "exact"], threads: int) -> None:
+def test_a_model_is_invariant_on_any_number_of_threads(
+    tiny_folder: Path, precision: Literal["fast", "exact"], threads: int
+) -> None:
     prompt, tokens = list(range(10, 90)), [11, 12, 13, 14, 15]
-    usual = on_all_threads(load_model(STORYTELLER, RuntimeOptions(precision=precision, kv_memory=4 << 20)))
-    model = on_all_threads(load_model(STORYTELLER, RuntimeOptions(precision=precision, threads=threads)))
+    usual = on_all_threads(load_model(tiny_folder, RuntimeOptions(precision=precision, kv_memory=4 << 20)))
+    model = on_all_threads(load_model(tiny_folder, RuntimeOptions(precision=precision, threads=threads)))
     expected = plain(usual, prompt, tokens)
     assert plain(model, prompt, tokens).tobytes() == expected.tobytes()
     assert is_invariant(model.evaluate, model.vocab_size)

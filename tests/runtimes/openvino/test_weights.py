@@ -11,7 +11,6 @@ import openvino as ov
 import pytest
 
 from onward.engine.model import Row
-from onward.models.resolve import built_in_folder
 from onward.runtimes.openvino import load
 from onward.runtimes.openvino.configuration import computes_float32, configuration
 from onward.runtimes.openvino.invariance import Evaluate, find_window, is_invariant
@@ -69,13 +68,6 @@ def test_a_group_that_the_model_states_is_kept() -> None:
     model = build_model(Shape())
     model.set_rt_info("0", ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
     assert activation_group(Core(32), model) is None
-
-
-@pytest.mark.real
-def test_storyteller_uses_the_larger_group() -> None:
-    core = ov.Core()
-    model = core.read_model(built_in_folder("storyteller") / "openvino_model.xml")
-    assert activation_group(Core(32), model) == 64
 
 
 def test_only_long_rows_are_grouped() -> None:
