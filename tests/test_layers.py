@@ -38,6 +38,7 @@ LEVELS = {
     "engines": 4,
     "engines.child": 4,
     "engines.cluster": 4,
+    "engines.programs": 4,
     "engines.upstreams": 4,
     "backends": 4,
     "compose": 5,
@@ -58,6 +59,8 @@ SIDEWAYS = {
     ("constraints", "sampling"),  # the shape of masks
     ("sampling", "kernels"),  # sampling is written in the vector language
     *((room, "engines") for room in ("engines.child", "engines.cluster", "engines.upstreams")),
+    ("engines.programs", "engines.upstreams"),  # a program that is started is an upstream
+    ("engines.programs", "engines.child"),  # when a lost engine is started again
     ("models", "runtimes"),  # what a model on disk is, the table of formats says
 }
 """Imports within one level that are meant."""

@@ -79,6 +79,9 @@ EXAMPLES = {
     "model": "tiny",
     "alias": "davinci-002=tiny",
     "lora": "tuned=/adapter@tiny",
+    "engine": "toy=vllm",
+    "engine_path": "vllm=/opt/vllm",
+    "engine_arg": "--dtype=float16",
     "tokenizer": "there=/models/there",
     "upstream_key": "secret-of-the-other-server",
     "cluster": "10.0.0.5:6379",
@@ -334,6 +337,41 @@ def test_a_file_that_was_found_does_not_choose_folders_code_or_downloads() -> No
         resolve(environ={}, limits_found_file=True)
     found('[[content_filter]]\nname = "mine"\npatterns = ["x"]\n')
     assert resolve(environ={}, limits_found_file=True).settings.content_filter
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [('engine = "vllm"', "engine"), ('engine_path = "vllm=/x"', "engine_path"), ('engine_arg = "--x"', "engine_arg")],
+)
+def test_a_file_that_was_found_starts_no_program_for_any_command(text: str, name: str) -> None:
+    found(text)
+    with pytest.raises(SetupError, match=f"^{name} in onward.toml of this folder would choose a program to start"):
+        resolve_settings()
+    assert getattr(resolve(environ={}, config=Path("onward.toml")).settings, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "value"),
+    [
+        ("engine", "vllm", ("", "vllm")),
+        ("engine", "m=auto", ("m", "auto")),
+        ("engine", "a=b=sglang", ("a=b", "sglang")),
+        ("engine_path", "vllm=/opt/vllm", ("vllm", Path("/opt/vllm"))),
+        ("engine_arg", "--dtype=float16", ("", "--dtype=float16")),
+        ("engine_arg", "vllm=--dtype=float16", ("vllm", "--dtype=float16")),
+        ("engine_arg", "float16", ("", "float16")),
+    ],
+)
+def test_engines_and_their_arguments(name: str, raw: str, value: tuple[str, object]) -> None:
+    assert getattr(resolve_settings({name: [raw]}).settings, name) == (value,)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw"), [("engine", "tgi"), ("engine", "vllm=m"), ("engine_path", "/opt/vllm"), ("engine_arg", "vllm=")]
+)
+def test_engines_that_cannot_be_are_refused(name: str, raw: str) -> None:
+    with pytest.raises(SetupError, match=f"^Invalid value '{raw}' for --{name.replace('_', '-')}: must "):
+        resolve_settings({name: [raw]})
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows has no such owners")

@@ -93,6 +93,36 @@ def tokenizer(raw: str) -> tuple[str, str]:
     return left, right
 
 
+ENGINES = ("onward", "auto", "llama.cpp", "vllm", "sglang")
+"""What can compute a model that this server loads or starts a program for."""
+PROGRAMS = ENGINES[2:]
+
+
+def engine(raw: str) -> tuple[str, str]:
+    """Return [NAME=]ENGINE as a model, "" for all, and one of ENGINES. Raises ValueError."""
+    name, _, kind = (part.strip() for part in raw.rpartition("="))
+    if kind not in ENGINES:
+        raise ValueError(f"must be one of {', '.join(ENGINES)}, or MODEL= and one of these")
+    return name, kind
+
+
+def engine_path(raw: str) -> tuple[str, Path]:
+    """Return PROGRAM=PATH as one of PROGRAMS and a path. Raises ValueError."""
+    kind, _, place = (part.strip() for part in raw.partition("="))
+    if kind not in PROGRAMS or not place:
+        raise ValueError(f"must have the form PROGRAM=PATH, with one of {', '.join(PROGRAMS)}")
+    return kind, path(place)
+
+
+def engine_argument(raw: str) -> tuple[str, str]:
+    """Return [PROGRAM=]ARGUMENT as one of PROGRAMS, "" for all, and the argument. Raises ValueError."""
+    kind, separator, argument = raw.partition("=")
+    kind, argument = (kind, argument) if separator and kind in PROGRAMS else ("", raw)
+    if not argument or "\0" in argument:
+        raise ValueError("must be an argument of the program, such as --dtype=float16")
+    return kind, argument
+
+
 def path(raw: str) -> Path:
     """Return a path with `~` expanded. Raises ValueError if empty, or if the home folder is unknown."""
     try:

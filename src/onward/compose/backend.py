@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Container
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from onward.compose.engine import EngineConfig, drop_loading_pages, kernels_loading, load_model, make_engine
+from onward.compose.programs import kind_of, resolve_for_program, start_program, wanted_engines
 from onward.compose.upstreams import connect, resolve_tokenizer
 from onward.errors import ModelFolderError, SetupError
 from onward.models.registry import BUILT_IN, REAL_MODEL, listed_models
@@ -67,11 +69,17 @@ def compose(
     """
     filters = _filters(settings)
     if settings.cluster is not None:
+        if settings.engine:
+            raise SetupError(
+                "--engine does not apply to --cluster: the cluster's settings say what computes its models."
+            )
         return _compose_cluster(settings, filters, progress)
-    models = _resolve_all(settings, progress)
+    wanted = wanted_engines(settings)
+    models = _resolve_all(settings, progress, wanted)
     aliases = _aliases(settings, models)
     upstreams = _upstreams(settings)
-    local = {name: found for name, found in models.items() if name not in upstreams}
+    kinds = {name: kind for name, word in wanted.items() if (kind := kind_of(word, models[name], progress))}
+    local = {name: found for name, found in models.items() if name not in upstreams and name not in kinds}
     with ExitStack() as on_failure:
         if own_process and settings.engine_process == "on":
             served = _start_processes(settings, local, progress, on_failure, spare)
@@ -80,7 +88,13 @@ def compose(
             served = _start_threads(settings, local, progress, on_failure, drop_pages=may_drop)
         else:
             served = []
-        by_id = {one.found.id: one for one in [*served, *_connect(settings, upstreams, models, progress, on_failure)]}
+        served += _connect(settings, upstreams, models, progress, on_failure)
+        for name, kind in kinds.items():
+            found = models[name]
+            tokenizer = found.format.load_tokenizer(found.path, settings.cache_dir)
+            engine = start_program(kind, found, tokenizer, settings, progress, on_failure)
+            served.append(Served(found, tokenizer, engine))
+        by_id = {one.found.id: one for one in served}
         on_failure.pop_all()  # from here on the backend owns the engines
     return _backend(settings, [by_id[found.id] for found in models.values()], aliases, filters)
 
@@ -101,7 +115,7 @@ def _compose_cluster(settings: Settings, filters: ContentFilters | None, progres
 def start_engine(settings: Settings, progress: Progress, on_failure: ExitStack) -> Served:
     """Return the one model of the settings with its engine, which runs and is not started yet (`EngineClient.start`);
     `on_failure` stops it. Raises SetupError."""
-    models = _resolve_all(settings, progress)
+    models = _resolve_all(settings, progress, {})
     if settings.engine_process == "on":
         return _start_processes(settings, models, progress, on_failure, None)[0]
     return _start_threads(settings, models, progress, on_failure, drop_pages=False)[0]
@@ -114,7 +128,8 @@ def spare_process(settings: Settings) -> AbstractContextManager[SpareProcess | N
     """
     if settings.engine_process == "off" or settings.cluster:
         return nullcontext()
-    if len(_upstreams(settings)) == len(served_names(settings)):
+    elsewhere = _upstreams(settings).keys() | wanted_engines(settings).keys()
+    if elsewhere.issuperset(served_names(settings)):
         return nullcontext()
     from onward.engines.child.child import SpareProcess
 
@@ -137,9 +152,9 @@ def _resolve(name: str, settings: Settings, progress: Progress) -> ResolvedModel
     return resolve(name, allow_download=not settings.offline, progress=progress, cache_dir=settings.cache_dir)
 
 
-def _resolve_all(settings: Settings, progress: Progress) -> dict[str, ResolvedModel]:
-    """Return the models of the settings, by the names used there. May download. Raises SetupError, also for a name or
-    an id that is repeated."""
+def _resolve_all(settings: Settings, progress: Progress, elsewhere: Container[str]) -> dict[str, ResolvedModel]:
+    """Return the models of the settings, by the names used there. May download; Onward need not be able to compute
+    those in `elsewhere`. Raises SetupError, also for a name or an id that is repeated."""
     for name in settings.model:
         if settings.model.count(name) > 1:
             raise SetupError(f"The model {name!r} is listed twice; pass it once.")
@@ -147,7 +162,10 @@ def _resolve_all(settings: Settings, progress: Progress) -> dict[str, ResolvedMo
     upstreams = upstreams_of(settings)
     for name in served_names(settings):
         upstream = upstreams.get(name)
-        found = resolve_tokenizer(upstream, settings, progress) if upstream else _resolve(name, settings, progress)
+        if upstream is not None:
+            found = resolve_tokenizer(upstream, settings, progress)
+        else:
+            found = (resolve_for_program if name in elsewhere else _resolve)(name, settings, progress)
         if any(found.id == other.id for other in models.values()):
             raise SetupError(f"Two models are named {found.id!r}: rename one of their folders.")
         models[name] = found

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onward.errors import SetupError
 from onward.models.resolve import ResolvedModel, resolve
@@ -46,38 +46,47 @@ def resolve_tokenizer(upstream: UpstreamName, settings: Settings, progress: Prog
 
 def connect(upstream: UpstreamName, tokenizer: Tokenizer, settings: Settings, on_failure: ExitStack) -> UpstreamEngine:
     """Return the engine of a model, connected; `on_failure` stops it. Raises SetupError."""
-    from onward.engines.upstreams.base import UpstreamError
     from onward.engines.upstreams.engine import UpstreamEngine
-
-    async def check(url: str, connected: Upstream) -> None:
-        if await connected.encode(PROBE_TEXT) != tokenizer.encode(PROBE_TEXT, add_special_tokens=False):
-            raise UpstreamError(
-                f"its tokenizer is not that of {upstream.name}: pass --tokenizer {upstream.name}=MODEL with the model "
-                f"that {url} serves."
-            )
 
     engine = UpstreamEngine(
         upstream.name,
         lambda: _connections(upstream, settings),
         tokenizer,
         context_length=settings.context_length or None,
-        fingerprint=_fingerprint,
+        fingerprint=fingerprint_of,
     )
     on_failure.callback(engine.stop)
-    engine.connect(check)
+    engine.connect(tokenizer_check(upstream.name, tokenizer))
     return engine
 
 
-def _connections(upstream: UpstreamName, settings: Settings) -> dict[str, Upstream]:
-    """Return a connection to each address of a model."""
+def tokenizer_check(name: str, tokenizer: Tokenizer) -> Callable[[str, Upstream], Coroutine[Any, Any, None]]:
+    """Return what raises UpstreamError for an upstream of the model `name` with another tokenizer."""
+    from onward.engines.upstreams.base import UpstreamError
+
+    async def check(url: str, connected: Upstream) -> None:
+        if await connected.encode(PROBE_TEXT) != tokenizer.encode(PROBE_TEXT, add_special_tokens=False):
+            raise UpstreamError(
+                f"its tokenizer is not that of {name}: pass --tokenizer {name}=MODEL with the model that {url} serves."
+            )
+
+    return check
+
+
+def upstream_at(url: str, kind: str, key: str | None, settings: Settings) -> Upstream:
+    """Return a connection to a server of a kind in UPSTREAM_KINDS."""
     from onward.engines.upstreams.connection import Connection
     from onward.engines.upstreams.llama_server import LlamaServer
     from onward.engines.upstreams.sglang import SGLang
     from onward.engines.upstreams.vllm import VLLM
 
     kinds: dict[str, Callable[[Connection], Upstream]] = {"llama": LlamaServer, "vllm": VLLM, "sglang": SGLang}
-    kind = kinds[upstream.kind]
-    return {url: kind(Connection(url, settings.upstream_key, settings.engine_timeout)) for url in upstream.urls}
+    return kinds[kind](Connection(url, key, settings.engine_timeout))
+
+
+def _connections(upstream: UpstreamName, settings: Settings) -> dict[str, Upstream]:
+    """Return a connection to each address of a model."""
+    return {url: upstream_at(url, upstream.kind, settings.upstream_key, settings) for url in upstream.urls}
 
 
 def _file_of(upstream: UpstreamName, settings: Settings) -> str:
@@ -93,7 +102,7 @@ def _file_of(upstream: UpstreamName, settings: Settings) -> str:
     )
 
 
-def _fingerprint(description: str) -> str:
+def fingerprint_of(description: str) -> str:
     """Return `system_fingerprint`: it names whose engine it is, and changes with what the upstream says of itself."""
     kind = description.partition(" ")[0].replace("-", "_")
     return f"fp_{kind}_" + hashlib.blake2b(description.encode(), digest_size=6).hexdigest()

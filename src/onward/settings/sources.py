@@ -15,7 +15,7 @@ import logging
 import os
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,8 @@ log = logging.getLogger("onward.settings")
 FOUND_FILE = "onward.toml"
 LIMITED = frozenset({"cache_dir"})
 """Settings that a file found in the current folder does not choose for commands other than `onward serve`."""
+PROGRAMS = ("engine", "engine_path", "engine_arg")
+"""Settings that such a file chooses for no command: they start programs."""
 REMEDY = f"pass --config {FOUND_FILE}, or set ONWARD_CONFIG={FOUND_FILE}, to use it"
 
 CONFIG_ENVIRONMENT = "ONWARD_CONFIG"
@@ -55,6 +57,16 @@ def check_owner(path: Path) -> None:
         raise SetupError(
             f"The settings file {path} in this folder can be written by every user; run chmod o-w on it, or {REMEDY}."
         )
+
+
+def check_programs(names: Iterable[str]) -> None:
+    """Raise SetupError if a file that was found, not named, chooses programs to start. `names`: what it sets."""
+    for name in names:
+        if name in PROGRAMS:
+            raise SetupError(
+                f"{name} in {FOUND_FILE} of this folder would choose a program to start, which only a settings file "
+                f"that was named may do; {REMEDY}."
+            )
 
 
 def check_code(settings: Settings, origins: Mapping[str, str]) -> None:
@@ -126,6 +138,8 @@ def resolve(
     path = config or next(filter(_is_file, _config_paths(environ)), None)
     is_found = config is None and path == Path(FOUND_FILE)
     from_file = _from_file(path, is_found=is_found) if path is not None else {}
+    if is_found:
+        check_programs(from_file)
     ignored = [name for name in from_file if name in LIMITED] if is_found and limits_found_file else []
     given = {name: value for name, value in from_file.items() if name not in ignored}
     given |= _from_environment(environ) | _from_flags(flags or {}) | _from_keywords(keywords or {})

@@ -172,6 +172,17 @@ def _port(port: int) -> Finding:
     return Finding("Port", "note" if taken else "good", f"{port} is {'in use' if taken else 'free'}", advice)
 
 
+def _engines() -> Iterator[Finding]:
+    """Look for the programs of --engine: none is needed."""
+    from onward.engines.programs.kinds import KINDS
+
+    found = {kind.title: kind.installed for kind in KINDS.values()}
+    there = ", ".join(f"{title} ({' '.join(command)})" for title, command in found.items() if command)
+    missing = ", ".join(title for title, command in found.items() if not command)
+    absent = f"not installed, and not needed: {missing}" if missing else ""
+    yield Finding("Other engines", "good", "; ".join(filter(None, (there, absent))))
+
+
 def _environment() -> Iterator[Finding]:
     for name in ("ONWARD_BASE_URL", "OPENAI_BASE_URL"):
         if value := os.environ.get(name):
@@ -201,7 +212,7 @@ def _mark(state: State, style: Style) -> str:
     return {"good": style.green("✓"), "note": style.yellow("!"), "bad": style.red("✗")}[state]
 
 
-CHECKS = (_python, _packages, _processor, _kernels, _memory, _models, _environment, _settings)
+CHECKS = (_python, _packages, _processor, _kernels, _memory, _models, _engines, _environment, _settings)
 """In the order of the report."""
 
 HELP = """Check this machine: what works, what is missing, and what to do about it.

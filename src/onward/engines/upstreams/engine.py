@@ -40,8 +40,8 @@ class UpstreamEngine(LoopClient):
     """Implements `engine.client.EngineClient`. Owns the upstreams, all of one model, which `make` creates by address on
     the engine's event loop.
 
-    Each computes as many choices at the same time as it has slots. `fingerprint` makes one of what an upstream says
-    about itself. Call `connect` before all other methods.
+    Each computes as many choices at the same time as it has slots, at most `max_rows`. `fingerprint` makes one of what
+    an upstream says about itself. Call `connect` before all other methods.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class UpstreamEngine(LoopClient):
         tokenizer: Tokenizer,
         *,
         context_length: int | None = None,
+        max_rows: int | None = None,
         fingerprint: Callable[[str], str] = lambda description: description,
     ) -> None:
         super().__init__(name)
@@ -58,6 +59,7 @@ class UpstreamEngine(LoopClient):
         self._tokenizer = tokenizer
         self._grammars = UpstreamGrammars(tokenizer)
         self._context_length = context_length
+        self._max_rows = max_rows
         self._fingerprint = fingerprint
         self._info: EngineInfo | None = None
         self._load = EngineLoad()
@@ -78,7 +80,15 @@ class UpstreamEngine(LoopClient):
             raise SetupError(f"The engine of {self._name} cannot be used: {error}") from None
 
     async def _connect(self, check: Check | None) -> None:
-        self._pool = pool = Pool(self._name, self._make(), check, self._set_state, self._changed)
+        self._pool = pool = Pool(
+            self._name,
+            self._make(),
+            check,
+            self._set_state,
+            self._changed,
+            max_slots=self._max_rows,
+            may_return=self._may_return,
+        )
         described, rows = await pool.connect()
         context_length = min(described.context_length, self._context_length or described.context_length)
         fingerprint, lacks = self._fingerprint(described.fingerprint), tuple(sorted(pool.traits.lacks))
@@ -114,6 +124,10 @@ class UpstreamEngine(LoopClient):
         self._grammars.close()
         if self._pool is not None:
             await self._pool.close()
+
+    def _may_return(self) -> bool:
+        """Whether upstreams that do not answer are known to come back, so that jobs wait for them however long."""
+        return False
 
     def _begin(self, jobs: list[Job]) -> None:
         self._book.add(jobs)

@@ -29,7 +29,7 @@ MAX_ERROR_BYTES, ERROR_SECONDS = 1 << 16, 5.0
 
 
 class HTTPClient:
-    """Connections to the server at a URL without a path. Used on one event loop.
+    """Connections to the server at a URL without a path, or at `unix:PATH`, its socket. Used on one event loop.
 
     `headers` are sent with each request. `silence_seconds`: how long the server may send nothing while it should; 0:
     any time.
@@ -40,11 +40,12 @@ class HTTPClient:
         self._url = url
         self._host = parts.hostname or ""
         self._is_address = _is_address(self._host)
+        self._socket_path = parts.path if parts.scheme == "unix" else None
         self._last = ""
         """The address that was connected to last, or tried."""
         self._tls = trusted_certificates(with_system=True) if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
-        self._headers = {"host": parts.netloc, "accept-encoding": "identity", **headers}
+        self._headers = {"host": parts.netloc or "localhost", "accept-encoding": "identity", **headers}
         self._silence_seconds = silence_seconds
         self._idle: list[Wire] = []
         self._connections: set[Wire] = set()
@@ -106,7 +107,9 @@ class HTTPClient:
         raise UpstreamError(f"{self._url} could not be reached: {reason}.", is_lost=True, is_unsent=True)
 
     async def _addresses(self) -> list[str]:
-        """Return the IP addresses of the server, the one that answered last before others."""
+        """Return the IP addresses of the server, the one that answered last before others; or its socket's path."""
+        if self._socket_path is not None:
+            return [self._socket_path]
         if self._is_address:
             return [self._host]
         loop = asyncio.get_running_loop()
@@ -121,9 +124,12 @@ class HTTPClient:
         for self._last in addresses:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS / len(addresses)):
-                    _, connection = await loop.create_connection(
-                        self._new, self._last, self._port, ssl=self._tls, server_hostname=name
-                    )
+                    if self._socket_path is not None:
+                        _, connection = await loop.create_unix_connection(self._new, self._socket_path)
+                    else:
+                        _, connection = await loop.create_connection(
+                            self._new, self._last, self._port, ssl=self._tls, server_hostname=name
+                        )
                 if connection.is_open:  # not before: uvloop forgets one whose task is cancelled meanwhile
                     self._connections.add(connection)
                 return connection

@@ -84,6 +84,8 @@ class Pool:
     """The addresses of a model, at least one. Used on one event loop, except `is_given_up`.
 
     `set_state` is called with every new state; `changed` with a reason when every address serves something else.
+    `max_slots`: of an address, whatever it says. `may_return`: whether to go on waiting when no address has answered
+    for PATIENCE_SECONDS.
     """
 
     def __init__(
@@ -93,12 +95,17 @@ class Pool:
         check: Check | None,
         set_state: Callable[[EngineState], None],
         changed: Callable[[str], None],
+        *,
+        max_slots: int | None = None,
+        may_return: Callable[[], bool] = lambda: False,
     ) -> None:
         self.addresses = [Address(url, upstream) for url, upstream in upstreams.items()]
         self._name = name
         self._check = check
         self._set_state = set_state
         self._changed = changed
+        self._max_slots = max_slots
+        self._may_return = may_return
         self._described: UpstreamInfo | None = None
         self._router = Router(upstreams)
         self._answers = asyncio.Event()
@@ -176,6 +183,12 @@ class Pool:
             address.rests_until = loop.time() + rest
             loop.call_later(rest, self._update)
         self._look_for(address, str(error))
+
+    def lost(self, reason: str) -> None:
+        """No address answers, as somebody else found out: look for them from now on."""
+        for address in self.addresses:
+            if not address.is_lost:
+                self._look_for(address, reason)
 
     def worked(self, address: Address) -> None:
         """A token has come from an address."""
@@ -282,7 +295,7 @@ class Pool:
             error.locate(address.url)
             raise
         if not address.is_known:
-            address.set_slots(described.num_slots)
+            address.set_slots(min(described.num_slots, self._max_slots or described.num_slots))
             address.is_known = True
         return described
 
@@ -301,9 +314,15 @@ class Pool:
             if self._patience is not None:
                 return
             self._answers.clear()
-            self._patience = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._give_up)
+            self._be_patient()
+
+    def _be_patient(self) -> None:
+        self._patience = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._give_up)
 
     def _give_up(self) -> None:
+        if self._may_return():
+            self._be_patient()
+            return
         log.error("%s: %s; requests are refused until it answers", self._name, self._reason())
         self.is_given_up = True
         self._answers.set()

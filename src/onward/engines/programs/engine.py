@@ -1,0 +1,216 @@
+"""An engine client over a program that it starts, starts again when it is lost, and ends with itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from onward.engine.model import Tokenizer
+from onward.engine_load import RecoveryCounts
+from onward.engines.child.recovery import RestartPolicy
+from onward.engines.programs.process import ProgramProcess
+from onward.engines.upstreams.base import Upstream, UpstreamError
+from onward.engines.upstreams.engine import UpstreamEngine
+from onward.engines.upstreams.pool import Check
+from onward.errors import SetupError
+
+log = logging.getLogger("onward.engine")
+
+POLL_SECONDS = 0.2
+HANG_SECONDS = 10.0
+"""How long a program that has answered may not answer its probes before it is replaced: the connection of a request was
+lost, or silent for the time that --engine-timeout allows, before the first of these seconds."""
+
+Start = Callable[[], ProgramProcess]
+
+
+class ProgramEngine(UpstreamEngine):
+    """Implements `engine.client.EngineClient`. Owns the program, which `start` starts, and the upstream.
+
+    Call `connect` before all other methods. `title`: of the program, in messages. A thread watches the program: one
+    that ends, or that runs and does not answer, is replaced; its requests go on behind the tokens that arrived.
+    `on_stop` is called when it has ended for good.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        start: Start,
+        make: Callable[[], dict[str, Upstream]],
+        tokenizer: Tokenizer,
+        *,
+        max_rows: int,
+        fingerprint: Callable[[str], str],
+        on_stop: Callable[[], object] = lambda: None,
+        policy: RestartPolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name, make, tokenizer, fingerprint=fingerprint, max_rows=max_rows)
+        self._title = title
+        self._start_program = start
+        self._on_stop = on_stop
+        self._policy = policy or RestartPolicy()
+        self._clock = clock
+        self._stops = threading.Event()
+        self._has_given_up = False
+        self._recoveries = RecoveryCounts()
+        self._process: ProgramProcess | None = None
+        self._watcher = threading.Thread(target=self._watch, name=f"onward-program-{name}", daemon=True)
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the group of the program's processes."""
+        return None if self._process is None else self._process.pid
+
+    def connect(self, check: Check | None = None) -> None:
+        """Start the program, wait until it has loaded its model, and reach it. Raises SetupError."""
+        try:
+            self._process = self._started()
+            self._wait_until_it_answers(self._process)
+            super().connect(check)
+        except BaseException:
+            self.stop()
+            raise
+        self._watcher.start()
+
+    def stop(self) -> None:
+        """End the requests, then the program."""
+        self._stops.set()
+        super().stop()
+        if self._watcher.is_alive() and self._watcher is not threading.current_thread():
+            self._watcher.join()
+        if self._process is not None:
+            self._process.stop()
+        self._on_stop()
+
+    def _started(self) -> ProgramProcess:
+        try:
+            return self._start_program()
+        except OSError as error:
+            raise SetupError(f"{self._title} cannot be started for {self._name}: {error.strerror}.") from None
+
+    def _wait_until_it_answers(self, process: ProgramProcess) -> None:
+        """Raises SetupError when it ends before, or answers with something else than what it should."""
+        while True:
+            if process.has_ended:
+                raise SetupError(f"{self._title} could not load {self._name}: {process.reason}.")
+            try:
+                asyncio.run(self._probe())
+                return
+            except UpstreamError as error:
+                if not error.is_lost:
+                    raise SetupError(f"{self._title} cannot be used for {self._name}: {error}") from None
+            process.wait(POLL_SECONDS)
+
+    async def _probe(self) -> None:
+        for upstream in self._make().values():
+            try:
+                await upstream.probe()
+            finally:
+                await upstream.close()
+
+    # The event loop.
+
+    def _may_return(self) -> bool:
+        return not self._has_given_up
+
+    def _count(self) -> None:
+        super()._count()
+        self._load = msgspec.structs.replace(self._load, recoveries=self._recoveries)
+
+    # The thread that watches.
+
+    def _watch(self) -> None:
+        assert self._process is not None
+        run = _Run(self._process, self._clock(), self._load.num_decode_tokens, has_answered=True)
+        while not self._stops.is_set():
+            if run.process.wait(POLL_SECONDS):
+                if (next_run := self._replace(run)) is None:
+                    return
+                run = next_run
+            elif self.state.status == "running":
+                if not run.has_answered:
+                    self._recovered(run)
+                run.silent_since = None
+            elif run.has_answered and not run.hangs:
+                now = self._clock()
+                run.silent_since = now if run.silent_since is None else run.silent_since
+                if now - run.silent_since >= HANG_SECONDS:
+                    log.error("%s: %s runs but does not answer; it is ended", self._name, self._title)
+                    run.hangs = True
+                    run.process.kill()
+
+    def _replace(self, run: _Run) -> _Run | None:
+        """Start the program again, as the policy says. Returns None after `stop`, and when it was given up."""
+        if self._stops.is_set():
+            return None
+        reason, lost_at = run.process.reason, self._clock()
+        self._lost(reason)
+        name = "num_hangs" if run.hangs else "num_crashes"
+        self._add(**{name: 1})
+        made_progress = self._load.num_decode_tokens > run.num_decoded
+        delay = self._policy.engine_lost(made_progress=made_progress, seconds=lost_at - run.started)
+        while delay is not None:
+            log.error("%s: %s was lost: %s; it is started again", self._name, self._title, reason)
+            if self._stops.wait(delay):
+                return None
+            try:
+                self._process = self._started()
+                return _Run(self._process, self._clock(), self._load.num_decode_tokens, lost_at=lost_at)
+            except SetupError as error:
+                reason = str(error).rstrip(".")
+                self._add(num_failed_starts=1)
+                delay = self._policy.could_not_start()
+        self._has_given_up = True
+        reason = f"{self._title} was lost repeatedly without any progress; the last time {reason}"
+        log.error("%s: %s; it is not started again", self._name, reason)
+        self._thread.call(self._changed, reason)
+        return None
+
+    def _lost(self, reason: str) -> None:
+        """Tell the pool, so that the state is "recovering" from now until the next program answers."""
+        is_told = threading.Event()
+
+        def tell() -> None:
+            if self._pool is not None:
+                self._pool.lost(f"{self._title} was lost: {reason}")
+            is_told.set()
+
+        self._thread.call(tell)
+        while not is_told.wait(POLL_SECONDS) and not self._stops.is_set():
+            pass
+
+    def _recovered(self, run: _Run) -> None:
+        run.has_answered = True
+        seconds = self._clock() - run.lost_at
+        self._add(num_recoveries=1, num_resumed_requests=self.num_jobs, seconds=seconds)
+        log.warning("%s: %s answers again after %.1f s", self._name, self._title, seconds)
+
+    def _add(self, **more: float) -> None:
+        """Add to the counts of recoveries, which are published with the next ones of the load."""
+        self._recoveries = msgspec.structs.replace(
+            self._recoveries, **{name: getattr(self._recoveries, name) + number for name, number in more.items()}
+        )
+        self._thread.call(self._count)
+
+
+@dataclass(slots=True)
+class _Run:
+    """A program from its start until it is replaced. Times are of the engine's clock."""
+
+    process: ProgramProcess
+    started: float
+    num_decoded: int
+    """Tokens that the engine had decoded when it was started."""
+    has_answered: bool = False
+    hangs: bool = False
+    silent_since: float | None = None
+    lost_at: float = 0.0
+    """When the one before it was lost."""

@@ -1,0 +1,89 @@
+"""A program that is started in place of llama-server: its flags, and the stand-in's answers on its Unix socket.
+
+`--ends=TEXT`: prints TEXT and ends at once. `--lives=FILE`: ends when FILE has lost its last character, one per start.
+`--slow`: takes ten milliseconds per token. `--garbage`: prints a megabyte without a line break first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.engines.upstreams.standin import StandIn
+
+
+def executable(folder: Path, *prefix: str) -> Path:
+    """Write an executable file that runs this module, with `prefix` before its arguments."""
+    path = folder / "llama-server"
+    root = Path(__file__).parents[3]
+    words = " ".join(prefix)
+    path.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{root}" exec "{sys.executable}" -m tests.engines.programs.fake_program {words} "$@"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+def _forward(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    for each in (source, target):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+def _serve(path: str, address: tuple[str, int]) -> None:
+    """Take connections on a Unix socket, and forward them to an address."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(64)
+        while True:
+            here, _ = listener.accept()
+            there = socket.create_connection(address)
+            for pair in ((here, there), (there, here)):
+                threading.Thread(target=_forward, args=pair, daemon=True).start()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host")
+    parser.add_argument("--ends")
+    parser.add_argument("--lives", type=Path)
+    parser.add_argument("--slow", action="store_true")
+    parser.add_argument("--garbage", action="store_true")
+    options, _ = parser.parse_known_args()
+    if options.garbage:
+        sys.stdout.write("\x00\xff" * (1 << 19))
+    if options.ends is not None:
+        print(options.ends, flush=True)
+        return 1
+    if options.lives is not None:
+        left = options.lives.read_text()
+        options.lives.write_text(left[1:])
+        if not left:
+            return 3
+    print("loading model tensors: 42%", flush=True)
+    stand_in = StandIn("llama")
+    if options.slow:
+        quick = stand_in.script
+
+        def slow(tokens: Sequence[int]) -> int:
+            time.sleep(0.01)
+            return quick(tokens)
+
+        stand_in.script = slow
+    parts = urlsplit(stand_in.url)
+    _serve(options.host, (parts.hostname or "", parts.port or 0))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""Models whose engine is a program that Onward starts: a stand-in for llama-server, which dies, hangs, and fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.backends.embedded import EmbeddedBackend
+from onward.compose import compose
+from onward.engines.programs import engine
+from onward.engines.programs.engine import ProgramEngine
+from onward.errors import SetupError
+from onward.settings import Settings
+from tests.engines.programs.fake_program import executable
+from tests.engines.programs.test_process import has_ended
+from tests.engines.upstreams.byte_model import find_llama_server, write_byte_model
+from tests.engines.upstreams.harness import complete
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are not started on Windows")
+Test = Callable[[EmbeddedBackend, ProgramEngine], Coroutine[Any, Any, Any]]
+
+
+def settings(folder: Path, *prefix: str, **more: Any) -> Settings:
+    program, model = executable(folder, *prefix), write_byte_model(folder / "m.gguf")
+    fields: dict[str, Any] = {
+        "model": (str(model),),
+        "engine": (("", "llama.cpp"),),
+        "engine_path": (("llama.cpp", program),),
+    }
+    return Settings(**{**fields, **more})
+
+
+def on(settings: Settings, test: Test, progress: Callable[[str], None] = lambda sentence: None) -> Any:
+    """Run an async test with a backend whose model m is computed by the program."""
+
+    async def run() -> Any:
+        backend = await asyncio.to_thread(compose, settings, progress)
+        program = backend.served["m"].engine
+        assert isinstance(program, ProgramEngine)
+        try:
+            return await asyncio.wait_for(test(backend, program), 60)
+        finally:
+            await backend.aclose()
+            assert program.pid is not None and has_ended(program.pid)
+
+    return asyncio.run(run())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def test_a_program_loads_and_computes_a_model(tmp_path: Path) -> None:
+    stages: list[str] = []
+
+    async def test(backend: EmbeddedBackend, program: ProgramEngine) -> None:
+        answer = await complete(backend, model="m", prompt="x", max_tokens=3)
+        assert answer.choices[0].text == "bcd"
+        assert answer.system_fingerprint is not None and answer.system_fingerprint.startswith("fp_llama_server_")
+        assert program.info.max_rows == 1, "it has two slots, and --max-rows is 1"
+
+    on(settings(tmp_path, max_rows=1), test, stages.append)
+    assert stages[:1] == ["Loading m in llama-server"]
+    assert "Loading m in llama-server: 42 %" in stages
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_requests_go_on_when_the_program_is_killed(tmp_path: Path, number: signal.Signals) -> None:
+    async def test(backend: EmbeddedBackend, program: ProgramEngine) -> tuple[str, str]:
+        undisturbed = await complete(backend, model="m", prompt="x", max_tokens=100)
+        running = asyncio.create_task(complete(backend, model="m", prompt="x", max_tokens=100))
+        await until(lambda: program.load.num_running)
+        first = program.pid
+        assert first is not None
+        os.killpg(first, number)
+        disturbed = await running
+        await until(lambda: program.pid != first and program.state.status == "running")
+        assert has_ended(first)
+        await until(lambda: program.load.recoveries.num_recoveries)
+        assert program.load.recoveries.num_crashes == 1
+        return undisturbed.choices[0].text, disturbed.choices[0].text
+
+    undisturbed, disturbed = on(settings(tmp_path, "--slow"), test)
+    assert disturbed == undisturbed
+
+
+def test_an_idle_program_that_is_lost_is_recovering_until_the_next_one_answers(tmp_path: Path) -> None:
+    async def test(backend: EmbeddedBackend, program: ProgramEngine) -> None:
+        first = program.pid
+        assert first is not None
+        os.killpg(first, signal.SIGKILL)
+        await until(lambda: program.state.status == "recovering")
+        assert "llama-server was lost: it was ended by SIGKILL" in (program.state.crash_reason or "")
+        await until(lambda: program.state.status == "running")
+        assert (await complete(backend, model="m", prompt="x", max_tokens=3)).choices[0].text == "bcd"
+
+    on(settings(tmp_path), test)
+
+
+def test_a_program_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "HANG_SECONDS", 0.0)
+
+    async def test(backend: EmbeddedBackend, program: ProgramEngine) -> None:
+        first = program.pid
+        assert first is not None
+        os.killpg(first, signal.SIGSTOP)
+        answer = await complete(backend, model="m", prompt="x", max_tokens=3)
+        assert answer.choices[0].text == "bcd"
+        assert program.pid != first
+        assert program.load.recoveries.num_hangs == 1
+
+    on(settings(tmp_path, engine_timeout=0.2), test)
+
+
+def test_a_program_that_cannot_load_its_model_says_why(tmp_path: Path) -> None:
+    with pytest.raises(SetupError) as raised:
+        compose(settings(tmp_path, "--ends='CUDA error: out of memory'"))
+    assert str(raised.value) == (
+        "llama-server could not load m: memory ran out (its last line: 'CUDA error: out of memory')."
+    )
+
+
+def test_a_program_that_prints_garbage_is_not_held_up_by_it(tmp_path: Path) -> None:
+    async def test(backend: EmbeddedBackend, program: ProgramEngine) -> None:
+        assert (await complete(backend, model="m", prompt="x", max_tokens=1)).choices[0].text == "b"
+
+    on(settings(tmp_path, "--garbage"), test)
+
+
+@pytest.mark.slow  # the pauses between the starts
+def test_a_program_that_ends_again_and_again_is_given_up_and_other_models_go_on(tmp_path: Path) -> None:
+    lives = tmp_path / "lives"
+    lives.write_text("x")
+
+    async def test(backend: EmbeddedBackend, program: ProgramEngine) -> None:
+        assert program.pid is not None
+        os.killpg(program.pid, signal.SIGKILL)
+        await until(lambda: program.state.status == "crashed")
+        assert "llama-server was lost repeatedly without any progress" in (program.state.crash_reason or "")
+        answer = await complete(backend, model="toy", prompt="x", max_tokens=3)
+        assert answer.choices[0].finish_reason == "length"
+
+    fields = settings(tmp_path, f"--lives={lives}")
+    [model] = fields.model
+    on(replace(fields, model=(model, "toy"), engine=((model, "llama.cpp"),)), test)
+
+
+@pytest.mark.slow
+def test_a_real_llama_server_is_started_killed_and_goes_on(tmp_path: Path) -> None:
+    program = Path(find_llama_server())
+
+    async def test(backend: EmbeddedBackend, engine: ProgramEngine) -> tuple[str, str]:
+        fields: dict[str, Any] = {"model": "m", "prompt": "x", "max_tokens": 400, "ignore_eos": True}
+        undisturbed = await complete(backend, **fields)
+        running = asyncio.create_task(complete(backend, **fields))
+        await until(lambda: engine.load.num_running)
+        assert engine.pid is not None
+        os.killpg(engine.pid, signal.SIGKILL)
+        return undisturbed.choices[0].text, (await running).choices[0].text
+
+    undisturbed, disturbed = on(settings(tmp_path, engine_path=(("llama.cpp", program),)), test)
+    assert disturbed == undisturbed
+
+
+def test_the_folder_of_its_socket_is_private_and_goes_with_it(tmp_path: Path) -> None:
+    async def test(backend: EmbeddedBackend, program: ProgramEngine) -> Path:
+        assert program._pool is not None
+        socket = Path(program._pool.addresses[0].url.removeprefix("unix:"))
+        assert socket.is_socket()
+        assert socket.parent.stat().st_mode & 0o777 == 0o700
+        return socket.parent
+
+    assert not on(settings(tmp_path), test).exists()

@@ -1,0 +1,130 @@
+"""Programs under a keeper: what they print, how they ended, and that nothing of them is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from onward.engines.programs.process import MAX_LINE_CHARACTERS, ProgramProcess, lines_of
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are not started on Windows")
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[..., ProgramProcess]]:
+    started: list[ProgramProcess] = []
+
+    def start(*command: str, folder: Path | None = None) -> ProgramProcess:
+        started.append(ProgramProcess(command, dict(os.environ), lambda line: None, folder))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+        assert each.wait(20)
+
+
+def has_ended(group: int) -> bool:
+    """Whether no process of a group lives, zombies aside, which somebody else has to collect."""
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError, IndexError):
+            state, _, owner, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(owner) == group and state != "Z":
+                return False
+    return True
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    while not condition():  # the suite's own limit ends what never comes
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "lines"),
+    [
+        ([b"one\ntwo\n"], ["one", "two"]),
+        ([b"o", b"ne\r", b"\n", b"two"], ["one", "two"]),
+        ([b"10%\r20%\r30%\n"], ["10%", "20%", "30%"]),
+        ([b"\x1b[32mgreen\x1b[0m\n"], ["green"]),
+        ([b"\x00\xff\n"], ["�"]),
+        ([b" \n\n"], []),
+        ([b"x" * 1_000_000, b"y" * 1_000_000, b"\nend\n"], ["x" * MAX_LINE_CHARACTERS, "end"]),
+    ],
+)
+def test_what_a_program_prints_becomes_short_printable_lines(chunks: list[bytes], lines: list[str]) -> None:
+    assert list(lines_of(iter(chunks))) == lines
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (["/nowhere/program"], "it does not exist (its last line: '/nowhere/program cannot be run: No such file or"),
+        (["sh", "-c", "exit 3"], "it ended with exit code 3"),
+        (["sh", "-c", "echo; echo Bye.; exit 3"], "it ended with exit code 3 (its last line: 'Bye.')"),
+        (["sh", "-c", "kill -SEGV $$"], "it was ended by SIGSEGV"),
+        (["sh", "-c", "kill -ILL $$"], "it uses instructions that this processor does not have"),
+        (["sh", "-c", "echo CUDA out of memory; exit 1"], "memory ran out (its last line: 'CUDA out of memory')"),
+        (["sh", "-c", "echo error: unrecognized arguments: --uds; exit 2"], "it does not know a flag: it is too old"),
+        (["sh", "-c", "echo bind: Address already in use; exit 1"], "its address is in use"),
+    ],
+)
+def test_how_a_program_ended_is_said_in_words(
+    run: Callable[..., ProgramProcess], command: list[str], reason: str
+) -> None:
+    process = run(*command)
+    assert process.wait(20)
+    assert process.reason.startswith(reason)
+
+
+def test_a_file_for_another_system_cannot_be_run(run: Callable[..., ProgramProcess], tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(b"\x7fELF but not really")
+    program.chmod(0o755)
+    process = run(str(program))
+    assert process.wait(20)
+    assert process.reason.startswith("it is not a program that can run here")
+
+
+def test_stopping_ends_what_the_program_started_too(run: Callable[..., ProgramProcess], tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    process = run("sh", "-c", "sleep 600 & sleep 600", folder=tmp_path / "folder")
+    process.stop()
+    assert process.has_ended and has_ended(process.pid)
+    assert not (tmp_path / "folder").exists()
+
+
+def test_a_program_that_ended_leaves_no_process_of_its_own(run: Callable[..., ProgramProcess]) -> None:
+    process = run("sh", "-c", "sleep 600 & exit 0")
+    assert process.wait(20)
+    wait_for(lambda: has_ended(process.pid))
+
+
+def test_when_the_keeper_is_killed_the_program_ends(run: Callable[..., ProgramProcess]) -> None:
+    process = run("sleep", "600")
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait(20)
+    wait_for(lambda: has_ended(process.pid))
+
+
+def test_kill_9_of_the_server_ends_the_program(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, time\nfrom pathlib import Path\nfrom onward.engines.programs.process import ProgramProcess\n"
+        "process = ProgramProcess(['sh', '-c', 'echo up; sleep 600'], dict(os.environ), print, Path(sys.argv[1]))\n"
+        "print(process.pid, flush=True)\ntime.sleep(600)\n"
+    )
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        group = next(int(line) for line in server.stdout if line.strip().isdigit())
+        server.kill()
+    wait_for(lambda: has_ended(group))
+    assert not folder.exists()
