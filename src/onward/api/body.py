@@ -18,7 +18,7 @@ from onward.errors import InvalidRequest, UnreadableBody
 from onward.offload import breathe
 
 _AT_BYTE = re.compile(r"JSON is malformed: (.*) \(byte (\d+)\)")
-"""A message of msgspec.DecodeError. The byte is the offending one, or the one behind it."""
+"""A message of msgspec.DecodeError. The byte is the offending one, or the next one."""
 _REASONS = {
     "Input data was truncated": "it ends before the JSON is complete",
     "Number out of range": "it contains a number that is out of range",
@@ -110,7 +110,7 @@ DEFAULT_LIMITS = BodyLimits()
 
 
 def _string_end(body: bytes, position: int) -> int:
-    """Return the position behind the string whose first character is at `position`; the body's end if it is open."""
+    """Return the position after the string whose first character is at `position`; the body's end if it is open."""
     num_steps = 0
     while inner := _IN_STRING.match(body, position):
         num_steps += 1

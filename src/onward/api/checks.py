@@ -352,7 +352,7 @@ def check_fields_together(request: CompletionRequest) -> CompletionRequest:
 
 
 def _check_order(samplers: tuple[str, ...]) -> None:
-    """Raise InvalidRequest where one that changes logits is listed behind one that reads them."""
+    """Raise InvalidRequest where one that changes logits is listed after one that reads them."""
     first = [name for name in LOGIT_EDITS if name in samplers]
     if list(samplers[: len(first)]) != first:
         raise InvalidRequest(

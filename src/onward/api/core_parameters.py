@@ -39,8 +39,9 @@ STREAM_OPTIONS = (
         group="stream",
         example=True,
         origin="extension",
-        help="Give every event an id, and go on for a while when the connection is lost: `GET /v1/completions/{id}` "
-        "with the header `Last-Event-ID` sends the rest. Has no effect in a program, which has no connection to lose.",
+        help="Give every event an id, and continue for a while after the connection is lost: `GET "
+        "/v1/completions/{id}` with the header `Last-Event-ID` sends the rest. Has no effect in a program, which has "
+        "no connection to lose.",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""How an API says what went wrong: a fact in its words, and errors in its shapes."""
+"""The errors of one API: facts in its words, and error responses in its shapes."""
 
 from __future__ import annotations
 

@@ -117,13 +117,13 @@ EXTENSION_PARAMETERS = (
     ),
     _extension(
         "ban_eos_token", "boolean", "length", True,
-        "Never generate the model's end token. `ignore_eos` goes on behind it instead.",
+        "Never generate the model's end token. `ignore_eos` continues after it instead.",
         default=False,
     ),
     _extension(
         "truncate_prompt_tokens", "integer", "prompt", 1024,
         "Keep only this many of a prompt's last tokens; a start token that the tokenizer adds is kept, and "
-        "counts. -1: as many as the context has room for beside `max_tokens`.",
+        "counts. -1: as many as the context has room for in addition to `max_tokens`.",
         minimum=-1,
     ),
     _extension(
@@ -198,7 +198,7 @@ EXTENSION_PARAMETERS = (
     ),
     _extension(
         "dry_multiplier", "number", "sampling", 0.8,
-        "DRY: lower the logits of tokens that would go on repeating a sequence of the prompt or the completion, by "
+        "DRY: lower the logits of tokens that would continue to repeat a sequence of the prompt or the completion, by "
         "this times `dry_base` to the power of the sequence's length above `dry_allowed_length`. 0 means off.",
         default=0, minimum=0, maximum=1000,
     ),
@@ -226,8 +226,8 @@ EXTENSION_PARAMETERS = (
     _extension(
         "mirostat", "integer", "sampling", 2,
         "Mirostat 1 or 2: leave out more or fewer unlikely tokens, so that the surprise of the sampled ones stays "
-        "near `mirostat_tau`. As in llama.cpp, no other sampler leaves tokens out then. Beside it act `temperature`, "
-        "biases and bans, and, other than there, penalties and `dry_multiplier`. 0 means off.",
+        "near `mirostat_tau`. As in llama.cpp, no other sampler leaves tokens out then. `temperature`, "
+        "biases and bans act as well and, unlike there, penalties and `dry_multiplier`. 0 means off.",
         default=0, minimum=0, maximum=2,
     ),
     _extension(
@@ -260,7 +260,7 @@ EXTENSION_PARAMETERS = (
     ),
     _extension(
         "temperature_last", "boolean", "sampling", True,
-        "Let `temperature` act behind all other samplers: those see probabilities at temperature 1. Has no effect "
+        "Apply `temperature` after all other samplers: those see probabilities at temperature 1. Has no effect "
         "with `samplers`.",
         default=False,
     ),

@@ -1,5 +1,5 @@
-"""One completion in any API: the way from a running answer to who takes it. A `Reply` writes it in the API's shapes, a
-`Sink` takes what it writes: a connection, or the log of a stream that is kept."""
+"""One completion in any API, from a running answer to its receiver. A `Reply` writes it in the API's shapes; a `Sink`
+takes what is written: a connection, or the log of a stream that is kept."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from onward.completions.delta import Delta, TokenCounts, merged
 from onward.errors import RequestCancelled
 
 Event = bytes | Iterator[bytes]
-"""One event of a stream, or a whole answer. One of megabytes is an iterator over its parts, which are encoded as they
-are taken: for a thread."""
+"""One event of a stream, or a whole answer. One of megabytes is an iterator over its parts, each of which is encoded
+when it is taken, on a thread."""
 
 
 class Reply(Protocol):
@@ -34,7 +34,7 @@ class Reply(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing more is needed of the answer, also if it has not ended."""
+        """Whether the rest of the answer is not needed."""
         ...
 
     async def end(self, counts: TokenCounts) -> list[Event]:
@@ -43,7 +43,7 @@ class Reply(Protocol):
 
 
 class Sink(Protocol):
-    """Takes what a reply writes. Each method waits while there is no room."""
+    """Receives what a reply writes. Each method waits while there is no room."""
 
     async def send(self, events: list[Event]) -> None:
         """Take the events of one step."""
@@ -81,8 +81,8 @@ class SinkClosed(Exception):
 
 
 class OneChoice:
-    """What the replies of APIs with one choice share: one delta per step, and the text so far. They need the whole
-    answer. Subclasses write `write` and `finish`."""
+    """Base class of the replies of APIs with one choice: one delta per step, and the text so far. They read an answer
+    to its end. Subclasses implement `write` and `finish`."""
 
     content_type = "text/event-stream"
     keep_alive = b""

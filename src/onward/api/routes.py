@@ -1,5 +1,5 @@
-"""What a route is: a method and a URL, what handles it, and all that is said about it. OpenAPI, the reference pages and
-the router are made from it."""
+"""Routes: a method and a URL, the handler, and the documentation. The router, 405s, OpenAPI and the reference page are
+made from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LINES = "application/x-ndjson"
 
 
 class Record(Protocol):
-    """What the access log says of a request."""
+    """What the access log records of a request."""
 
     model: str
     user: str
@@ -67,8 +67,8 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What handlers of APIs have of the server. `complete` completes a request, which the reply writes, for the client
-    of an exchange."""
+    """The parts of the server that handlers of APIs use. `complete` completes a request for the client of an exchange,
+    in the shapes of a reply."""
 
     backend: Backend
     settings: Settings
@@ -83,7 +83,7 @@ class Services:
 
     @property
     def profile(self) -> Profile:
-        """The profile of dialects: strict is about OpenAI's fields, which they have not."""
+        """The profile of dialects: strict concerns OpenAI's fields, which they do not have."""
         return "lenient" if self.settings.profile == "lenient" else "default"
 
     async def decode(self, exchange: Exchange, check: Callable[[dict[str, object]], T]) -> T:

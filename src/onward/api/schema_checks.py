@@ -28,7 +28,7 @@ def check_json_schema(row: Parameter, value: object, path: str, profile: Profile
 
 
 def check_response_format(row: Parameter, value: object, path: str, profile: Profile) -> str | None:
-    """Return the schema of a `response_format` of OpenAI's Chat API, or of llama-server's, which has `schema` beside
+    """Return the schema of a `response_format` of OpenAI's Chat API, or of llama-server's, which has `schema` next to
     `json_object`; None for text. Raises InvalidRequest."""
     if not isinstance(value, dict):
         raise refusals.wrong_type(path, "an object", value)

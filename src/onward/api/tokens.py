@@ -27,7 +27,7 @@ _LLAMA_SERVER = {"model", "content", "add_special", "parse_special", "with_piece
 
 @dataclass(frozen=True, slots=True)
 class TokenizeRequest:
-    """What to tokenize, and what to return beside token ids. `is_llama`: in the shape of llama-server's answer."""
+    """What to tokenize, and what to return apart from token ids. `is_llama`: in the shape of llama-server's answer."""
 
     model: str | None
     text: str

@@ -17,7 +17,7 @@ TOKEN_BYTES = 64
 """What a waiting job and each of its token ids hold in memory, roughly: ids, their bytes, the text, its journal."""
 MAX_RETRY_SECONDS = 600
 UNKNOWN_RETRY_SECONDS = 1
-"""While no two choices were started one after the other yet."""
+"""Assumed until two choices have started one after the other."""
 MAX_INTERVALS = 64
 
 
@@ -25,8 +25,9 @@ class Backlog:
     """The waiting jobs of one engine. Thread-safe.
 
     A choice waits from `enter` until its first event. A client whose waiting choices exceed the free rows by
-    `max_waiting` is refused; what it sent before waits on, and counts against nobody else. All that waits holds at most
-    `max_waiting_bytes`, and no client more than is left for the others. `clock` returns seconds.
+    `max_waiting` is refused; what it sent before keeps waiting, and counts against nobody else. All waiting choices
+    hold at most `max_waiting_bytes`, and those of one client no more than is left for the others. `clock` returns
+    seconds.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Backlog:
         self._choices: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
         self._intervals: deque[float] = deque(maxlen=MAX_INTERVALS)
-        """Seconds between the last starts of choices while others waited: so idle times do not count."""
+        """Seconds between the last starts of choices while others waited: idle time does not count."""
         self._last_start: float | None = None
         """When a choice was started, if others have waited ever since."""
 
@@ -58,12 +59,12 @@ class Backlog:
         return self._bytes.total()
 
     def check(self, client: str, num_free_rows: int) -> None:
-        """Raise Overloaded if the client may not let anything wait: before work is done for a request."""
+        """Raise Overloaded if nothing more of the client may wait. Called before any work is done for a request."""
         if self._choices[client] - num_free_rows >= self._max_waiting:
             raise Overloaded(retry_after=self.retry_after(client))
 
     def enter(self, client: str, jobs: ReadOnly[Job], num_free_rows: int) -> BacklogTicket:
-        """Let the jobs of one request wait. Raises Overloaded."""
+        """Add the jobs of one request. Raises Overloaded."""
         waiting = {job.id: set(range(job.num_choices)) for job in jobs}
         added = sum(map(_num_bytes, jobs))
         with self._lock:
@@ -76,8 +77,8 @@ class Backlog:
         return BacklogTicket(self, client, waiting, added)
 
     def retry_after(self, client: str) -> int:
-        """Return in how many seconds what the client has waiting will have started, judging by what was started lately
-        and by how many clients share that; at least 1."""
+        """Return an estimate of the seconds until all waiting choices of the client have started, from the rate of
+        recent starts and the number of clients that share it; at least 1."""
         with self._lock:
             if not self._intervals:
                 return UNKNOWN_RETRY_SECONDS
@@ -86,7 +87,7 @@ class Backlog:
         return max(1, min(MAX_RETRY_SECONDS, math.ceil(seconds)))
 
     def remove(self, client: str, num_choices: int, num_bytes: int, *, started: bool) -> None:
-        """Remove choices that have started, or have ended before that, and what is no longer held for them."""
+        """Remove choices that have started or ended, and the memory that is no longer held for them."""
         with self._lock:
             for counts, number in ((self._choices, num_choices), (self._bytes, num_bytes)):
                 counts[client] -= number

@@ -18,7 +18,7 @@ YIELD_SECONDS = 0.001
 """How long the engine's thread sleeps per step between the two limits.
 
 A thread that waits for the interpreter lock starts its wait again whenever another thread took the lock in between, as
-the engine does many times per step: beside a model with steps of half a millisecond a loop would hardly ever run.
+the engine does many times per step: with a model whose steps take half a millisecond, a loop would hardly ever run.
 """
 
 

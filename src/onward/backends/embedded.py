@@ -35,12 +35,12 @@ from onward.models.registry import ListedModel
 from onward.offload import inline_or_on_thread
 
 PROMPT_OVERHEAD = 50
-"""The cost of planning a prompt beside that of its characters, in characters."""
+"""The cost of planning a prompt in addition to that of its characters, in characters."""
 POISONED = (
     "The engine stopped repeatedly while it was computing this request, so the request was ended. Do not send it again "
     "unchanged; the server's log says how the engine stopped."
 )
-"""What the client of a request that ends engines is sent."""
+"""Sent to the client of a request that has ended several engines."""
 ENDED_ENGINES = "the engine's process ended repeatedly while it used it; make it simpler"
 """The same, where the request has a constraint."""
 

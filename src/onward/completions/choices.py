@@ -180,7 +180,7 @@ class ChoiceStream:
         """Update the counts of drafted tokens. Accepted tokens that are not in the completion count as rejected where a
         filter cut them off, and not at all where they only end the text.
 
-        Of the event's tokens, those behind the first `num_used` were cut off. `num_completion_tokens` is that of the
+        Of the event's tokens, those after the first `num_used` were cut off. `num_completion_tokens` is that of the
         choice now, None if the event added nothing to it.
         """
         choice = (event.job, event.choice)

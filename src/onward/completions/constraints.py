@@ -17,7 +17,7 @@ MAX_GRAMMARS_BYTES = 8_000_000
 """Of a request: every prompt's job has the grammar."""
 
 _EXCLUDED = ("ignore_eos", "ban_eos_token", "min_tokens", "allowed_token_ids", "banned_tokens", "bad_words")
-"""Parameters that could leave no token that the grammar allows, or that would go on behind its end."""
+"""Parameters that could leave no token that the grammar allows, or continue the text after its end."""
 
 
 def check_combination(request: CompletionRequest) -> None:

@@ -54,7 +54,7 @@ FEATURES: dict[str, Feature] = {
     ),
     "raw_logprobs": Feature(
         "logprobs",
-        "log-probabilities of the raw distribution beside a temperature, penalties or biases",
+        "log-probabilities of the raw distribution together with a temperature, penalties or biases",
         _needs_raw_logprobs,
     ),
     "several_filters": Feature(

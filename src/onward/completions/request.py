@@ -16,7 +16,7 @@ Prompt = str | list[str] | list[int] | list[list[int]]
 
 
 class InfillContext(msgspec.Struct, frozen=True):
-    """What surrounds an infill beside prompt and suffix, for models with fill-in-the-middle tokens.
+    """What surrounds an infill in addition to prompt and suffix, for models with fill-in-the-middle tokens.
 
     `files` are (name, text) of other files, the least important first: those are left out where the context has no
     room. `beginning` is text that the infill begins with, already known: it comes last in the model's prompt, so that a

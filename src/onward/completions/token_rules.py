@@ -60,7 +60,7 @@ def token_rules(request: CompletionRequest, tokenizer: Tokenizer, ends: frozense
 
 
 def _newline(tokenizer: Tokenizer) -> int:
-    """Return the token of a line break alone, behind a letter: at the start of a text, vocabularies may add a space."""
+    """Return the token of a line break alone, as it follows a letter: at the start of a text, some add a space."""
     token = tokenizer.encode("a\n", add_special_tokens=False)[-1]
     if tokenizer.token_bytes(token) != b"\n":
         raise NoLineBreakToken

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Masks = NDArray[np.uint32]
-"""[1 + draft tokens, words], as in `sampling.masks`: what may be sampled next, and behind each drafted token."""
+"""[1 + draft tokens, words], as in `sampling.masks`: what may be sampled next, and after each drafted token."""
 
 TOO_SLOW = "the masks of its tokens take too long to compute; make it simpler"
 
 
 class Outcome(NamedTuple):
-    """What follows the tokens of a choice: `masks` for the next one and behind each of `forced`, which must come next.
-    `completes`: whether the text is complete behind the last of them. `seconds`: of processor time."""
+    """What follows the tokens of a choice: `masks` for the next one and after each of `forced`, which must come next.
+    `completes`: whether the text is complete after the last of them. `seconds`: of processor time."""
 
     masks: Masks
     forced: list[int]
@@ -30,7 +30,7 @@ class ChoiceConstraint(ABC):
     """The grammar's state of one choice. Used on one thread at a time. `first`: the masks of a choice without tokens.
 
     Where the state is on another thread or in another process, `take` sends the token there and returns. Then the
-    constraint is unsettled: the choice cannot go on until `pending` is done, and `settle` says what was found.
+    constraint is unsettled: the choice cannot continue until `pending` is done, and `settle` says what was found.
     """
 
     __slots__ = ("_offset", "_outcome", "first", "is_slow", "is_unsettled", "pending")

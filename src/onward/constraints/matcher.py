@@ -18,13 +18,13 @@ from onward.constraints.tokens import LibraryTokens, byte_tokens
 ALL = np.uint32(0xFFFFFFFF)
 """A word of a mask that allows everything."""
 MAX_TOKEN_SECONDS = 0.2
-"""Processor time for the masks behind one token, from which a request is refused."""
+"""Processor time for the masks after one token, from which a request is refused."""
 MAX_FORCED_TOKENS = 16
 """Of a text that must come next, so many tokens are looked at together."""
 
 
 class TokenTrie:
-    """The tokens of a vocabulary as the library needs them, with a virtual one behind the last: its bit in a mask says
+    """The tokens of a vocabulary as the library needs them, with a virtual one after the last: its bit in a mask says
     whether the text may end. Immutable, safe from every thread. Takes about 20 bytes per byte of the vocabulary.
     """
 
@@ -151,10 +151,10 @@ Wanted = tuple[Matcher, list[int], NDArray[np.uint32]]
 
 
 class MaskBuffer:
-    """Masks for the tokens of a step: a row for the next token of each choice and for every token behind its draft.
+    """Masks for the tokens of a step: a row for the next token of each choice and after every token of its draft.
 
     The rows are uint32, as in `sampling.masks`; where the text may end, the choice's end tokens are allowed, too. A row
-    behind a token that the grammar does not allow has no meaning, and allows something.
+    after a token that the grammar does not allow has no meaning, and allows something.
     """
 
     def __init__(self, trie: TokenTrie) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 MAX_REASON_CHARACTERS = 500
-"""Of what a client is told."""
+"""The longest reason that a client is sent."""
 MAX_WORDS = 4_000
 """Of the library, which are looked at."""
 

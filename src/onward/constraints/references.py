@@ -38,7 +38,7 @@ class Names(Protocol):
 class References:
     """Writes references as ranges of ids, which mean the same wherever the grammar is compiled.
 
-    "Any other token" and "any token" leave out end tokens, as in llama.cpp, and what has no token behind the
+    "Any other token" and "any token" leave out end tokens, as in llama.cpp, and what has no token after the
     vocabulary.
     """
 

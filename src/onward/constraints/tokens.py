@@ -7,12 +7,13 @@ from functools import cache, lru_cache
 from typing import Any, Protocol
 
 MAX_TOKENIZED_CHARACTERS = 256
-"""Of a text that a grammar forces, so many are tokenized as the tokenizer does; those behind them only when they come
+"""Of a text that a grammar forces, so many are tokenized as the tokenizer does; those after them only when they come
 near. So a long forced text does not take long at every token."""
 MAX_CACHED_TEXTS = 4096
 SLICES = tuple(f"[{letters}]{{1,{longest}}}" for letters in ("A-Za-z", "A-Za-z ") for longest in (10, 30))
-"""Beside the library's own slices, which are for strings of JSON: tokens that a mask allows together, without a look at
-each, where the grammar allows any text of these letters. They make masks of counted repetitions five times as fast."""
+"""In addition to the library's own slices, which are for strings of JSON: tokens that a mask allows together, without
+examining each, where the grammar allows any text of these letters. They make masks of counted repetitions five times as
+fast."""
 
 ANY_TOKEN = 256
 """In the vocabulary of bytes: a token that stands for all that a grammar names by id."""
@@ -26,7 +27,7 @@ SentencePiece add to the first word."""
 
 
 class LibraryTokens:
-    """The tokens of a vocabulary, and behind them a virtual one that ends a text. `library` is the
+    """The tokens of a vocabulary, followed by a virtual one that ends a text. `library` is the
     llguidance.LLTokenizer that reads them."""
 
     is_tokenizer_wrapper = True
@@ -70,7 +71,7 @@ class LibraryTokens:
         return self._greedy(text)
 
     def _behind(self, tokens: list[int], skipped: bytes) -> list[int]:
-        """Return the tokens behind those that spell `skipped`, which a space may precede."""
+        """Return the tokens after those that spell `skipped`, which a space may precede."""
         spelled = b""
         for index, token in enumerate(tokens):
             if spelled.removeprefix(b" ") == skipped:
@@ -111,7 +112,7 @@ def library_tokens(vocab_size: int, vocabulary: GrammarVocabulary, encoder: Enco
 
 @cache
 def byte_tokens() -> LibraryTokens:
-    """Return the vocabulary of all bytes, and behind them ANY_TOKEN."""
+    """Return the vocabulary of all bytes, followed by ANY_TOKEN."""
     return LibraryTokens(
         ANY_TOKEN + 1,
         lambda token: bytes([token]) if token < ANY_TOKEN else b"<token>",

@@ -19,7 +19,7 @@ CHAIN_DTYPE = np.dtype(
     [
         ("order", np.uint64),  # the filters' numbers in the table, from 1, ORDER_BITS each, the first one lowest
         ("floor", np.float64),  # no token is kept whose logit is this far below the maximum; infinity: unknown
-        ("num_sorted", np.int64),  # no token is kept behind this rank
+        ("num_sorted", np.int64),  # no token is kept after this rank
         *((each.name, np.float64 if isinstance(each.neutral, float) else np.int64) for each in PARAMETERS.values()),
         ("mirostat", np.int64),  # its version; 0: the chain of filters
         ("tau", np.float64),
@@ -45,8 +45,8 @@ def chain_record(params: SamplingParams) -> NDArray[np.void]:
 
 
 def _bounds(params: SamplingParams) -> tuple[float, int]:
-    """Return how far below the maximum no token is kept, and a rank behind which none is: what is beyond need not be
-    sorted. Infinity and _UNBOUNDED where that is not known without the ranking.
+    """Return how far below the maximum no token is kept, and a rank after which none is: the rest need not be sorted.
+    Infinity and _UNBOUNDED where that is not known without the ranking.
 
     min_p and top_k say so where nothing acts before them but each other and a fixed temperature.
     """

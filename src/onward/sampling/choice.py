@@ -131,7 +131,7 @@ class ChoiceSampler:
             or bool(params.logit_bias or params.allowed_tokens)
         )
         self.num_top = max(0, params.logprobs or 0)
-        """How many of the most likely tokens are reported beside the sampled one."""
+        """How many of the most likely tokens are reported with the sampled one."""
         self.work_item = _work_item(params, choice)
         """WORK_ITEM_DTYPE, 0-dimensional, with all fields that are the same for every token of the choice."""
         self.chain = chain_record(params) if params.needs_ranking else None
@@ -183,7 +183,7 @@ class ChoiceSampler:
         return self._allowed
 
     def after(self, tokens: Iterable[int]) -> ChoiceSampler:
-        """Return a sampler that has also accepted `tokens`, to sample behind draft tokens. This one is unchanged. Not
+        """Return a sampler that has also accepted `tokens`, to sample after draft tokens. This one is unchanged. Not
         for mirostat, whose state depends on how likely each token was."""
         other = copy(self)
         if self.has_penalties:

@@ -1,4 +1,4 @@
-"""DRY ("don't repeat yourself"): lower the logits of tokens that would go on repeating an earlier sequence.
+"""DRY ("don't repeat yourself"): lower the logits of tokens that would continue a repetition of an earlier sequence.
 
 The rule of its author (p-e-w, text-generation-webui #5677) and of llama.cpp: where the last L tokens also occur earlier
 in the prompt or the completion, the token that followed there loses multiplier * base ** (L - allowed_length), for the
@@ -20,7 +20,7 @@ MAX_PENALTY = 1e30
 
 
 class RepeatedSequences:
-    """The tokens of one choice so far, prompt and completion, and which would go on with a repetition.
+    """The tokens of one choice so far, prompt and completion, and which tokens would continue a repetition.
 
     Not thread-safe. Takes 8 bytes per token.
     """

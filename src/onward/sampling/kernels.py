@@ -31,7 +31,7 @@ from onward.sampling.top_k import find_top_k, first_token_with_maximum, rank_of
 from onward.sampling.vocab_blocks import NEGATIVE_INFINITY, masses_above, prepare_row
 
 Run = Callable[[int, int, int], int]
-"""(the address of a layouts.Step, the first item, behind the last item) → how many items have no token."""
+"""(the address of a layouts.Step, the first item, the end) → how many items have no token."""
 
 
 @kernel([PTR, PTR, PTR, PTR, F64], I64)

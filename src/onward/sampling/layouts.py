@@ -9,7 +9,7 @@ import numpy as np
 BLOCK_TOKENS = 512
 """Tokens per block: 256 to 1024 measure the same at 151,936 logits."""
 PADDING = 16
-"""Numbers behind the end of an array that kernels read and overwrite, because they move 16 at a time."""
+"""Numbers after the end of an array, which kernels read and overwrite because they move 16 at a time."""
 
 
 class Step(ctypes.Structure):

@@ -18,7 +18,7 @@ _DOUBLES = vec(F64, 16)
 
 
 def sum_of(f: Function, size: Value, term: Callable[[Value], Value]) -> Value:
-    """Return the sum of `term` (byte) → float32 or float64 [16], without what is behind `size` numbers."""
+    """Return the sum of `term` (byte) → float32 or float64 [16], without what comes after `size` numbers."""
     total, zero = f.var(_DOUBLES, 0), f.const(_DOUBLES, 0)
     last = size.trunc(I32)
     with f.loop(0, size * 4, 64) as i:
@@ -84,7 +84,7 @@ def count_at_least(f: Function, numbers: Value, size: Value, bound: Value) -> Va
 
 
 def _count_sums(f: Function, size: Value, term: Callable[[Value], Value], goal: Value, includes_goal: bool) -> Value:
-    """Return how many of the sums of the first 1, 2, … terms are < goal, or ≤ goal; nothing behind that is read."""
+    """Return how many of the sums of the first 1, 2, … terms are < goal, or ≤ goal; nothing after that is read."""
     total, i = f.var(F64, 0), f.var(I64, 0)
     with f.forever() as turn:
         turn.leave(i.value >= size)
@@ -107,7 +107,7 @@ def count_below(f: Function, weights: Value, size: Value, goal: Value) -> Value:
 
 
 def bend(f: Function, weights: Value, i: Value) -> Value:
-    """Return by how much the weights fall more, or less, before weight i + 1 than behind it (float32)."""
+    """Return by how much the weights fall more, or less, before weight i + 1 than after it (float32)."""
     first, second, third = (f.load(weights, F32, (i + k) * 4) for k in range(3))
     return f.fabs((first - second) - (second - third))
 

@@ -155,8 +155,8 @@ class Sampler:
         """Sample one token from logits[rows[i]] for each choices[i]. Several may use the same row.
 
         `logits` is float32 [num_rows, vocab_size]; neither it nor the choices are mutated, except `next_mu`. The ids in
-        banned[i] have a logit of -inf for this token, and so have those that masks[i] (masks.py) does not allow, beside
-        what the choice itself bans and allows; reported log-probabilities stay raw. A row that is not finite, or from
+        banned[i] have a logit of -inf for this token, and so have those that masks[i] (masks.py) does not allow, in
+        addition to what the choice itself bans; reported log-probabilities stay raw. A row that is not finite, or from
         which no token is left, does not change the other results. Raises ValueError if the arguments differ in length,
         `logits` has another shape or dtype, or an edited id is outside of the vocabulary; IndexError for a row that
         does not exist.
@@ -195,7 +195,7 @@ class Sampler:
         *,
         with_ranks: bool = False,
     ) -> list[Sampled]:
-        """Score targets[i] by the distribution in logits[first_row + i], with the `top` most likely tokens beside it,
+        """Score targets[i] by the distribution in logits[first_row + i], with the `top` most likely tokens,
         and `with_ranks` with their ranks.
 
         `logits` is float32 [num_rows, vocab_size] and is not mutated. Raises as `sample`, and ValueError for a target

@@ -1,4 +1,4 @@
-"""Sampler threads: each samples a part of a large step, beside the engine's thread and on another CPU.
+"""Sampler threads: each samples a part of a large step, in parallel with the engine's thread and on another CPU.
 
 The threads of a runtime keep spinning for a while after a step. Linux then considers their CPUs busy and starts a
 sampler thread on the CPU of the engine's thread, so that the parts run one after the other. To prevent this, the
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class SamplerThreads:
-    """Threads that work beside the caller, started on first use. All methods must be called from one thread.
+    """Threads that work in parallel with the caller, started on first use. All methods must be called from one thread.
 
     The threads end when this object is closed or garbage-collected.
     """
@@ -33,7 +33,7 @@ class SamplerThreads:
         )
 
     def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """Run `calls`, the first on the caller's thread and the others beside it; return their results in order.
+        """Run `calls`, the first on the caller's thread and the others on these; return their results in order.
 
         Runs them one after the other on the caller's thread when the pool is closed, when the interpreter is exiting,
         and from the moment when the system refuses to start a thread. Raises what a call raises.

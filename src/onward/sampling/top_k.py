@@ -159,7 +159,7 @@ def nth_token_with(f: Function, pointer: Value, value: Value, n: Value) -> Value
 
 @kernel([PTR, PTR, I64, I64, I64, F32], I64)
 def insert(f: Function, ids: Value, values: Value, size: Value, filled: Value, token: Value, value: Value) -> Value:
-    """Insert (token, value) into two parallel arrays sorted by value, behind equal values; return the new length.
+    """Insert (token, value) into two parallel arrays sorted by value, after equal values; return the new length.
 
     `ids` is int64 [size], `values` float32 [size], both written; the first `filled` entries are in use. When the arrays
     are full, the last entry is dropped; `value` must then be greater than it.

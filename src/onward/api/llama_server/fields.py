@@ -149,8 +149,8 @@ _FRONT_ENDS: tuple[Parameter, ...] = (
     unused("api_type", "string", NAME, "what SillyTavern takes the server for."),
     unused("api_server", "string", NAME, "the address that SillyTavern has for the server."),
 )
-"""What front ends such as SillyTavern send to llama-server beside its own fields, which ignores it. Here other names of
-its fields act, and of what does not exist here the values are accepted that turn it off."""
+"""What front ends such as SillyTavern send to llama-server in addition to its own fields, and what it ignores. Here,
+other names of its fields act, and fields that do not exist here are accepted with the values that turn them off."""
 
 COMPLETION = FieldTable.with_whole_floats(
     same("prompt", "prompt", NAME, required=True, help="A string or an array of token ids; or an array of one."),
@@ -165,7 +165,7 @@ INFILL = FieldTable.with_whole_floats(
         "Other files, `{filename, text}`. Where the context has no room, the first ones are left out.",
         max_items=1024, example=[{"filename": "a.py", "text": "x = 1\n"}],
     ),
-    own("prompt", "string", NAME, "Text at the cursor that the completion goes on with.", example="    ", default=""),
+    own("prompt", "string", NAME, "Text at the cursor that the completion continues.", example="    ", default=""),
     *_COMMON,
 )  # fmt: skip
 

@@ -83,7 +83,7 @@ class LineLimits:
     def feed(self, text: str, decode_seconds: float) -> tuple[str, bool]:
         """Return the text up to the limit, and whether it was reached.
 
-        A line that is indented by too little is cut behind its indentation. `decode_seconds` have passed since the
+        A line that is indented by too little is cut after its indentation. `decode_seconds` have passed since the
         first token; the time limit counts only once there is a line break.
         """
         end = self._shallow_line(text) if self._min_indent else None

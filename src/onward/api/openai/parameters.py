@@ -54,7 +54,7 @@ never on."""
 
 
 def _order(value: object, others: Mapping[str, object]) -> object:
-    """Return the order of `samplers` for a `sampler_priority`: those that it does not list act too, behind the others,
+    """Return the order of `samplers` for a `sampler_priority`: those that it does not list act too, after the others,
     and penalties and DRY before them."""
     assert isinstance(value, tuple)
     listed = [own for name in value for own in _PRIORITIES[name]]
@@ -73,8 +73,8 @@ def _room(value: object, others: Mapping[str, object]) -> object:
 
 def _length(name: str, dialect: str) -> Parameter:
     help = (
-        f"{dialect}'s length of the context: of a prompt that has no room in it beside `max_tokens`, the last "
-        "tokens are kept."
+        f"{dialect}'s length of the context: of a prompt that does not fit into it together with `max_tokens`, the "
+        "last tokens are kept."
     )
     return own(
         name, "integer", dialect, help,
@@ -120,7 +120,7 @@ FRONT_END_PARAMETERS = (
         "strings",
         _WEBUI,
         "The order of samplers in text-generation-webui and Aphrodite. Unlike with `samplers`, those that are not "
-        "listed act too, behind the others; penalties and `dry` are always first, and `temperature` is the last with "
+        "listed act too, after the others; penalties and `dry` are always first, and `temperature` is the last with "
         "`temperature_last`.",
         max_items=64,
         only=tuple(_PRIORITIES),

@@ -62,7 +62,7 @@ class _Parser:
             name = self._name()
             self._skip_space(newlines=False)
             if not self._take("::="):
-                raise self._error(f"'::=' is expected behind '{name}'")
+                raise self._error(f"'::=' is expected after '{name}'")
             self._skip_space(newlines=True)
             rules[name] = self._alternatives(nested=False)
             if len(rules) > MAX_RULES:
@@ -170,7 +170,7 @@ class _Parser:
         return chars(ranges, negated=negated)
 
     def _character(self, inside: str) -> int:
-        """Return the code point that is written here, and move behind it."""
+        """Return the code point that is written here, and move past it."""
         if self._at >= len(self._text):
             raise self._error(f"{inside} does not end")
         first = self._peek()
@@ -217,7 +217,7 @@ class _Parser:
     def _bounds(self, *, nested: bool) -> tuple[int, int | None]:
         least = self._integer()
         if least is None:
-            raise self._error("a number is expected behind '{': {2}, {2,} or {0,2}")
+            raise self._error("a number is expected after '{': {2}, {2,} or {0,2}")
         most: int | None = least
         self._skip_space(newlines=nested)
         if self._take(","):

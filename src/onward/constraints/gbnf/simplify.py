@@ -74,7 +74,7 @@ class _Goal:
 
 
 def holding(rules: Rules, *, chars: bool, token: bool, all_options: bool) -> dict[str, None]:
-    """Return the rules of which something holds, in an order in which each comes behind those that it needs.
+    """Return the rules of which something holds, in an order in which each comes after those that it needs.
 
     It holds of characters and tokens as given, of a sequence if it holds of all parts, of a choice if it holds of one
     option or of `all_options`, and of a repetition if it holds of what is repeated or, without `all_options`, if that
@@ -137,7 +137,7 @@ def _without_recursion(name: str, node: Node) -> Node:
 
 
 def _split(node: Node, own: Ref, *, at_end: bool) -> tuple[Node, Node]:
-    """Return what comes before `own` where a node ends with it (behind it, where it begins with it), and the rest of
+    """Return what comes before `own` where a node ends with it (after it, where it begins with it), and the rest of
     what the node matches: together they match the same."""
     if node == own:
         return EMPTY, NOTHING

@@ -62,7 +62,7 @@ class Advance(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Advanced(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What may follow, as `choice.Outcome`: packed masks for the next token and behind each of `forced`."""
+    """What may follow, as `choice.Outcome`: packed masks for the next token and after each of `forced`."""
 
     masks: bytes
     forced: list[int]

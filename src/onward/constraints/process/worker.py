@@ -51,10 +51,11 @@ CHECK_SECONDS = 2.0
 LOAD_SECONDS = 120.0
 """For a vocabulary, which the operator's model has."""
 ADVANCE_SECONDS = 1.0
-"""For the next masks of a choice, behind each MAX_REPLAYED_TOKENS of its tokens."""
+"""For the next masks of a choice, after each MAX_REPLAYED_TOKENS of its tokens."""
 MAX_REPLAYED_TOKENS = 1000
 MAX_EXTRA_MEMORY = 1 << 30
-"""Bytes of addresses beside those that the process has when it begins; a vocabulary of 262,144 tokens takes a third."""
+"""Bytes of addresses, not counting those that the process has when it begins; a vocabulary of 262,144 tokens takes a
+third."""
 STACK_BYTES = 4 << 20
 """Half of what threads usually have: what does not overflow here overflows nowhere else."""
 NICENESS = 5
