@@ -5,12 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
+# Tests of the repository and of its benchmarks: `make check` runs them, and `make test` the rest.
+CHECKED := tests/benchmarks tests/test_clocks.py tests/test_docs.py tests/test_layers.py tests/test_repository.py
+
 # With it, each worker of the tests, and each server that they start, would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help serve install test test-all coverage fuzz chaos clients parity check fix docs
-.PHONY: lowest newest companions package clean playground
+.PHONY: lowest newest beside companions package clean playground
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,8 +49,9 @@ HIDE_SIZE = if [ -t 2 ]; then kill $$!; printf '\r\033[K' >&2; fi
 serve: $(BIN)/onward  ## Serve the built-in model at http://127.0.0.1:8000 (ARGS="--port 8123" passes flags on)
 	@trap : INT; $(BIN)/onward serve $(ARGS); status=$$?; [ $$status = 130 ] || exit $$status
 
-test: $(VENV)/.dev  ## Run the fast tests (about two minutes on two cores)
-	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -o faulthandler_timeout=300 $(ARGS)
+test: $(VENV)/.dev  ## Run the fast tests (about a minute on two cores)
+	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -o faulthandler_timeout=300 \
+		$(CHECKED:%=--ignore=%) $(ARGS)
 
 test-all: $(VENV)/.dev $(VENV)/.cluster playground/node_modules/.done  ## Run all tests, slow ones too
 	$(BIN)/python -m pytest -m "" $(ARGS)
@@ -55,6 +59,9 @@ test-all: $(VENV)/.dev $(VENV)/.cluster playground/node_modules/.done  ## Run al
 coverage: $(VENV)/.dev  ## Run the fast tests with coverage; fail below the floor in pyproject.toml
 	$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 \
 		-o faulthandler_timeout=300 --cov --cov-report=term:skip-covered $(ARGS)
+
+companions: $(VENV)/.dev $(VENV)/.cluster playground/node_modules/.done  ## Run what is too heavy for every change: SDKs of other languages, Ray, editors, real models
+	$(BIN)/python -m pytest -m companion -n 2 --dist loadfile --max-worker-restart 0 $(ARGS)
 
 fuzz: $(VENV)/.dev  ## Run the property tests on new random examples (make test draws the same few every time)
 	$(BIN)/python -m pytest -n auto --max-worker-restart 0 -m hypothesis --hypothesis-profile=random $(ARGS)
@@ -69,10 +76,11 @@ parity: $(VENV)/.dev  ## Run the parity table and write its page
 	$(BIN)/python -m tests.parity.page
 	$(BIN)/python -m pytest tests/parity $(ARGS)
 
-check: $(VENV)/.dev  ## Lint, format and type checks
+check: $(VENV)/.dev  ## Lint, format and type checks; tests of the repository and of its benchmarks
 	$(BIN)/ruff check src tests benchmarks docs training playground/openapi.py hatch_build.py
 	$(BIN)/ruff format --check src tests benchmarks docs training playground/openapi.py hatch_build.py
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 $(CHECKED)
 
 fix: $(VENV)/.dev  ## Format, and fix what the linter can
 	$(BIN)/ruff check --fix src tests benchmarks docs training playground/openapi.py hatch_build.py
@@ -112,7 +120,7 @@ newest:  ## Run the fast tests on the newest released versions of dependencies
 	@$(UV) --upgrade -e '.[test]'
 	$(OTHER)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
 
-companions:  ## Install Onward beside transformers 4 and click 8.1, and run it
+beside:  ## Install Onward beside transformers 4 and click 8.1, and run it
 	$(other_environment)
 	@$(UV) -e . 'transformers==4.57.*' 'click==8.1.*'
 	$(OTHER)/bin/uv pip check --python $(OTHER)
@@ -131,4 +139,4 @@ package:  ## Build wheel and source distribution, check them, run the wheel in a
 	cd $(OTHER) && wheel/bin/onward completions create --prompt 'Once upon a time' --max-tokens 20 --temperature 0 --format text
 
 clean:  ## Remove the environment and caches
-	rm -rf $(VENV) .venv-clients .venv-lowest .venv-newest .venv-companions .venv-package dist .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-clients .venv-lowest .venv-newest .venv-beside .venv-package dist .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

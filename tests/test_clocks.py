@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "onward"
 WALL_CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 USES = {
     "api/ollama.py": "the `created_at` of an answer",
-    "api/openai/fold.py": "the `created` of an answer",
+    "api/openai/reply.py": "the `created` of an answer",
     "cli/source/transport.py": "a date in `retry-after`; the delay is bounded",
     "compose/replica.py": "which of several versions in a cluster started last",
     "kernels/__init__.py": "whether sources have changed since they were imported, by their times on disk",

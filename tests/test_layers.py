@@ -266,6 +266,29 @@ def test_the_parts_of_the_scheduler_stay_small(file: str, name: str) -> None:
     assert len(methods) <= MAX_METHODS[file, name], methods
 
 
+TESTS = Path(__file__).parent
+NO_MODULE = {"clocks", "docs", "layers", "repository"}
+"""Test files beside this one that are about the whole source, or about the repository."""
+
+
+def test_the_test_of_a_module_is_where_the_module_is() -> None:
+    """tests/x/test_y.py or test_y_ASPECT.py for x/y; folders that are no rooms are by purpose."""
+    wrong = []
+    for path in TESTS.rglob("test_*.py"):
+        where = path.relative_to(TESTS)
+        name = path.stem.removeprefix("test_")
+        if len(where.parts) == 1:
+            is_right = name in NO_MODULE or (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file()
+        elif not (SOURCE / where.parts[0]).is_dir():
+            continue
+        else:
+            modules = {each.stem for each in (SOURCE / where.parent).glob("*") if each.stem[:1] != "_"}
+            is_right = any(name == module or name.startswith(f"{module}_") for module in modules)
+        if not is_right:
+            wrong.append(f"{where} is named after no module of src/onward/{where.parent}")
+    assert not wrong
+
+
 def test_every_module_says_what_it_is_for() -> None:
     silent = [path for path in FILES if path.stat().st_size and not ast.get_docstring(parsed(path))]
     assert not silent, [str(path.relative_to(SOURCE)) for path in silent]

@@ -48,7 +48,7 @@ def test_workflows_run_only_make_targets_that_exist() -> None:
     matrix = jobs("ci.yml")["dependencies"]["strategy"]["matrix"]["target"]
     steps = [step for name in ("ci.yml", "release.yml") for job in jobs(name).values() for step in job["steps"]]
     named = {target for step in steps for target in re.findall(r"\bmake ([a-z-]+)", step.get("run", ""))}
-    assert {"check", "coverage", "package", "test-all"} <= named
+    assert {"check", "companions", "coverage", "package", "test-all"} <= named
     assert named | set(matrix) <= targets
 
 

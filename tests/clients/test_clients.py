@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from .environments import NODE, PYTHON
 from .recipes import recipes
 from .run import CLIENTS, Bench, Installed, Shaped, bench, run_client
 from .wire import check_jvm
@@ -23,16 +24,17 @@ def test_a_program_runs_the_settings_of_each_editor() -> None:
     assert recipes() and all(f'"{section}"' in programs for section in recipes())
 
 
-def needs_more_than_python(client: Installed | Shaped) -> bool:
-    return isinstance(client, Installed) or client.check is check_jvm
+def marks(client: Installed | Shaped) -> list[pytest.MarkDecorator]:
+    """Clients that are installed are slow; all but OpenAI's own for Python and Node are companions."""
+    if isinstance(client, Shaped):
+        return [pytest.mark.slow] if client.check is check_jvm else []
+    is_own = client.package == "openai" and client.environment in (*PYTHON.values(), *NODE.values())
+    return [pytest.mark.slow] if is_own else [pytest.mark.slow, pytest.mark.companion]
 
 
 @pytest.mark.parametrize(
     "client",
-    [
-        pytest.param(client, id=client.name, marks=[pytest.mark.slow] if needs_more_than_python(client) else [])
-        for client in CLIENTS
-    ],
+    [pytest.param(client, id=client.name, marks=marks(client)) for client in CLIENTS],
 )
 def test_a_client_works(on: Bench, client: Installed | Shaped) -> None:
     report = run_client(client, on)

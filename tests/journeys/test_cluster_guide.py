@@ -20,7 +20,7 @@ if not sys.platform.startswith("linux"):
     pytest.skip("starts Ray on this machine", allow_module_level=True)
 pytest.importorskip("ray", reason="needs Ray: pip install 'onward[cluster]'")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.companion]
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "cluster.md").read_text()
 COMMANDS = re.findall(r"^\$ (.+?)(?: +#.*)?$", PAGE, re.MULTILINE)
 CLUSTER_TOML = re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)

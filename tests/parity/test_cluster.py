@@ -17,7 +17,7 @@ if not sys.platform.startswith("linux"):
     pytest.skip("finds processes in /proc", allow_module_level=True)
 pytest.importorskip("ray", reason="needs Ray: pip install 'onward[cluster]'")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.companion]
 TESTED_CLIENTS = ("openai (Python)", "openai (Node) 6", "openai-go", "LangChain OpenAI()", "curl (editors)")
 ONE_PROCESS = {"guarded"}
 """Profiles whose flags are for an engine in the server."""

@@ -18,7 +18,7 @@ from tests.checkpoints.reference import Reference
 from tests.checkpoints.test_architectures import log_softmax
 from tests.real_models.fetch import MODELS, fetch
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.companion]
 
 MIN_CLOZE, MIN_CHOICES = 24, 32
 """Of 40 items each. Both models had 28 passages and 35 endings or more when the sets were written; of four endings, ten

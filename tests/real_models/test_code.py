@@ -16,7 +16,7 @@ from tests.processes import served
 from tests.real_models.fetch import LARGE_MODELS, fetch
 from tests.real_models.infill import HOLES, Hole, is_right
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.companion]
 
 MIN_HOLES = 20
 MIN_RIGHT = 0.6

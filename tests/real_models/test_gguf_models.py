@@ -21,7 +21,7 @@ from tests.checkpoints.reference import Reference
 from tests.checkpoints.test_architectures import log_softmax
 from tests.real_models.fetch import MODELS, fetch
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.companion]
 
 TEXT = (
     "The Completions API takes a prompt and returns its continuation. A language model assigns a probability to every "

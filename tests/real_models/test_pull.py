@@ -15,6 +15,7 @@ from tests.processes import served
 
 
 @pytest.mark.slow
+@pytest.mark.companion
 def test_one_word_fetches_and_serves_a_model(tmp_path: Path) -> None:
     environment = {**os.environ, "ONWARD_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "onward", "pull", "smollm2", "--format", "json"]

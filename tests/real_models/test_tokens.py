@@ -12,6 +12,7 @@ from tests.real_models.token_ids import FOLDER, checksum
 
 
 @pytest.mark.slow
+@pytest.mark.companion
 @pytest.mark.parametrize("model", [*MODELS, *LARGE_MODELS])
 def test_token_ids_are_those_of_llama_cpp(model: str) -> None:
     try:

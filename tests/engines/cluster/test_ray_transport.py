@@ -26,7 +26,7 @@ if not sys.platform.startswith("linux"):
     pytest.skip("finds processes in /proc", allow_module_level=True)
 pytest.importorskip("ray", reason="needs Ray: pip install 'onward[cluster]'")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.companion]
 STEP_SECONDS = 0.004
 """Of the replicas' engines: streams of 250 tokens take a second, so that there is time to kill."""
 GUARD_SECONDS = 60.0
