@@ -46,6 +46,8 @@ DEFAULT_COMMANDS = {
     "queueing": "python -m benchmarks.queueing --json benchmarks/figures/queueing.json",
     "soak": "python -m benchmarks.soak --json benchmarks/figures/soak.json --plot docs/images/memory.svg",
     "abuse": "python -m benchmarks.abuse --before .peers/before/src --json benchmarks/figures/abuse.json",
+    "abuse-constraints": "python -m benchmarks.abuse --constraints --before .peers/before-constraints/src "
+    "--json benchmarks/figures/abuse-constraints.json",
     "startup": "python -m benchmarks.startup --json benchmarks/figures/startup.json",
 }
 
@@ -129,6 +131,7 @@ SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "queueing": ("A longer queue", queueing_section),
     "soak": ("Many requests", soak_section),
     "abuse": ("Abusive requests", abuse_section),
+    "abuse-constraints": ("Hostile constraints", abuse_section),
     "startup": ("Start", startup_section),
 }
 
